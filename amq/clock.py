@@ -1,0 +1,26 @@
+"""The door to time. Deadlines use `monotonic` only; wall time is for humans, expiry and timestamps."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """Seconds on this host's monotonic clock. Never compared between hosts."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+        ...
+
+
+class SystemClock:
+    """The host's clocks."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    @staticmethod
+    def wall_ms() -> int:
+        return time.time_ns() // 1_000_000

@@ -1,0 +1,56 @@
+"""Message: what a producer handed over, independent of the protocol it came by."""
+
+from __future__ import annotations
+
+DEFAULT_PRIORITY = 4
+
+
+class Message:
+    """One message. Everything but `seq` is fixed when it is made; `seq` is given once, by the broker that stores it.
+
+    destination     full name, `queue://orders` or `topic://prices`
+    body            bytes as sent
+    properties      application and protocol-neutral headers, str → str, in the order sent (last one wins never: first wins)
+    content_type    MIME type or ""
+    priority        0 (lowest) to 9
+    persistent      survives a takeover
+    timestamp_ms    wall clock of the broker at arrival
+    expires_ms      absolute wall-clock milliseconds, 0 = never
+    duplicate_id    id given by the producer for duplicate detection, or ""
+    text            True when the producer sent text rather than bytes (STOMP: no content-length)
+    seq             store-wide sequence number, unique and growing over the life of the store; 0 = not stored yet
+    """
+
+    __slots__ = (
+        "body", "content_type", "destination", "duplicate_id", "expires_ms", "persistent", "priority", "properties",
+        "seq", "text", "timestamp_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        destination: str,
+        body: bytes,
+        properties: dict[str, str] | None = None,
+        content_type: str = "",
+        priority: int = DEFAULT_PRIORITY,
+        persistent: bool = True,
+        timestamp_ms: int = 0,
+        expires_ms: int = 0,
+        duplicate_id: str = "",
+        text: bool = False,
+        seq: int = 0,
+    ) -> None:
+        self.destination = destination
+        self.body = body
+        self.properties = properties
+        self.content_type = content_type
+        self.priority = priority
+        self.persistent = persistent
+        self.timestamp_ms = timestamp_ms
+        self.expires_ms = expires_ms
+        self.duplicate_id = duplicate_id
+        self.text = text
+        self.seq = seq
+
+    def __repr__(self) -> str:
+        return f"<Message {self.seq} {self.destination} {len(self.body)} B>"

@@ -1,0 +1,42 @@
+"""What a connection needs of a protocol: bytes in, commands out; replies and deliveries in, bytes out. No I/O, no clock."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from amq.message import Message
+from amq.protocols.commands import Command, Subscribe
+
+
+class ServerProtocol(Protocol):
+    """The broker's side of one connection. Never raises on bad input: the last command is then `Malformed`."""
+
+    name: str
+
+    def receive(self, data: bytes) -> list[Command]:
+        """Commands completed by `data`. After `Malformed` everything further is ignored."""
+        ...
+
+    def pending(self) -> bool:
+        """True while a frame has begun and is not complete (for the timeout on unfinished frames)."""
+        ...
+
+    def connected(self, session: str, heartbeat_ms: tuple[int, int]) -> bytes:
+        """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants)."""
+        ...
+
+    def receipt(self, receipt: str) -> bytes: ...
+
+    def error(self, error: Exception, receipt: str = "") -> bytes:
+        """Tell the client why; the connection is closed afterwards where `error.fatal`."""
+        ...
+
+    def subscription(self, command: Subscribe) -> Any:
+        """What `delivery` wants to know of a subscription, computed once."""
+        ...
+
+    def delivery(self, subscription: Any, message: Message, redelivered: int) -> bytes:
+        """One message for one subscription; `redelivered` = how many times it was delivered before."""
+        ...
+
+    def heartbeat(self) -> bytes: ...

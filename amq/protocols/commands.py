@@ -1,0 +1,143 @@
+"""The command vocabulary that every protocol shares: what a client asks of the broker.
+
+A protocol turns bytes into these; a connection hands them to the broker. Nothing here knows STOMP, sockets or threads.
+Destinations are full names (`queue://x`, `topic://x`). `receipt` is the protocol's own token for "tell me when this is
+done", opaque to the broker ("" = none). `transaction` is the client's name for an open transaction ("" = none).
+"""
+
+from __future__ import annotations
+
+from amq.message import Message
+
+ACK_AUTO = "auto"
+ACK_CLIENT = "client"
+ACK_INDIVIDUAL = "client-individual"
+
+
+class Command:
+    """Base of all commands."""
+
+    __slots__ = ("receipt",)
+
+    def __init__(self, receipt: str = "") -> None:
+        self.receipt = receipt
+
+    def __repr__(self) -> str:
+        names = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
+        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+
+
+class Connect(Command):
+    """Open the conversation. `heartbeat_ms` = (what the client sends, what it wants), 0 = none."""
+
+    __slots__ = ("client_id", "heartbeat_ms", "host", "login", "passcode")
+
+    def __init__(
+        self, login: str = "", passcode: str = "", client_id: str = "", host: str = "",
+        heartbeat_ms: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
+        self.receipt = ""
+        self.login = login
+        self.passcode = passcode
+        self.client_id = client_id
+        self.host = host
+        self.heartbeat_ms = heartbeat_ms
+
+
+class Send(Command):
+    """Store and route `message`."""
+
+    __slots__ = ("message", "transaction")
+
+    def __init__(self, message: Message, receipt: str = "", transaction: str = "") -> None:
+        self.message = message
+        self.receipt = receipt
+        self.transaction = transaction
+
+
+class Subscribe(Command):
+    """Start a subscription. `id` is unique in the connection. `prefetch` 0 = the broker's default."""
+
+    __slots__ = ("ack", "destination", "id", "options", "prefetch", "selector")
+
+    def __init__(
+        self, id: str, destination: str, ack: str = ACK_AUTO, prefetch: int = 0, selector: str = "",
+        options: dict[str, str] | None = None, receipt: str = "",
+    ) -> None:  # fmt: skip
+        self.id = id
+        self.destination = destination
+        self.ack = ack
+        self.prefetch = prefetch
+        self.selector = selector
+        self.options = options or {}
+        self.receipt = receipt
+
+
+class Unsubscribe(Command):
+    __slots__ = ("id",)
+
+    def __init__(self, id: str, receipt: str = "") -> None:
+        self.id = id
+        self.receipt = receipt
+
+
+class Ack(Command):
+    """Acknowledge the delivery of message `seq` to subscription `subscription` ("" = whichever of this connection holds it).
+
+    Whether that is cumulative is the subscription's ack mode.
+    """
+
+    __slots__ = ("seq", "subscription", "transaction")
+
+    def __init__(self, seq: int, subscription: str = "", receipt: str = "", transaction: str = "") -> None:
+        self.seq = seq
+        self.subscription = subscription
+        self.receipt = receipt
+        self.transaction = transaction
+
+
+class Nack(Ack):
+    """The consumer refuses the delivery: see the broker's redelivery policy for what happens to the message."""
+
+    __slots__ = ()
+
+
+class Begin(Command):
+    __slots__ = ("transaction",)
+
+    def __init__(self, transaction: str, receipt: str = "") -> None:
+        self.transaction = transaction
+        self.receipt = receipt
+
+
+class Commit(Begin):
+    """Commit `transaction`. `outcome_id`, if given, names this commit for ever.
+
+    A Commit of a transaction that this connection did not begin is a question: "did the commit `outcome_id` take place?"
+    It is confirmed if it did; if not, it never will and the answer is TRANSACTION_ROLLED_BACK.
+    """
+
+    __slots__ = ("outcome_id",)
+
+    def __init__(self, transaction: str, receipt: str = "", outcome_id: str = "") -> None:
+        self.transaction = transaction
+        self.receipt = receipt
+        self.outcome_id = outcome_id
+
+
+class Abort(Begin):
+    __slots__ = ()
+
+
+class Disconnect(Command):
+    __slots__ = ()
+
+
+class Malformed(Command):
+    """The peer broke the protocol. Always the last command of a connection: report `error`, close."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception, receipt: str = "") -> None:
+        self.error = error
+        self.receipt = receipt

@@ -1,0 +1,135 @@
+"""The door to the file system. Lock and journal reach files through a `Vfs` and through nothing else.
+
+The simulation replaces this one class. Every method is one system call (or the smallest group that has one meaning), may
+block for any time on a network file system, and raises `OSError` as the kernel does. Writes name their offset: append
+mode from two NFS clients overwrites.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from typing import Protocol
+
+import portalocker
+
+LOCK_OFFSET = 1 << 40  # far beyond any content, so that SMB's mandatory locks leave the content readable
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
+_HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
+
+
+class OfdLocker(portalocker.BaseLocker):
+    """Open-file-description lock on one byte at `LOCK_OFFSET`.
+
+    Excludes on NFSv4, GFS2 and SMB. flock blocks on GFS2 even when asked not to; a POSIX lock is dropped when any
+    descriptor of the file is closed in the process.
+    """
+
+    def lock(self, file_obj: portalocker.types.FileArgument, flags: portalocker.LockFlags) -> None:
+        fd = file_obj if isinstance(file_obj, int) else file_obj.fileno()
+        command = fcntl.F_OFD_SETLK if flags & portalocker.LockFlags.NON_BLOCKING else fcntl.F_OFD_SETLKW
+        kind = fcntl.F_WRLCK if flags & portalocker.LockFlags.EXCLUSIVE else fcntl.F_RDLCK
+        try:
+            fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, LOCK_OFFSET, 1, 0))
+        except OSError as error:
+            if error.errno in _HELD_ERRNOS:
+                raise portalocker.AlreadyLocked(error) from error
+            raise
+
+    def unlock(self, file_obj: portalocker.types.FileArgument) -> None:
+        fd = file_obj if isinstance(file_obj, int) else file_obj.fileno()
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, LOCK_OFFSET, 1, 0))
+
+
+class Vfs(Protocol):
+    """What lock and journal need of a file system. Descriptors are integers."""
+
+    def open(self, path: str, flags: int, mode: int = 0o640) -> int: ...
+    def close(self, fd: int) -> None: ...
+    def pread(self, fd: int, size: int, offset: int) -> bytes: ...
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int: ...
+    def fdatasync(self, fd: int) -> None: ...
+    def fsync(self, fd: int) -> None: ...
+    def fsync_directory(self, path: str) -> None: ...
+    def fstat(self, fd: int) -> os.stat_result: ...
+    def stat(self, path: str) -> os.stat_result: ...
+    def listdir(self, path: str) -> list[str]: ...
+    def mkdir(self, path: str) -> None: ...
+    def link(self, source: str, target: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+    def ftruncate(self, fd: int, size: int) -> None: ...
+    def allocate(self, fd: int, size: int) -> bool: ...
+    def try_lock(self, fd: int) -> bool: ...
+    def free_bytes(self, path: str) -> int: ...
+
+
+class SystemVfs:
+    """The kernel's file systems."""
+
+    _locker = OfdLocker()
+    _libc = ctypes.CDLL(None, use_errno=True)
+
+    open = staticmethod(lambda path, flags, mode=0o640: os.open(path, flags | os.O_CLOEXEC, mode))
+    close = staticmethod(os.close)
+    pread = staticmethod(os.pread)
+    pwrite = staticmethod(os.pwrite)
+    fdatasync = staticmethod(os.fdatasync)
+    fsync = staticmethod(os.fsync)
+    fstat = staticmethod(os.fstat)
+    stat = staticmethod(os.stat)
+    listdir = staticmethod(os.listdir)
+    mkdir = staticmethod(lambda path: os.mkdir(path, 0o750))
+    link = staticmethod(os.link)
+    unlink = staticmethod(os.unlink)
+    ftruncate = staticmethod(os.ftruncate)
+
+    @staticmethod
+    def fsync_directory(path: str) -> None:
+        """Make names created in or removed from directory `path` durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def allocate(self, fd: int, size: int) -> bool:
+        """Reserve `size` bytes on disk from offset 0. False where the file system cannot (glibc would emulate it slowly).
+
+        ENOSPC and every other error is raised.
+        """
+        if self._libc.fallocate(fd, 0, ctypes.c_int64(0), ctypes.c_int64(size)) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            return False
+        raise OSError(number, os.strerror(number))
+
+    def try_lock(self, fd: int) -> bool:
+        """Take the exclusive lock of the open file `fd` without waiting; False where somebody else holds it.
+
+        The lock belongs to this descriptor alone and goes with its close. The request itself can hang on a network
+        file system: call it in a thread that may.
+        """
+        try:
+            self._locker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
+        except portalocker.AlreadyLocked:
+            return False
+        return True
+
+    @staticmethod
+    def free_bytes(path: str) -> int:
+        """Bytes that an unprivileged writer can still store on the file system of `path`."""
+        info = os.statvfs(path)
+        return info.f_bavail * info.f_frsize
+
+
+def write_all(vfs: Vfs, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+    """`pwrite` until every byte is in; a short write is not an error of its own."""
+    view = memoryview(data)
+    while view:
+        written = vfs.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
