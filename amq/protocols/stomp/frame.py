@@ -21,6 +21,10 @@ COMMAND_BYTES_MAX: Final = 16  # the longest command of the specifications has 1
 
 # These are written before the peers have agreed on a version, so their headers are never escaped.
 UNESCAPED_COMMANDS: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
+_COMMANDS: Final = frozenset({
+    "ABORT", "ACK", "BEGIN", "COMMIT", "CONNECT", "CONNECTED", "DISCONNECT", "ERROR", "MESSAGE", "NACK", "RECEIPT",
+    "SEND", "STOMP", "SUBSCRIBE", "UNSUBSCRIBE",
+})  # fmt: skip
 
 _EOLS = re.compile(rb"[\r\n]*")
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
@@ -189,6 +193,8 @@ class FrameReader:
         match = _EOLS.match(self.buffer, self.offset)
         assert match is not None
         buffer, start = self.buffer, match.end()
+        if start:  # not where the last call stopped: line ends came first, or the caller consumed a frame
+            self._scanned = 0
         begin = start + max(0, self._scanned - 2)  # the blank line may have been cut in two
         bound = start + self.limits.header_block_bytes_max + 3
         end = buffer.find(b"\n\n", begin, bound)
@@ -311,7 +317,8 @@ def parse_header_block(block: bytes, version: str) -> Frame:
         raise ProtocolError(why, code="HEADER_INVALID") from None
     lines = text.split("\n")
     command = lines[0].removesuffix("\r")
-    check_command(command.encode())
+    if command not in _COMMANDS:
+        check_command(command.encode())
     unescaped = command in UNESCAPED_COMMANDS
     # In 1.2 a CR is always part of a line end. Before, it is data, unless this frame's lines evidently end in CR LF.
     if "\r" in text and (version == "1.2" or unescaped or lines[0] != command):

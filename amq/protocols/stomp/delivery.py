@@ -1,0 +1,103 @@
+"""MESSAGE frames: what does not change within a subscription is prepared once, the rest is one formatting step.
+
+Invariant: headers that the broker vouches for (`RESERVED`) come from the broker only, whatever properties a message
+has, and no property, name or value, can end a header line or a frame.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amq.message import DEFAULT_PRIORITY, Message
+from amq.protocols.stomp.destination import wire_name
+from amq.protocols.stomp.frame import escape
+
+# Never taken from a message's properties: the broker's own headers on a MESSAGE, and those that Message has fields for.
+RESERVED: Final = frozenset({
+    "ack", "content-length", "content-type", "destination", "expires", "JMSXDeliveryCount", "message-id", "persistent",
+    "priority", "receipt", "redelivered", "subscription", "timestamp", "transaction", "_AMQ_DUPL_ID",
+})  # fmt: skip
+
+_WIRE_NAMES_MAX: Final = 1000
+# 1.0 has no escapes: what would end a line, a name or the frame is replaced, or the message could not be delivered.
+_CLEAN_VALUE = str.maketrans("\n\r\0", "   ")
+_CLEAN_NAME = str.maketrans("\n\r\0:", "____")
+
+
+def header_line(name: str, value: str, version: str) -> str:
+    """A header line with its line end. Never fails: what 1.0 cannot carry is replaced (see docs/stomp.md)."""
+    line = f"{name}:{value}\n"
+    if line.count(":") == 1 and line.count("\n") == 1 and "\\" not in line and "\r" not in line and "\0" not in line:
+        return line  # nothing to escape in any version
+    if version == "1.0":
+        return f"{name.translate(_CLEAN_NAME)}:{value.translate(_CLEAN_VALUE)}\n"
+    return f"{escape(name, version)}:{escape(value, version)}\n"
+
+
+class DeliveryFormat:
+    """What `Deliveries.encode` wants to know of a subscription: the beginning of its MESSAGE frames."""
+
+    __slots__ = ("ack", "head")
+
+    def __init__(self, head: str, ack: str) -> None:
+        self.head = head  # everything up to the sequence number of `message-id`
+        self.ack = ack  # everything of the `ack` header up to its sequence number, "" = no such header
+
+
+class Deliveries:
+    """Writes the MESSAGE frames of one connection, in the version that it speaks."""
+
+    __slots__ = ("_message_id_prefix", "_version", "_wire_names")
+
+    def __init__(self, version: str, message_id_prefix: str) -> None:
+        self._version = version
+        self._message_id_prefix = message_id_prefix
+        self._wire_names: dict[str, str] = {}  # full name → "\ndestination:/queue/x\ntimestamp:"
+
+    def format(self, subscription: str, index: int, explicit_ack: bool) -> DeliveryFormat:
+        """For the subscription that the client calls `subscription` ("" = it gave no id) and the codec `index`."""
+        version = self._version
+        head = "MESSAGE\n"
+        if subscription:
+            head += header_line("subscription", subscription, version)
+        head += header_line("message-id", self._message_id_prefix, version)[:-1]
+        return DeliveryFormat(head, f"\nack:{index}-" if version == "1.2" and explicit_ack else "")
+
+    def encode(self, form: DeliveryFormat, message: Message, redelivered: int) -> bytes:
+        """The MESSAGE frame of one delivery; `redelivered` = how many times it was delivered before."""
+        seq = message.seq
+        body = message.body
+        ack = f"{form.ack}{seq}" if form.ack else ""
+        destination = self._wire_names.get(message.destination) or self._wire_name(message.destination)
+        optional = "persistent:true\n" if message.persistent else ""
+        if not message.text or b"\0" in body:
+            optional = f"{optional}content-length:{len(body)}\n"
+        if message.priority != DEFAULT_PRIORITY:
+            optional = f"{optional}priority:{message.priority}\n"
+        if message.content_type or message.duplicate_id or message.expires_ms or message.properties or redelivered:
+            optional += self._rare_headers(message, redelivered)
+        return f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n".encode() + body + b"\0"
+
+    def _rare_headers(self, message: Message, redelivered: int) -> str:
+        version = self._version
+        lines = []
+        if message.expires_ms:
+            lines.append(f"expires:{message.expires_ms}\n")
+        if redelivered:
+            lines.append(f"redelivered:true\nJMSXDeliveryCount:{redelivered + 1}\n")
+        if message.content_type:
+            lines.append(header_line("content-type", message.content_type, version))
+        if message.duplicate_id:
+            lines.append(header_line("_AMQ_DUPL_ID", message.duplicate_id, version))
+        if message.properties:
+            for name, value in message.properties.items():
+                if name not in RESERVED:
+                    lines.append(header_line(name, value, version))
+        return "".join(lines)
+
+    def _wire_name(self, destination: str) -> str:
+        line = header_line("destination", wire_name(destination), self._version)
+        if len(self._wire_names) >= _WIRE_NAMES_MAX:
+            self._wire_names.clear()
+        self._wire_names[destination] = known = f"\n{line}timestamp:"
+        return known

@@ -1,0 +1,452 @@
+"""StompServer: the broker's side of a STOMP 1.0, 1.1 or 1.2 connection. Bytes in, commands out; replies in, bytes out.
+
+Invariants: `receive` never raises and, once it has yielded `Malformed` or `Disconnect`, yields nothing more; the tight
+loop for SEND and ACK yields exactly what the general path yields (it leaves to it everything that it does not fully
+understand); only ids that this codec wrote come back as `Ack`.
+
+Specifications: https://stomp.github.io (stomp-specification-1.0, -1.1, -1.2). Extensions: docs/stomp.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from amq.errors import AmqError, ProtocolError
+from amq.message import DEFAULT_PRIORITY, Message
+from amq.protocols.commands import (
+    ACK_AUTO,
+    ACK_CLIENT,
+    ACK_INDIVIDUAL,
+    Abort,
+    Ack,
+    Begin,
+    Command,
+    Commit,
+    Connect,
+    Disconnect,
+    Malformed,
+    Nack,
+    Send,
+    Subscribe,
+    Unsubscribe,
+)
+from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
+from amq.protocols.stomp.destination import full_name
+from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
+
+_WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
+_ACK_MODES: Final = (ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL)
+_DESTINATIONS_MAX: Final = 1000  # of the cache of destination names
+_RETIRED_MAX: Final = 1000  # ended subscriptions whose acknowledgements, on their way, are still understood
+_ERROR_MESSAGE_CHARACTERS_MAX: Final = 200
+_ACK_BYTES_MAX: Final = 48  # of an ACK that has nothing but an id
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+class _Subscription:
+    __slots__ = ("destination", "index", "named")
+
+    def __init__(self, index: int, destination: str, named: bool) -> None:
+        self.index = index  # never used twice in a connection
+        self.destination = destination
+        self.named = named  # False: a 1.0 client gave no id
+
+
+class StompServer:
+    """Implements `amq.protocols.base.ServerProtocol`.
+
+    limits              of frames
+    message_id_prefix   `message-id` is this and the message's seq; must not end in a digit
+    server_name         `name/version`, for CONNECTED
+    default_persistent  whether a SEND without `persistent` header is persistent
+    """
+
+    name = "stomp"
+
+    def __init__(
+        self, limits: Limits | None = None, message_id_prefix: str = "ID:", server_name: str = "amq",
+        default_persistent: bool = True,
+    ) -> None:  # fmt: skip
+        assert message_id_prefix
+        assert not message_id_prefix[-1].isdigit()
+        assert server_name.isprintable()
+        self.version = "1.0"  # agreed on; until then what every client understands
+        self._limits = limits or Limits()
+        self._reader = FrameReader(self._limits)
+        self._message_id_prefix = message_id_prefix
+        self._server_name = server_name
+        self._default_persistent = default_persistent
+        self._connected = False
+        self._closed = False
+        self._deliveries = Deliveries("1.0", message_id_prefix)
+        self._destinations: dict[str, str] = {}  # as written → full name
+        self._subscriptions: dict[str, _Subscription] = {}
+        self._subscription_ids: dict[str, str] = {}  # index, as written in `ack` → subscription id
+        self._retired: deque[str] = deque()  # indexes of ended subscriptions, oldest first
+        self._subscribed_count = 0
+        self._handlers: dict[str, Callable[[dict[str, str], str], Command]] = {
+            "ABORT": self._abort,
+            "ACK": self._ack,
+            "BEGIN": self._begin,
+            "COMMIT": self._commit,
+            "DISCONNECT": self._disconnect,
+            "NACK": self._nack,
+            "SUBSCRIBE": self._subscribe,
+            "UNSUBSCRIBE": self._unsubscribe,
+        }
+
+    # ---- bytes → commands
+
+    def receive(self, data: bytes) -> list[Command]:
+        """Commands completed by `data`. After `Malformed` or `Disconnect` everything further is ignored."""
+        if self._closed:
+            return []
+        commands: list[Command] = []
+        reader = self._reader
+        reader.push(data)
+        while not self._closed:
+            if self.version != "1.0" and reader.unfinished is None:
+                self._receive_frequent(commands)
+            frame = reader.next_frame()
+            receipt = ""
+            try:
+                if frame is None:
+                    if reader.error is None:
+                        break
+                    receipt = reader.unfinished.headers.get("receipt", "") if reader.unfinished else ""
+                    raise reader.error
+                receipt = frame.headers.get("receipt", "")
+                commands.append(self._command(frame))
+            except ProtocolError as error:
+                commands.append(Malformed(error, receipt))
+                self._close()
+        return commands
+
+    def pending(self) -> bool:
+        """True while a frame has begun and is not complete."""
+        return self._reader.pending
+
+    def _close(self) -> None:
+        self._closed = True
+        self._reader = FrameReader(self._limits)  # lets go of what was buffered
+
+    def _receive_frequent(self, commands: list[Command]) -> None:
+        """Consume SEND and ACK frames in their usual form, up to the first frame that is anything else.
+
+        Such a frame, also one with an error, is left for the general path. Not used for 1.0, which trims headers.
+        """
+        reader, limits, append = self._reader, self._limits, commands.append
+        data, position, size = reader.buffer, reader.offset, len(reader.buffer)
+        block_max = min(limits.header_block_bytes_max, limits.header_bytes_max)
+        ids = self._subscription_ids
+        ack_start = b"ACK\nid:" if self.version == "1.2" else b"\0"
+        try:
+            while position < size:
+                if data.startswith(b"SEND\n", position):
+                    end = data.find(b"\n\n", position, position + block_max)
+                    if end < 0:
+                        break
+                    text = data[position + 5 : end].decode()
+                    if "\\" in text or "\r" in text:
+                        break
+                    lines = text.split("\n")
+                    # Raises ValueError where a line has no colon.
+                    headers: dict[str, str] = dict([line.split(":", 1) for line in lines])
+                    if len(headers) != len(lines) or len(lines) > limits.header_count_max or "" in headers:
+                        break
+                    start = end + 2
+                    length = headers.get("content-length")
+                    if length is None:
+                        stop = data.find(b"\0", start)
+                        if not 0 <= stop - start <= limits.body_bytes_max:
+                            break
+                    else:
+                        if len(length) > 18 or not (length.isascii() and length.isdecimal()):
+                            break
+                        stop = start + int(length)
+                        if stop >= size or data[stop] or stop - start > limits.body_bytes_max:
+                            break
+                    append(self._send(headers, data[start:stop]))
+                    position = stop + 1
+                elif data.startswith(ack_start, position):
+                    end = data.find(b"\n\n\0", position, position + _ACK_BYTES_MAX)
+                    index, _, seq = data[position + 7 : end].decode().partition("-")
+                    if end < 0 or index not in ids or len(seq) > 19 or not (seq.isascii() and seq.isdecimal()):
+                        break
+                    append(Ack(int(seq), ids[index]))
+                    position = end + 3
+                elif data[position] == 0x0A:
+                    position += 1
+                else:
+                    break
+        except (ValueError, ProtocolError):
+            pass  # not understood here: the general path reads this frame again and tells what is wrong with it
+        reader.offset = position
+
+    def _command(self, frame: Frame) -> Command:
+        command, headers = frame.command, frame.headers
+        if not self._connected:
+            if command not in ("CONNECT", "STOMP"):
+                why = f"{command[:20]} before CONNECT: the first frame must be CONNECT or STOMP"
+                raise ProtocolError(why, code="NOT_CONNECTED")
+            return self._connect(headers)
+        if command == "SEND":
+            return self._send(headers, frame.body)
+        handler = self._handlers.get(command)
+        if handler is None:
+            if command in ("CONNECT", "STOMP"):
+                raise ProtocolError("a second CONNECT: this connection is open already")
+            raise ProtocolError(f"{command!r} is not a command that a client may send", code="COMMAND_UNKNOWN")
+        if frame.body and self.version != "1.0":
+            raise ProtocolError(f"a {command} frame must not have a body", code="BODY_UNEXPECTED")
+        return handler(headers, headers.get("receipt", ""))
+
+    def _connect(self, headers: dict[str, str]) -> Connect:
+        accepted = headers.get("accept-version")
+        common = ["1.0"] if accepted is None else [v for v in VERSIONS if v in map(str.strip, accepted.split(","))]
+        if not common:
+            raise ProtocolError(
+                f"no common version: the client accepts {accepted!r:.100}, this broker speaks {', '.join(VERSIONS)}",
+                code="VERSION_UNSUPPORTED",
+            )
+        version = common[-1]
+        heartbeat_ms = (0, 0)
+        if version == "1.0":
+            headers = {name.strip(): value.strip() for name, value in headers.items()}
+        elif "heart-beat" in headers:
+            heartbeat_ms = _heartbeat_ms(headers["heart-beat"])
+        self.version = self._reader.version = version
+        self._deliveries = Deliveries(version, self._message_id_prefix)
+        self._connected = True
+        get = headers.get
+        return Connect(
+            get("login", ""), get("passcode", ""), get("client-id", ""), get("host", ""), heartbeat_ms
+        )  # fmt: skip
+
+    def _send(self, headers: dict[str, str], body: bytes) -> Send:
+        """`headers` become the message's properties: do not use them afterwards."""
+        pop = headers.pop
+        written = pop("destination", "")
+        destination = self._destinations.get(written) or self._destination(written, "SEND")
+        text = pop("content-length", None) is None
+        receipt = pop("receipt", "")
+        persistent = self._default_persistent
+        if not headers:
+            return Send(Message(destination, body, None, "", DEFAULT_PRIORITY, persistent, 0, 0, "", text), receipt)
+        transaction = _transaction(headers) if "transaction" in headers else ""
+        persistent_text = pop("persistent", None)
+        if persistent_text is not None:
+            persistent = persistent_text == "true" or _boolean("persistent", persistent_text)
+        content_type = pop("content-type", "")
+        duplicate_id = pop("_AMQ_DUPL_ID", "")
+        priority = DEFAULT_PRIORITY
+        expires_ms = 0
+        if headers:
+            if "priority" in headers:
+                priority = _number("priority", pop("priority"), 9)
+            if "expires" in headers:
+                expires_ms = _number("expires", pop("expires"), _INT64_MAX)
+            kind = headers.get("amq-msg-type")
+            if kind in ("text", "bytes"):
+                text = kind == "text"
+            if not RESERVED.isdisjoint(headers):
+                headers = {name: value for name, value in headers.items() if name not in RESERVED}
+        message = Message(
+            destination, body, headers or None, content_type, priority, persistent, 0, expires_ms, duplicate_id, text
+        )
+        return Send(message, receipt, transaction)
+
+    def _subscribe(self, headers: dict[str, str], receipt: str) -> Subscribe:
+        destination = self._destination(headers.get("destination", ""), "SUBSCRIBE")
+        id = headers.get("id", "")
+        named = bool(id)
+        if not named:
+            if self.version != "1.0" or "id" in headers:
+                raise _missing("SUBSCRIBE", "id")
+            id = destination
+        if id in self._subscriptions:
+            raise ProtocolError(
+                f"this connection has a subscription {id[:100]!r} already: give each its own id, or UNSUBSCRIBE first",
+                code="SUBSCRIPTION_EXISTS",
+            )
+        ack = headers.get("ack", ACK_AUTO)
+        if ack not in _ACK_MODES:
+            raise ProtocolError(f"ack {ack[:40]!r} is none of {', '.join(_ACK_MODES)}", code="HEADER_INVALID")
+        prefetch = 0
+        for name in ("prefetch-count", "activemq.prefetchSize"):  # the latter counts if both are there
+            if name in headers:
+                prefetch = _number(name, headers[name], _INT32_MAX)
+        options = {
+            name.removeprefix("activemq."): value
+            for name, value in headers.items()
+            if (name.startswith("activemq.") and name != "activemq.prefetchSize") or name == "browser"
+        }
+        index = self._subscribed_count
+        self._subscribed_count += 1
+        self._subscriptions[id] = _Subscription(index, destination, named)
+        self._subscription_ids[str(index)] = id
+        return Subscribe(id, destination, ack, prefetch, headers.get("selector", ""), options, receipt)
+
+    def _unsubscribe(self, headers: dict[str, str], receipt: str) -> Unsubscribe:
+        id = headers.get("id", "")
+        if not id:
+            if self.version != "1.0":
+                raise _missing("UNSUBSCRIBE", "id")
+            if "destination" not in headers:
+                raise ProtocolError("UNSUBSCRIBE needs an id or a destination header", code="HEADER_MISSING")
+            destination = self._destination(headers["destination"], "UNSUBSCRIBE")
+            ids = [id for id, known in self._subscriptions.items() if known.destination == destination]
+            id = destination if destination in ids or not ids else ids[0]
+        ended = self._subscriptions.pop(id, None)
+        if ended is not None:
+            self._retired.append(str(ended.index))
+            if len(self._retired) > _RETIRED_MAX:
+                del self._subscription_ids[self._retired.popleft()]
+        return Unsubscribe(id, receipt)
+
+    def _ack(self, headers: dict[str, str], receipt: str) -> Ack:
+        return Ack(*self._acknowledged("ACK", headers), receipt, _transaction(headers))
+
+    def _nack(self, headers: dict[str, str], receipt: str) -> Nack:
+        if self.version == "1.0":
+            raise ProtocolError("STOMP 1.0 has no NACK: connect with accept-version:1.1 or 1.2", code="COMMAND_UNKNOWN")
+        return Nack(*self._acknowledged("NACK", headers), receipt, _transaction(headers))
+
+    def _acknowledged(self, command: str, headers: dict[str, str]) -> tuple[int, str]:
+        """Seq and subscription id of what an ACK or NACK means."""
+        if self.version == "1.2":
+            id = headers.get("id", "")
+            if not id:
+                raise _missing(command, "id")
+            index, _, digits = id.partition("-")
+            subscription = self._subscription_ids.get(index)
+            if subscription is None:
+                raise _unknown_id(command, "id", id, "the ack header of a MESSAGE")
+        else:
+            id = headers.get("message-id", "")
+            if not id:
+                raise _missing(command, "message-id")
+            subscription = headers.get("subscription", "") if self.version == "1.1" else ""
+            if self.version == "1.1" and not subscription:
+                raise _missing(command, "subscription")
+            digits = id.removeprefix(self._message_id_prefix)
+            if digits == id:
+                raise _unknown_id(command, "message-id", id, "the message-id header of a MESSAGE")
+        if len(digits) > 19 or not (digits.isascii() and digits.isdecimal()):
+            raise _unknown_id(command, "id", id, "an id taken from a MESSAGE")
+        return int(digits), subscription
+
+    def _begin(self, headers: dict[str, str], receipt: str) -> Begin:
+        return Begin(_required_transaction("BEGIN", headers), receipt)
+
+    def _commit(self, headers: dict[str, str], receipt: str) -> Commit:
+        return Commit(_required_transaction("COMMIT", headers), receipt, headers.get("amq-outcome-id", ""))
+
+    def _abort(self, headers: dict[str, str], receipt: str) -> Abort:
+        return Abort(_required_transaction("ABORT", headers), receipt)
+
+    def _disconnect(self, headers: dict[str, str], receipt: str) -> Disconnect:  # noqa: ARG002
+        self._close()
+        return Disconnect(receipt)
+
+    def _destination(self, written: str, command: str) -> str:
+        if not written:
+            raise _missing(command, "destination")
+        destination = full_name(written)
+        if len(self._destinations) >= _DESTINATIONS_MAX:
+            self._destinations.clear()
+        self._destinations[written] = destination
+        return destination
+
+    # ---- replies and deliveries → bytes
+
+    def connected(self, session: str, heartbeat_ms: tuple[int, int]) -> bytes:
+        """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants)."""
+        headers = [("version", self.version), ("session", session), ("server", self._server_name)]
+        if self.version != "1.0":
+            headers.append(("heart-beat", f"{heartbeat_ms[0]},{heartbeat_ms[1]}"))
+        return encode("CONNECTED", headers)
+
+    def receipt(self, receipt: str) -> bytes:
+        """RECEIPT frame; `receipt` as a command carried it."""
+        if receipt.isalnum():
+            return f"RECEIPT\nreceipt-id:{receipt}\n\n\0".encode()
+        return f"RECEIPT\n{header_line('receipt-id', receipt, self.version)}\n\0".encode()
+
+    def error(self, error: Exception, receipt: str = "") -> bytes:
+        """ERROR frame: a short `message`, the error's `code`, its whole description as the body."""
+        if isinstance(error, AmqError):
+            code, description = error.code, error.description
+        else:
+            code, description = "INTERNAL_ERROR", "the broker failed to carry this out: its log says why"
+        message = description.split("\n", 1)[0][:_ERROR_MESSAGE_CHARACTERS_MAX]
+        body = description.encode(errors="replace")
+        headers = [("message", message), ("code", code)]
+        if code == "VERSION_UNSUPPORTED":
+            headers.append(("version", ",".join(VERSIONS)))
+        if receipt:
+            headers.append(("receipt-id", receipt))
+        headers += [("content-type", "text/plain"), ("content-length", str(len(body)))]
+        lines = "".join([header_line(name, value, self.version) for name, value in headers])
+        return f"ERROR\n{lines}\n".encode(errors="replace") + body + b"\0"
+
+    def subscription(self, command: Subscribe) -> DeliveryFormat:
+        """What `delivery` wants to know of a subscription; call it while the subscription is open."""
+        known = self._subscriptions[command.id]
+        return self._deliveries.format(command.id if known.named else "", known.index, command.ack != ACK_AUTO)
+
+    def delivery(self, subscription: DeliveryFormat, message: Message, redelivered: int) -> bytes:
+        """One message for one subscription; `redelivered` = how many times it was delivered before."""
+        return self._deliveries.encode(subscription, message, redelivered)
+
+    def heartbeat(self) -> bytes:
+        """The line end that says: I am alive."""
+        return b"\n"
+
+
+def _missing(command: str, header: str) -> ProtocolError:
+    return ProtocolError(f"{command} needs a {header} header", code="HEADER_MISSING")
+
+
+def _unknown_id(command: str, header: str, value: str, source: str) -> ProtocolError:
+    return ProtocolError(
+        f"{command} with {header} {value[:100]!r}, which this connection never gave out: use {source}",
+        code="ACK_ID_UNKNOWN",
+    )
+
+
+def _number(header: str, text: str, maximum: int) -> int:
+    if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= maximum:
+        return int(text)
+    raise ProtocolError(f"{header} {text[:40]!r} is not a number from 0 to {maximum}", code="HEADER_INVALID")
+
+
+def _boolean(header: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ProtocolError(f"{header} {text[:40]!r} is neither true nor false", code="HEADER_INVALID")
+    return lowered == "true"
+
+
+def _heartbeat_ms(text: str) -> tuple[int, int]:
+    first, comma, second = text.partition(",")
+    if not comma:
+        raise ProtocolError(f"heart-beat {text[:40]!r} is not two numbers, as in 10000,10000", code="HEADER_INVALID")
+    return _number("heart-beat", first.strip(), _INT32_MAX), _number("heart-beat", second.strip(), _INT32_MAX)
+
+
+def _transaction(headers: dict[str, str]) -> str:
+    """Takes the transaction out of `headers`; "" where there is none."""
+    transaction = headers.pop("transaction", None)
+    if transaction == "":
+        raise ProtocolError("the transaction header is empty: name it, or leave the header out", code="HEADER_INVALID")
+    return transaction or ""
+
+
+def _required_transaction(command: str, headers: dict[str, str]) -> str:
+    if "transaction" not in headers:
+        raise _missing(command, "transaction")
+    return _transaction(headers)
