@@ -1,0 +1,306 @@
+"""Starts, watches, hurts and stops the brokers that are measured: ours, and ActiveMQ Classic as packaged by Debian.
+
+Invariant: whatever a `Group` started is gone when it is left, by process id, and so is its directory; a broker dies
+with the benchmark even when that is killed. Nothing is waited for by time: a master is ready when it answers CONNECT, a
+slave when its log says that it waits for the lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.wire import Connection, WireError
+
+ROOT = Path(__file__).resolve().parent.parent
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+PROBE_PAUSE_S = 0.01
+PROBE_TIMEOUT_S = 0.5
+PR_SET_PDEATHSIG = 1
+ACTIVEMQ_HOME = Path("/usr/share/activemq")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class BrokerError(Exception):
+    """A broker could not be started, or died when nobody had asked it to."""
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Broker:
+    """One broker process on `store`, listening for STOMP on `port` while it is the master."""
+
+    kind = ""
+    slave_line = re.compile("")
+
+    def __init__(self, name: str, store: Path, port: int, keep_alive_ms: int, options: Mapping[str, str]) -> None:
+        self.name = name
+        self.store = store
+        self.port = port
+        self.keep_alive_ms = keep_alive_ms
+        self.options = dict(options)
+        self.log = store.parent / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log_from = 0
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        assert not self.alive, f"{self.name} runs already"
+        self._log_from = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
+                preexec_fn=_die_with_parent,  # safe: this process has no threads
+            )  # fmt: skip
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} was never started"
+        return self.process.pid
+
+    def log_text(self) -> str:
+        """What the broker has logged since its last start."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_from)
+            return log.read().decode(errors="replace")
+
+    def answers(self) -> bool:
+        """Whether CONNECT is answered by CONNECTED: only a master's is."""
+        try:
+            Connection(self.port, timeout_s=PROBE_TIMEOUT_S).close()
+        except (OSError, WireError):
+            return False
+        return True
+
+    def check(self) -> None:
+        """Raise BrokerError, with the end of the log, if the process is gone."""
+        if not self.alive:
+            code = None if self.process is None else self.process.returncode
+            raise BrokerError(f"{self.kind} {self.name} is gone, exit code {code}, log:\n{self.log_text()[-2000:]}")
+
+    def wait_slave(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Until the broker says in its log that it waits for the lock."""
+        deadline = time.monotonic() + timeout_s
+        while not self.slave_line.search(self.log_text()):
+            self.check()
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{self.name} is no slave after {timeout_s} s:\n{self.log_text()[-2000:]}")
+            time.sleep(PROBE_PAUSE_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until the kernel has buried it (its lock and its port are free then)."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and kill -9 for who does not listen."""
+        if self.process is None or not self.alive:
+            return
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def memory_bytes(self) -> int:
+        """Resident memory now."""
+        match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        return int(match[1]) * 1024 if match else 0
+
+    def cpu_s(self) -> float:
+        """Processor time used since the start, all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class AmqBroker(Broker):
+    kind = "amq"
+    slave_line = re.compile(r"slave", re.IGNORECASE)
+
+    def command(self) -> list[str]:
+        options = {"lockKeepAlivePeriod": str(self.keep_alive_ms)} | self.options
+        pairs = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        return [
+            sys.executable, "-m", "amq.cli.main", "start", "--store", str(self.store), "--name", self.name,
+            "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
+        ]  # fmt: skip
+
+
+ACTIVEMQ_XML = """<?xml version="1.0" encoding="UTF-8"?>
+<beans xmlns="http://www.springframework.org/schema/beans" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
+       xmlns:amq="http://activemq.apache.org/schema/core"
+       xsi:schemaLocation="
+         http://www.springframework.org/schema/beans http://www.springframework.org/schema/beans/spring-beans-2.0.xsd
+         http://activemq.apache.org/schema/core http://activemq.apache.org/schema/core/activemq-core.xsd">
+  <amq:broker brokerName="{name}" useJmx="false" dataDirectory="{base}">
+    <amq:persistenceAdapter>
+      <amq:kahaDB directory="{store}" lockKeepAlivePeriod="{keep_alive_ms}">
+        <amq:locker><amq:shared-file-locker lockAcquireSleepInterval="1000"/></amq:locker>
+      </amq:kahaDB>
+    </amq:persistenceAdapter>
+    <amq:systemUsage>
+      <amq:systemUsage><amq:memoryUsage><amq:memoryUsage percentOfJvmHeap="50"/></amq:memoryUsage></amq:systemUsage>
+    </amq:systemUsage>
+    <amq:transportConnectors>
+      <amq:transportConnector name="stomp" uri="stomp+nio://127.0.0.1:{port}"/>
+    </amq:transportConnectors>
+  </amq:broker>
+</beans>
+"""
+ACTIVEMQ_LOG = """log4j.rootLogger=WARN, out
+log4j.logger.org.apache.activemq.store.SharedFileLocker=INFO
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %-5p %c{1} %m%n
+"""
+
+
+class ActiveMqBroker(Broker):
+    """KahaDB with its defaults (every send is synced), STOMP over NIO, no JMX, no console."""
+
+    kind = "activemq"
+    slave_line = re.compile(r"locked", re.IGNORECASE)
+
+    def command(self) -> list[str]:
+        base = self.store.parent / f"{self.name}-base"
+        base.mkdir(exist_ok=True)
+        (base / "broker.xml").write_text(
+            ACTIVEMQ_XML.format(
+                name=self.name, base=base, store=self.store, port=self.port, keep_alive_ms=self.keep_alive_ms
+            )
+        )
+        (base / "log4j.properties").write_text(ACTIVEMQ_LOG)
+        jars = [*glob.glob(f"{ACTIVEMQ_HOME}/lib/*.jar"), *glob.glob(f"{ACTIVEMQ_HOME}/lib/optional/*.jar")]
+        return [
+            "java", "-Xms512m", "-Xmx2g", "-XX:+UseG1GC", "-cp", ":".join([str(base), *sorted(jars)]),
+            f"-Dactivemq.base={base}", f"-Dactivemq.home={ACTIVEMQ_HOME}",
+            "org.apache.activemq.console.Main", "start", f"xbean:file:{base}/broker.xml",
+        ]  # fmt: skip
+
+
+KINDS: dict[str, type[Broker]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker)}
+
+
+def require(kind: str) -> None:
+    """Raise BrokerError when brokers of that kind cannot be started on this host."""
+    if kind == "activemq" and not (shutil.which("java") and (ACTIVEMQ_HOME / "lib").is_dir()):
+        raise BrokerError("no ActiveMQ here: apt-get install --no-install-recommends activemq libactivemq-java")
+
+
+class Group:
+    """`count` brokers of one kind on one store in a directory of their own; the first one becomes the master."""
+
+    def __init__(
+        self, kind: str, count: int = 1, *, keep_alive_ms: int = 2000, options: Mapping[str, str] | None = None,
+        directory: str | None = None,
+    ) -> None:  # fmt: skip
+        require(kind)
+        self.kind = kind
+        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{kind}-", dir=directory))
+        self.store = self.directory / "store"
+        self.store.mkdir()
+        self.brokers = [
+            KINDS[kind](f"b{number}", self.store, free_port(), keep_alive_ms, options or {}) for number in range(count)
+        ]
+
+    @property
+    def ports(self) -> list[int]:
+        return [broker.port for broker in self.brokers]
+
+    def start(self) -> Broker:
+        """Start all, one after the other, and return the master."""
+        first, *others = self.brokers
+        first.start()
+        self.wait_master()
+        for broker in others:
+            broker.start()
+        for broker in others:
+            broker.wait_slave()
+        return first
+
+    def master(self) -> Broker | None:
+        """The broker that answers CONNECT now."""
+        return next((broker for broker in self.brokers if broker.alive and broker.answers()), None)
+
+    def wait_master(self, timeout_s: float = START_TIMEOUT_S) -> Broker:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            master = self.master()
+            if master is not None:
+                return master
+            if not any(broker.alive for broker in self.brokers):
+                self.brokers[0].check()
+            if time.monotonic() > deadline:
+                logs = [f"{broker.name}: {broker.log_text()[-1000:]}" for broker in self.brokers if broker.process]
+                raise BrokerError("\n".join([f"no {self.kind} became master within {timeout_s} s", *logs]))
+            time.sleep(PROBE_PAUSE_S)
+
+    def close(self, keep: bool = False) -> None:
+        """Stop every broker and remove the directory (or leave it, for whoever wants to look at the store)."""
+        for broker in self.brokers:
+            if broker.process is not None and broker.alive:
+                broker.signal(signal.SIGCONT)
+                broker.signal(signal.SIGTERM)
+        for broker in self.brokers:
+            broker.stop()
+        if not keep:
+            shutil.rmtree(self.directory)
+
+    def __enter__(self) -> Group:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def parse_options(pairs: Sequence[str]) -> dict[str, str]:
+    """["key=value", …] → options for `amq start -o`."""
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def terminate_on_signal() -> None:
+    """Let SIGTERM end a script as ctrl-C does: through the `finally` blocks that stop the brokers."""
+
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)

@@ -1,0 +1,286 @@
+"""Messages per second, row by row, ours beside a peer's in the same run.
+
+The brokers of all kinds stay up during the whole run and take turns on each row, several times: what else the machine
+does then falls on both, and only their ratio is compared with the target. All are warmed up first: a JVM gives half its
+rate in its first seconds. A turn is long enough (`--seconds`) by the rate that the broker showed on that row before;
+a backlog has the same length for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import brokers, host
+from bench.load import Load, LoadError, Result, run
+from bench.stats import Spread, spread
+
+FIRST_TURN_S = 0.7
+MESSAGES_MIN = 200
+MESSAGES_MAX = 1_000_000
+FIRST_MESSAGES = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the table. `target` = the ratio to ActiveMQ Classic that we promise, None = only shown."""
+
+    name: str
+    producers: int
+    consumers: int
+    window: int
+    persistent: bool = True
+    target: float | None = None
+    drains: bool = False  # send everything first, then receive it: yields a second line for the draining
+    drain_target: float | None = None
+
+
+ROWS = {
+    row.name: row
+    for row in (
+        Row("1/1 window 1", 1, 1, 1, target=1.3),
+        Row("1/1 window 1000", 1, 1, 1000),
+        Row("4/4 window 256", 4, 4, 256, target=6.0),
+        Row("32/32 window 1", 32, 32, 1, target=2.0),
+        Row("32/32 window 32", 32, 32, 32),
+        Row("4/4 window 256 non-persistent", 4, 4, 256, persistent=False, target=1.5),
+        Row("send only, 4 producers", 4, 4, 256, target=8.0, drains=True, drain_target=8.0),
+    )
+}
+DRAIN_NAME = "drain, 4 consumers"
+WARM_UP_ROW = "4/4 window 256"
+QUICK_ROWS = ("1/1 window 1", "4/4 window 256", "32/32 window 1", "send only, 4 producers")
+
+
+class Scale(NamedTuple):
+    """How much to measure: turns per row and broker, their length, warm-up of each broker, messages of a backlog."""
+
+    repeat: int = 3
+    seconds: float = 4.0
+    warm_up_s: float = 15.0
+    backlog: int = 40_000
+
+
+QUICK = Scale(1, 1.5, 8.0, 10_000)
+
+
+@dataclasses.dataclass
+class Turn:
+    """One run of one row on one broker. CPU is the broker's, microseconds per message."""
+
+    row: str
+    kind: str
+    per_s: float
+    broker_cpu_us: float
+    generator_cpu_us: float
+    delivery_us: dict[str, int]
+    confirm_us: dict[str, int]
+
+
+class Bench:
+    """Brokers that are up, and what they have done so far."""
+
+    def __init__(self, masters: dict[str, brokers.Broker], seconds: float, size_bytes: int, backlog: int) -> None:
+        self.masters = masters
+        self.seconds = seconds
+        self.size_bytes = size_bytes
+        self.backlog = backlog
+        self.turns: list[Turn] = []
+        self.rates: dict[tuple[str, str], float] = {}
+        self._queues = 0
+
+    def turn(self, row: Row, kind: str, seconds: float) -> list[Turn]:
+        """One run (a second one that drains, where the row says so) of about `seconds` on a fresh queue."""
+        rate = self.rates.get((row.name, kind))
+        messages = FIRST_MESSAGES if rate is None else int(rate * seconds)
+        messages = max(MESSAGES_MIN, row.producers * 4, min(MESSAGES_MAX, messages))
+        if row.drains:
+            messages = self.backlog
+        self._queues += 1
+        load = Load(
+            self.masters[kind].port, producers=row.producers, consumers=row.consumers, messages=messages,
+            size_bytes=self.size_bytes, window=row.window, persistent=row.persistent,
+            mode="send" if row.drains else "both", destination=f"/queue/bench.{self._queues}",
+        )  # fmt: skip
+        turns = [self._run(row.name, kind, load)]
+        self.rates[row.name, kind] = turns[0].per_s
+        if row.drains:
+            turns.append(self._run(DRAIN_NAME, kind, dataclasses.replace(load, mode="recv")))
+        return turns
+
+    def _run(self, name: str, kind: str, load: Load) -> Turn:
+        master = self.masters[kind]
+        cpu_s = master.cpu_s()
+        try:
+            result: Result = run(load)
+        except LoadError as error:
+            master.check()
+            raise LoadError(f"{kind}, {name}: {error}") from error
+        cpu_us = (master.cpu_s() - cpu_s) / load.messages * 1e6
+        return Turn(
+            name, kind, result.per_s, round(cpu_us, 1), result.generator_cpu_us, result.delivery_us, result.confirm_us
+        )
+
+    def warm_up(self, seconds: float, progress: Callable[[str], None]) -> None:
+        for kind in self.masters:
+            progress(f"warming up {kind}")
+            end_s = time.monotonic() + seconds
+            while time.monotonic() < end_s:
+                self.turn(ROWS[WARM_UP_ROW], kind, FIRST_TURN_S)
+
+    def measure(self, rows: Sequence[Row], repeat: int, progress: Callable[[str], None]) -> None:
+        for row in rows:
+            for kind in self.masters:
+                if not row.drains:
+                    progress(f"{row.name}: how long is a turn of {kind}?")
+                    self.turn(row, kind, FIRST_TURN_S)
+                    self.turn(row, kind, FIRST_TURN_S)
+            for number in range(repeat):
+                for kind in self.masters:
+                    progress(f"{row.name}: {kind}, {number + 1} of {repeat}")
+                    self.turns += self.turn(row, kind, self.seconds)
+
+
+def lines_of(rows: Sequence[Row]) -> list[tuple[str, float | None]]:
+    """(name, target) of every line that these rows yield, in order."""
+    lines: list[tuple[str, float | None]] = []
+    for row in rows:
+        lines.append((row.name, row.target))
+        if row.drains:
+            lines.append((DRAIN_NAME, row.drain_target))
+    return lines
+
+
+def summarise(turns: Sequence[Turn], rows: Sequence[Row], kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Per line: spread of the rates by kind, and the ratio first kind / second kind with its target.
+
+    Ratios are taken turn by turn (neighbours in time); the median of them counts.
+    """
+    summary = []
+    for name, target in lines_of(rows):
+        mine = {kind: [turn for turn in turns if (turn.row, turn.kind) == (name, kind)] for kind in kinds}
+        rates = {kind: [turn.per_s for turn in mine[kind]] for kind in kinds}
+        line: dict[str, Any] = {"row": name, "per_s": {kind: spread(rates[kind])._asdict() for kind in kinds}}
+        for field in ("broker_cpu_us", "generator_cpu_us"):
+            line[field] = {kind: spread([getattr(turn, field) for turn in mine[kind]]).median for kind in kinds}
+        for field in ("delivery_us", "confirm_us"):
+            typical = {kind: sorted(mine[kind], key=lambda turn: turn.per_s)[len(mine[kind]) // 2] for kind in kinds}
+            line[field] = {kind: getattr(typical[kind], field) for kind in kinds}
+        if len(kinds) == 2:
+            ratio = spread([ours / theirs for ours, theirs in zip(*(rates[kind] for kind in kinds), strict=True)])
+            line |= {"ratio": ratio._asdict(), "target": target, "met": target is None or ratio.median >= target}
+        summary.append(line)
+    return summary
+
+
+def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
+    shown = Table(title="messages/s, median (min–max)")
+    shown.add_column("producers/consumers")
+    for kind in kinds:
+        shown.add_column(kind, justify="right")
+    shown.add_column("delivery p50/p99 ms", justify="right")
+    shown.add_column("CPU µs/message", justify="right")
+    if len(kinds) == 2:
+        shown.add_column("ratio", justify="right")
+        shown.add_column("target", justify="right")
+    for line in summary:
+        cells = [line["row"]]
+        for kind in kinds:
+            rate = Spread(**line["per_s"][kind])
+            cells.append(f"{rate.median:,.0f} ({rate.low:,.0f}–{rate.high:,.0f})")
+        latencies = [line["delivery_us"][kind] or line["confirm_us"][kind] for kind in kinds]
+        cells.append(" | ".join(f"{us['p50'] / 1000:.1f}/{us['p99'] / 1000:.1f}" if us else "–" for us in latencies))
+        cells.append(" | ".join(f"{line['broker_cpu_us'][kind]:.0f}" for kind in kinds))
+        if len(kinds) == 2:
+            colour = "" if line["target"] is None else "[green]" if line["met"] else "[red]"
+            cells.append(f"{colour}{line['ratio']['median']:.2f}")
+            cells.append("–" if line["target"] is None else f"≥ {line['target']:g}")
+        shown.add_row(*cells)
+    return shown
+
+
+def measure(
+    kinds: Sequence[str], rows: Sequence[Row], scale: Scale, size_bytes: int, directory: str | None,
+    options: dict[str, str], progress: Callable[[str], None],
+) -> dict[str, Any]:  # fmt: skip
+    """Start one broker of each kind, measure `rows`, stop them. Returns what `--json` writes."""
+    before = host.describe(directory)
+    with contextlib.ExitStack() as stack:
+        masters = {}
+        for kind in kinds:
+            group = brokers.Group(kind, directory=directory, options=options if kind == "amq" else None)
+            masters[kind] = stack.enter_context(group).brokers[0]
+        bench = Bench(masters, scale.seconds, size_bytes, scale.backlog)
+        bench.warm_up(scale.warm_up_s, progress)
+        bench.measure(rows, scale.repeat, progress)
+    return {
+        "host": {"before": before, "after": host.describe(directory)},
+        "kinds": list(kinds),
+        "size_bytes": size_bytes,
+        "rows": summarise(bench.turns, rows, kinds),
+        "turns": [dataclasses.asdict(turn) for turn in bench.turns],
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    names = "\n".join(f"  {name}" for name in ROWS)
+    result = argparse.ArgumentParser(
+        prog="python -m bench.throughput",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"rows:\n{names}\n\nexamples:\n"
+        "  python -m bench.throughput --quick\n"
+        "  python -m bench.throughput --peer activemq --repeat 5 --json throughput.json\n"
+        "  python -m bench.throughput --row '4/4 window 256' --peer activemq",
+    )
+    result.add_argument("--peer", choices=sorted(set(brokers.KINDS) - {"amq"}), help="measure this one in the same run")
+    result.add_argument("--only-peer", action="store_true", help="measure the peer alone")
+    result.add_argument("--row", action="append", choices=sorted(ROWS), help="only this row (repeatable)")
+    result.add_argument("--repeat", type=int, default=3, help="turns of each broker on each row (default 3)")
+    result.add_argument("--seconds", type=float, default=4.0, help="aimed length of a turn (default 4)")
+    result.add_argument("--size", type=int, default=1024, metavar="BYTES")
+    result.add_argument("--backlog", type=int, default=40_000, help="messages sent, then drained (default 40,000)")
+    result.add_argument("--dir", help="where the stores are made: the disk to measure (default: $TMPDIR)")
+    result.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help="option for amq")
+    result.add_argument("--quick", action="store_true", help="four rows, one turn of 1.5 s each")
+    result.add_argument("--json", metavar="FILE", help="write everything measured ('-' = standard output, no table)")
+    return result
+
+
+def main() -> None:
+    args = parser().parse_args()
+    brokers.terminate_on_signal()
+    kinds = [kind for kind in ("amq", args.peer) if kind and not (kind == "amq" and args.only_peer)]
+    rows = [ROWS[name] for name in args.row or (QUICK_ROWS if args.quick else ROWS)]
+    scale = QUICK if args.quick else Scale(args.repeat, args.seconds, backlog=args.backlog)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    errors = Console(stderr=True)
+    try:
+        with errors.status("starting") as status:
+            options = brokers.parse_options(args.options)
+            report = measure(kinds, rows, scale, args.size, args.dir, options, status.update)
+    except (LoadError, brokers.BrokerError) as error:
+        sys.exit(f"failed: {error}")
+    if args.json == "-":
+        print(json.dumps(report))
+    else:
+        console.print(table(report["rows"], kinds))
+        console.print(f"host before: {report['host']['before']}, after: {report['host']['after']}")
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(report, file, indent=1)
+    if not all(line.get("met", True) for line in report["rows"]):
+        sys.exit("a target was missed")
+
+
+if __name__ == "__main__":
+    main()
