@@ -1,0 +1,36 @@
+"""Who is the master of a store: lock, claim, epoch, lease. The argument why there is only one: docs/master-slave.md.
+
+Import from the modules; this page is the map.
+
+    host         Host (door: boot id, namespaces, is that process still there?), SystemHost, Owner
+    document     the one format of everything the lock component stores: JSON with version and checksum
+    locker       Locker (interface), LockerState, TRANSITIONS (the state table), Mastership
+    shared_file  SharedFileLocker: the lock file, the claim in it, takeover, release
+    epoch        Epoch, read_epochs, newest_epoch, link_epoch, prune_epochs
+    lease        Lease (deadline up to which this broker may confirm), Watchdog (fences when it stays expired)
+    presence     Presence (one broker per name), read_presence
+    status       StoreStatus, store_status (read-only, for `amq status --store`)
+    waker        watch (wakes a slave when the lock file changes), RETRY_DELAYS_S
+
+How a service uses it, all from one thread that may hang in the store, except where said:
+
+    owner = Owner.make(host, name=..., uuid=..., transport_urls=(...), lock_keep_alive_period_s=2.0)
+    presence = Presence.open(vfs, store, owner)                  # NameInUseError
+    locker = SharedFileLocker(vfs, clock, host, store, owner)    # ConfigError where the period is 0
+    locker.try_acquire() -> bool                                 # never waits; OSError, StoreError
+    locker.holder() -> str                                       # for the log: who holds it, "this process (…)"
+    mastership = locker.take_over(pause=stop_event.wait, seal=lambda previous: {...})
+        # Mastership, or None where pause() returned True; OwnershipLostError: the race is lost, poll again.
+        # `seal(previous: Epoch | None) -> {segment name: sealed length in bytes}` names EVERY segment in the store:
+        # - lock and measure (read anew; list with amq.vfs.listdir_fresh) the segments of epoch `previous.number`;
+        # - a segment named in `previous.sealed` keeps that length;
+        # - a segment of an OLDER epoch that `previous.sealed` does not name was made by a deposed master after the
+        #   seal: nothing in it was confirmed, its length is 0.
+    mastership.epoch: Epoch; mastership.waited_s; mastership.reason; mastership.lease: Lease
+    lease = mastership.lease                                     # proved once already
+    lease.check()                                                # every period / 3; OwnershipLostError = fence
+    lease.deadline; lease.valid(now)                             # any thread, plain float
+    watchdog = Watchdog(lease, clock, period_s, tick_s); watchdog.tick() -> Verdict.OK | SUSPENDED | FENCE   # own thread
+    locker.release()                                             # clean hand-over, after the journal's last fsync
+    locker.abandon()                                             # fencing, from any thread, never blocks behind a hung call
+"""
