@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.wire import Connection, WireError
@@ -290,17 +290,3 @@ class Group:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def parse_options(pairs: Sequence[str]) -> dict[str, str]:
-    """["key=value", …] → options for `amq start -o`."""
-    return dict(pair.split("=", 1) for pair in pairs)
-
-
-def terminate_on_signal() -> None:
-    """Let SIGTERM end a script as ctrl-C does: through the `finally` blocks that stop the brokers."""
-
-    def leave(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)

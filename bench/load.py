@@ -139,9 +139,11 @@ def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
     _receive_within(sock, load.timeout_s)
     quota, sent, confirmed = load.quota(index), 0, 0
     # Be woken for an eighth of a window of receipts, not for each: a broker that trickles them one by one would have to
-    # share the processor with us. What is missing always comes, because more than that is unconfirmed while we wait.
+    # share the processor with us. So many bytes always come: more receipts than that are missing while we wait for them
+    # (one more, since a part of the next one may have been read already).
     refill = max(1, load.window // 8)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, refill * RECEIPT_BYTES_MIN)
+    if refill > 1:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, refill * RECEIPT_BYTES_MIN)
     sends, confirms = array("q"), array("q")  # pairs of (microseconds, how many)
     shared.gate.wait(load.timeout_s)
     cpu_s = _cpu_s()
@@ -159,8 +161,9 @@ def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
             sends.extend((now_us, count))
             if sent < quota and sent - confirmed < load.window:
                 continue
-        if sent - confirmed < refill:
+        if refill > 1 and sent - confirmed <= refill:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            refill = 1
         try:
             data = sock.recv(RECV_BYTES)
         except BlockingIOError:

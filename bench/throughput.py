@@ -8,10 +8,8 @@ a backlog has the same length for all.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +18,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench import brokers, host
+from bench import brokers, cli, host
 from bench.load import Load, LoadError, Result, run
 from bench.stats import Spread, spread
 
@@ -57,6 +55,11 @@ ROWS = {
     )
 }
 DRAIN_NAME = "drain, 4 consumers"
+EXAMPLES = (
+    "--quick",
+    "--peer activemq --repeat 5 --json throughput.json",
+    "--peer activemq --row '4/4 window 256' --row '1/1 window 1'",
+)
 WARM_UP_ROW = "4/4 window 256"
 QUICK_ROWS = ("1/1 window 1", "4/4 window 256", "32/32 window 1", "send only, 4 producers")
 
@@ -231,53 +234,25 @@ def measure(
     }
 
 
-def parser() -> argparse.ArgumentParser:
-    names = "\n".join(f"  {name}" for name in ROWS)
-    result = argparse.ArgumentParser(
-        prog="python -m bench.throughput",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"rows:\n{names}\n\nexamples:\n"
-        "  python -m bench.throughput --quick\n"
-        "  python -m bench.throughput --peer activemq --repeat 5 --json throughput.json\n"
-        "  python -m bench.throughput --row '4/4 window 256' --peer activemq",
-    )
-    result.add_argument("--peer", choices=sorted(set(brokers.KINDS) - {"amq"}), help="measure this one in the same run")
-    result.add_argument("--only-peer", action="store_true", help="measure the peer alone")
-    result.add_argument("--row", action="append", choices=sorted(ROWS), help="only this row (repeatable)")
-    result.add_argument("--repeat", type=int, default=3, help="turns of each broker on each row (default 3)")
-    result.add_argument("--seconds", type=float, default=4.0, help="aimed length of a turn (default 4)")
-    result.add_argument("--size", type=int, default=1024, metavar="BYTES")
-    result.add_argument("--backlog", type=int, default=40_000, help="messages sent, then drained (default 40,000)")
-    result.add_argument("--dir", help="where the stores are made: the disk to measure (default: $TMPDIR)")
-    result.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help="option for amq")
-    result.add_argument("--quick", action="store_true", help="four rows, one turn of 1.5 s each")
-    result.add_argument("--json", metavar="FILE", help="write everything measured ('-' = standard output, no table)")
-    return result
-
-
 def main() -> None:
-    args = parser().parse_args()
-    brokers.terminate_on_signal()
-    kinds = [kind for kind in ("amq", args.peer) if kind and not (kind == "amq" and args.only_peer)]
+    parser = cli.parser("throughput", __doc__, EXAMPLES)
+    scale = Scale()
+    parser.add_argument("--row", action="append", choices=sorted(ROWS), help="only this row (repeatable)")
+    parser.add_argument("--repeat", type=int, default=scale.repeat, help="turns on each row (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=scale.seconds, help="length of a turn (default %(default)s)")
+    parser.add_argument("--backlog", type=int, default=scale.backlog, help="sent, then drained (default %(default)s)")
+    parser.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of a body (default %(default)s)")
+    args = parser.parse_args()
+    cli.terminate_on_signal()
+    kinds = cli.kinds(args)
     rows = [ROWS[name] for name in args.row or (QUICK_ROWS if args.quick else ROWS)]
     scale = QUICK if args.quick else Scale(args.repeat, args.seconds, backlog=args.backlog)
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    errors = Console(stderr=True)
     try:
-        with errors.status("starting") as status:
-            options = brokers.parse_options(args.options)
-            report = measure(kinds, rows, scale, args.size, args.dir, options, status.update)
+        with Console(stderr=True).status("starting") as status:
+            report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), status.update)
     except (LoadError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")
-    if args.json == "-":
-        print(json.dumps(report))
-    else:
-        console.print(table(report["rows"], kinds))
-        console.print(f"host before: {report['host']['before']}, after: {report['host']['after']}")
-        if args.json:
-            with open(args.json, "w") as file:
-                json.dump(report, file, indent=1)
+    cli.show(args, report, table(report["rows"], kinds), f"host: {report['host']}")
     if not all(line.get("met", True) for line in report["rows"]):
         sys.exit("a target was missed")
 

@@ -1,0 +1,73 @@
+"""What the command lines of all benchmarks share: peers, where stores go, tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from bench import brokers
+
+PIPE_WIDTH = 120  # columns of a table that does not go to a terminal
+
+
+def parser(
+    module: str, description: str | None, examples: Sequence[str], *, peer: bool = True
+) -> argparse.ArgumentParser:
+    """A parser with the common options. `--quick` and `--json` mean the same everywhere."""
+    result = argparse.ArgumentParser(
+        prog=f"python -m bench.{module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n" + "\n".join(f"  python -m bench.{module} {example}" for example in examples),
+    )
+    if peer:
+        result.add_argument("--peer", choices=sorted(set(brokers.KINDS) - {"amq"}), help="measure it in the same run")
+        result.add_argument("--only-peer", action="store_true", help="leave amq out")
+    result.add_argument("--dir", metavar="DIR", help="where stores are made: the disk to measure (default: $TMPDIR)")
+    result.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help="option for amq")
+    result.add_argument("--quick", action="store_true", help="a few seconds that show whether it works")
+    result.add_argument("--json", metavar="FILE", help="write everything measured; - = to standard output, no table")
+    return result
+
+
+def kinds(args: argparse.Namespace) -> list[str]:
+    """The kinds of brokers to measure, ours first."""
+    if args.only_peer and not args.peer:
+        sys.exit("--only-peer needs --peer: which one?")
+    return [kind for kind in ("amq", args.peer) if kind and not (kind == "amq" and args.only_peer)]
+
+
+def amq_options(args: argparse.Namespace) -> dict[str, str]:
+    """["key=value", …] → options for `amq start -o`."""
+    wrong = [pair for pair in args.options if "=" not in pair]
+    if wrong:
+        sys.exit(f"-o wants KEY=VALUE, not {wrong[0]!r}")
+    return dict(pair.split("=", 1) for pair in args.options)
+
+
+def show(args: argparse.Namespace, report: dict[str, Any], *shown: RenderableType) -> None:
+    """Print `shown` for people and write `report` where `--json` says."""
+    if args.json == "-":
+        print(json.dumps(report))
+        return
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    for item in shown:
+        console.print(item)
+    if args.json:
+        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+
+
+def terminate_on_signal() -> None:
+    """Let SIGTERM end a script as ctrl-C does: through the `finally` blocks that stop the brokers."""
+
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)

@@ -1,0 +1,194 @@
+"""How long nobody is served when the master is killed with -9 while messages wait.
+
+A consumer and a producer, each a process of its own, are connected to the master. It is killed; both look for the new
+one on every port of the group without pause. Measured from just before the kill: until the consumer holds a message of
+the new master, and until the producer holds a receipt of it. The killed broker comes back as a slave, and it is the
+next one's turn: the backlog stays as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import brokers, cli, host
+from bench.load import Load, LoadError, run
+from bench.stats import Spread, spread
+from bench.wire import Connection, WireError
+
+QUEUE = "/queue/takeover"
+PROBE_QUEUE = "/queue/takeover.probe"
+GIVE_UP_S = 120.0
+RETRY_PAUSE_S = 0.002
+CONNECT_TIMEOUT_S = 0.5
+TARGET_S = 1.0
+EXAMPLES = (
+    "--quick",
+    "--messages 100000 --keep-alive-ms 5000 --peer activemq",
+    "--slaves 2 --repeat 10 --json takeover.json",
+)
+
+
+def _connect(ports: Sequence[int], deadline_s: float) -> Connection:
+    """A connection to whichever port answers first, trying all in turn."""
+    while True:
+        for port in ports:
+            with contextlib.suppress(OSError, WireError):
+                return Connection(port, timeout_s=CONNECT_TIMEOUT_S)
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"nobody answers on {list(ports)}")
+        time.sleep(RETRY_PAUSE_S)
+
+
+def first_message(connection: Connection) -> None:
+    """Subscribe and wait for a message, which is not acknowledged: the backlog stays."""
+    headers = {"id": 0, "destination": QUEUE, "ack": "client-individual"}
+    connection.send("SUBSCRIBE", headers | {"activemq.prefetchSize": 1, "prefetch-count": 1})
+    while connection.next_frame(GIVE_UP_S).command != "MESSAGE":
+        pass
+
+
+def first_receipt(connection: Connection) -> None:
+    """Send one durable message and wait for its receipt."""
+    connection.send("SEND", {"destination": PROBE_QUEUE, "persistent": "true", "receipt": "1"}, b"x" * 1024)
+    connection.receipt("1", GIVE_UP_S)
+
+
+def _probe(
+    goal: Callable[[Connection], None], ports: Sequence[int], pipe: multiprocessing.connection.Connection
+) -> None:
+    """Reach `goal` on the master, say so, wait until that connection breaks, reach it on the next master, say when."""
+    try:
+        with _connect(ports, time.monotonic() + GIVE_UP_S) as connection:
+            goal(connection)
+            pipe.send("ready")
+            with contextlib.suppress(OSError, WireError):
+                while True:
+                    connection.next_frame(GIVE_UP_S)
+        lost_s = time.monotonic()
+        while True:
+            with contextlib.suppress(OSError, WireError), _connect(ports, lost_s + GIVE_UP_S) as connection:
+                connected_s = time.monotonic()
+                goal(connection)
+                pipe.send((connected_s, time.monotonic()))
+                return
+            if time.monotonic() > lost_s + GIVE_UP_S:
+                raise TimeoutError("the new master answers but does not serve")
+    except (OSError, WireError) as error:
+        pipe.send(f"{goal.__name__}: {error}")
+
+
+def _receive(pipe: multiprocessing.connection.Connection) -> Any:
+    if not pipe.poll(2 * GIVE_UP_S):
+        raise brokers.BrokerError(f"no answer from a probe within {2 * GIVE_UP_S} s")
+    answer = pipe.recv()
+    if isinstance(answer, str) and answer != "ready":
+        raise brokers.BrokerError(answer)
+    return answer
+
+
+def one_takeover(group: brokers.Group) -> dict[str, float]:
+    """Kill the master of `group`; seconds from the kill to the first connection, message and receipt of the new one."""
+    context = multiprocessing.get_context("fork")
+    pipes, probes = [], []
+    try:
+        for goal in (first_message, first_receipt):
+            ours, theirs = context.Pipe(duplex=False)
+            probes.append(context.Process(target=_probe, args=(goal, group.ports, theirs), daemon=True))
+            probes[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        for pipe in pipes:
+            _receive(pipe)
+        master = group.wait_master()
+        killed_s = time.monotonic()
+        master.kill()
+        (connected_s, message_s), (_, receipt_s) = [_receive(pipe) for pipe in pipes]
+    finally:
+        for probe in probes:
+            probe.kill()
+            probe.join()
+            probe.close()
+        for pipe in pipes:
+            pipe.close()
+    return {
+        "connected_s": connected_s - killed_s,
+        "first_message_s": message_s - killed_s,
+        "first_receipt_s": receipt_s - killed_s,
+    }
+
+
+def measure(
+    kind: str, messages: int, repeat: int, slaves: int, keep_alive_ms: int, directory: str | None,
+    options: dict[str, str], progress: Callable[[str], None],
+) -> dict[str, Any]:  # fmt: skip
+    """Spreads of the three times over `repeat` takeovers with `messages` of 1 KiB waiting."""
+    group = brokers.Group(kind, slaves + 1, keep_alive_ms=keep_alive_ms, directory=directory, options=options)
+    progress(f"{kind}: starting {slaves + 1} brokers")
+    with group:
+        progress(f"{kind}: sending {messages} messages")
+        run(Load(group.wait_master().port, producers=4, messages=messages, window=1000, mode="send", destination=QUEUE))
+        times = []
+        for number in range(repeat):
+            progress(f"{kind}: kill {number + 1} of {repeat}")
+            times.append(one_takeover(group))
+            for broker in group.brokers:
+                if not broker.alive:
+                    broker.start()
+                    broker.wait_slave()
+    return {
+        "kind": kind,
+        "messages": messages,
+        "keep_alive_ms": keep_alive_ms,
+        "times": times,
+        "spread": {name: spread([time[name] for time in times])._asdict() for name in times[0]},
+    }
+
+
+def table(results: Sequence[dict[str, Any]]) -> Table:
+    shown = Table(title="kill -9 of the master: seconds until the next one serves, median (min–max)")
+    for heading in ("", "backlog", "keep-alive ms", "connected", "first message", "first receipt"):
+        shown.add_column(heading, justify="left" if not heading else "right")
+    for result in results:
+        spreads = [Spread(**result["spread"][name]) for name in ("connected_s", "first_message_s", "first_receipt_s")]
+        cells = [f"{times.median:.2f} ({times.low:.2f}–{times.high:.2f})" for times in spreads]
+        shown.add_row(result["kind"], f"{result['messages']:,}", str(result["keep_alive_ms"]), *cells)
+    return shown
+
+
+def main() -> None:
+    parser = cli.parser("takeover", __doc__, EXAMPLES)
+    parser.add_argument("--messages", type=int, default=100_000, help="backlog of 1 KiB each (default %(default)s)")
+    parser.add_argument("--repeat", type=int, default=5, help="kills (default %(default)s)")
+    parser.add_argument("--slaves", type=int, default=1, help="brokers that wait (default %(default)s)")
+    parser.add_argument("--keep-alive-ms", type=int, default=5000, help="lockKeepAlivePeriod (default %(default)s)")
+    args = parser.parse_args()
+    cli.terminate_on_signal()
+    messages, repeat = (2000, 2) if args.quick else (args.messages, args.repeat)
+    results = []
+    try:
+        with Console(stderr=True).status("starting") as status:
+            for kind in cli.kinds(args):
+                options = cli.amq_options(args) if kind == "amq" else {}
+                results.append(
+                    measure(kind, messages, repeat, args.slaves, args.keep_alive_ms, args.dir, options, status.update)
+                )
+    except (LoadError, brokers.BrokerError) as error:
+        sys.exit(f"failed: {error}")
+    ours = [result for result in results if result["kind"] == "amq"]
+    slow = [result for result in ours if result["spread"]["first_message_s"]["median"] > TARGET_S]
+    cli.show(args, {"host": host.describe(args.dir), "takeovers": results}, table(results))
+    if slow:
+        sys.exit(f"target missed: the first message is to come within {TARGET_S} s")
+
+
+if __name__ == "__main__":
+    main()
