@@ -10,7 +10,7 @@ class Message:
 
     destination     full name, `queue://orders` or `topic://prices`
     body            bytes as sent
-    properties      application and protocol-neutral headers, str → str, in the order sent (last one wins never: first wins)
+    properties      application and protocol-neutral headers, str → str, in the order sent
     content_type    MIME type or ""
     priority        0 (lowest) to 9
     persistent      survives a takeover
@@ -18,12 +18,13 @@ class Message:
     expires_ms      absolute wall-clock milliseconds, 0 = never
     duplicate_id    id given by the producer for duplicate detection, or ""
     text            True when the producer sent text rather than bytes (STOMP: no content-length)
+    segment         where the journal keeps it; None = not in the journal
     seq             store-wide sequence number, unique and growing over the life of the store; 0 = not stored yet
     """
 
     __slots__ = (
         "body", "content_type", "destination", "duplicate_id", "expires_ms", "persistent", "priority", "properties",
-        "seq", "text", "timestamp_ms",
+        "segment", "seq", "text", "timestamp_ms",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +52,7 @@ class Message:
         self.duplicate_id = duplicate_id
         self.text = text
         self.seq = seq
+        self.segment: object = None
 
     def __repr__(self) -> str:
         return f"<Message {self.seq} {self.destination} {len(self.body)} B>"

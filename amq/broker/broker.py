@@ -1,0 +1,431 @@
+"""Broker: the queues of one mastership, and the one way in which their state changes.
+
+`apply(record, segment)` is that way. It serves the replay at takeover and live traffic alike: a command becomes a record,
+the record becomes durable, then it is applied (`committed`). So what the master became by working, a replay becomes by
+reading. Non-persistent messages take the same path without the journal in between.
+Runs on the event loop, synchronous and deterministic: the same calls give the same state.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from amq.broker.queue import Queue
+from amq.broker.subscription import Peer
+from amq.broker.transaction import Transaction
+from amq.clock import Clock
+from amq.config.schema import BrokerConfig
+from amq.errors import AccessError, StoreFullError, TransactionRolledBackError
+from amq.journal.journal import Confirmable, Journal, OpenBatch
+from amq.journal.records import (
+    DEAD_LETTERED,
+    EXPIRED,
+    Consumed,
+    Destination,
+    Duplicates,
+    Group,
+    Outcomes,
+    Previous,
+    Record,
+    Redelivered,
+    Trimmed,
+)
+from amq.journal.recovery import Segment
+from amq.message import Message
+
+MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message, measured on CPython 3.11
+SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, whatever an earlier master handed out
+QUEUE_SCHEME = "queue://"
+
+
+class Broker:
+    """State of the queues. `wake()` asks for a turn (see `turn`) to be run soon."""
+
+    def __init__(self, clock: Clock, config: BrokerConfig, epoch: int, wake: Callable[[], None]) -> None:
+        self.clock = clock
+        self.config = config
+        self.wake = wake
+        self.queues: dict[str, Queue] = {}
+        self.outcomes: OrderedDict[str, Segment] = OrderedDict()  # commits that took place, oldest first
+        self.outcomes_pending: set[str] = set()
+        self.outcomes_refused: set[str] = set()  # told "rolled back": must stay true
+        self.memory_bytes = 0
+        self.journal: Journal | None = None
+        self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
+        self.blocked: dict[Callable[[], None], None] = {}  # producers that wait for memory
+        self._epoch = epoch
+        self._seq = epoch << SEQ_EPOCH_SHIFT
+        self._trimming: Segment | None = None
+
+    # -- replay, then serving -----------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that full name; it comes into being when it is first used."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Queue(name)
+        return queue
+
+    def start_serving(self, journal: Journal, trimmed: tuple[int, int]) -> None:
+        """The replay is complete: from here on commands come in. `trimmed` = segments up to here count no more."""
+        for queue in self.queues.values():
+            for message in [m for m in queue.messages.values() if _segment(m).key <= trimmed]:
+                self._remove(queue, message)
+            queue.start_serving()
+        self.journal = journal
+        left_over = [segment for segment in journal.segments if segment.key <= trimmed]
+        if left_over:
+            journal.trim(left_over[-1])  # a crash came between the mark and the deletion
+        self._trim()
+
+    # -- the one way in which state changes ---------------------------------------------------------------------------
+
+    def apply(self, record: Record, segment: Segment | None) -> None:
+        """Let `record` take effect. `segment` is where it stands, None = not in the journal (non-persistent)."""
+        kind = record.__class__
+        if kind is Message:
+            self._apply_message(record, segment)  # type: ignore[arg-type]
+        elif isinstance(record, Consumed):
+            queue = self.queue(record.destination)
+            for seq in record.seqs:
+                message = queue.messages.get(seq)
+                if message is not None:
+                    self._remove(queue, message)
+        elif isinstance(record, Redelivered):
+            queue = self.queue(record.destination)
+            for seq, deliveries, failures in record.counts:
+                if seq in queue.messages:
+                    queue.redelivered[seq] = (deliveries, failures)
+        elif isinstance(record, Group):
+            for part in record.records:
+                self.apply(part, segment)
+            if record.outcome_id and segment is not None:
+                self._remember_outcome(record.outcome_id, segment)
+        elif isinstance(record, Duplicates):
+            self._apply_duplicates(record, segment)
+        elif isinstance(record, Outcomes):
+            for outcome_id in record.ids:
+                self._remember_outcome(outcome_id, segment)  # type: ignore[arg-type]
+        elif isinstance(record, Trimmed):
+            if self.journal is not None:
+                self.journal.delete_trimmed(record)
+                self._trimming = None
+        else:
+            assert isinstance(record, Destination | Previous)
+
+    def _apply_message(self, message: Message, segment: Segment | None) -> None:
+        name = message.destination
+        queue = self.queues.get(name) or self.queue(name)
+        message.segment = segment
+        if segment is not None:
+            segment.live += 1
+        queue.messages[message.seq] = message
+        if message.expires_ms:
+            queue.expiring += 1
+        if message.duplicate_id and segment is not None:
+            queue.remember(message.duplicate_id, segment, self.config.duplicate_window)
+        if self.journal is None:
+            self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        else:
+            queue.enqueued += 1
+            queue.push(message)
+            self.dirty[queue] = None
+
+    def _remove(self, queue: Queue, message: Message) -> None:
+        del queue.messages[message.seq]
+        if message.segment is not None:
+            _segment(message).live -= 1
+        if message.expires_ms:
+            queue.expiring -= 1
+        if queue.redelivered:
+            queue.redelivered.pop(message.seq, None)
+        queue.acknowledged += 1
+        self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+
+    def _apply_duplicates(self, record: Duplicates, segment: Segment | None) -> None:
+        """Ids copied forward keep their age: they stand before all that are younger."""
+        assert segment is not None
+        queue = self.queue(record.destination)
+        younger = [item for item in queue.duplicates.items() if item[0] not in set(record.ids)]
+        queue.duplicates = OrderedDict([(duplicate_id, segment) for duplicate_id in record.ids] + younger)
+        while len(queue.duplicates) > self.config.duplicate_window:
+            queue.duplicates.popitem(last=False)
+
+    def _remember_outcome(self, outcome_id: str, segment: Segment) -> None:
+        self.outcomes_pending.discard(outcome_id)
+        self.outcomes[outcome_id] = segment
+        if len(self.outcomes) > self.config.outcome_window:
+            self.outcomes.popitem(last=False)
+
+    # -- what the journal tells ---------------------------------------------------------------------------------------
+
+    def committed(self, batch: OpenBatch) -> None:
+        """The batch is durable and ours."""
+        segment = batch.segment
+        apply = self.apply
+        for record in batch.records:
+            apply(record, segment)
+        for peer, receipt, _ in batch.confirms:
+            if receipt:
+                peer.confirm(receipt)
+        self._trim()
+        self.wake()
+
+    def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
+        """The disk is full: take back what these records had promised."""
+        why = StoreFullError("the store's disk is full: nothing of this was stored, send it again later")
+        for record in records:
+            if isinstance(record, Message):
+                self.withdraw(record)
+            elif isinstance(record, Group) and isinstance(record.origin, Transaction):
+                self.outcomes_pending.discard(record.outcome_id)
+                record.origin.withdraw()
+            elif isinstance(record, Group):  # a move to the dead-letter queue: it stays where it was
+                for part in record.records:
+                    if isinstance(part, Consumed):
+                        queue = self.queue(part.destination)
+                        queue.put_back(queue.messages[seq] for seq in part.seqs)
+                    elif isinstance(part, Message):
+                        self.withdraw(part)
+        for peer, receipt, _ in refused:
+            peer.fail(why, receipt)  # type: ignore[attr-defined]
+        self.wake()
+
+    def withdraw(self, message: Message) -> None:
+        """A message that was admitted and will not be stored."""
+        self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        if message.seq:  # it got past `admit_id`
+            self.queue(message.destination).duplicates_pending.discard(message.duplicate_id)
+
+    # -- what sessions ask --------------------------------------------------------------------------------------------
+
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def store(self, message: Message, peer: Peer, receipt: str) -> None:
+        """Admit and store a message outside any transaction; `receipt` is confirmed when it is safe."""
+        journal = self.journal
+        assert journal is not None
+        if message.persistent:
+            if journal.full:
+                raise StoreFullError("the store's disk is full: the message was not stored, send it again later")
+            if message.duplicate_id and not self.admit_id(message):
+                journal.confirm(peer, receipt)  # stored before: confirmed when that is, also if it is still on its way
+                return
+            self._seq += 1
+            message.seq = self._seq
+            self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+            batch = journal.open
+            journal.append(message)
+            batch.confirms.append((peer, receipt, message))
+        else:
+            self._seq += 1
+            message.seq = self._seq
+            self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+            self._apply_message(message, None)
+            if receipt:
+                peer.confirm(receipt)
+
+    def admit_id(self, message: Message) -> bool:
+        """False where the destination has stored (or is storing) a message with this producer-given id."""
+        queue = self.queue(message.destination)
+        duplicate_id = message.duplicate_id
+        if not message.persistent or not self.config.duplicate_window:
+            return True
+        if duplicate_id in queue.duplicates or duplicate_id in queue.duplicates_pending:
+            return False
+        queue.duplicates_pending.add(duplicate_id)
+        return True
+
+    def consumed(self, queue: Queue, message: Message) -> None:
+        """The consumer is done with `message`: it leaves the queue when that is durable."""
+        if message.segment is not None:
+            self.journal.open.consumed[queue.name].append(message.seq)  # type: ignore[union-attr]
+        else:
+            self._remove(queue, message)
+
+    def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int]) -> None:
+        """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries; one that
+        failed too often goes to the dead-letter queue."""
+        assert self.journal is not None
+        failures = set(failed)
+        limit = self.config.maximum_redeliveries
+        counts: list[tuple[int, int, int]] = []
+        back: list[Message] = []
+        poison: list[Message] = []
+        for message in messages:
+            deliveries, failed_before = queue.redelivered.get(message.seq, (0, 0))
+            count = (deliveries + 1, failed_before + (message.seq in failures))
+            if 0 <= limit < count[1] and self._can_move(queue, message):
+                poison.append(message)
+                continue
+            queue.redelivered[message.seq] = count
+            back.append(message)
+            if message.segment is not None:
+                counts.append((message.seq, *count))
+        if counts:
+            self.journal.append_record(Redelivered(queue.name, counts))
+        queue.put_back(back)
+        self.dirty[queue] = None
+        for message in poison:
+            self.dead_letter(queue, message, f"delivered {limit + 1} times without acknowledgement")
+        self.wake()
+
+    # -- expiry and dead letters --------------------------------------------------------------------------------------
+
+    def expire(self, queue: Queue, messages: list[Message]) -> None:
+        """Messages past their time, already out of the queue's order."""
+        assert self.journal is not None
+        persistent = []
+        for message in messages:
+            if self.config.expired_messages == "dead-letter" and self._can_move(queue, message):
+                self.dead_letter(queue, message, "expired")
+            elif message.segment is None:
+                self._remove(queue, message)
+            else:
+                persistent.append(message.seq)
+        if persistent:
+            self.journal.append_record(Consumed(queue.name, EXPIRED, persistent))
+        self.wake()
+
+    def dead_letter_name(self, queue: Queue) -> str:
+        """Full name of the dead-letter queue of `queue`."""
+        config = self.config
+        if config.dead_letter_strategy == "individual":
+            return QUEUE_SCHEME + config.dead_letter_prefix + queue.name.removeprefix(QUEUE_SCHEME)
+        return QUEUE_SCHEME + config.shared_dead_letter_queue
+
+    def is_dead_letter_queue(self, queue: Queue) -> bool:
+        """Messages are not moved on from here: what is refused here stays here."""
+        name = queue.name.removeprefix(QUEUE_SCHEME)
+        return name == self.config.shared_dead_letter_queue or name.startswith(self.config.dead_letter_prefix)
+
+    def _can_move(self, queue: Queue, message: Message) -> bool:
+        assert self.journal is not None
+        return not self.is_dead_letter_queue(queue) and not (self.journal.full and message.segment is not None)
+
+    def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
+        """Move `message`, which no consumer holds any more, to the dead-letter queue, or drop it where policy says so."""
+        assert self.journal is not None
+        if not self._can_move(queue, message):
+            queue.redelivered.setdefault(message.seq, (1, 1))
+            queue.put_back([message])
+            self.dirty[queue] = None
+            return
+        if message.segment is None and not self.config.dead_letter_non_persistent:
+            self._remove(queue, message)
+            return
+        deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
+        properties = dict(message.properties or {})
+        properties["original-destination"] = "/queue/" + queue.name.removeprefix(QUEUE_SCHEME)
+        properties["dead-letter-reason"] = reason
+        properties["dead-letter-deliveries"] = str(deliveries + 1)
+        moved = Message(
+            self.dead_letter_name(queue), message.body, properties, message.content_type, message.priority,
+            message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
+        )  # fmt: skip
+        self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES
+        if message.segment is None:
+            self._remove(queue, message)
+            self._apply_message(moved, None)
+        else:
+            self.journal.append_record(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def commit(self, transaction: Transaction, peer: Peer, receipt: str, outcome_id: str) -> None:
+        """Everything in `transaction` takes effect together. Raises TransactionRolledBackError, StoreFullError."""
+        assert self.journal is not None
+        journal = self.journal
+        if outcome_id in self.outcomes_refused:
+            transaction.roll_back()
+            raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
+        group = transaction.to_group(outcome_id)
+        if group.records and journal.full and transaction.sends:
+            transaction.roll_back()
+            raise StoreFullError("the store's disk is full: the transaction was rolled back")
+        for message in transaction.sends:
+            if message.duplicate_id and not self.admit_id(message):
+                transaction.roll_back()
+                raise TransactionRolledBackError(
+                    f"a message with id {message.duplicate_id} was stored before: the whole transaction was rolled back",
+                    code="DUPLICATE_ID",
+                )
+            message.seq = self.next_seq()
+        if group.records or outcome_id:
+            if outcome_id:
+                self.outcomes_pending.add(outcome_id)
+            batch = journal.open
+            journal.append_record(group)
+            batch.confirms.append((peer, receipt, group))
+        elif receipt:
+            peer.confirm(receipt)
+        transaction.finish()
+
+    def commit_outcome(self, outcome_id: str, peer: Peer, receipt: str) -> None:
+        """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will."""
+        assert self.journal is not None
+        if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
+            self.journal.confirm(peer, receipt)
+            return
+        self.outcomes_refused.add(outcome_id)
+        raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")
+
+    # -- upkeep -------------------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered. Once a turn."""
+        now_ms = self.clock.wall_ms()
+        while self.dirty:
+            dirty, self.dirty = self.dirty, {}
+            for queue in dirty:
+                queue.dispatch(self, now_ms)
+        if self.blocked and self.memory_bytes < self.config.memory_limit_bytes * 0.9:
+            blocked, self.blocked = self.blocked, {}
+            for resume in blocked:
+                resume()
+
+    def sweep(self) -> None:
+        """Expire what nobody fetches; forget queues that hold nothing. Call every second or so."""
+        now_ms = self.clock.wall_ms()
+        for queue in list(self.queues.values()):
+            expired = queue.take_expired(now_ms)
+            if expired:
+                self.expire(queue, expired)
+
+    def _trim(self) -> None:
+        """Give up the oldest segments that hold nothing live. From the oldest on only, so that no acknowledgement is
+        deleted before the message it speaks of."""
+        journal = self.journal
+        if journal is None or self._trimming is not None:
+            return
+        through: Segment | None = None
+        for segment in list(journal.segments)[:-1]:
+            if segment.live:
+                break
+            through = segment
+        if through is None:
+            return
+        for queue in self.queues.values():
+            kept = [i for i, segment in queue.duplicates.items() if segment.key <= through.key]
+            if kept:
+                journal.append_record(Duplicates(queue.name, kept))
+        outcomes = [i for i, segment in self.outcomes.items() if segment.key <= through.key]
+        if outcomes:
+            journal.append_record(Outcomes(outcomes))
+        self._trimming = through
+        journal.trim(through)
+
+    def check_access(self, destination: str) -> None:
+        """Raises AccessError for a destination that this broker does not serve."""
+        if not destination.startswith(QUEUE_SCHEME):
+            raise AccessError(
+                f"{destination}: this broker serves queues; use /queue/NAME or queue://NAME", code="DESTINATION_REFUSED"
+            )
+
+
+def _segment(message: Message) -> Segment:
+    assert isinstance(message.segment, Segment)
+    return message.segment

@@ -1,0 +1,138 @@
+"""Queue: messages in order, competing consumers, prefetch, round-robin.
+
+Two kinds of state. What is stored (`messages`, `redelivered`, `duplicates`) changes through `Broker.apply` alone, so that a
+replay gives the same. What follows from it while clients are served (`levels`, `ready`, the subscriptions' `unacked`) is
+rebuilt by `start_serving`. Invariant while serving: every stored message is in exactly one of: a level, one
+subscription's `unacked`, an open transaction, or a record on its way to the journal that takes it out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from amq.journal.recovery import Segment
+from amq.message import Message
+
+if TYPE_CHECKING:
+    from amq.broker.subscription import Subscription
+
+PRIORITIES = 10
+
+
+class QueueOwner(Protocol):
+    """What a queue asks of its broker while it dispatches."""
+
+    def expire(self, queue: Queue, messages: list[Message]) -> None: ...
+    def consumed(self, queue: Queue, message: Message) -> None: ...
+
+
+class Queue:
+    """One queue. `name` is the full destination name, `queue://orders`."""
+
+    __slots__ = (
+        "_top", "acknowledged", "duplicates", "duplicates_pending", "enqueued", "expiring", "levels", "messages", "name",
+        "ready", "redelivered", "subscriptions",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.messages: dict[int, Message] = {}  # by seq: everything stored, waiting or delivered
+        self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
+        self.duplicates: OrderedDict[str, Segment] = OrderedDict()  # the newest ids, oldest first → where they stand
+        self.duplicates_pending: set[str] = set()  # on their way to the journal
+        self.levels: list[deque[Message]] = [deque() for _ in range(PRIORITIES)]
+        self._top = 0  # no level above this one holds anything
+        self.subscriptions: list[Subscription] = []
+        self.ready: deque[Subscription] = deque()  # those with credit and room in their socket, next one first
+        self.expiring = 0  # stored messages that have an expiry time
+        self.enqueued = 0
+        self.acknowledged = 0
+
+    @property
+    def waiting(self) -> int:
+        """Messages that no consumer has."""
+        return sum(map(len, self.levels))
+
+    def push(self, message: Message) -> None:
+        """A new message: last of its priority."""
+        priority = message.priority
+        self.levels[priority].append(message)
+        if priority > self._top:
+            self._top = priority
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Messages that were delivered and came back: each takes its old place in the order of its priority."""
+        by_level: dict[int, list[Message]] = {}
+        for message in messages:
+            by_level.setdefault(message.priority, []).append(message)
+        for priority, returned in by_level.items():
+            level = self.levels[priority]
+            last = max(message.seq for message in returned)
+            while level and level[0].seq < last:
+                returned.append(level.popleft())
+            returned.sort(key=_seq, reverse=True)
+            level.extendleft(returned)
+            self._top = max(self._top, priority)
+
+    def start_serving(self) -> None:
+        """After a replay: put everything stored into its place. Copied-forward messages come back to their own."""
+        for message in sorted(self.messages.values(), key=_seq):
+            self.push(message)
+
+    def dispatch(self, owner: QueueOwner, now_ms: int) -> None:
+        """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
+        ready, levels, redelivered = self.ready, self.levels, self.redelivered
+        expired: list[Message] = []
+        while ready:
+            level = levels[self._top]
+            if not level:
+                if self._top == 0:
+                    break
+                self._top -= 1
+                continue
+            message = level.popleft()
+            if message.expires_ms and message.expires_ms <= now_ms:
+                expired.append(message)
+                continue
+            subscription = ready[0]
+            subscription.credit -= 1
+            if subscription.credit <= 0:
+                ready.popleft()
+                subscription.is_ready = False
+            elif len(ready) > 1:
+                ready.rotate(-1)
+            if subscription.auto:
+                owner.consumed(self, message)
+            else:
+                subscription.unacked[message.seq] = message
+            before = redelivered.get(message.seq) if redelivered else None
+            subscription.peer.deliver(subscription, message, before[0] if before else 0)
+        if expired:
+            owner.expire(self, expired)
+
+    def take_expired(self, now_ms: int) -> list[Message]:
+        """Remove and return the waiting messages whose time is over, also where no consumer asks."""
+        if not self.expiring:
+            return []
+        expired: list[Message] = []
+        for priority, level in enumerate(self.levels):
+            due = [message for message in level if message.expires_ms and message.expires_ms <= now_ms]
+            if due:
+                expired.extend(due)
+                gone = {message.seq for message in due}
+                self.levels[priority] = deque(message for message in level if message.seq not in gone)
+        return expired
+
+    def remember(self, duplicate_id: str, segment: Segment, window: int) -> None:
+        """Keep a producer-given id; the oldest goes when there are more than `window`."""
+        self.duplicates_pending.discard(duplicate_id)
+        if window:
+            self.duplicates[duplicate_id] = segment
+            if len(self.duplicates) > window:
+                self.duplicates.popitem(last=False)
+
+
+def _seq(message: Message) -> int:
+    return message.seq

@@ -1,0 +1,306 @@
+"""Session: what one connection may ask of the broker, and what it has outstanding.
+
+Takes commands in order. When memory is full, sends wait here (and what must stay behind them), while acknowledgements,
+which free memory, go on; a producer whose sends wait is not read from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from amq.broker.broker import MESSAGE_OVERHEAD_BYTES, Broker
+from amq.broker.subscription import Peer, Subscription
+from amq.broker.transaction import Transaction
+from amq.errors import AmqError, CommandError, StoreFullError, TransactionRolledBackError
+from amq.message import Message
+from amq.protocols.commands import (
+    Abort,
+    Ack,
+    Begin,
+    Command,
+    Commit,
+    Disconnect,
+    Malformed,
+    Nack,
+    Send,
+    Subscribe,
+    Unsubscribe,
+)
+
+STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that must be read on for its acknowledgements
+
+
+class Farewell:
+    """Confirms the DISCONNECT when all before it is committed, and ends the connection."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def confirm(self, receipt: str) -> None:
+        self._peer.confirm(receipt)
+        self._peer.close()
+
+
+class Session:
+    """One connection's subscriptions, transactions and waiting commands."""
+
+    def __init__(self, broker: Broker, peer: Peer) -> None:
+        self._broker = broker
+        self._peer = peer
+        self._subscriptions: dict[str, Subscription] = {}
+        self._transactions: dict[str, Transaction] = {}
+        self._stalled: deque[Command] = deque()
+        self._stalled_bytes = 0
+        self._closed = False
+        self._writable = True
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Send: self._send,
+            Ack: self._ack,
+            Nack: self._nack,
+            Subscribe: self._subscribe,
+            Unsubscribe: self._unsubscribe,
+            Begin: self._begin,
+            Commit: self._commit,
+            Abort: self._abort,
+            Disconnect: self._disconnect,
+            Malformed: self._malformed,
+        }
+
+    def handle(self, commands: list[Command]) -> None:
+        """Carry out `commands` in order; the first one that fails ends the connection where its error is fatal."""
+        handlers = self._handlers
+        for command in commands:
+            if self._closed:
+                return
+            if self._stalled and not (command.__class__ in (Ack, Nack) and not command.transaction):
+                self._stall(command)
+                continue
+            try:
+                handlers[command.__class__](command)
+            except AmqError as error:
+                self._peer.fail(error, command.receipt)
+        self._broker.wake()
+
+    def close(self) -> None:
+        """The connection is gone: what it held goes back to the queues."""
+        if self._closed:
+            return
+        self._closed = True
+        self._broker.blocked.pop(self.unstall, None)
+        for transaction in list(self._transactions.values()):
+            transaction.roll_back()
+        self._transactions.clear()
+        for subscription in list(self._subscriptions.values()):
+            self._end(subscription)
+        self._subscriptions.clear()
+        self._stalled.clear()
+        self._broker.wake()
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket has room (again), or has not: a slow consumer gets nothing until it reads."""
+        if self._closed or writable == self._writable:
+            return
+        self._writable = writable
+        for subscription in self._subscriptions.values():
+            if writable:
+                subscription.make_ready()
+                self._broker.dirty[subscription.queue] = None
+            else:
+                subscription.make_unready()
+        if writable:
+            self._broker.wake()
+
+    def expire_transactions(self, now: float) -> None:
+        """Roll back what was opened longer ago than the limit."""
+        limit_s = self._broker.config.transaction_timeout_s
+        for transaction in list(self._transactions.values()):
+            if now - transaction.opened_at > limit_s:
+                self._peer.fail(
+                    TransactionRolledBackError(
+                        f"transaction {transaction.name} was open for more than {limit_s:g} s and was rolled back",
+                        code="TRANSACTION_TIMEOUT",
+                    ),
+                    "",
+                )
+
+    def unstall(self) -> None:
+        """Memory is free again: go on where the producer was stopped."""
+        stalled, self._stalled = self._stalled, deque()
+        self._stalled_bytes = 0
+        self._peer.resume_reading()
+        self.handle(list(stalled))
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def _send(self, command: Send) -> None:
+        broker, message = self._broker, command.message
+        if message.destination not in broker.queues:
+            broker.check_access(message.destination)
+        if broker.memory_bytes >= broker.config.memory_limit_bytes:
+            if broker.config.producer_flow_control == "fail":
+                raise StoreFullError("the broker's memory limit is reached: send again later", code="MEMORY_FULL")
+            self._stall(command)
+            return
+        message.timestamp_ms = broker.clock.wall_ms()
+        if command.transaction:
+            self._add_to_transaction(command)
+        else:
+            broker.store(message, self._peer, command.receipt)
+
+    def _stall(self, command: Command) -> None:
+        self._stalled.append(command)
+        self._broker.blocked[self.unstall] = None
+        if isinstance(command, Send):
+            self._stalled_bytes += len(command.message.body) + MESSAGE_OVERHEAD_BYTES
+        if not any(subscription.unacked for subscription in self._subscriptions.values()):
+            self._peer.pause_reading()
+        elif self._stalled_bytes > STALLED_BYTES_MAX:
+            raise StoreFullError(
+                "the broker's memory limit is reached and this connection sends on: produce on a connection of its own",
+                code="MEMORY_FULL",
+            )
+
+    def _ack(self, command: Ack) -> None:
+        subscription = self._subscriptions.get(command.subscription)
+        settled = subscription.settle(command.seq) if subscription is not None else []
+        if subscription is None or not settled:
+            self._settle_unknown(command)
+            return
+        broker, queue = self._broker, subscription.queue
+        if command.transaction:
+            transaction = self._transaction(command.transaction)
+            transaction.acks.extend((subscription, message) for message in settled)
+            self._confirm_now(command)
+        else:
+            for message in settled:
+                broker.consumed(queue, message)
+            if command.receipt:
+                broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+        subscription.credit += len(settled)
+        if not subscription.is_ready and self._writable:
+            subscription.make_ready()
+        broker.dirty[queue] = None
+
+    def _nack(self, command: Nack) -> None:
+        subscription = self._subscriptions.get(command.subscription)
+        settled = subscription.settle(command.seq) if subscription is not None else []
+        if subscription is None or not settled:
+            self._settle_unknown(command)
+            return
+        broker = self._broker
+        if command.transaction:
+            transaction = self._transaction(command.transaction)
+            transaction.nacks.extend((subscription, message) for message in settled)
+            self._confirm_now(command)
+        else:
+            for message in settled:
+                broker.dead_letter(subscription.queue, message, "refused by the consumer")
+            if command.receipt:
+                broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+        subscription.credit += len(settled)
+        if self._writable:
+            subscription.make_ready()
+        broker.dirty[subscription.queue] = None
+
+    def _settle_unknown(self, command: Ack) -> None:
+        raise CommandError(
+            f"{type(command).__name__.upper()} of a message that this connection does not hold: it was acknowledged before, "
+            "its subscription ended or has ack mode auto, or it was delivered on an earlier connection",
+            code="UNKNOWN_DELIVERY",
+        )
+
+    def _subscribe(self, command: Subscribe) -> None:
+        broker = self._broker
+        broker.check_access(command.destination)
+        if command.id in self._subscriptions:
+            raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
+        if command.selector:
+            raise CommandError("selectors are not supported: subscribe without one", code="NOT_SUPPORTED")
+        queue = broker.queue(command.destination)
+        subscription = Subscription(command, queue, self._peer, command.prefetch or broker.config.prefetch_size)
+        self._subscriptions[command.id] = subscription
+        queue.subscriptions.append(subscription)
+        if self._writable:
+            subscription.make_ready()
+        broker.dirty[queue] = None
+        self._confirm_now(command)
+
+    def _unsubscribe(self, command: Unsubscribe) -> None:
+        subscription = self._subscriptions.pop(command.id, None)
+        if subscription is None:
+            raise CommandError(f"this connection has no subscription {command.id!r}")
+        self._end(subscription)
+        if command.receipt:
+            self._broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+
+    def _begin(self, command: Begin) -> None:
+        if command.transaction in self._transactions:
+            raise CommandError(f"transaction {command.transaction!r} is open already")
+        self._transactions[command.transaction] = Transaction(self._broker, command.transaction)
+        self._confirm_now(command)
+
+    def _commit(self, command: Commit) -> None:
+        transaction = self._transactions.pop(command.transaction, None)
+        if transaction is not None:
+            self._broker.commit(transaction, self._peer, command.receipt, command.outcome_id)
+        elif command.outcome_id:
+            self._broker.commit_outcome(command.outcome_id, self._peer, command.receipt)
+        else:
+            self._transaction(command.transaction)
+
+    def _abort(self, command: Abort) -> None:
+        self._transaction(command.transaction).roll_back()
+        del self._transactions[command.transaction]
+        self._confirm_now(command)
+
+    def _disconnect(self, command: Disconnect) -> None:
+        self.close()
+        journal = self._broker.journal
+        assert journal is not None
+        if command.receipt:
+            journal.confirm(Farewell(self._peer), command.receipt)
+        else:
+            self._peer.close()
+
+    def _malformed(self, command: Malformed) -> None:
+        self._peer.fail(command.error, command.receipt)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _transaction(self, name: str) -> Transaction:
+        transaction = self._transactions.get(name)
+        if transaction is None:
+            raise CommandError(f"there is no open transaction {name!r} on this connection", code="UNKNOWN_TRANSACTION")
+        return transaction
+
+    def _add_to_transaction(self, command: Send) -> None:
+        transaction = self._transaction(command.transaction)
+        message: Message = command.message
+        size = len(message.body) + MESSAGE_OVERHEAD_BYTES
+        limit = self._broker.config.max_transaction_size_bytes
+        if transaction.size + size > limit:
+            raise CommandError(
+                f"transaction {transaction.name!r} would be larger than {limit} bytes: commit more often",
+                code="TRANSACTION_TOO_LARGE",
+            )
+        transaction.size += size
+        self._broker.memory_bytes += size
+        transaction.sends.append(message)
+        self._confirm_now(command)
+
+    def _confirm_now(self, command: Command) -> None:
+        if command.receipt:
+            self._peer.confirm(command.receipt)
+
+    def _end(self, subscription: Subscription) -> None:
+        """Give back what `subscription` holds. Only the oldest delivery counts as failed: a consumer works on one message
+        at a time, and what was merely prefetched behind it must not end in the dead-letter queue."""
+        subscription.make_unready()
+        subscription.queue.subscriptions.remove(subscription)
+        held = list(subscription.unacked.values())
+        subscription.unacked = {}
+        if held:
+            self._broker.give_back(subscription.queue, held, [held[0].seq])
+

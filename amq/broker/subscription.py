@@ -1,0 +1,73 @@
+"""Subscription: one consumer of one queue, its credit and what it has not acknowledged yet."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from amq.broker.queue import Queue
+from amq.message import Message
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, Subscribe
+
+
+class Peer(Protocol):
+    """The connection as the broker sees it. Nothing is sent before the end of the turn, and then only if the lease is valid."""
+
+    def subscribed(self, command: Subscribe) -> Any:
+        """What `deliver` needs of this subscription; kept as `Subscription.wire`."""
+        ...
+
+    def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
+    def confirm(self, receipt: str) -> None: ...
+    def fail(self, error: Exception, receipt: str = "") -> None:
+        """Tell the client; the connection closes where `error.fatal`."""
+        ...
+
+    def close(self) -> None:
+        """Close when what is pending has been sent."""
+        ...
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Subscription:
+    """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's `ready`."""
+
+    __slots__ = ("auto", "credit", "cumulative", "id", "is_ready", "peer", "prefetch", "queue", "unacked", "wire")
+
+    def __init__(self, command: Subscribe, queue: Queue, peer: Peer, prefetch: int) -> None:
+        self.id = command.id
+        self.queue = queue
+        self.peer = peer
+        self.auto = command.ack == ACK_AUTO
+        self.cumulative = command.ack == ACK_CLIENT
+        self.prefetch = prefetch
+        self.credit = 1 << 62 if self.auto else prefetch  # an auto consumer is bounded by its socket alone
+        self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
+        self.is_ready = False
+        self.wire = peer.subscribed(command)
+
+    def make_ready(self) -> None:
+        """Stand in line for messages, if there is credit."""
+        if not self.is_ready and self.credit > 0:
+            self.is_ready = True
+            self.queue.ready.append(self)
+
+    def make_unready(self) -> None:
+        if self.is_ready:
+            self.is_ready = False
+            self.queue.ready.remove(self)
+
+    def settle(self, seq: int) -> list[Message]:
+        """Take from `unacked` what an acknowledgement of `seq` covers: all up to it where cumulative. Empty = unknown."""
+        unacked = self.unacked
+        if seq not in unacked:
+            return []
+        if not self.cumulative:
+            return [unacked.pop(seq)]
+        settled = []
+        for delivered in list(unacked):
+            settled.append(unacked.pop(delivered))
+            if delivered == seq:
+                break
+        return settled

@@ -1,0 +1,75 @@
+"""Transaction: sends and acknowledgements of one connection that will take effect together or not at all.
+
+Lives in memory until it commits; the journal sees it once, whole. What it holds while open: the messages acknowledged in it
+(they are in no queue and in no `unacked`), and memory for the messages sent in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amq.broker.queue import Queue
+from amq.broker.subscription import Subscription
+from amq.journal.records import ACKED, Consumed, Group, Record
+from amq.message import Message
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+
+
+class Transaction:
+    """`acks` and `nacks` = (subscription, message). `opened_at` is monotonic seconds."""
+
+    __slots__ = ("acks", "broker", "name", "nacks", "opened_at", "sends", "size")
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.opened_at = broker.clock.monotonic()
+        self.sends: list[Message] = []
+        self.acks: list[tuple[Subscription, Message]] = []
+        self.nacks: list[tuple[Subscription, Message]] = []
+        self.size = 0
+
+    def to_group(self, outcome_id: str) -> Group:
+        """The persistent part, as one record."""
+        records: list[Record] = [message for message in self.sends if message.persistent]
+        consumed: dict[str, list[int]] = {}
+        for subscription, message in self.acks:
+            if message.segment is not None:
+                consumed.setdefault(subscription.queue.name, []).append(message.seq)
+        records.extend(Consumed(name, ACKED, seqs) for name, seqs in consumed.items())
+        return Group(records, outcome_id, self)
+
+    def finish(self) -> None:
+        """The commit is on its way: what needs no journal happens now."""
+        broker = self.broker
+        for message in self.sends:
+            if not message.persistent:
+                broker.apply(message, None)
+        for subscription, message in self.acks:
+            if message.segment is None:
+                broker.consumed(subscription.queue, message)
+        for subscription, message in self.nacks:
+            broker.dead_letter(subscription.queue, message, "refused by the consumer")
+        broker.wake()
+
+    def roll_back(self) -> None:
+        """Nothing of it takes place; what was acknowledged or refused in it is delivered again."""
+        for message in self.sends:
+            self.broker.withdraw(message)
+        self._give_back(self.acks + self.nacks)
+
+    def withdraw(self) -> None:
+        """The commit met a full disk: its persistent part never took place."""
+        for message in self.sends:
+            if message.persistent:
+                self.broker.withdraw(message)
+        self._give_back([(s, message) for s, message in self.acks if message.segment is not None])
+
+    def _give_back(self, settled: list[tuple[Subscription, Message]]) -> None:
+        by_queue: dict[Queue, list[Message]] = {}
+        for subscription, message in settled:
+            by_queue.setdefault(subscription.queue, []).append(message)
+        for queue, messages in by_queue.items():
+            self.broker.give_back(queue, messages, [message.seq for message in messages])

@@ -1,0 +1,132 @@
+"""The bytes of a segment. Spec: docs/journal-format.md. Invariant: zero is never a valid batch magic or record type, so
+space that was reserved and not written is recognised; every byte of header, batch and record is under a CRC-32.
+
+    segment  = header batch* (zeros | torn batch)?
+
+    header, 64 bytes                            batch, 40 bytes + payload
+    +--------+-------+-------+----------+       +-------+---------+-------+--------+
+    | magic 8| ver 2 | res 2 | size 4   |       |magic 4| bytes 4 |epoch 8| no. 8  |
+    +--------+-------+-------+----------+       +-------+----+----+-------+--------+
+    | epoch 8        | number 8         |       | records 4  | payload CRC 4        |
+    +----------------+------------------+       +------------+----------------------+
+    | store uuid 16                     |       | wall s 4   | header CRC 4         |
+    +----------------+------------------+       +------------+----------------------+
+    | salt 4 | zero 8         | CRC 4   |       | record*                           |
+    +--------+----------------+---------+       +-----------------------------------+
+
+    record = body bytes 4 | CRC 4 | type 1 | body
+
+All integers are little-endian. A record's CRC starts from its type and covers its body. The salt is random for each
+segment and is the start value of the two CRCs of every batch in it, so bytes of another segment (a message may carry
+one) never validate here. Batches are numbered through the segments of an epoch,
+from 1. The header is durable before the first batch is written. The first record of a segment is `previous`: the sealed
+length of the segment before it in the same epoch.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+
+from amq.errors import CorruptError, NewerFormatError, StoreError
+
+MAGIC = b"AMQJRNL\x01"
+VERSION = 1
+BATCH_MAGIC = b"\xb7BAT"
+HEADER = struct.Struct("<8sHHIQQ16sI8xI")
+BATCH = struct.Struct("<4sIQQIIII")
+RECORD = struct.Struct("<IIB")
+HEADER_BYTES = HEADER.size
+BATCH_BYTES = BATCH.size
+RECORD_BYTES = RECORD.size
+BATCH_BYTES_MAX = (1 << 32) - 1
+assert (HEADER_BYTES, BATCH_BYTES, RECORD_BYTES) == (64, 40, 9)
+
+_NAME = re.compile(r"^(\d{8})-(\d{8})\.seg$")
+crc32 = zlib.crc32
+
+
+def segment_name(epoch: int, number: int) -> str:
+    """File name of a segment: sorts by epoch, then number."""
+    return f"{epoch:08d}-{number:08d}.seg"
+
+
+def parse_segment_name(name: str) -> tuple[int, int] | None:
+    """(epoch, number), or None where `name` is not a segment's."""
+    match = _NAME.match(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    epoch: int
+    number: int
+    store_uuid: bytes
+    salt: int
+
+    def encode(self) -> bytes:
+        body = HEADER.pack(
+            MAGIC, VERSION, 0, HEADER_BYTES, self.epoch, self.number, self.store_uuid, self.salt, 0
+        )[:-4]  # fmt: skip
+        return body + crc32(body).to_bytes(4, "little")
+
+
+def decode_header(path: str, data: bytes) -> SegmentHeader | None:
+    """The header at the start of `data`, a whole segment; None where it was never completely written.
+
+    A crash while the file was made leaves a damaged header and zeros after it. Raises NewerFormatError, StoreError for
+    a foreign file, CorruptError for a header damaged later.
+    """
+    begun = data[HEADER_BYTES : 1 << 20].strip(b"\0")
+    if len(data) < HEADER_BYTES or not any(data[:HEADER_BYTES]):
+        if begun:
+            raise CorruptError(path, 0, "segment header is missing but batches follow")
+        return None
+    magic, version, _, _, epoch, number, uuid, salt, crc = HEADER.unpack_from(data)
+    if magic[:7] != MAGIC[:7]:
+        raise StoreError(f"{path} is not a journal segment of amq: move it out of the store", code="STORE_FOREIGN_FILE")
+    if version > VERSION:
+        raise NewerFormatError(f"{path} has journal format {version}, this amq reads to {VERSION}: upgrade this broker")
+    if crc32(data[: HEADER_BYTES - 4]) != crc:
+        if begun:
+            raise CorruptError(path, 0, "segment header fails its checksum")
+        return None
+    return SegmentHeader(epoch, number, uuid, salt)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    payload_bytes: int
+    epoch: int
+    number: int
+    records: int
+    payload_crc: int
+    wall_s: int
+
+
+def encode_batch(payload: bytes, salt: int, epoch: int, number: int, records: int, wall_s: int) -> bytes:
+    """Header and payload in one piece. Payload longer than 5 KiB is summed without the GIL."""
+    assert 0 < len(payload) <= BATCH_BYTES_MAX
+    head = BATCH.pack(
+        BATCH_MAGIC, len(payload), epoch, number, records, crc32(payload, salt), wall_s & 0xFFFFFFFF, 0
+    )[:-4]  # fmt: skip
+    return b"".join((head, crc32(head, salt).to_bytes(4, "little"), payload))
+
+
+def decode_batch_header(data: bytes | memoryview, offset: int, salt: int) -> BatchHeader | None:
+    """The batch header at `offset`, or None where no valid one stands there."""
+    if len(data) - offset < BATCH_BYTES:
+        return None
+    magic, size, epoch, number, records, payload_crc, wall_s, crc = BATCH.unpack_from(data, offset)
+    if magic != BATCH_MAGIC or crc32(data[offset : offset + BATCH_BYTES - 4], salt) != crc:
+        return None
+    return BatchHeader(size, epoch, number, records, payload_crc, wall_s)
+
+
+def frame_record(kind: int, body: bytes) -> bytes:
+    """One record with its length and CRC (over type and body)."""
+    assert kind
+    kind_byte = kind.to_bytes(1, "little")
+    return b"".join((len(body).to_bytes(4, "little"), crc32(body, kind).to_bytes(4, "little"), kind_byte, body))

@@ -1,0 +1,159 @@
+"""Segment files: making them, listing them, reading their batches. One file belongs to one epoch and is never appended to
+by a later one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from amq.errors import CorruptError, StoreError
+from amq.journal.format import (
+    BATCH_BYTES,
+    BATCH_MAGIC,
+    HEADER_BYTES,
+    BatchHeader,
+    SegmentHeader,
+    crc32,
+    decode_batch_header,
+    decode_header,
+    parse_segment_name,
+    segment_name,
+)
+from amq.vfs import Vfs, write_all
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One valid batch of a segment: where it starts, what its header says, its records' bytes."""
+
+    offset: int
+    header: BatchHeader
+    payload: memoryview
+
+    @property
+    def end(self) -> int:
+        return self.offset + BATCH_BYTES + self.header.payload_bytes
+
+
+def list_segments(vfs: Vfs, directory: str) -> list[str]:
+    """Names of the segments in the journal directory, oldest first."""
+    found = [(key, name) for name in vfs.listdir(directory) if (key := parse_segment_name(name)) is not None]
+    return [name for _, name in sorted(found)]
+
+
+def read_file(vfs: Vfs, path: str, size_max: int | None = None) -> bytes:
+    """The content of `path`, opened anew (close-to-open), up to `size_max` bytes."""
+    fd = vfs.open(path, os.O_RDONLY)
+    try:
+        size = vfs.fstat(fd).st_size
+        if size_max is not None:
+            size = min(size, size_max)
+        parts = []
+        offset = 0
+        while offset < size:
+            part = vfs.pread(fd, min(size - offset, 8 << 20), offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+    finally:
+        vfs.close(fd)
+
+
+def read_header(path: str, data: bytes) -> SegmentHeader | None:
+    """The segment's header, checked against the file's name; None where the segment was never begun."""
+    header = decode_header(path, data)
+    if header is not None and segment_name(header.epoch, header.number) != os.path.basename(path):
+        raise StoreError(
+            f"{path} says that it is segment {segment_name(header.epoch, header.number)}: "
+            "it was renamed or copied in from elsewhere; move it out of the store",
+            code="STORE_FOREIGN_FILE",
+        )
+    return header
+
+
+def read_batches(path: str, data: bytes, header: SegmentHeader, sealed: int | None) -> Iterator[Batch]:
+    """The valid batches of one segment, in order.
+
+    `sealed` is the length up to which the segment is known to be whole: damage before it is a CorruptError, what stands
+    after it is ignored. None = the open end of an epoch: a torn last batch was never confirmed and ends the segment; damage
+    with a later batch behind it is a CorruptError (only one batch at a time is ever unsynced).
+    """
+    view = memoryview(data)
+    end = len(data) if sealed is None else sealed
+    if end > len(data):
+        raise CorruptError(path, len(data), f"file is shorter than its sealed length {end}: it was truncated")
+    offset = HEADER_BYTES
+    number = 0
+    while offset < end:
+        head = decode_batch_header(view, offset, header.salt)
+        why = ""
+        if head is None:
+            why = "no valid batch header"
+        elif head.epoch != header.epoch or (number and head.number != number + 1):
+            why = f"batch {head.number} of epoch {head.epoch} does not follow batch {number} of epoch {header.epoch}"
+        else:
+            payload = view[offset + BATCH_BYTES : offset + BATCH_BYTES + head.payload_bytes]
+            if offset + BATCH_BYTES + head.payload_bytes > end:
+                why = "batch is longer than the segment"
+            elif crc32(payload, header.salt) != head.payload_crc:
+                why = f"batch {head.number} fails its checksum"
+        if head is None or why:
+            if sealed is not None or _later_batch(data, offset, header, number):
+                raise CorruptError(path, offset, why)
+            return
+        yield Batch(offset, head, payload)
+        number = head.number
+        offset += BATCH_BYTES + head.payload_bytes
+
+
+def _later_batch(data: bytes, offset: int, header: SegmentHeader, number: int) -> bool:
+    """Does a valid batch that was written after the damage at `offset` stand behind it?
+
+    The damaged batch itself would be `number` + 1, so a later one has a greater number.
+    """
+    position = data.find(BATCH_MAGIC, offset + 1)
+    while position >= 0:
+        head = decode_batch_header(data, position, header.salt)
+        if head is not None and head.epoch == header.epoch and head.number > number + 1:
+            return True
+        position = data.find(BATCH_MAGIC, position + 1)
+    return False
+
+
+class OpenSegment:
+    """The file that this master writes now. Written only through a descriptor that holds its own exclusive lock, so that
+    an NFSv4 server refuses the writes of a deposed master."""
+
+    __slots__ = ("fd", "name", "number", "salt", "size")
+
+    def __init__(self, fd: int, name: str, number: int, salt: int, size: int) -> None:
+        self.fd = fd
+        self.name = name
+        self.number = number
+        self.salt = salt
+        self.size = size
+
+
+def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -> OpenSegment:
+    """Make, lock, reserve and head a new segment, durable with its name. Raises OSError; leaves no file on ENOSPC."""
+    name = segment_name(header.epoch, header.number)
+    path = os.path.join(directory, name)
+    fd = vfs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        if not vfs.try_lock(fd):
+            raise OSError(errno.EACCES, "a new segment is locked by somebody else", path)
+        vfs.allocate(fd, size)
+        write_all(vfs, fd, header.encode(), 0)
+        vfs.fsync(fd)
+        vfs.fsync_directory(directory)
+    except OSError as error:
+        vfs.close(fd)
+        if error.errno == errno.ENOSPC:
+            vfs.unlink(path)
+        raise
+    return OpenSegment(fd, name, header.number, header.salt, size)

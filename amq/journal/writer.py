@@ -1,0 +1,53 @@
+"""The one thread that writes, syncs and deletes segments. It knows nothing of batches, leases or messages.
+
+Jobs run one at a time in the order given; each ends in a call of `done` through `post` (the event loop's thread-safe door).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+Job = Callable[[], Any]
+Done = Callable[[Any, OSError | None], None]  # (what the job returned, the error that ended it)
+
+
+class JobRunner(Protocol):
+    """Where the journal's blocking work happens. The simulation brings its own."""
+
+    def submit(self, job: Job, done: Done) -> None: ...
+    def close(self) -> None: ...
+
+
+class JournalThread:
+    """A JobRunner on a thread of its own. A job that hangs in the store hangs this thread and nothing else."""
+
+    def __init__(self, post: Callable[..., object]) -> None:
+        self._post = post
+        self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="amq-journal", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job, done: Done) -> None:
+        self._jobs.put((job, done))
+
+    def close(self) -> None:
+        """No more jobs. Does not wait: a hung store must not hang the caller."""
+        self._jobs.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """True when the thread has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            result, failure = None, None
+            try:
+                result = job()
+            except OSError as error:
+                failure = error
+            self._post(done, result, failure)

@@ -1,0 +1,301 @@
+"""Connection: one client's socket. Bytes to commands to session, deliveries and receipts to bytes.
+
+It keeps order and bounds: output is gathered and written once a turn; a client that does not read gets no more than
+`consumerBufferSize` ahead; one that does not finish what it began, or does not introduce itself, is told so and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from amq.broker.broker import Broker
+from amq.broker.session import Session
+from amq.broker.subscription import Subscription
+from amq.clock import Clock
+from amq.config.schema import BrokerConfig
+from amq.errors import AmqError, ProtocolError
+from amq.message import Message
+from amq.protocols.base import ServerProtocol
+from amq.protocols.commands import Command, Connect, Subscribe
+from amq.protocols.detect import detect
+from amq.transports.turn import Turn
+
+FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
+LINGER_S = 5.0  # how long a closing connection may take to read what it is told
+_log = structlog.get_logger("amq.connection")
+
+
+class Hub(Protocol):
+    """What a connection needs of its surroundings."""
+
+    clock: Clock
+    turn: Turn
+    broker: Broker
+    config: BrokerConfig
+    loop: asyncio.AbstractEventLoop
+
+    def protocol(self, name: str) -> ServerProtocol: ...
+    async def authenticate(self, login: str, passcode: str, loopback: bool) -> str: ...
+    def opened(self, connection: Connection) -> bool: ...
+    def closed(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One accepted socket, from first byte to last."""
+
+    def __init__(self, hub: Hub, number: int) -> None:
+        self._hub = hub
+        self.number = number
+        self.user = ""
+        self.client_id = ""
+        self.peer_name = ""
+        self.protocol: ServerProtocol | None = None
+        self.session: Session | None = None
+        self._transport: asyncio.Transport | None = None
+        self._first = b""
+        self._held: list[Command] = []  # commands that came while the login is checked
+        self._login: asyncio.Task[None] | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._delivery: Callable[[Any, Message, int], bytes] | None = None
+        self._socket_full = False
+        self._output_bytes_max = hub.config.consumer_buffer_size_bytes
+        self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_read = 0.0
+        self._frame_since = 0.0
+        self._frame_bytes = 0
+        self._heartbeat_send_s = 0.0
+        self._heartbeat_receive_s = 0.0
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "?"
+        transport.set_write_buffer_limits(high=self._output_bytes_max // 2)
+        if not self._hub.opened(self):
+            transport.abort()
+            return
+        self._last_read = self._hub.clock.monotonic()
+        self._timer = self._hub.loop.call_later(self._hub.config.connect_timeout_s, self._connect_late)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        protocol = self.protocol
+        if protocol is None:
+            protocol = self._detect(data)
+            if protocol is None:
+                return
+            data = self._first
+        hub = self._hub
+        self._last_read = hub.clock.monotonic()
+        hub.turn.talkers.append(self)
+        commands = protocol.receive(data)
+        if protocol.pending():
+            if commands or not self._frame_since:
+                self._frame_since, self._frame_bytes = self._last_read, 0
+            self._frame_bytes += len(data)
+        else:
+            self._frame_since = 0.0
+        if self.session is not None:
+            if commands:
+                self.session.handle(commands)
+        elif commands:
+            self._held.extend(commands)
+            if self._login is None:
+                self._login = hub.loop.create_task(self._connect())
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._login is not None and not self._login.done():
+            self._login.cancel()
+        if self.session is not None:
+            self.session.close()
+        self._out.clear()
+        self._hub.closed(self)
+        _log.debug("connection closed", connection=self.number, peer=self.peer_name, error=str(exc) if exc else None)
+
+    def pause_writing(self) -> None:
+        self._socket_full = True
+        if self.session is not None:
+            self.session.set_writable(False)
+
+    def resume_writing(self) -> None:
+        self._socket_full = False
+        if self.session is not None and not self._closing:
+            self.session.set_writable(True)
+
+    # -- Peer: what the broker says -----------------------------------------------------------------------------------
+
+    def subscribed(self, command: Subscribe) -> Any:
+        assert self.protocol is not None
+        return self.protocol.subscription(command)
+
+    def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
+        frame = self._delivery(subscription.wire, message, redelivered)  # type: ignore[misc]
+        out = self._out
+        if not out:
+            self._hub.turn.unsent[self] = None
+        out.append(frame)
+        self._out_bytes += len(frame)
+        if self._out_bytes > self._output_bytes_max:
+            self.session.set_writable(False)  # type: ignore[union-attr]
+
+    def confirm(self, receipt: str) -> None:
+        self._put(self.protocol.receipt(receipt))  # type: ignore[union-attr]
+
+    def fail(self, error: Exception, receipt: str = "") -> None:
+        """Say why, then close: STOMP knows no error that leaves the connection open."""
+        if self._closing:
+            return
+        if not isinstance(error, AmqError):
+            _log.error("internal error", connection=self.number, exc_info=error)
+        _log.info(
+            "connection refused", connection=self.number, peer=self.peer_name, code=getattr(error, "code", "INTERNAL"),
+            reason=str(error),
+        )  # fmt: skip
+        if self.protocol is not None:
+            self._put(self.protocol.error(error, receipt))
+        if self.session is not None:
+            self.session.close()
+        self.close()
+
+    def close(self) -> None:
+        """Send what is pending, then close."""
+        if self._closing:
+            return
+        self._closing = True
+        self._hub.turn.unsent[self] = None
+        self._hub.turn.wake()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._hub.loop.call_later(LINGER_S, self.abort)
+
+    def abort(self) -> None:
+        """Close at once; what is pending is thrown away."""
+        self._closing = True
+        self._out.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def send_out(self) -> None:
+        """Write what gathered in this turn, in one piece. Called by the turn, when the lease is valid."""
+        transport, out = self._transport, self._out
+        if transport is None or transport.is_closing():
+            return
+        if out:
+            self._out, self._out_bytes = [], 0
+            transport.write(b"".join(out) if len(out) > 1 else out[0])
+            if not self._socket_full and self.session is not None:
+                self.session.set_writable(True)
+        if self._closing:
+            transport.close()
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    def _put(self, data: bytes) -> None:
+        if not self._out:
+            self._hub.turn.unsent[self] = None
+            self._hub.turn.wake()
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def _detect(self, data: bytes) -> ServerProtocol | None:
+        self._first += data
+        try:
+            name = detect(self._first)
+            if name is None:
+                return None
+            self.protocol = self._hub.protocol(name)
+        except ProtocolError as error:
+            self.protocol = self._hub.protocol("stomp")  # the nearest thing to an answer that a stranger can read
+            self.fail(error)
+            return None
+        self._delivery = self.protocol.delivery
+        return self.protocol
+
+    async def _connect(self) -> None:
+        """Check the login that the first command brings, then let the rest in."""
+        assert self.protocol is not None
+        command = self._held.pop(0)
+        if not isinstance(command, Connect):
+            self.fail(getattr(command, "error", ProtocolError("the first frame must be CONNECT or STOMP")))
+            return
+        loopback = self.peer_name.startswith(("127.", "::1:")) or self.peer_name.startswith("::ffff:127.")
+        self.pause_reading()
+        try:
+            self.user = await self._hub.authenticate(command.login, command.passcode, loopback)
+        except AmqError as error:
+            self.fail(error)
+            return
+        finally:
+            self.resume_reading()
+        self.client_id = command.client_id
+        config = self._hub.config
+        self.session = Session(self._hub.broker, self)
+        offered_ms = (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000))
+        self._put(self.protocol.connected(str(self.number), offered_ms))
+        self._start_timer(command.heartbeat_ms)
+        held, self._held = self._held, []
+        if held:
+            self.session.handle(held)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _connect_late(self) -> None:
+        self.protocol = self.protocol or self._hub.protocol("stomp")
+        self.fail(ProtocolError(f"no login within {self._hub.config.connect_timeout_s:g} s", code="CONNECT_TIMEOUT"))
+
+    def _start_timer(self, client_ms: tuple[int, int]) -> None:
+        """Heart-beats as negotiated: each way the larger of what one side gives and the other wants; 0 = none."""
+        config = self._hub.config
+        client_sends_ms, client_wants_ms = client_ms
+        if client_wants_ms and config.heart_beat_send_s:
+            self._heartbeat_send_s = max(client_wants_ms / 1000, config.heart_beat_send_s)
+        if client_sends_ms and config.heart_beat_receive_s:
+            self._heartbeat_receive_s = max(client_sends_ms / 1000, config.heart_beat_receive_s)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tick()
+
+    def _tick(self) -> None:
+        if self._closing:
+            return
+        now = self._hub.clock.monotonic()
+        config = self._hub.config
+        # Whoever sends on at a decent rate may take longer than one who drips.
+        limit_s = config.unfinished_frame_timeout_s + self._frame_bytes / FRAME_RATE_BYTES_MIN
+        if self._frame_since and now - self._frame_since > limit_s:
+            self.fail(ProtocolError(f"a frame was begun and not finished within {limit_s:.1f} s", code="FRAME_TIMEOUT"))
+            return
+        # Twice the interval, as the specification advises for the error margin of timers and network.
+        if self._heartbeat_receive_s and now - self._last_read > 2 * self._heartbeat_receive_s:
+            self.fail(ProtocolError("no heart-beat from the client in time", code="HEARTBEAT_TIMEOUT"))
+            return
+        if self._heartbeat_send_s and not self._out:
+            self._put(self.protocol.heartbeat())  # type: ignore[union-attr]
+        if self.session is not None:
+            self.session.expire_transactions(now)
+        beats = [s for s in (self._heartbeat_send_s / 2, self._heartbeat_receive_s, config.unfinished_frame_timeout_s / 2) if s]
+        self._timer = self._hub.loop.call_later(min(beats), self._tick)

@@ -1,0 +1,62 @@
+"""Turn: what happens once after all the input of one round of the event loop, instead of once a message.
+
+The journal gets one batch, every queue is dispatched once, every socket is written once. And the gate: no byte leaves the
+broker, receipt or delivery, unless the lease is valid at that moment. A master in doubt keeps still.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from amq.broker.broker import Broker
+from amq.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from amq.transports.connection import Connection
+
+LONE_PEERS_MAX = 2  # so few talkers are served with the sync in place of a thread switch
+
+
+class Turn:
+    """`call_soon` is the event loop's; `valid()` tells whether the lease is valid now."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], valid: Callable[[], bool]) -> None:
+        self._call_soon = call_soon
+        self._valid = valid
+        self._scheduled = False
+        self._broker: Broker | None = None
+        self._journal: Journal | None = None
+        self.talkers: deque[Connection] = deque(maxlen=16)  # who sent something lately
+        self.unsent: dict[Connection, None] = {}  # who has output
+
+    def serve(self, broker: Broker, journal: Journal) -> None:
+        self._broker, self._journal = broker, journal
+        self.wake()
+
+    def stop(self) -> None:
+        """Nothing is sent or stored through this turn any more."""
+        self._broker = self._journal = None
+        self.unsent.clear()
+
+    def wake(self) -> None:
+        """There is something to do at the end of this round."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        broker, journal = self._broker, self._journal
+        if broker is None or journal is None:
+            return
+        lone = len(set(self.talkers)) <= LONE_PEERS_MAX
+        journal.flush(lone)
+        if not self._valid():
+            return  # `lease_renewed` wakes us again
+        broker.dispatch()
+        journal.flush()
+        unsent, self.unsent = self.unsent, {}
+        for connection in unsent:
+            connection.send_out()
