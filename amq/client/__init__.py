@@ -1,0 +1,38 @@
+"""The failover-URL client: `connect` (synchronous), `amq.aio.connect` (asyncio). See docs/client.md."""
+
+from amq.client.connection import Connection, connect
+from amq.client.errors import (
+    BrokerError,
+    CallTimeoutError,
+    CommitOutcomeUnknownError,
+    ConnectError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeliveryLostError,
+    FailoverTimeoutError,
+    FlushError,
+    UriError,
+)
+from amq.client.requests import ConnectionEvent, EventKind
+from amq.client.session import Consumer, Message, Producer, Session
+
+__all__ = [
+    "BrokerError",
+    "CallTimeoutError",
+    "CommitOutcomeUnknownError",
+    "ConnectError",
+    "Connection",
+    "ConnectionClosedError",
+    "ConnectionEvent",
+    "ConnectionLostError",
+    "Consumer",
+    "DeliveryLostError",
+    "EventKind",
+    "FailoverTimeoutError",
+    "FlushError",
+    "Message",
+    "Producer",
+    "Session",
+    "UriError",
+    "connect",
+]

@@ -1,0 +1,188 @@
+"""The synchronous face: `connect` and Connection. Blocking calls end by success or by a typed error.
+
+    with amq.connect("failover:(stomp://a:61613,stomp://b:61613)") as connection, connection.session() as session:
+        session.producer("/queue/orders").send("one pizza")
+        message = session.consumer("/queue/orders").receive(timeout=5)
+
+Safe to use from several threads; a session should be used by one at a time. Not usable in a forked child.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import warnings
+from types import TracebackType
+
+from amq.client.core import SessionCore
+from amq.client.driver import Driver, Listener, seconds
+from amq.client.errors import CallTimeoutError, ConnectionClosedError, FailoverTimeoutError
+from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
+from amq.client.requests import Request
+from amq.client.session import Session
+from amq.client.states import State
+from amq.client.uri import BrokerUri, parse
+from amq.clock import Clock, SystemClock
+from amq.errors import AmqError
+
+log = logging.getLogger("amq.client")
+
+
+class Connection:
+    """One connection to whichever broker of the URL is master. Made by `connect`; close it, or use `with`."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._machine = driver.machine
+        self._sessions: list[Session] = []
+        self._closed = False
+
+    def session(self, *, transacted: bool = False, ack: str = "client-individual") -> Session:
+        """A new session. `ack`: client-individual, client (cumulative) or auto (acknowledged when handed over).
+
+        In a transacted session `commit()` acknowledges what was received and publishes what was sent.
+        """
+        self._check_fork()
+        with self._driver.lock:
+            self._machine.check_open()
+            session = Session(self, SessionCore(self._machine, transacted, ack))
+            self._sessions.append(session)
+        return session
+
+    def on_event(self, listener: Listener) -> Listener:
+        """Call `listener(event)` on INTERRUPTED, FAILOVER and DISCONNECT, also when the client recovers by itself.
+
+        It runs in the connection's own thread: it must not wait for this connection (that raises `CommandError`); it
+        may close it, and may use others. Returns `listener`, so that it can stand before a function as a decorator.
+        """
+        self._driver.listeners.append(listener)
+        return listener
+
+    @property
+    def uri(self) -> BrokerUri | None:
+        """The broker that the connection talks to now; None while there is none."""
+        link = self._machine.link
+        return link.uri if link is not None and link.accepted else None
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages sent whose receipt has not arrived."""
+        return self._machine.unconfirmed
+
+    @property
+    def closed(self) -> bool:
+        """True when it cannot be used any more, closed by the application or by a DISCONNECT."""
+        return self._closed or self._machine.state in (State.CLOSING, State.CLOSED)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush what is unconfirmed (`timeout` seconds; None = the URL's), close all sessions, disconnect.
+
+        The thread has ended when this returns or raises. Raises what `flush` and `rollback` raise. Again = nothing.
+        """
+        if self._closed:
+            return
+        if os.getpid() != self._driver.pid:
+            self._closed = True
+            self._driver.close_after_fork()
+            return
+        try:
+            for session in list(self._sessions):
+                session.close(timeout)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Disconnect without waiting for what is unconfirmed. The thread has ended when this returns."""
+        self._check_fork()
+        self._closed = True
+        with self._driver.lock:
+            machine = self._machine
+            if machine.unconfirmed:
+                log.warning("%s closed while %d messages were unconfirmed", machine.url, machine.unconfirmed)
+            if machine.state is not State.CLOSED:
+                machine.close(self._driver.clock.monotonic())
+                self._driver.kick()
+        self._driver.join()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            self.abort()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and os.getpid() == self._driver.pid:
+            if self._machine.state is not State.CLOSED:
+                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            self._driver.abandoned = True  # no lock here: the garbage collector runs anywhere
+            self._driver.wake()
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._machine.url} {self._machine.state.value}>"
+
+    # ---- for sessions
+
+    def _check_fork(self) -> None:
+        if os.getpid() != self._driver.pid:
+            raise ConnectionClosedError("a connection cannot be used in a forked child: connect anew there")
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        return seconds(timeout, self._machine.url.options.timeout_ms)
+
+    def _timed_out(self, what: str, timeout_s: float, duplicate_id: str = "") -> CallTimeoutError:
+        kind = CallTimeoutError if self._machine.flowing else FailoverTimeoutError
+        where = "the broker did not answer" if self._machine.flowing else "no broker could be reached"
+        return kind(f"{what}: {where} within {timeout_s:.3g} s", duplicate_id=duplicate_id)
+
+    def _await(self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None) -> None:
+        """Wait for the end of `request` with the lock held; after the time it is withdrawn with `error`."""
+        if request is None:
+            return
+        timeout_s = self._timeout_s(timeout)
+        if not self._driver.wait(request.gate, lambda: request.done, timeout_s):
+            duplicate_id = request.subject if request.owner is None else ""
+            error = error or self._timed_out(what, timeout_s, duplicate_id)
+            self._machine.withdraw(request, error, self._driver.clock.monotonic())
+        if request.error is not None:
+            raise request.error
+
+
+def connect(
+    url: str, *, login: str = "", passcode: str = "", client_id: str = "", timeout: float | None = None,
+    send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
+    on_event: Listener | None = None, clock: Clock | None = None, rng: random.Random | None = None,
+) -> Connection:  # fmt: skip
+    """Connect to the master among the brokers of `url` (docs/failover-url.md) and wait until it has accepted us.
+
+    timeout             seconds to wait; None = the URL's `timeout`
+    send_window_messages, send_window_bytes
+                        how much may be unconfirmed; `send` waits beyond that
+    on_event            a first listener, see `Connection.on_event`
+
+    Raises UriError, AccessError (login refused: no further attempts), ConnectError (attempts used up) or
+    FailoverTimeoutError.
+    """
+    machine = Machine(
+        parse(url), rng or random.Random(), login=login, passcode=passcode, client_id=client_id,
+        send_window_messages=send_window_messages, send_window_bytes=send_window_bytes,
+    )  # fmt: skip
+    driver = Driver(machine, clock or SystemClock())
+    connection = Connection(driver)
+    if on_event is not None:
+        connection.on_event(on_event)
+    driver.start()
+    try:
+        with driver.lock:
+            timeout_s = connection._timeout_s(timeout)
+            if not driver.wait(machine.up_gate, machine.is_flowing, timeout_s):
+                raise connection._timed_out("connect", timeout_s)
+    except BaseException:
+        connection.abort()
+        raise
+    return connection

@@ -1,0 +1,349 @@
+"""Sessions, producers, consumers and transactions without I/O: what the synchronous and the asyncio face share.
+
+They build frames and keep state; whoever must wait is told so by the state machine's gates. Invariants: a delivery is
+acknowledged at most once, and only on the link that brought it; a transaction lives on one link and is rollback-only
+once that link is gone; in a transacted session every message handed over belongs to the transaction.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from amq.client.errors import CommitOutcomeUnknownError, ConnectionClosedError, DeliveryLostError
+from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
+from amq.client.states import State
+from amq.errors import AmqError, CommandError, TransactionRolledBackError
+from amq.message import DEFAULT_PRIORITY
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
+from amq.protocols.stomp.frame import Frame, encode, escape
+
+if TYPE_CHECKING:
+    from amq.client.machine import Machine
+
+VERSION = "1.2"
+DUPLICATE_ID_HEADER = "_AMQ_DUPL_ID"
+PREFETCH_DEFAULT = 100
+ACK_MODES = (ACK_INDIVIDUAL, ACK_CLIENT, ACK_AUTO)
+# Set by arguments of `send` or by the client itself.
+RESERVED_HEADERS = frozenset({
+    "content-length", "content-type", "destination", "expires", "persistent", "priority", "receipt", "transaction",
+    DUPLICATE_ID_HEADER,
+})  # fmt: skip
+
+
+class Delivery:
+    """One message that the broker delivered to one subscription, on link number `epoch`, as its `number`th there."""
+
+    __slots__ = ("epoch", "frame", "number", "settled", "subscription")
+
+    def __init__(self, frame: Frame, subscription: Subscription, epoch: int, number: int) -> None:
+        self.frame = frame
+        self.subscription = subscription
+        self.epoch = epoch
+        self.number = number
+        self.settled = False
+
+
+class Subscription:
+    """What one consumer subscribed to, and what was delivered to it and not yet handed over."""
+
+    __slots__ = ("_headers", "acknowledged", "buffer", "delivered", "ended", "error", "gate", "id", "session")
+
+    def __init__(self, id: str, session: SessionCore, headers: list[tuple[str, str]]) -> None:
+        self.id = id
+        self.session = session
+        self.buffer: deque[Delivery] = deque()
+        self.gate: Gate = []  # opened when a delivery arrives, the link breaks, or the subscription ends
+        self.ended = False
+        self.error: AmqError | None = None
+        self.delivered = 0  # messages, ever
+        self.acknowledged = 0  # in cumulative mode: everything up to this delivery
+        self._headers = headers
+
+    def request(self, machine: Machine) -> Request:
+        """Ask the broker for this subscription; it is confirmed when deliveries may come."""
+        receipt = machine.next_receipt()
+        frame = encode("SUBSCRIBE", [("id", self.id), *self._headers, ("receipt", receipt.decode())])
+        return machine.request(Kind.SUBSCRIBE, receipt, frame, self.id)
+
+    def deliver(self, frame: Frame, epoch: int) -> None:
+        self.delivered += 1
+        self.buffer.append(Delivery(frame, self, epoch, self.delivered))
+        if self.gate:
+            open_gate(self.gate)
+
+    def interrupt(self) -> None:
+        """The link broke: what it brought will be delivered again."""
+        self.buffer.clear()
+        open_gate(self.gate)  # a transacted receive must learn that its transaction is rolled back
+
+    def end(self, error: AmqError | None) -> None:
+        """No deliveries will come any more: closed by the application (None) or for the reason `error`."""
+        if not self.ended:
+            self.ended = True
+            self.error = error
+            self.buffer.clear()
+            open_gate(self.gate)
+
+    def ready(self) -> bool:
+        """True when `SessionCore.take` will hand over a message. Raises when none can come any more."""
+        if self.ended:
+            raise (self.error or ConnectionClosedError("the consumer was closed")).with_traceback(None)
+        self.session.check_transaction()
+        return bool(self.buffer) and self.session.may_write()
+
+
+class Transaction:
+    """One transaction on one link. `doomed` = why it is rollback-only: the link broke, the broker has rolled it back.
+
+    subscriptions   those from which messages were received in it
+    """
+
+    __slots__ = ("doomed", "name", "subscriptions")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.doomed: AmqError | None = None
+        self.subscriptions: dict[Subscription, None] = {}
+
+    def check(self, cure: str) -> None:
+        """Raises when it is rollback-only."""
+        if self.doomed is not None:
+            raise TransactionRolledBackError(
+                f"the connection broke during the transaction, which the broker rolled back: {cure} ({self.doomed})"
+            ) from self.doomed
+
+
+class SessionCore:
+    """One session: an acknowledgement mode, or a sequence of transactions."""
+
+    def __init__(self, machine: Machine, transacted: bool, ack: str) -> None:
+        if ack not in ACK_MODES:
+            raise CommandError(f"ack={ack!r}: write one of {', '.join(ACK_MODES)}")
+        self.machine = machine
+        self.transacted = transacted
+        self.ack = ack
+        self.transaction: Transaction | None = None
+        self.closed = False
+
+    # ---- transactions
+
+    def check_transaction(self) -> None:
+        """Raises when the open transaction is rollback-only."""
+        if self.transaction is not None:
+            self.transaction.check("call rollback() and run it again")
+
+    def may_write(self) -> bool:
+        """True when a message may be sent or taken: transactions need a restored link, the rest is kept until then."""
+        self.machine.check_open()
+        if self.closed:
+            raise ConnectionClosedError("the session was closed")
+        self.check_transaction()
+        return not self.transacted or self.machine.flowing
+
+    def may_send(self) -> bool:
+        """True when one more message may be sent."""
+        return self.may_write() and self.machine.has_room()
+
+    def current(self) -> Transaction:
+        """The open transaction, begun now if there is none."""
+        if self.transaction is None:
+            assert self.machine.flowing
+            self.transaction = Transaction(self.machine.next_id())
+            self.machine.transactions.add(self.transaction)
+            self.machine.write(encode("BEGIN", [("transaction", self.transaction.name)]))
+        return self.transaction
+
+    def start_commit(self) -> Request | None:
+        """Ask for the commit. None = nothing was done since the last one. Raises if the transaction was rolled back."""
+        transaction = self._leave()
+        if transaction is None:
+            return None
+        transaction.check("run it again")
+        machine = self.machine
+        receipt = machine.next_receipt()
+        headers = [("transaction", transaction.name), ("amq-outcome-id", machine.next_id())]
+        frame = encode("COMMIT", [*headers, ("receipt", receipt.decode())])
+        return machine.request(Kind.COMMIT, receipt, frame, transaction.name)
+
+    def start_rollback(self) -> Request | None:
+        """Ask for the rollback. None = there is nothing that the broker must be told.
+
+        Consumers that received in it subscribe anew, which gives back what was prefetched too: so the messages come
+        again in their old order, from whatever make of broker.
+        """
+        transaction = self._leave()
+        if transaction is None or transaction.doomed is not None:
+            return None
+        machine = self.machine
+        receipt = machine.next_receipt()
+        frame = encode("ABORT", [("transaction", transaction.name), ("receipt", receipt.decode())])
+        request = machine.request(Kind.ABORT, receipt, frame, transaction.name)
+        for subscription in transaction.subscriptions:
+            if machine.subscriptions.pop(subscription.id, None) is None:
+                continue
+            machine.write(encode("UNSUBSCRIBE", [("id", subscription.id)]))
+            subscription.buffer.clear()
+            subscription.id = machine.next_id()  # a new id: late deliveries to the old one are ignored
+            machine.subscriptions[subscription.id] = subscription
+            subscription.request(machine)
+        return request
+
+    def _leave(self) -> Transaction | None:
+        if not self.transacted:
+            raise CommandError("the session is not transacted: open it with session(transacted=True)")
+        transaction, self.transaction = self.transaction, None
+        if transaction is not None:
+            self.machine.transactions.discard(transaction)
+        return transaction
+
+    # ---- consuming
+
+    def subscribe(
+        self, destination: str, prefetch: int, selector: str, headers: Mapping[str, str]
+    ) -> tuple[Subscription, Request]:
+        """A new subscription and the request whose end says whether the broker accepted it."""
+        wire = [("destination", destination), ("ack", ACK_CLIENT if self.ack == ACK_CLIENT else ACK_INDIVIDUAL)]
+        if prefetch < 1:
+            raise CommandError(f"prefetch={prefetch}: write a number from 1")
+        wire.append(("activemq.prefetchSize", str(prefetch)))
+        if selector:
+            wire.append(("selector", selector))
+        wire += headers.items()
+        if self.transacted:
+            wire[1] = ("ack", ACK_INDIVIDUAL)
+        machine = self.machine
+        self.may_write()
+        subscription = Subscription(machine.next_id(), self, wire)
+        machine.subscriptions[subscription.id] = subscription
+        return subscription, subscription.request(machine)
+
+    def unsubscribe(self, subscription: Subscription) -> Request | None:
+        """End the subscription; the broker delivers to others what was not acknowledged."""
+        if subscription.ended:
+            return None
+        subscription.end(None)
+        machine = self.machine
+        machine.subscriptions.pop(subscription.id, None)
+        if machine.state is not State.CONNECTED:
+            return None  # it will not be restored: that is all
+        receipt = machine.next_receipt()
+        frame = encode("UNSUBSCRIBE", [("id", subscription.id), ("receipt", receipt.decode())])
+        return machine.request(Kind.UNSUBSCRIBE, receipt, frame, subscription.id)
+
+    def take(self, subscription: Subscription) -> Delivery:
+        """Hand over the next message, which must be there (`Subscription.ready`)."""
+        delivery = subscription.buffer.popleft()
+        if self.transacted:
+            transaction = self.current()
+            self.machine.write(_settling("ACK", delivery, transaction.name))
+            transaction.subscriptions[subscription] = None
+            delivery.settled = True
+        elif self.ack == ACK_AUTO:
+            self.machine.write(_settling("ACK", delivery))
+            delivery.settled = True
+        return delivery
+
+    def settle(self, delivery: Delivery, command: str, wait: bool) -> Request | None:
+        """ACK or NACK a delivery; a second time does nothing. A request, if any, ends when the broker has confirmed.
+
+        Raises DeliveryLostError when the delivery is not the broker's business any more.
+        """
+        if self.transacted:
+            raise CommandError("the session is transacted: commit() acknowledges what was received")
+        if self.ack == ACK_AUTO:
+            if command == "NACK":
+                raise CommandError("ack='auto' acknowledged the message when it was handed over: use client-individual")
+            return None
+        machine, subscription = self.machine, delivery.subscription
+        if delivery.settled or delivery.number <= subscription.acknowledged:
+            return None
+        if subscription.ended or delivery.epoch != machine.epoch or machine.state is not State.CONNECTED:
+            raise DeliveryLostError(
+                "the message came by a connection or consumer that is gone: the broker delivers it again"
+            )
+        delivery.settled = True
+        if self.ack == ACK_CLIENT:
+            subscription.acknowledged = delivery.number
+        if not wait:
+            machine.write(_settling(command, delivery))
+            return None
+        receipt = machine.next_receipt()
+        frame = _settling(command, delivery, receipt=receipt.decode())
+        return machine.request(Kind.ACK, receipt, frame, subscription.id)
+
+
+class ProducerCore:
+    """Builds SEND frames for one destination and keeps count of what is unconfirmed."""
+
+    __slots__ = ("_heads", "destination", "owner", "session")
+
+    def __init__(self, session: SessionCore, destination: str) -> None:
+        if not destination:
+            raise CommandError("a producer needs a destination: write /queue/NAME or /topic/NAME")
+        self.session = session
+        self.destination = destination
+        self.owner = SendOwner()
+        head = f"SEND\ndestination:{escape(destination, VERSION)}\n"
+        self._heads = {True: f"{head}persistent:true\n".encode(), False: f"{head}persistent:false\n".encode()}
+
+    def send(
+        self, body: bytes | str, headers: Mapping[str, object] | None, persistent: bool, priority: int, expires_ms: int,
+        content_type: str, duplicate_id: str, wait: bool,
+    ) -> Request | None:  # fmt: skip
+        """Send; `SessionCore.may_send` must have been true. None in a transaction, whose commit tells how it ended.
+
+        `wait` = the caller waits for this request; else `owner` counts it and keeps its failure for `flush`.
+        """
+        session = self.session
+        machine = session.machine
+        parts = [self._heads[persistent], b"_AMQ_DUPL_ID:", escape(duplicate_id, VERSION).encode()]
+        if isinstance(body, str):
+            body = body.encode()
+            if b"\0" in body:
+                parts.append(b"\ncontent-length:%d" % len(body))
+        else:
+            parts.append(b"\ncontent-length:%d" % len(body))
+        if headers or content_type or expires_ms or priority != DEFAULT_PRIORITY:
+            parts.append(_rare_headers(headers, priority, expires_ms, content_type))
+        if session.transacted:
+            transaction = session.current()
+            parts += (b"\ntransaction:", transaction.name.encode(), b"\n\n", body, b"\0")
+            machine.write(b"".join(parts))
+            return None
+        receipt = machine.next_receipt()
+        parts += (b"\nreceipt:", receipt, b"\n\n", body, b"\0")
+        return machine.request(Kind.SEND, receipt, b"".join(parts), duplicate_id, None if wait else self.owner)
+
+
+def commit_timed_out(timeout_s: float) -> AmqError:
+    return CommitOutcomeUnknownError(f"the broker did not say within {timeout_s:.3g} s what became of the commit")
+
+
+def _settling(command: str, delivery: Delivery, transaction: str = "", receipt: str = "") -> bytes:
+    headers = delivery.frame.headers
+    lines = f"{command}\nid:{escape(headers.get('ack', ''), VERSION)}\n"
+    if transaction:
+        lines += f"transaction:{transaction}\n"
+    if receipt:
+        lines += f"receipt:{receipt}\n"
+    return f"{lines}\n\0".encode()
+
+
+def _rare_headers(headers: Mapping[str, object] | None, priority: int, expires_ms: int, content_type: str) -> bytes:
+    if not 0 <= priority <= 9:
+        raise CommandError(f"priority={priority}: write a number from 0 to 9")
+    lines = []
+    if priority != DEFAULT_PRIORITY:
+        lines.append(f"\npriority:{priority}")
+    if expires_ms:
+        lines.append(f"\nexpires:{expires_ms}")
+    if content_type:
+        lines.append(f"\ncontent-type:{escape(content_type, VERSION)}")
+    for name, value in (headers or {}).items():
+        if name in RESERVED_HEADERS or not name:
+            raise CommandError(f"header {name!r} is set by an argument of send or by the client: leave it out")
+        lines.append(f"\n{escape(name, VERSION)}:{escape(str(value), VERSION)}")
+    return "".join(lines).encode()

@@ -1,0 +1,348 @@
+"""The threads' driver: one background thread per connection moves bytes between one `Machine` and its sockets.
+
+Everything of the machine happens under `lock`. Callers write to the socket themselves when they are about to wait (no
+hop to the other thread), and leave it to the thread when they send in bulk (many frames in one write). Invariants: only
+the thread reads, opens and closes sockets and calls listeners; it ends when the machine is closed; whatever goes wrong
+in it closes the machine, so that nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from amq.client.errors import ConnectError, ConnectionLostError
+from amq.client.link import Link
+from amq.client.machine import Machine, Open
+from amq.client.requests import ConnectionEvent, Gate, open_gate
+from amq.client.states import State
+from amq.clock import Clock
+from amq.errors import AmqError, CommandError
+
+RECEIVE_BYTES = 256 * 1024
+CONGESTED_BYTES = 1024 * 1024  # unsent bytes above which senders wait for the kernel
+FRAMES_PER_WRITE = 256  # so many frames gathered by a sender are written by it at once
+
+log = logging.getLogger("amq.client")
+Listener = Callable[[ConnectionEvent], object]
+
+
+class _Socket:
+    """A socket of one link: the addresses still to be tried, and bytes that the kernel did not take yet."""
+
+    __slots__ = ("addresses", "broken", "connecting", "rest", "sock", "writable_wanted")
+
+    def __init__(self, addresses: list[Any]) -> None:
+        self.addresses = addresses
+        self.sock: socket.socket | None = None
+        self.connecting = True
+        self.writable_wanted = False
+        self.broken = False  # a write failed; the read side will tell why
+        self.rest = memoryview(b"")
+
+
+class Driver:
+    """Runs `machine` until it is closed. `listeners` are called in the background thread, one after the other."""
+
+    def __init__(self, machine: Machine, clock: Clock) -> None:
+        self.machine = machine
+        self.clock = clock
+        self.lock = threading.Lock()
+        self.listeners: list[Listener] = []
+        self.abandoned = False
+        self.pid = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+        self._sockets: dict[Link, _Socket] = {}
+        self._kicked = False
+        self._thread = threading.Thread(target=self._run, name=f"amq-client {machine.url}", daemon=True)
+
+    # ---- for the callers' threads, with the lock held unless said otherwise
+
+    def start(self) -> None:
+        with self.lock:
+            self.machine.start(self.clock.monotonic())
+        self._thread.start()
+
+    def kick(self) -> None:
+        """Let the thread write what waits."""
+        if not self._kicked:
+            self._kicked = True
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the thread. Needs no lock."""
+        try:
+            self._wake_out.send(b"\0")
+        except BlockingIOError:
+            pass  # it has been woken a thousand times already
+        except OSError as error:
+            if error.errno != errno.EBADF:  # closed: the thread has ended
+                raise
+
+    def after_send(self) -> None:
+        """A frame was queued by a caller that does not wait."""
+        link = self.machine.link
+        if link is not None and len(link.out) >= FRAMES_PER_WRITE:
+            self.flush()
+        else:
+            self.kick()
+
+    def flush(self) -> None:
+        """Write what waits on the current link, as far as the kernel takes it now."""
+        link = self.machine.link
+        entry = self._sockets.get(link) if link is not None else None
+        if link is None or entry is None or entry.connecting or link.dropped:
+            self.kick()  # there may be actions
+            return
+        self._write(link, entry)
+        if entry.writable_wanted or self.machine.actions:
+            self.kick()
+
+    def wait(self, gate: Gate, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until `ready()`, which may raise; False when the time is over. The lock is free meanwhile."""
+        if ready():
+            return True
+        if threading.current_thread() is self._thread:
+            raise CommandError("a listener must not wait for its own connection: start a thread, or open another one")
+        deadline = self.clock.monotonic() + timeout_s
+        self.flush()
+        while True:
+            token = threading.Lock()
+            token.acquire()
+            gate.append(token.release)
+            left_s = max(0.0, deadline - self.clock.monotonic())
+            self.lock.release()
+            try:
+                woken = token.acquire(timeout=left_s if left_s < threading.TIMEOUT_MAX else -1)
+            finally:
+                self.lock.acquire()
+                if token.release in gate:
+                    gate.remove(token.release)
+            if ready():
+                return True
+            if not woken or self.clock.monotonic() >= deadline:
+                return False
+
+    def join(self) -> None:
+        """Wait for the end of the thread, without the lock; at once where a listener asks."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def close_after_fork(self) -> None:
+        """In a child process: let go of the descriptors shared with the parent, without a word to the broker."""
+        self._close_all()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:
+            log.exception("the I/O thread of %s failed", self.machine.url)
+            with self.lock:
+                machine = self.machine
+                machine.error = machine.error or ConnectionLostError(f"the client failed: {error!r}")
+                while machine.state is not State.CLOSED:
+                    machine.close(self.clock.monotonic())
+            raise
+        finally:
+            with self.lock:
+                self._close_all()
+
+    def _close_all(self) -> None:
+        for entry in self._sockets.values():
+            if entry.sock is not None:
+                entry.sock.close()
+        self._sockets.clear()
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _turn(self) -> bool:
+        """One round: what is due, what is asked, what arrived. False when there is nothing more to do."""
+        machine = self.machine
+        with self.lock:
+            self._kicked = False
+            if self.abandoned and machine.state is not State.CLOSED:
+                machine.close(self.clock.monotonic())
+            machine.tick(self.clock.monotonic())
+            actions, machine.actions = machine.actions, []
+        for action in actions:
+            if isinstance(action, Open):
+                self._open(action.link)
+            else:
+                self._close(action.link)
+        with self.lock:
+            self._write_all()
+            events, machine.events = machine.events, []
+            logs, machine.logs = machine.logs, []
+            idle = not machine.actions
+            finished = idle and machine.state is State.CLOSED
+            deadline = machine.deadline()
+        self._tell(events, logs)
+        if finished:
+            return False
+        timeout_s = None if deadline is None else max(0.0, deadline - self.clock.monotonic())
+        for key, mask in self._selector.select(timeout_s if idle else 0.0):
+            if key.data is None:
+                self._wake_in.recv(4096)
+            else:
+                self._on_ready(key.data, mask)
+        return True
+
+    def _tell(self, events: list[ConnectionEvent], logs: list[tuple[int, str]]) -> None:
+        for level, text in logs:
+            log.log(level, "%s", text)
+        for event in events:
+            log.info("%s", event)
+            for listener in list(self.listeners):
+                try:
+                    listener(event)
+                except Exception:
+                    log.exception("a listener failed on %s", event)
+
+    # ---- sockets
+
+    def _open(self, link: Link) -> None:
+        host, port = link.uri.address
+        try:
+            entry = _Socket(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            self._failed(link, ConnectError(f"{link.uri}: the host name is not known: {error}"))
+            return
+        self._sockets[link] = entry
+        self._connect(link, entry, OSError("no address"))
+
+    def _connect(self, link: Link, entry: _Socket, last: OSError) -> None:
+        """Begin to connect to the next address of the host."""
+        while entry.addresses:
+            family, kind, number, _, address = entry.addresses.pop(0)
+            try:
+                sock = socket.socket(family, kind, number)
+            except OSError as error:
+                last = error
+                continue
+            try:
+                sock.setblocking(False)
+                options = link.uri.options
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.tcp_no_delay)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.keep_alive)
+                code = sock.connect_ex(address)
+            except OSError as error:
+                sock.close()
+                last = error
+                continue
+            if code in (0, errno.EINPROGRESS):
+                entry.sock = sock
+                self._selector.register(sock, selectors.EVENT_WRITE, link)
+                return
+            sock.close()
+            last = OSError(code, os.strerror(code))
+        self._failed(link, ConnectError(f"{link.uri}: {last.strerror or last}"))
+
+    def _failed(self, link: Link, error: AmqError) -> None:
+        with self.lock:
+            self._release(link)
+            self.machine.failed(link, error, self.clock.monotonic())
+
+    def _close(self, link: Link) -> None:
+        """Say what is left to say, if the kernel takes it now, and close."""
+        with self.lock:
+            entry = self._sockets.get(link)
+            if entry is not None and not entry.connecting:
+                self._write(link, entry)
+            self._release(link)
+
+    def _release(self, link: Link) -> None:
+        entry = self._sockets.pop(link, None)
+        if entry is not None and entry.sock is not None:
+            self._selector.unregister(entry.sock)
+            entry.sock.close()
+
+    def _on_ready(self, link: Link, mask: int) -> None:
+        entry = self._sockets.get(link)
+        if entry is None or entry.sock is None:
+            return
+        if entry.connecting:
+            code = entry.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self._selector.unregister(entry.sock)
+                entry.sock.close()
+                entry.sock = None
+                self._connect(link, entry, OSError(code, os.strerror(code)))
+                return
+            with self.lock:
+                entry.connecting = False
+                self._selector.modify(entry.sock, selectors.EVENT_READ, link)
+                self.machine.opened(link, self.clock.monotonic())
+            return
+        if mask & selectors.EVENT_READ:
+            self._read(link, entry.sock)
+
+    def _read(self, link: Link, sock: socket.socket) -> None:
+        try:
+            data = sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._failed(link, ConnectionLostError(f"{link.uri}: {error.strerror or error}"))
+            return
+        if not data:
+            self._failed(link, ConnectionLostError(f"{link.uri} closed the connection"))
+            return
+        with self.lock:
+            self.machine.received(link, data, self.clock.monotonic())
+
+    def _write_all(self) -> None:
+        """Write what waits on every link, and watch those that the kernel has no room for."""
+        for link, entry in self._sockets.items():
+            if entry.connecting or entry.sock is None:
+                continue
+            self._write(link, entry)
+            key = self._selector.get_key(entry.sock)
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if entry.writable_wanted else 0)
+            if key.events != wanted:
+                self._selector.modify(entry.sock, wanted, link)
+
+    def _write(self, link: Link, entry: _Socket) -> None:
+        data = link.take_output(self.clock.monotonic())
+        if data:
+            entry.rest = memoryview(bytes(entry.rest) + data if entry.rest else data)
+        sock = entry.sock
+        if sock is None or entry.broken:
+            entry.rest = memoryview(b"")
+            return
+        try:
+            while entry.rest:
+                entry.rest = entry.rest[sock.send(entry.rest) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # The peer is gone: reading tells so, after what it still had to say (an ERROR frame).
+            entry.broken = True
+            entry.rest = memoryview(b"")
+        entry.writable_wanted = bool(entry.rest)
+        congested = len(entry.rest) > CONGESTED_BYTES
+        if link.congested and not congested:
+            link.congested = False
+            open_gate(self.machine.room_gate)
+        link.congested = congested
+
+
+def seconds(timeout: float | None, default_ms: int) -> float:
+    """A call's `timeout` in seconds; None = the URL's, which is in milliseconds with -1 for ever."""
+    if timeout is not None:
+        return timeout
+    return default_ms / 1000 if default_ms >= 0 else math.inf

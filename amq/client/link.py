@@ -1,0 +1,137 @@
+"""One TCP connection to one broker as the state machine sees it: bytes out, frames in, heart-beats. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from amq.client.uri import BrokerUri
+from amq.errors import ProtocolError
+from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, encode
+
+VERSION = "1.2"
+SILENT_INTERVALS_MAX = 2  # a broker that misses so many of its heart-beats counts as lost
+_RECEIPT = b"RECEIPT\nreceipt-id:"
+_RECEIPT_END = b"\n\n\0"
+
+
+class Link:
+    """What is known about one connection.
+
+    out         bytes to be written, taken with `take_output`
+    deadline    monotonic seconds when the step under way (TCP connection, handshake) has taken too long, or None
+    accepted    CONNECTED has arrived
+    dropped     the machine has done with it: whatever the driver still hears of it is ignored
+    congested   set by the driver while the kernel takes no more bytes: senders wait
+    """
+
+    __slots__ = (
+        "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_send_every_s",
+        "accepted", "congested", "deadline", "dropped", "out", "server", "uri",
+    )  # fmt: skip
+
+    def __init__(self, uri: BrokerUri, deadline: float) -> None:
+        self.uri = uri
+        self.out: list[bytes] = []
+        self.deadline: float | None = deadline
+        self.accepted = False
+        self.dropped = False
+        self.congested = False
+        self.server = ""
+        self._reader = FrameReader(DELIVERY_LIMITS, VERSION)
+        self._send_every_s = 0.0
+        self._receive_limit_s = 0.0
+        self._last_sent_at = 0.0
+        self._last_received_at = 0.0
+
+    def accept(self, connected: Frame, now: float) -> None:
+        """Take over what CONNECTED says. ProtocolError when the broker speaks no version of ours."""
+        version = connected.headers.get("version", "1.0")
+        if version != VERSION:
+            raise ProtocolError(f"{self.uri} answers in STOMP {version}, this client needs {VERSION}")
+        offered = self.uri.options.heart_beat_ms
+        sends_ms, wants_ms = _heart_beat(connected.headers.get("heart-beat", "0,0"))
+        if offered and wants_ms:
+            self._send_every_s = max(offered, wants_ms) / 2000  # twice as often as promised: a late thread is no death
+        if offered and sends_ms:
+            self._receive_limit_s = max(offered, sends_ms) / 1000 * SILENT_INTERVALS_MAX
+        self._last_sent_at = self._last_received_at = now
+        self.server = connected.headers.get("server", "")
+        self.accepted = True
+        self.deadline = None
+
+    def receive(self, data: bytes, now: float) -> Iterator[Frame | bytes]:
+        """Frames completed by `data`; a plain RECEIPT as the bytes of its id. Raises ProtocolError after the last."""
+        self._last_received_at = now
+        reader = self._reader
+        reader.push(data)
+        while True:
+            if reader.unfinished is None:
+                buffer, offset = reader.buffer, reader.offset
+                while buffer.startswith(_RECEIPT, offset):  # the bulk of what a producer gets: not worth a Frame
+                    start = offset + len(_RECEIPT)
+                    end = buffer.find(b"\n", start)
+                    if end < 0 or buffer[end : end + 3] != _RECEIPT_END:
+                        break
+                    offset = end + 3
+                    if buffer.startswith(b"\n", offset):
+                        offset += 1
+                    reader.offset = offset
+                    yield buffer[start:end]
+            frame = reader.next_frame()
+            if frame is None:
+                break
+            yield frame
+        if reader.error is not None:
+            raise reader.error
+
+    def take_output(self, now: float) -> bytes:
+        """Everything that waits to be written, in one piece."""
+        if not self.out:
+            return b""
+        data = b"".join(self.out)
+        self.out.clear()
+        self._last_sent_at = now
+        return data
+
+    def beat(self, now: float) -> None:
+        """Write a heart-beat if one is due. ProtocolError when the broker was silent for too long."""
+        if self._receive_limit_s and now - self._last_received_at >= self._receive_limit_s:
+            silent_s = now - self._last_received_at
+            raise ProtocolError(f"{self.uri} was silent for {silent_s:.1f} s", code="HEART_BEAT_MISSED")
+        if self._send_every_s and now - self._last_sent_at >= self._send_every_s and not self.out:
+            self.out.append(b"\n")
+            self._last_sent_at = now
+
+    def next_deadline(self) -> float | None:
+        """When the machine must be woken for this link: monotonic seconds, None = never."""
+        if not self.accepted:
+            return self.deadline
+        times = []
+        if self._send_every_s:
+            times.append(self._last_sent_at + self._send_every_s)
+        if self._receive_limit_s:
+            times.append(self._last_received_at + self._receive_limit_s)
+        return min(times, default=None)
+
+
+def connect_frame(uri: BrokerUri, login: str, passcode: str, client_id: str) -> bytes:
+    """CONNECT. What the URI says of login and passcode comes before what the application says.
+
+    ValueError when one of them holds a line break, which CONNECT cannot carry.
+    """
+    options = uri.options
+    headers = [("accept-version", VERSION), ("host", options.virtual_host or uri.host)]
+    headers.append(("heart-beat", f"{options.heart_beat_ms},{options.heart_beat_ms}"))
+    login, passcode = (uri.login, uri.passcode) if uri.login else (login, passcode)
+    if login:
+        headers += [("login", login), ("passcode", passcode)]
+    if client_id:
+        headers.append(("client-id", client_id))
+    return encode("CONNECT", headers)
+
+
+def _heart_beat(text: str) -> tuple[int, int]:
+    sends, _, wants = text.partition(",")
+    if not (sends.strip().isdecimal() and wants.strip().isdecimal() and len(text) < 32 and text.isascii()):
+        raise ProtocolError(f"heart-beat {text[:40]!r} of CONNECTED is not two numbers")
+    return int(sends), int(wants)

@@ -1,0 +1,574 @@
+"""The failover client as a pure state machine: no socket, no clock, no thread, no randomness of its own.
+
+A driver tells it what happened (`start`, `opened`, `received`, `failed`, `tick`, `close`), then carries out `actions`,
+writes each link's output, tells listeners `events`, and calls `tick` no later than `deadline()`. Sessions ask it for
+`request`s. Invariants: the state changes by the table of `states` only; each request ends exactly once, by its receipt,
+by a typed error, or when the machine closes; unanswered sends are replayed in their order and with their ids.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from dataclasses import dataclass
+
+from amq.client.core import Subscription, Transaction
+from amq.client.errors import (
+    BrokerError,
+    CommitOutcomeUnknownError,
+    ConnectError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeliveryLostError,
+    IllegalEventError,
+    UriError,
+    broker_error,
+)
+from amq.client.link import Link, connect_frame
+from amq.client.reconnect import Reconnector
+from amq.client.requests import (
+    AFTER_LOSS,
+    AfterLoss,
+    ConnectionEvent,
+    EventKind,
+    Gate,
+    Kind,
+    Request,
+    SendOwner,
+    open_gate,
+)
+from amq.client.states import Event, Lifecycle, State
+from amq.client.uri import BrokerUri, BrokerUrl
+from amq.errors import AccessError, AmqError, ProtocolError, TransactionRolledBackError
+from amq.protocols.stomp.frame import Frame, encode
+
+SEND_WINDOW_MESSAGES = 1000
+SEND_WINDOW_BYTES = 16 * 1024 * 1024
+DISCONNECT_S_MAX = 2.0
+PRIORITY_PROBE_EVERY_S = 2.0
+REFUSALS_MAX = 3  # a login refused so often since the last success is refused for good
+
+
+@dataclass(frozen=True)
+class Open:
+    """Begin a TCP connection to `link.uri`; report `opened` or `failed`."""
+
+    link: Link
+
+
+@dataclass(frozen=True)
+class Close:
+    """Write what `link` still has to say, as far as that is possible at once, then close its socket."""
+
+    link: Link
+
+
+class Machine:
+    """One client connection.
+
+    flowing      requests go straight to the link: it is up and everything is restored
+    epoch        counts accepted links; deliveries and transactions are valid on the one they name
+    error        why the machine closed, if not by the application's wish
+    """
+
+    def __init__(
+        self, url: BrokerUrl, rng: random.Random, *, login: str = "", passcode: str = "", client_id: str = "",
+        send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
+    ) -> None:  # fmt: skip
+        assert send_window_messages > 0
+        assert send_window_bytes > 0
+        self.url = url
+        self.id_prefix = f"{rng.getrandbits(96):024x}-"
+        self.link: Link | None = None
+        self.epoch = 0
+        self.flowing = False
+        self.error: AmqError | None = None
+        self.actions: list[Open | Close] = []
+        self.events: list[ConnectionEvent] = []
+        self.logs: list[tuple[int, str]] = []
+        self.up_gate: Gate = []  # opened when `flowing` becomes true, and at the end
+        self.room_gate: Gate = []  # opened when there is room to send again, and at the end
+        self.subscriptions: dict[str, Subscription] = {}
+        self.transactions: set[Transaction] = set()
+        self._life = Lifecycle()
+        self._route = Reconnector(url, rng)
+        self._probe: Link | None = None
+        self._next_at: float | None = None  # WAITING: next round; CLOSING: patience; CONNECTED: next priority probe
+        self._requests: dict[bytes, Request] = {}  # unanswered, oldest first
+        self._unsent: deque[Request] = deque()  # to be written on this link when their turn comes
+        self._barrier: Request | None = None  # nothing further is written before this one is answered
+        self._careful = False  # one request at a time, to find out which one the broker refuses
+        self._interrupted: tuple[BrokerUri, float] | None = None  # (old broker, since)
+        self._refusals = 0
+        self._counter = 0
+        self._window_messages = send_window_messages
+        self._window_bytes = send_window_bytes
+        self._unconfirmed = 0
+        self._unconfirmed_bytes = 0
+        try:
+            self._connect_frames = {u: connect_frame(u, login, passcode, client_id) for u in url.uris}
+        except ValueError as error:
+            raise UriError(f"login, passcode or client id: {error}") from None
+
+    # ---- what the faces may ask
+
+    @property
+    def state(self) -> State:
+        return self._life.state
+
+    @property
+    def unconfirmed(self) -> int:
+        """Sends that wait for their receipt."""
+        return self._unconfirmed
+
+    def has_room(self) -> bool:
+        """True when one more message may be sent. Raises when there is no connection any more."""
+        self.check_open()
+        return (
+            self._unconfirmed < self._window_messages
+            and self._unconfirmed_bytes < self._window_bytes
+            and (self.link is None or not self.link.congested)
+        )
+
+    def is_flowing(self) -> bool:
+        """True when connected and restored. Raises when there is no connection any more."""
+        self.check_open()
+        return self.flowing
+
+    def check_open(self) -> None:
+        """Raises the typed error with which the connection ended."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        if self.state in (State.CLOSED, State.CLOSING):
+            raise ConnectionClosedError("the connection was closed")
+
+    def next_id(self) -> str:
+        """An id that no other client connection gives, ever."""
+        self._counter += 1
+        return f"{self.id_prefix}{self._counter}"
+
+    def next_receipt(self) -> bytes:
+        self._counter += 1
+        return b"%d" % self._counter
+
+    # ---- requests
+
+    def request(
+        self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None
+    ) -> Request:
+        """Send `frame`, which asks for `receipt`, now or as soon as there is a broker again."""
+        self.check_open()
+        request = Request(kind, receipt, frame, subject, owner)
+        self._requests[receipt] = request
+        if kind is Kind.SEND:
+            self._unconfirmed += 1
+            self._unconfirmed_bytes += len(frame)
+            if owner is not None:
+                owner.unconfirmed += 1
+        if self.flowing:
+            assert self.link is not None
+            self.link.out.append(frame)
+        elif self.state is State.CONNECTED:
+            self._unsent.append(request)
+        return request
+
+    def write(self, frame: bytes) -> None:
+        """Write a frame without receipt on the link that is up."""
+        assert self.state is State.CONNECTED
+        assert self.link is not None
+        self.link.out.append(frame)
+
+    def withdraw(self, request: Request, error: AmqError, now: float) -> None:
+        """The caller waits no longer: `request` ends with `error` and is not replayed. Its late receipt is ignored."""
+        if self._requests.pop(request.receipt, None) is not None:
+            self._end(request, error)
+            self._pump(now)
+
+    def _end(self, request: Request, error: AmqError | None = None) -> None:
+        assert not request.done
+        request.done = True
+        request.error = error
+        if request.kind is Kind.SEND:
+            self._unconfirmed -= 1
+            self._unconfirmed_bytes -= len(request.frame)
+            owner = request.owner
+            if owner is not None:
+                owner.unconfirmed -= 1
+                if error is not None:
+                    owner.failures.append((request.subject, error))
+                if not owner.unconfirmed:
+                    open_gate(owner.gate)
+            if self.room_gate and self._unconfirmed <= self._window_messages // 2:  # wake few times, for many sends
+                open_gate(self.room_gate)
+        elif request.kind is Kind.SUBSCRIBE and error is not None:
+            subscription = self.subscriptions.pop(request.subject, None)
+            if subscription is not None:
+                subscription.end(error)
+        if request is self._barrier:
+            self._barrier = None
+        if request.gate:
+            open_gate(request.gate)
+
+    # ---- what the driver reports
+
+    def start(self, now: float) -> None:
+        """Begin to connect."""
+        self._life.on(Event.START)
+        self._route.start_round()
+        self._dial(now)
+
+    def opened(self, link: Link, now: float) -> None:
+        """The TCP connection of `link` is established."""
+        if link.dropped:
+            return
+        if link is not self._probe:
+            self._expect(link)
+            self._life.on(Event.OPENED)
+        link.deadline = now + link.uri.options.connect_timeout_ms / 1000
+        link.out.append(self._connect_frames[link.uri])
+
+    def failed(self, link: Link, error: AmqError, now: float) -> None:
+        """`link` could not be opened, or its socket was closed or broke."""
+        if link.dropped:
+            return
+        if link is self._probe:
+            self._drop_probe(now)
+            return
+        self._expect(link)
+        self._broken(error, now)
+
+    def received(self, link: Link, data: bytes, now: float) -> None:
+        """Bytes arrived on `link`."""
+        if link.dropped:
+            return
+        if link is not self._probe:
+            self._expect(link)
+        try:
+            for frame in link.receive(data, now):
+                if isinstance(frame, bytes):
+                    self._on_receipt(frame, now)
+                else:
+                    self._on_frame(link, frame, now)
+                if link is not self.link and link is not self._probe:  # dropped by what the frame said
+                    return
+        except ProtocolError as error:
+            self.failed(link, error, now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        for link in (self._probe, self.link):
+            if link is None or link.dropped:
+                continue
+            if link.accepted:
+                try:
+                    link.beat(now)
+                except ProtocolError as error:
+                    self.failed(link, error, now)
+            elif link.deadline is not None and now >= link.deadline:
+                limit_ms = link.uri.options.connect_timeout_ms
+                self.failed(link, ConnectError(f"{link.uri} did not answer within {limit_ms} ms"), now)
+        if self._next_at is None or now < self._next_at:
+            return
+        if self.state is State.WAITING:
+            self._retry(now)
+        elif self.state is State.CLOSING:
+            self._life.on(Event.DONE)
+            self._finish(None, now)
+        elif self.state is State.CONNECTED:
+            self._start_probe(now)
+
+    def deadline(self) -> float | None:
+        """Monotonic seconds at which `tick` must be called; None = never."""
+        times = [self._next_at]
+        times += [link.next_deadline() for link in (self.link, self._probe) if link is not None]
+        return min((time for time in times if time is not None), default=None)
+
+    def close(self, now: float) -> None:
+        """The application wants no more: unanswered requests end with `ConnectionClosedError`. Again = abruptly."""
+        self._life.on(Event.CLOSE)
+        self.flowing = False
+        if self.state is State.CLOSED:
+            self._finish(None, now)
+            return
+        self._end_all(ConnectionClosedError("the connection was closed before the broker answered"))
+        receipt = self.next_receipt()
+        frame = encode("DISCONNECT", [("receipt", receipt.decode())])
+        self._requests[receipt] = Request(Kind.DISCONNECT, receipt, frame, "")
+        assert self.link is not None
+        self.link.out.append(frame)
+        self._next_at = now + DISCONNECT_S_MAX
+
+    # ---- connecting
+
+    def _expect(self, link: Link) -> None:
+        if link is not self.link:
+            raise IllegalEventError(f"{link.uri}: this machine did not open that link")
+
+    def _dial(self, now: float) -> None:
+        uri = self._route.next()
+        assert uri is not None, "a round begins with at least one broker"
+        self._next_at = None
+        self.link = Link(uri, now + uri.options.connect_timeout_ms / 1000)
+        self.actions.append(Open(self.link))
+
+    def _retry(self, now: float) -> None:
+        self._life.on(Event.RETRY)
+        self._dial(now)
+
+    def _drop(self, link: Link) -> None:
+        link.dropped = True
+        self.actions.append(Close(link))
+
+    def _broken(self, error: AmqError, now: float, *, broker_lives: bool = False) -> None:
+        """The link is of no use any more: drop it, then wait for the next attempt, or give up."""
+        link = self.link
+        assert link is not None
+        self._drop(link)
+        self.link = None
+        if self.state is State.CLOSING:
+            self._life.on(Event.FAILED)
+            self._finish(None, now)
+            return
+        if self.state is State.CONNECTED:
+            wait_s = self._route.lost(now)
+            self._interrupt(link.uri, error, now)
+            self._route.start_round(link.uri, same_first=broker_lives)
+        else:
+            self.logs.append((logging.DEBUG, str(error)))
+            wait_s = self._after_failed_attempt(link.uri, error)
+        if wait_s is None:
+            final = self._final(error)
+            self._life.on(Event.GIVE_UP)
+            self._finish(final, now)
+            return
+        self._life.on(Event.FAILED)
+        self._next_at = now + wait_s
+        if not wait_s:
+            self._retry(now)
+
+    def _after_failed_attempt(self, uri: BrokerUri, error: AmqError) -> float | None:
+        """Seconds to wait; 0 = the next broker of this round follows at once; None = give up."""
+        if _is_refusal(error):
+            self._refusals += 1
+            if not self.epoch or self._refusals >= REFUSALS_MAX:
+                return None
+        if self._route.has_next:
+            return 0.0
+        wait_s = self._route.round_failed()
+        if self._route.must_warn:
+            text = f"{self.url}: {self._route.rounds_failed} rounds of attempts failed, the last with: {error}"
+            self.logs.append((logging.WARNING, text))
+        self._route.start_round(uri)
+        return wait_s
+
+    def _final(self, error: AmqError) -> AmqError:
+        if _is_refusal(error) and self.state is not State.CONNECTED:
+            return error
+        if self.epoch and self.url.options.max_reconnect_attempts == 0:
+            final: AmqError = ConnectionLostError(f"the connection broke: {error}")
+        else:
+            final = ConnectError(f"{self.url}: no broker answers; the last said: {error}")
+        final.__cause__ = error
+        return final
+
+    def _interrupt(self, uri: BrokerUri, error: AmqError, now: float) -> None:
+        """The link is gone: what was delivered on it is invalid, what was asked on it is decided or waits."""
+        self.flowing = False
+        if self._probe is not None:
+            self._drop(self._probe)
+            self._probe = None
+        if self._interrupted is None:
+            self._interrupted = (uri, now)
+            self.events.append(ConnectionEvent(EventKind.INTERRUPTED, uri, error=error))
+        for transaction in self.transactions:
+            transaction.doomed = transaction.doomed or error
+        for subscription in self.subscriptions.values():
+            subscription.interrupt()
+        self._unsent.clear()
+        self._barrier = None
+        for request in list(self._requests.values()):
+            fate = AFTER_LOSS[request.kind]
+            if fate is AfterLoss.REPLAY:
+                request.replayed = True
+                continue
+            del self._requests[request.receipt]
+            lost = fate is AfterLoss.LOSE
+            self._end(request, DeliveryLostError(f"the connection broke before the receipt: {error}") if lost else None)
+        open_gate(self.room_gate)
+
+    # ---- connected
+
+    def _accept(self, link: Link, connected: Frame, now: float) -> None:
+        link.accept(connected, now)
+        if link is self._probe:
+            if self.transactions or not self.flowing:
+                self._drop_probe(now)  # later: a move would roll these transactions back
+                return
+            self._life.on(Event.SWITCH)
+            assert self.link is not None
+            old, self._probe = self.link, None
+            self._drop(old)
+            self._interrupt(old.uri, ConnectionLostError(f"moving to the preferred broker {link.uri}"), now)
+            self.link = link
+        else:
+            self._life.on(Event.ACCEPTED)
+        self._route.accepted(now)
+        self._refusals = 0
+        self.epoch += 1
+        preferred = self._route.priority
+        self._next_at = now + PRIORITY_PROBE_EVERY_S if preferred and link.uri not in preferred else None
+        self._restore()
+        self._pump(now)
+
+    def _restore(self) -> None:
+        """Queue what the new link must hear: questions about commits first, then subscriptions, then sends."""
+        pending = list(self._requests.values())
+        asked = {request.subject for request in pending if request.kind is Kind.SUBSCRIBE}
+        restored = [s.request(self) for s in self.subscriptions.values() if s.id not in asked]
+        self._unsent.clear()
+        self._unsent.extend(request for request in pending if request.kind is Kind.COMMIT)
+        self._unsent.extend(request for request in pending if request.kind is Kind.SUBSCRIBE)
+        self._unsent.extend(restored)
+        self._unsent.extend(request for request in pending if request.kind is Kind.SEND)
+
+    def _pump(self, now: float) -> None:
+        """Write queued requests as far as the barrier allows; when all are written, the connection is restored."""
+        if self.flowing or self.state is not State.CONNECTED:
+            return
+        assert self.link is not None
+        while self._unsent and self._barrier is None:
+            request = self._unsent.popleft()
+            if request.done:
+                continue
+            self.link.out.append(request.frame)
+            if self._careful or request.kind is Kind.COMMIT:
+                self._barrier = request
+        if self._barrier is not None or self._unsent:
+            return
+        self._careful = False
+        self.flowing = True
+        if self._interrupted is not None:
+            old, since = self._interrupted
+            self._interrupted = None
+            self.events.append(ConnectionEvent(EventKind.FAILOVER, old, self.link.uri, now - since))
+        open_gate(self.up_gate)
+        open_gate(self.room_gate)
+        for subscription in self.subscriptions.values():  # transacted consumers took nothing until now
+            if subscription.buffer:
+                open_gate(subscription.gate)
+
+    def _on_receipt(self, receipt: bytes, now: float) -> None:
+        request = self._requests.pop(receipt, None)
+        if request is None:  # withdrawn
+            return
+        barrier = self._barrier
+        self._end(request)
+        if request.kind is Kind.DISCONNECT:
+            self._life.on(Event.DONE)
+            self._finish(None, now)
+        elif request is barrier:
+            self._pump(now)
+
+    def _on_frame(self, link: Link, frame: Frame, now: float) -> None:
+        command = frame.command
+        if not link.accepted:
+            if command == "CONNECTED":
+                self._accept(link, frame, now)
+            elif command == "ERROR":
+                self.failed(link, _error_of(frame), now)
+            else:
+                raise ProtocolError(f"{link.uri} answered CONNECT with {command}: is it a STOMP broker?")
+        elif command == "MESSAGE":
+            subscription = self.subscriptions.get(frame.headers.get("subscription", ""))
+            if subscription is not None:  # else: on its way while the consumer was closed; the broker requeues it
+                subscription.deliver(frame, self.epoch)
+        elif command == "RECEIPT":
+            self._on_receipt(frame.headers.get("receipt-id", "").encode(), now)
+        elif command == "ERROR":
+            self._on_error(frame, now)
+        else:
+            raise ProtocolError(f"{link.uri} sent {command}, which a broker does not send")
+
+    def _on_error(self, frame: Frame, now: float) -> None:
+        """The broker refuses something: end the request that it names; where it names none, find out which."""
+        error = _error_of(frame)
+        request = self._requests.pop(frame.headers.get("receipt-id", "").encode(), None)
+        if request is None and self._barrier is not None:
+            request = self._requests.pop(self._barrier.receipt)
+        if request is not None:
+            if request.kind is Kind.COMMIT and request.replayed and not isinstance(error, TransactionRolledBackError):
+                unknown = CommitOutcomeUnknownError(f"the broker does not know what became of the commit: {error}")
+                unknown.__cause__ = error
+                error = unknown
+            self._end(request, error)
+            if not error.fatal and not isinstance(error, CommitOutcomeUnknownError):
+                self._pump(now)
+                return  # the broker may keep the connection; if not, we shall hear of it
+        elif self._requests:
+            self._careful = True
+        self._broken(error, now, broker_lives=True)
+
+    # ---- a preferred broker
+
+    def _start_probe(self, now: float) -> None:
+        preferred = self._route.priority
+        uri = preferred[self._counter % len(preferred)]
+        self._counter += 1
+        self._next_at = None
+        self._probe = Link(uri, now + uri.options.connect_timeout_ms / 1000)
+        self.actions.append(Open(self._probe))
+
+    def _drop_probe(self, now: float) -> None:
+        assert self._probe is not None
+        self._drop(self._probe)
+        self._probe = None
+        if self.state is State.CONNECTED:
+            self._next_at = now + PRIORITY_PROBE_EVERY_S
+
+    # ---- the end
+
+    def _finish(self, error: AmqError | None, now: float) -> None:
+        """The state is CLOSED: whoever waits is told."""
+        self._next_at = None
+        for link in (self.link, self._probe):
+            if link is not None and not link.dropped:
+                self._drop(link)
+        self.link = self._probe = None
+        self.flowing = False
+        if self.error is None:
+            self.error = error
+        if error is not None and self._interrupted is not None:
+            old, since = self._interrupted
+            self.events.append(ConnectionEvent(EventKind.DISCONNECT, old, None, now - since, error))
+        self._interrupted = None
+        self._end_all(error or ConnectionClosedError("the connection was closed before the broker answered"))
+
+    def _end_all(self, error: AmqError) -> None:
+        requests = list(self._requests.values())
+        self._requests.clear()
+        self._unsent.clear()
+        for request in requests:
+            self._end(request, None if request.kind is Kind.DISCONNECT else error)
+        for subscription in list(self.subscriptions.values()):
+            subscription.end(error)
+        self.subscriptions.clear()
+        for transaction in self.transactions:
+            transaction.doomed = transaction.doomed or error
+        open_gate(self.up_gate)
+        open_gate(self.room_gate)
+
+
+def _is_refusal(error: AmqError) -> bool:
+    """During the handshake: trying again will not help. An ERROR without code comes from another make of broker."""
+    return isinstance(error, AccessError | ProtocolError) or (
+        isinstance(error, BrokerError) and error.code in (BrokerError.code, "VERSION_UNSUPPORTED")
+    )
+
+
+def _error_of(frame: Frame) -> AmqError:
+    """The typed error of an ERROR frame: what `message` says, and the body's first line where that adds something."""
+    message = frame.headers.get("message", "")
+    detail = frame.body.decode(errors="replace").strip().partition("\n")[0][:500]
+    text = message if detail in message else f"{message}: {detail}" if message else detail
+    return broker_error(frame.headers.get("code", ""), text or "the broker reports an error without saying which")

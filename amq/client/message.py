@@ -1,0 +1,49 @@
+"""A received message as the application sees it; what the synchronous and the asyncio face have in common."""
+
+from __future__ import annotations
+
+from amq.client.core import DUPLICATE_ID_HEADER, Delivery
+from amq.message import DEFAULT_PRIORITY
+
+
+class ReceivedMessage:
+    """What was received. `body` is bytes as sent, `headers` every header as the broker wrote it."""
+
+    __slots__ = ("_delivery", "body", "headers")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self.body = delivery.frame.body
+        self.headers = delivery.frame.headers
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8 text. Raises UnicodeDecodeError where it is none."""
+        return self.body.decode()
+
+    @property
+    def id(self) -> str:
+        """The broker's id of the message; the same on every delivery."""
+        return self.headers.get("message-id", "")
+
+    @property
+    def destination(self) -> str:
+        return self.headers.get("destination", "")
+
+    @property
+    def duplicate_id(self) -> str:
+        """The id that the producer gave for duplicate detection, "" = none."""
+        return self.headers.get(DUPLICATE_ID_HEADER, "")
+
+    @property
+    def redelivered(self) -> bool:
+        """True when it was delivered before, to anybody, and not acknowledged."""
+        return self.headers.get("redelivered") == "true"
+
+    @property
+    def priority(self) -> int:
+        value = self.headers.get("priority", "")
+        return int(value) if value.isdecimal() else DEFAULT_PRIORITY
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.destination} {len(self.body)} B>"

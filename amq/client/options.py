@@ -1,0 +1,132 @@
+"""Every option of a broker URL: one declaration gives name, type, default, meaning and its row in docs/failover-url.md.
+
+The names are those of ActiveMQ's failover transport. `python -m amq.client.options` prints the tables of the reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+
+def _option(name: str, default: Any, activemq: str, meaning: str, least: int = 0) -> Any:
+    """A field that is set by URL option `name`; `activemq` is the default there ("–" = unknown there)."""
+    return dataclasses.field(
+        default=default, metadata={"name": name, "activemq": activemq, "meaning": meaning, "least": least}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TransportOptions:
+    """Options of one broker URI. Durations in milliseconds, as in the URL."""
+
+    connect_timeout_ms: int = _option(
+        "connectTimeout", 3000, "30000 (soTimeout)",
+        "time for the TCP connection, and again for the broker's answer to CONNECT", least=1,
+    )  # fmt: skip
+    heart_beat_ms: int = _option(
+        "heartBeat", 5000, "30000 (maxInactivityDuration)",
+        "heart-beats offered and wanted, both ways; a broker that is silent for twice this time counts as lost; "
+        "0 = none: a broker that vanishes without closing is then noticed by TCP alone",
+    )  # fmt: skip
+    tcp_no_delay: bool = _option("tcpNoDelay", True, "true", "do not hold back small packets")
+    keep_alive: bool = _option("keepAlive", True, "false", "TCP keep-alive probes")
+    virtual_host: str = _option("virtualHost", "", "–", "`host` header of CONNECT; empty = the host of the URI")
+
+
+@dataclasses.dataclass(frozen=True)
+class FailoverOptions:
+    """Options of `failover:(…)`. Durations in milliseconds, as in the URL."""
+
+    initial_reconnect_delay_ms: int = _option(
+        "initialReconnectDelay", 10, "10", "wait before the first attempt after a connection broke"
+    )
+    max_reconnect_delay_ms: int = _option(
+        "maxReconnectDelay", 500, "30000",
+        "longest wait between two rounds of attempts. Short, so that the new master is found in a blink "
+        "also after a long outage: a round costs one refused connection a broker", least=1,
+    )  # fmt: skip
+    use_exponential_back_off: bool = _option(
+        "useExponentialBackOff", True, "true", "lengthen the wait after every round; false = always the initial one"
+    )
+    reconnect_delay_exponent: float = _option(
+        "reconnectDelayExponent", 2.0, "2.0", "factor by which the wait grows, at least 1", least=1
+    )
+    max_reconnect_attempts: int = _option(
+        "maxReconnectAttempts", -1, "-1",
+        "rounds through the list before the connection gives up; -1 = never, 0 = no failover once connected", least=-1,
+    )  # fmt: skip
+    startup_max_reconnect_attempts: int = _option(
+        "startupMaxReconnectAttempts", -1, "-1",
+        "the same for the very first connection; -1 = as maxReconnectAttempts", least=-1,
+    )  # fmt: skip
+    warn_after_reconnect_attempts: int = _option(
+        "warnAfterReconnectAttempts", 10, "10", "log a warning each time so many rounds have failed; 0 = never"
+    )
+    randomize: bool = _option(
+        "randomize", True, "true",
+        "try the brokers in random order, vary each wait between its half and its whole; false = in the order given",
+    )  # fmt: skip
+    timeout_ms: int = _option(
+        "timeout", 120_000, "-1",
+        "longest time that a call waits (send, commit, subscribe, …) unless the call names its own; then it raises. "
+        "Outlasts the lease and grace periods of an NFS server (90 s). -1 = wait for ever", least=-1,
+    )  # fmt: skip
+    priority_backup: bool = _option(
+        "priorityBackup", False, "false",
+        "while connected to another broker keep trying those of priorityURIs and move to the first that answers",
+    )  # fmt: skip
+    priority_uris: str = _option(
+        "priorityURIs", "", "first URI", "comma-separated URIs out of the list; empty = its first URI"
+    )
+
+
+ALIASES = {"initialConnectAttempts": "startupMaxReconnectAttempts"}
+
+REFUSED = {
+    "backup": "slaves do not listen, so no connection to one can be kept ready: leave it out, taking over is as fast",
+    "backupPoolSize": "slaves do not listen, so no connection to one can be kept ready: leave it out",
+    "trackMessages": "unconfirmed sends are always kept and replayed, with duplicate detection: leave it out",
+    "maxCacheSize": "unconfirmed sends are always kept; bound them with amq.connect(…, send_window_bytes=…)",
+    "trackTransactionProducers": "a failover rolls an open transaction back, nothing of it is replayed: leave it out",
+    "updateURIsSupported": "the broker does not change the list: name every broker of the group in the URL",
+    "updateURIsURL": "the list is not read from elsewhere: name every broker of the group in the URL",
+    "rebalanceUpdateURIs": "a group has one master, there is nothing to balance: leave it out",
+    "reconnectSupported": "write maxReconnectAttempts=0 for no failover",
+    "reconnectDelay": "write initialReconnectDelay",
+    "backOffMultiplier": "write reconnectDelayExponent",
+    "nested": "write nested.NAME=VALUE",
+}
+
+Options = type[TransportOptions] | type[FailoverOptions]
+
+
+def declared(options: Options) -> dict[str, dataclasses.Field[Any]]:
+    """URL name → field, in the order of the declaration."""
+    return {field.metadata["name"]: field for field in dataclasses.fields(options)}
+
+
+def text(value: object) -> str:
+    """A default as one writes it in a URL."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def reference(options: Options) -> Iterator[str]:
+    """Lines of the Markdown table for docs/failover-url.md."""
+    yield "| option | default | in ActiveMQ | meaning |"
+    yield "|---|---|---|---|"
+    for name, field in declared(options).items():
+        default = text(field.default) or "empty"
+        yield f"| `{name}` | {default} | {field.metadata['activemq']} | {field.metadata['meaning']} |"
+
+
+def main() -> None:
+    for options in (FailoverOptions, TransportOptions):
+        print("\n".join(reference(options)), end="\n\n")
+    print("| refused | why, and what to write |\n|---|---|")
+    print("\n".join(f"| `{name}` | {why} |" for name, why in REFUSED.items()))
+
+
+if __name__ == "__main__":
+    main()

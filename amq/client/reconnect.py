@@ -1,0 +1,89 @@
+"""Which broker to try next, and when. Pure: randomness is passed in, waits are returned.
+
+An attempt is a round through the whole list: within a round the next broker follows at once (slaves do not listen and
+refuse at once), between rounds one waits. The broker that just failed comes last, preferred ones come first.
+"""
+
+from __future__ import annotations
+
+import random
+
+from amq.client.uri import BrokerUri, BrokerUrl
+
+
+class Reconnector:
+    """Order of brokers and length of waits for one connection."""
+
+    def __init__(self, url: BrokerUrl, rng: random.Random) -> None:
+        self._url = url
+        self._random = rng
+        self._delay_ms = float(url.options.initial_reconnect_delay_ms)
+        self._round: list[BrokerUri] = []
+        self._accepted_at: float | None = None
+        self.rounds_failed = 0
+
+    @property
+    def priority(self) -> list[BrokerUri]:
+        """Brokers that priorityBackup prefers, in the order of the URL."""
+        return [uri for uri in self._url.uris if uri.address in self._url.priority]
+
+    def start_round(self, failed: BrokerUri | None = None, same_first: bool = False) -> None:
+        """Begin a new round: `failed` last, or first where the link and not the broker was at fault."""
+        uris = list(self._url.uris)
+        if self._url.options.randomize:
+            self._random.shuffle(uris)
+        priority = self._url.priority
+        uris.sort(key=lambda uri: uri.address not in priority)
+        if failed is not None and failed in uris:
+            uris.remove(failed)
+            uris.insert(0 if same_first else len(uris), failed)
+        self._round = uris
+
+    def next(self) -> BrokerUri | None:
+        """The next broker of this round; None when all were tried."""
+        return self._round.pop(0) if self._round else None
+
+    @property
+    def has_next(self) -> bool:
+        return bool(self._round)
+
+    def round_failed(self) -> float | None:
+        """All brokers failed. Returns the wait in seconds before the next round, or None: give up."""
+        self.rounds_failed += 1
+        options = self._url.options
+        limit = options.max_reconnect_attempts
+        if self._accepted_at is None and options.startup_max_reconnect_attempts >= 0:
+            limit = options.startup_max_reconnect_attempts
+        return None if 0 <= limit <= self.rounds_failed else self._wait_s()
+
+    @property
+    def must_warn(self) -> bool:
+        every = self._url.options.warn_after_reconnect_attempts
+        return every > 0 and self.rounds_failed > 0 and self.rounds_failed % every == 0
+
+    def accepted(self, now: float) -> None:
+        self._accepted_at = now
+        self.rounds_failed = 0
+
+    def lost(self, now: float) -> float | None:
+        """The connection broke. Returns the wait in seconds before the first round, or None: no failover wanted.
+
+        The waits start anew only if the connection lived longer than the wait that is due, so that a broker that
+        accepts and drops at once is not hammered.
+        """
+        if self._url.options.max_reconnect_attempts == 0:
+            return None
+        assert self._accepted_at is not None, "a connection that was never accepted cannot be lost"
+        if now - self._accepted_at >= self._delay_ms / 1000:
+            self._delay_ms = float(self._url.options.initial_reconnect_delay_ms)
+        return self._wait_s()
+
+    def _wait_s(self) -> float:
+        options = self._url.options
+        wait_ms = min(self._delay_ms, options.max_reconnect_delay_ms)
+        if options.use_exponential_back_off:
+            grown = max(self._delay_ms, 1.0) * options.reconnect_delay_exponent
+            self._delay_ms = min(grown, options.max_reconnect_delay_ms)
+        if options.randomize:
+            wait_ms *= self._random.uniform(0.5, 1.0)
+        return wait_ms / 1000

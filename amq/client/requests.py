@@ -1,0 +1,126 @@
+"""What a client waits for: a frame with a receipt, and everything that can be said about how it ended.
+
+Nothing here waits by itself. A caller puts a function that wakes it into a `Gate`, the state machine opens the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from amq.client.uri import BrokerUri
+from amq.errors import AmqError
+
+Gate = list[Callable[[], object]]
+
+
+def open_gate(gate: Gate) -> None:
+    """Wake everybody who waits there."""
+    if gate:
+        wakes = gate[:]
+        gate.clear()
+        for wake in wakes:
+            wake()
+
+
+class AfterLoss(Enum):
+    """What becomes of an unanswered request when the connection breaks."""
+
+    REPLAY = "sent again on the next connection, with the same ids"
+    SUCCEED = "the broken connection did it"
+    LOSE = "it cannot be done any more: DeliveryLostError"
+
+
+class Kind(Enum):
+    SEND = "SEND"
+    SUBSCRIBE = "SUBSCRIBE"
+    UNSUBSCRIBE = "UNSUBSCRIBE"
+    ACK = "ACK"
+    COMMIT = "COMMIT"
+    ABORT = "ABORT"
+    DISCONNECT = "DISCONNECT"
+
+
+AFTER_LOSS = {
+    Kind.SEND: AfterLoss.REPLAY,
+    Kind.SUBSCRIBE: AfterLoss.REPLAY,
+    Kind.UNSUBSCRIBE: AfterLoss.SUCCEED,
+    Kind.ACK: AfterLoss.LOSE,
+    Kind.COMMIT: AfterLoss.REPLAY,
+    Kind.ABORT: AfterLoss.SUCCEED,
+    Kind.DISCONNECT: AfterLoss.SUCCEED,
+}
+
+
+class Request:
+    """A frame that asks for a receipt.
+
+    receipt   its id, unique in the life of the client connection
+    frame     its bytes, the same each time it is sent
+    subject   what it is about: duplicate id of a SEND, subscription id, transaction name
+    replayed  it was sent on more than one connection
+    done      it has ended; `error` says how, None = confirmed
+    gate      opened when it ends
+    owner     the producer that sent it, told when it ends
+    """
+
+    __slots__ = ("done", "error", "frame", "gate", "kind", "owner", "receipt", "replayed", "subject")
+
+    def __init__(self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None) -> None:
+        self.kind = kind
+        self.receipt = receipt
+        self.frame = frame
+        self.subject = subject
+        self.owner = owner
+        self.replayed = False
+        self.done = False
+        self.error: AmqError | None = None
+        self.gate: Gate = []
+
+    def __repr__(self) -> str:
+        state = "open" if not self.done else self.error or "confirmed"
+        return f"<{self.kind.value} {self.subject} {state}>"
+
+
+class SendOwner:
+    """Book-keeping of one producer: how many sends are unconfirmed, which failed without anybody being told."""
+
+    __slots__ = ("failures", "gate", "unconfirmed")
+
+    def __init__(self) -> None:
+        self.unconfirmed = 0
+        self.failures: list[tuple[str, AmqError]] = []
+        self.gate: Gate = []  # opened when nothing is unconfirmed
+
+
+class EventKind(Enum):
+    """What listeners are told."""
+
+    INTERRUPTED = "interrupted"  # the connection broke, failover begins
+    FAILOVER = "failover"  # connected again, everything restored
+    DISCONNECT = "disconnect"  # the connection is gone for good, without the application's wish
+
+
+class ConnectionEvent:
+    """What happened to the connection.
+
+    old_uri     the broker before; new_uri the broker now (FAILOVER only)
+    duration_s  how long the connection was interrupted (FAILOVER, DISCONNECT), else 0
+    error       why it broke or was given up (None on FAILOVER)
+    """
+
+    __slots__ = ("duration_s", "error", "kind", "new_uri", "old_uri")
+
+    def __init__(
+        self, kind: EventKind, old_uri: BrokerUri | None, new_uri: BrokerUri | None = None, duration_s: float = 0.0,
+        error: AmqError | None = None,
+    ) -> None:  # fmt: skip
+        self.kind = kind
+        self.old_uri = old_uri
+        self.new_uri = new_uri
+        self.duration_s = duration_s
+        self.error = error
+
+    def __repr__(self) -> str:
+        uris = f"{self.old_uri} → {self.new_uri}" if self.new_uri else str(self.old_uri)
+        return f"<{self.kind.name} {uris} {self.duration_s:.3f} s {self.error or ''}>"

@@ -1,0 +1,278 @@
+"""The synchronous face: Session, Producer, Consumer, Message.
+
+Each call takes the connection's lock, asks the core, and waits where it must. `timeout` is in seconds everywhere; None
+means the URL's `timeout` except for `receive`, where it means to wait until there is a message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import getpid as _getpid
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from amq.client.core import PREFETCH_DEFAULT, Delivery, ProducerCore, SessionCore, Subscription, commit_timed_out
+from amq.client.errors import ConnectionClosedError, FlushError
+from amq.client.message import ReceivedMessage
+from amq.client.requests import open_gate
+from amq.client.states import State
+from amq.message import DEFAULT_PRIORITY
+
+if TYPE_CHECKING:
+    from amq.client.connection import Connection
+
+
+class Session:
+    """Producers and consumers that share an acknowledgement mode, or a sequence of transactions."""
+
+    def __init__(self, connection: Connection, core: SessionCore) -> None:
+        self.connection = connection
+        self._core = core
+        self._driver = connection._driver
+        self._producers: list[Producer] = []
+        self._consumers: list[Consumer] = []
+
+    def producer(self, destination: str) -> Producer:
+        """A producer for `/queue/NAME` or `/topic/NAME`."""
+        producer = Producer(self, ProducerCore(self._core, destination))
+        self._producers.append(producer)
+        return producer
+
+    def consumer(
+        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
+        headers: Mapping[str, str] | None = None, timeout: float | None = None,
+    ) -> Consumer:  # fmt: skip
+        """Subscribe to `/queue/NAME` or `/topic/NAME` and wait until the broker has accepted that.
+
+        prefetch   messages that the broker may deliver ahead of their acknowledgement
+        selector   SQL-92 condition over the headers
+        headers    further headers of SUBSCRIBE
+        """
+        self.connection._check_fork()
+        with self._driver.lock:
+            subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {})
+            self.connection._await(request, f"subscribe to {destination}", timeout)
+        consumer = Consumer(self, subscription)
+        self._consumers.append(consumer)
+        return consumer
+
+    def commit(self, timeout: float | None = None) -> None:
+        """Publish what was sent and acknowledge what was received since the last commit, all or nothing.
+
+        A connection that breaks meanwhile is survived: the next broker is asked for the outcome. Raises
+        TransactionRolledBackError: nothing of it took place, run it again; CommitOutcomeUnknownError: no answer in
+        time, or the broker cannot tell. The session is usable again in each case.
+        """
+        self.connection._check_fork()
+        with self._driver.lock:
+            unknown = commit_timed_out(self.connection._timeout_s(timeout))
+            self.connection._await(self._core.start_commit(), "commit", timeout, unknown)
+
+    def rollback(self, timeout: float | None = None) -> None:
+        """Undo what was sent; what was received is delivered again, first of all."""
+        self.connection._check_fork()
+        with self._driver.lock:
+            self.connection._await(self._core.start_rollback(), "rollback", timeout)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Commit at the end of the block; roll back and raise where it raises."""
+        try:
+            yield self
+        except BaseException:
+            if not self.connection.closed:
+                self.rollback()
+            raise
+        self.commit()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush producers, close consumers, roll an open transaction back. Again = nothing."""
+        core = self._core
+        if core.closed:
+            return
+        try:
+            for producer in self._producers:
+                producer.flush(timeout)
+        finally:
+            with self._driver.lock:
+                core.closed = True
+                open_gate(core.machine.room_gate)
+                if self in self.connection._sessions:
+                    self.connection._sessions.remove(self)
+                if core.machine.state is State.CONNECTED:
+                    if core.transacted:
+                        core.start_rollback()
+                    for consumer in self._consumers:
+                        core.unsubscribe(consumer._subscription)
+                    self._driver.kick()
+                else:
+                    for consumer in self._consumers:
+                        core.unsubscribe(consumer._subscription)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None or not self.connection.closed:
+            self.close()
+
+
+class Producer:
+    """Sends to one destination. Messages are persistent unless said otherwise, and confirmed before `send` returns."""
+
+    def __init__(self, session: Session, core: ProducerCore) -> None:
+        self._session = session
+        self._core = core
+        self._driver = session._driver
+        self._machine = session._core.machine
+        self._may_send = session._core.may_send
+        self.destination = core.destination
+
+    def send(
+        self, body: bytes | str, *, headers: Mapping[str, object] | None = None, persistent: bool = True,
+        priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0, content_type: str = "", duplicate_id: str = "",
+        wait: bool = True, timeout: float | None = None,
+    ) -> str:  # fmt: skip
+        """Send one message and return its duplicate id (given, or made here).
+
+        wait           until the broker has confirmed that it is stored. With False only while the window of
+                       unconfirmed messages is full; `flush` waits for them all and tells which failed
+        time_to_live   seconds, by the clock of this host, after which the message expires; 0 = never
+        duplicate_id   the broker stores one message with this id, however often it is sent
+
+        In a transacted session it becomes visible at commit, and there is nothing to wait for before.
+        Raises StoreFullError, AccessError and other refusals, CallTimeoutError, FailoverTimeoutError,
+        TransactionRolledBackError (in a rollback-only transaction), ConnectionClosedError.
+        """
+        connection = self._session.connection
+        driver = self._driver
+        if driver.pid != _getpid():
+            connection._check_fork()
+        with driver.lock:
+            if not self._may_send():
+                timeout_s = connection._timeout_s(timeout)
+                if not driver.wait(self._machine.room_gate, self._may_send, timeout_s):
+                    raise connection._timed_out(f"send to {self.destination}", timeout_s, duplicate_id)
+            duplicate_id = duplicate_id or self._machine.next_id()
+            expires_ms = driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
+            request = self._core.send(
+                body, headers, persistent, priority, expires_ms, content_type, duplicate_id, wait
+            )
+            if wait:
+                connection._await(request, f"send to {self.destination}", timeout)
+            if request is None or not wait:
+                driver.after_send()
+        return duplicate_id
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until nothing sent with `wait=False` is unconfirmed.
+
+        Raises FlushError when some were refused, each told once; CallTimeoutError or FailoverTimeoutError when the
+        time is over: they stay unconfirmed and are still tried.
+        """
+        connection, owner = self._session.connection, self._core.owner
+        connection._check_fork()
+        with self._driver.lock:
+            timeout_s = connection._timeout_s(timeout)
+            if not self._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
+                raise connection._timed_out(f"flush of {owner.unconfirmed} messages to {self.destination}", timeout_s)
+            failures, owner.failures = owner.failures, []
+        if failures:
+            raise FlushError(failures)
+
+
+class Consumer:
+    """Receives from one destination. Iterate over it, or call `receive`. After a failover it goes on by itself."""
+
+    def __init__(self, session: Session, subscription: Subscription) -> None:
+        self._session = session
+        self._subscription = subscription
+        self._driver = session._driver
+        self._core = session._core
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when there was none for `timeout` seconds (None = wait for one, 0 = do not wait).
+
+        Raises TransactionRolledBackError when the session's transaction became rollback-only, ConnectionClosedError
+        when the consumer, session or connection was closed, or the error with which the connection ended.
+        """
+        driver, subscription = self._driver, self._subscription
+        if driver.pid != _getpid():
+            self._session.connection._check_fork()
+        with driver.lock:
+            if not subscription.ready() and not driver.wait(
+                subscription.gate, subscription.ready, math.inf if timeout is None else timeout
+            ):
+                return None
+            delivery = self._core.take(subscription)
+            if self._core.transacted or delivery.settled:
+                driver.after_send()
+        return Message(self._session, delivery)
+
+    def messages(self, timeout: float | None = None) -> Iterator[Message]:
+        """Messages, until there is none for `timeout` seconds (None = for ever) or the consumer is closed."""
+        while True:
+            try:
+                message = self.receive(timeout)
+            except ConnectionClosedError:
+                return
+            if message is None:
+                return
+            yield message
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Unsubscribe; what was delivered and not acknowledged goes back to the queue."""
+        self._session.connection._check_fork()
+        with self._driver.lock:
+            request = self._core.unsubscribe(self._subscription)
+            self._session.connection._await(request, "unsubscribe", timeout)
+        if self in self._session._consumers:
+            self._session._consumers.remove(self)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._session.connection.closed:
+            self.close()
+
+
+class Message(ReceivedMessage):
+    """A received message that can be acknowledged."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session, delivery: Delivery) -> None:
+        super().__init__(delivery)
+        self._session = session
+
+    def ack(self, *, wait: bool = False, timeout: float | None = None) -> None:
+        """Done with it: the broker forgets it. In mode `client` this and every earlier one of the consumer.
+
+        `wait` until the broker has confirmed: then it never comes back. Without, a connection that breaks in the
+        next moment brings it back. Raises DeliveryLostError when it was delivered before a failover (the broker
+        delivers it again), or when the connection broke before the confirmation. In mode `auto` this does nothing.
+        """
+        self._settle("ACK", wait, timeout)
+
+    def nack(self, *, wait: bool = False, timeout: float | None = None) -> None:
+        """Refuse it: the broker decides by its redelivery policy whether it comes again or goes to the dead letters."""
+        self._settle("NACK", wait, timeout)
+
+    def _settle(self, command: str, wait: bool, timeout: float | None) -> None:
+        connection = self._session.connection
+        connection._check_fork()
+        with self._session._driver.lock:
+            request = self._session._core.settle(self._delivery, command, wait)
+            connection._await(request, command, timeout)
+            if request is None:
+                self._session._driver.after_send()

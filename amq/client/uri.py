@@ -1,0 +1,203 @@
+"""Broker URLs: `stomp://host:port?…` and `failover:(stomp://a:61613?…,stomp://b:61613)?…`.
+
+    failover-url = "failover:" [ "//" ] ( "(" uris ")" | uris ) [ "?" options ]
+    uris         = uri *( "," uri )
+    uri          = "stomp://" [ login [ ":" passcode ] "@" ] host [ ":" port ] [ "?" options ]
+    options      = name "=" value *( "&" name "=" value )
+
+Host may be an IPv6 address in brackets; login, passcode and option values may be percent-encoded. Without the
+parentheses the options belong to `failover`. `nested.NAME=VALUE` sets NAME for every URI that does not set it itself.
+Whatever the text, `parse` returns a `BrokerUrl` or raises `UriError`, which never repeats a passcode.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from amq.client.errors import UriError
+from amq.client.options import ALIASES, REFUSED, FailoverOptions, TransportOptions, declared, text
+
+DEFAULT_PORT = 61613
+URL_CHARACTERS_MAX = 65_536
+_INTEGER_MAX = 2**31 - 1
+_TRUTH = {"true": True, "false": False}
+_AUTHORITY = re.compile(
+    r"(?:(?P<login>[^:@/]*)(?::(?P<passcode>[^@/]*))?@)?"
+    r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:@/?#\s%]+)(?::(?P<port>[0-9]{1,5}))?/?"
+)
+_SCHEME_CURES = {
+    "tcp": "tcp:// means OpenWire, which this client does not speak; write stomp://HOST:61613",
+    "ssl": "TLS is not available in this client",
+    "stomp+ssl": "TLS is not available in this client",
+    "failover": "failover: cannot stand inside failover:, name its URIs in one list",
+}
+
+_Options = TypeVar("_Options", TransportOptions, FailoverOptions)
+
+
+@dataclass(frozen=True)
+class BrokerUri:
+    """Where one broker listens and how to talk to it. Its text never shows the passcode."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    login: str = ""
+    passcode: str = field(default="", repr=False)
+    options: TransportOptions = field(default_factory=TransportOptions)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"stomp://{host}:{self.port}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
+
+@dataclass(frozen=True)
+class BrokerUrl:
+    """What `amq.connect` was given. `failover` False = one broker and one attempt."""
+
+    uris: tuple[BrokerUri, ...]
+    options: FailoverOptions = field(default_factory=FailoverOptions)
+    failover: bool = True
+
+    def __str__(self) -> str:
+        names = ",".join(str(uri) for uri in self.uris)
+        return f"failover:({names})" if self.failover else names
+
+    @property
+    def priority(self) -> frozenset[tuple[str, int]]:
+        """Addresses of the brokers that priorityBackup prefers; empty without it."""
+        if not self.options.priority_backup:
+            return frozenset()
+        if not self.options.priority_uris:
+            return frozenset({self.uris[0].address})
+        return frozenset(_uri(name, {}).address for name in _split(self.options.priority_uris))
+
+
+def parse(url: str) -> BrokerUrl:
+    """Read a broker URL. Raises `UriError` on anything that is not one."""
+    if len(url) > URL_CHARACTERS_MAX:
+        raise UriError(f"the URL has {len(url)} characters, more than {URL_CHARACTERS_MAX}")
+    url = url.strip()
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        raise UriError(f"{_shown(url)}: no scheme; write stomp://HOST:PORT or failover:(stomp://A:PORT,stomp://B:PORT)")
+    if scheme.lower() != "failover":
+        return BrokerUrl((_uri(url, {}),), FailoverOptions(max_reconnect_attempts=0), failover=False)
+    inner, query = _failover_parts(rest.removeprefix("//"))
+    values = _query(query)
+    nested = {name.removeprefix("nested."): values.pop(name) for name in list(values) if name.startswith("nested.")}
+    options = _options(FailoverOptions, values)
+    uris: dict[tuple[str, int], BrokerUri] = {}
+    for name in _split(inner):
+        uri = _uri(name, nested)
+        uris.setdefault(uri.address, uri)
+    broker_url = BrokerUrl(tuple(uris.values()), options)
+    strangers = broker_url.priority - uris.keys()
+    if strangers:
+        raise UriError(f"priorityURIs names {sorted(strangers)}, which is not in the list of brokers: add it there too")
+    return broker_url
+
+
+def _failover_parts(rest: str) -> tuple[str, str]:
+    """(uris, query) of what follows `failover:`."""
+    if not rest.startswith("("):
+        inner, _, query = rest.partition("?")
+        return inner, query
+    inner, closed, after = rest[1:].rpartition(")")
+    if not closed:
+        raise UriError(f"failover:{_shown(rest)}: the closing parenthesis is missing")
+    if after and not after.startswith("?"):
+        raise UriError(f"{_shown(after)}: only ?options may follow the closing parenthesis")
+    return inner, after[1:]
+
+
+def _split(uris: str) -> list[str]:
+    names = [name.strip() for name in uris.split(",")]
+    if not all(names):
+        raise UriError("the list of brokers is empty or has an empty place between commas: name one broker at each")
+    return names
+
+
+def _uri(name: str, nested: dict[str, str]) -> BrokerUri:
+    location, _, query = name.partition("?")
+    scheme, separator, authority = location.partition("://")
+    if not separator or scheme.lower() != "stomp":
+        cure = _SCHEME_CURES.get(location.partition(":")[0].lower(), "write stomp://HOST:PORT")
+        raise UriError(f"{_shown(location)}: not a STOMP address: {cure}")
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        raise UriError(f"{_shown(location)}: write stomp://HOST:PORT, an IPv6 address in [brackets]")
+    port = int(match["port"] or DEFAULT_PORT)
+    if not 0 < port < 65536:
+        raise UriError(f"{_shown(location)}: port {port} is not between 1 and 65535")
+    options = _options(TransportOptions, nested | _query(query))
+    login, passcode = unquote(match["login"] or ""), unquote(match["passcode"] or "")
+    return BrokerUri(unquote(match["host"].strip("[]")), port, login, passcode, options)
+
+
+def _query(query: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for pair in filter(None, query.split("&")):
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UriError(f"option {name}: no value; write {name}=VALUE")
+        if name in values:
+            raise UriError(f"option {name} is given twice: keep one")
+        values[name] = unquote(value)
+    return values
+
+
+def _options(kind: type[_Options], values: dict[str, str]) -> _Options:
+    """`kind` filled from URL options; unknown ones are refused with the nearest known name."""
+    fields = declared(kind)
+    given: dict[str, Any] = {}
+    for alias, value in values.items():
+        name = ALIASES.get(alias, alias)
+        if name not in fields:
+            raise UriError(f"option {alias}: {_cure(alias, kind)}")
+        if fields[name].name in given:
+            raise UriError(f"option {name} is given twice (as {alias} too): keep one")
+        metadata, default = fields[name].metadata, fields[name].default
+        given[fields[name].name] = _value(name, value, default, metadata["least"])
+    return kind(**given)
+
+
+def _cure(name: str, kind: type[TransportOptions] | type[FailoverOptions]) -> str:
+    if name in REFUSED:
+        return REFUSED[name]
+    if kind is FailoverOptions and name in declared(TransportOptions):
+        return f"belongs to a broker URI: write nested.{name}=VALUE to set it for all"
+    if kind is TransportOptions and name in declared(FailoverOptions):
+        return "belongs to failover: write it after the closing parenthesis"
+    near = difflib.get_close_matches(name, [*declared(kind), *ALIASES], n=1, cutoff=0.5)
+    return f"unknown; did you mean {near[0]}?" if near else f"unknown; known are {', '.join(declared(kind))}"
+
+
+def _value(name: str, value: str, default: object, least: int) -> object:
+    """`value` in the type of `default`."""
+    if isinstance(default, bool):
+        if value.lower() not in _TRUTH:
+            raise UriError(f"option {name}={_shown(value)}: write true or false")
+        return _TRUTH[value.lower()]
+    if isinstance(default, str):
+        return value
+    pattern, convert = (r"-?[0-9]{1,10}", int) if isinstance(default, int) else (r"[0-9]{1,9}(\.[0-9]{1,9})?", float)
+    number = convert(value) if re.fullmatch(pattern, value, re.ASCII) else None
+    if number is None or not least <= number <= _INTEGER_MAX:
+        what = "whole number" if convert is int else "number"
+        bounds = f"from {least} to {_INTEGER_MAX}, like {text(default)}"
+        raise UriError(f"option {name}={_shown(value)}: write a {what} {bounds}")
+    return number
+
+
+def _shown(part: str) -> str:
+    """`part` for an error message: short, and without login and passcode."""
+    part = re.sub(r"//[^/]*@", "//…@", part)
+    return repr(part if len(part) <= 80 else part[:80] + "…")
