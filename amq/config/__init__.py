@@ -1,0 +1,11 @@
+"""Configuration of a broker: `load(...)` → `BrokerConfig`. See schema.py for every option."""
+
+from amq.config.loader import load
+from amq.config.option import Kind, Option
+from amq.config.schema import BY_KEY, OPTIONS, SECTIONS, BrokerConfig, Setting
+from amq.config.transport_url import TransportUrl, is_loopback, parse_transport_url
+
+__all__ = [
+    "BY_KEY", "OPTIONS", "SECTIONS", "BrokerConfig", "Kind", "Option", "Setting", "TransportUrl", "is_loopback", "load",
+    "parse_transport_url",
+]  # fmt: skip

@@ -1,0 +1,56 @@
+"""What single values cannot show: options that contradict each other, and settings that are probably not meant."""
+
+from __future__ import annotations
+
+from amq.config.schema import BY_KEY, DEFAULT_SOURCE, BrokerConfig
+from amq.config.transport_url import parse_transport_url
+
+# (the smaller one, the larger one, why)
+_AT_MOST = (
+    ("journalBatchSize", "journalSegmentSize", "a full batch would not fit into a segment"),
+    ("journalReserve", "storeFreeFloor", "sends would go on when no room is left for acknowledgements"),
+    ("maxFrameSize", "memoryLimit", "the largest message would wait for ever for memory"),
+    ("maxFrameSize", "maxTransactionSize", "the largest message could not be sent in a transaction"),
+    ("maxTransactionSize", "memoryLimit", "one transaction could ask for more memory than there is"),
+    ("maxHeaderSize", "maxHeaderBlockSize", "the longest header would not fit into the header block"),
+)
+
+
+def contradictions(config: BrokerConfig) -> list[str]:
+    """One sentence for each pair of options that cannot both be meant, with both values, their sources and the cure."""
+    found = []
+    for small, large, why in _AT_MOST:
+        if config.get(BY_KEY[small]) > config.get(BY_KEY[large]):  # type: ignore[operator]
+            found.append(
+                f"{_told(config, small)} is larger than {_told(config, large)}: {why}; "
+                "lower the first or raise the second"
+            )
+    if config.anonymous == "no" and not config.users_file:
+        found.append(
+            f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
+            "`amq user add NAME --users FILE`, or allow anonymous = loopback"
+        )
+    return found
+
+
+def doubts(config: BrokerConfig) -> list[str]:
+    """One sentence for each setting that is allowed but probably not what the operator wants."""
+    found = []
+    remote = [url for url in config.transports if not parse_transport_url(url).loopback]
+    if remote and config.anonymous == "loopback" and not config.users_file:
+        found.append(
+            f"{remote[0]} can be reached from other hosts, but nobody can log in from there: anonymous = loopback and "
+            "no usersFile; add users with `amq user add NAME --users FILE` and set usersFile, or set anonymous = yes "
+            "on a trusted network"
+        )
+    if remote and config.anonymous == "yes" and config.users_file:
+        found.append(
+            f"{_told(config, 'anonymous')} lets clients in without a login, so usersFile protects nothing; set "
+            "anonymous = loopback or no"
+        )
+    return found
+
+
+def _told(config: BrokerConfig, key: str) -> str:
+    made = BY_KEY[key]
+    return f"{key} = {made.format(config.get(made))} ({config.sources.get(made.attribute, DEFAULT_SOURCE)})"

@@ -1,0 +1,228 @@
+"""Loader: defaults < TOML file < environment < `-o KEY=VALUE` < dedicated command-line options → BrokerConfig.
+
+Invariant: the result is valid, or one `ConfigError` lists every problem found, each with where the value came from
+(`amq.toml:12`), the option, the value and the cure; no input raises anything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amq.config import checks, names
+from amq.config.option import Kind, Option, Value
+from amq.config.schema import BY_KEY, OPTIONS, SECTIONS, BrokerConfig
+from amq.errors import ConfigError
+
+# Time and memory of tomllib grow with the square of the length of a dotted key: bound both.
+FILE_BYTES_MAX = 64 << 10
+LINE_CHARS_MAX = 1000
+PROBLEMS_MAX = 20  # listed at a time: a file of nonsense must not take long, nor fill the screen
+VARIABLE_PREFIX = "AMQ_"
+_SHOWN_INTEGER_BITS_MAX = 200
+_SLIP_RATIO = 0.85  # a variable this close to an option's is a slip of the finger, not somebody else's variable
+# Kubernetes gives every container variables like these for a service that is called amq.
+_KUBERNETES = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_.*)?)?)")
+
+
+def load(
+    path: str | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    store: str | None = None,
+    name: str | None = None,
+    transports: Sequence[str] = (),
+    require_store: bool = False,
+    host_name: str | None = None,
+) -> BrokerConfig:
+    """The effective configuration, each value with its source.
+
+    path          TOML file, or None
+    env           environment variables; None = do not look at any
+    overrides     `-o` arguments, `key=value` or `section.key=value`; a later one wins
+    store, name, transports  the dedicated command-line options, where given
+    require_store True where a broker is to start: a missing store is then an error
+    host_name     what a blank `name` becomes; None = ask this host
+    Raises ConfigError that lists every problem.
+    """
+    loading = _Loading()
+    if path is not None:
+        loading.read_file(path)
+    loading.read_environment(env or {})
+    for override in overrides:
+        loading.read_override(override)
+    for key, given in (("store", store), ("name", name), ("transports", list(transports) or None)):
+        if given is not None:
+            loading.put(BY_KEY[key], given, "--transport" if key == "transports" else f"--{key}")
+    return loading.finish(require_store, host_name)
+
+
+class _Loading:
+    """What was gathered so far: values and their sources by attribute, problems and warnings."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+
+    def put(self, option: Option, raw: object, source: str, directory: str | None = None) -> None:
+        """Take `raw` for `option`; a relative path is relative to `directory` where that is given."""
+        try:
+            value = option.parse(raw)
+        except ValueError as error:
+            self.problems.append(f"{source}: {option.key} = {_show(raw)} {error}")
+            return
+        self.values[option.attribute] = _path(value, directory) if option.kind is Kind.PATH else value
+        self.sources[option.attribute] = source
+
+    def read_file(self, path: str) -> None:
+        text = _read_text(path)
+        try:
+            document = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise ConfigError(f"{path}: is not valid TOML: {why}") from error
+        places = _Places(path, text)
+        directory = os.path.dirname(os.path.abspath(path))
+        for name, content in document.items():
+            if name in SECTIONS and isinstance(content, dict):
+                for key, raw in content.items():
+                    self._read_key(places.find(name, key), name, key, raw, directory)
+            elif len(self.problems) < PROBLEMS_MAX:
+                self.problems.append(f"{places.find(name)}: {_misplaced(name, content)}")
+
+    def _read_key(self, where: str, section: str, key: str, raw: object, directory: str) -> None:
+        option = BY_KEY.get(key)
+        if option is not None and option.section == section:
+            self.put(option, raw, where, directory)
+        elif option is not None:
+            self.problems.append(f"{where}: {key} belongs in section [{option.section}], not in [{section}]")
+        elif len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(f"{where}: {names.unknown(key)}")
+
+    def read_environment(self, env: Mapping[str, str]) -> None:
+        variables = {option.variable: option for option in OPTIONS}
+        for variable in sorted(name for name in env if name.startswith(VARIABLE_PREFIX)):
+            if variable in variables:
+                self.put(variables[variable], env[variable], f"environment {variable}")
+            elif close := difflib.get_close_matches(variable[:80], variables, n=1, cutoff=_SLIP_RATIO):
+                self.problems.append(f"environment {names.shorten(variable)}: no such option; did you mean {close[0]}?")
+            elif not _KUBERNETES.fullmatch(variable[:1000]):
+                self.warnings.append(f"environment {names.shorten(variable)}: no such option, ignored")
+
+    def read_override(self, override: str) -> None:
+        key, equals, raw = override.partition("=")
+        key = key.strip()
+        option = names.find(key)
+        if not equals:
+            self.problems.append(f"-o {names.shorten(override)}: has no value: write -o KEY=VALUE")
+        elif option is None:
+            self.problems.append(f"-o {names.unknown(key)}")
+        else:
+            self.put(option, raw.strip(), f"-o {option.key}")
+
+    def finish(self, require_store: bool, host_name: str | None) -> BrokerConfig:
+        if not str(self.values.get("name", "")).strip():
+            self.values["name"] = socket.gethostname() if host_name is None else host_name
+            self.sources["name"] = "host name"
+        config = BrokerConfig(**self.values, sources=self.sources)
+        problems = self.problems or checks.contradictions(config)
+        if require_store and not config.store:
+            problems = [
+                *problems,
+                "store: no store directory is given: use --store DIR, AMQ_STORE or store in section [broker]; "
+                "all brokers of a group name the same directory",
+            ]
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return dataclasses.replace(config, warnings=(*self.warnings, *checks.doubts(config)))
+
+
+def _misplaced(name: str, content: object) -> str:
+    """What is wrong with the top-level key `name` of a TOML file, which is no section."""
+    if name in SECTIONS:
+        return f"{name} must be a section: write [{name}] and its options below it"
+    option = BY_KEY.get(name)
+    if option is not None and not isinstance(content, dict):
+        return f"{name} belongs in section [{option.section}]: move it there"
+    return names.unknown_section(name) if isinstance(content, (dict, list)) else names.unknown(name)
+
+
+def _read_text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # ValueError: the name holds a zero byte
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{names.shorten(path)}: the configuration file cannot be read: {why}") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: is larger than {FILE_BYTES_MAX} bytes: that is no configuration file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if len(line) > LINE_CHARS_MAX:
+            raise ConfigError(f"{path}:{number}: is longer than {LINE_CHARS_MAX} characters: break the line")
+    return text
+
+
+class _Places:
+    """Where each key of a TOML file is written. Made in one pass over the lines, since tomllib does not tell."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self._path = path
+        self._lines: dict[tuple[str, ...], int] = {}
+        section: tuple[str, ...] = ()
+        for number, line in enumerate(text.split("\n"), start=1):
+            stripped = line.strip()
+            if stripped.startswith("["):
+                section = _dotted(stripped.strip("[").partition("]")[0])
+                self._note(section, number)
+            elif "=" in stripped:
+                self._note((*section, *_dotted(stripped.partition("=")[0])), number)
+
+    def _note(self, keys: tuple[str, ...], number: int) -> None:
+        self._lines.setdefault(keys, number)
+        self._lines.setdefault(keys[:1], number)
+
+    def find(self, *keys: str) -> str:
+        """`file:line` of a key, or of the inline table that holds it, or only `file`."""
+        line = self._lines.get(keys) or self._lines.get(keys[:1])
+        return self._path if line is None else f"{self._path}:{line}"
+
+
+def _dotted(name: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in name.split("."))
+
+
+def _path(value: Value, directory: str | None) -> str:
+    assert isinstance(value, str)
+    if not value:
+        return value
+    expanded = os.path.expanduser(value)
+    return expanded if directory is None else os.path.join(directory, expanded)
+
+
+def _show(raw: object) -> str:
+    """A value in an error message, in one short line."""
+    if isinstance(raw, bool):
+        return str(raw).lower()
+    if isinstance(raw, int) and raw.bit_length() > _SHOWN_INTEGER_BITS_MAX:
+        return f"a number of {raw.bit_length()} bits"
+    if isinstance(raw, str):
+        return f'"{names.shorten(raw)}"'
+    if isinstance(raw, dict):
+        return "a table"
+    if isinstance(raw, (list, tuple)):
+        shown = [_show(item) for item in raw[:3] if not isinstance(item, (list, dict))]
+        return f"[{', '.join(shown if len(shown) == len(raw) else [*shown, '…'])}]"
+    return names.shorten(str(raw))

@@ -1,0 +1,204 @@
+"""Option: everything that is known of one configuration key, and how its value is read and written.
+
+One `Option` gives the default, unit, bounds, `--help` text, line of the example file and row of the reference page.
+`parse` returns a value within the bounds or raises `ValueError` with a sentence that tells the cure; nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from amq.config import units
+from amq.config.transport_url import parse_transport_url
+
+TEXT_CHARS_MAX = 4096
+Value = bool | int | float | str | tuple[str, ...]  # what a BrokerConfig attribute can be
+
+
+class Kind(enum.Enum):
+    """What a value is; the second word is the unit that ends the Python attribute."""
+
+    DURATION = ("duration", "_s")
+    SIZE = ("size", "_bytes")
+    INTEGER = ("number", "")
+    BOOLEAN = ("true or false", "")
+    CHOICE = ("choice", "")
+    TEXT = ("text", "")
+    PATH = ("path", "")
+    DESTINATION = ("destination name", "")
+    TRANSPORTS = ("list of URLs", "")
+
+    @property
+    def words(self) -> str:
+        return str(self.value[0])
+
+    @property
+    def suffix(self) -> str:
+        return str(self.value[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One configuration key.
+
+    key             as users write it, unique across sections (`lockKeepAlivePeriod`)
+    default         as users write it
+    minimum/maximum milliseconds, bytes or plain numbers, inclusive
+    minimum_reason  why less is refused, where that is not obvious
+    help            one sentence: what it is
+    why             when one would change it
+    reload          True where a changed value applies while the broker runs
+    elsewhere       what ActiveMQ, Artemis or RabbitMQ call it: an error that meets such a name points here
+    """
+
+    section: str
+    key: str
+    kind: Kind
+    default: str | int | bool
+    help: str
+    why: str
+    minimum: int | None = None
+    maximum: int | None = None
+    minimum_reason: str = ""
+    choices: tuple[str, ...] = ()
+    special: str = ""
+    reload: bool = False
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The key in lower case, words joined by `_`: `lock_keep_alive_period`."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.key).lower()
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of BrokerConfig, unit last: `lock_keep_alive_period_s`."""
+        return self.words + self.kind.suffix
+
+    @property
+    def variable(self) -> str:
+        """The environment variable: `AMQ_LOCK_KEEP_ALIVE_PERIOD`."""
+        return f"AMQ_{self.words.upper()}"
+
+    def parse(self, raw: object) -> Value:
+        """The attribute's value from what a user wrote: text from anywhere, or a TOML value."""
+        match self.kind:
+            case Kind.DURATION:
+                return self._bounded(_number(raw, self.kind, units.parse_duration_ms)) / 1000
+            case Kind.SIZE:
+                return self._bounded(_number(raw, self.kind, units.parse_size_bytes))
+            case Kind.INTEGER:
+                return self._bounded(_number(raw, self.kind, units.parse_integer))
+            case Kind.BOOLEAN:
+                return raw if isinstance(raw, bool) else units.parse_boolean(raw if isinstance(raw, str) else "")
+            case Kind.CHOICE:
+                return self._choice(raw)
+            case Kind.TRANSPORTS:
+                return _transports(raw)
+            case Kind.DESTINATION:
+                return _destination_name(_text(raw))
+            case Kind.TEXT | Kind.PATH:
+                return _text(raw)
+
+    def format(self, value: Value) -> str:
+        """`value` as a user would write it; `parse(format(v)) == v`."""
+        match self.kind:
+            case Kind.DURATION:
+                return units.format_duration(round(float(value) * 1000))  # type: ignore[arg-type]
+            case Kind.SIZE:
+                return units.format_size(int(value))  # type: ignore[arg-type]
+            case Kind.BOOLEAN:
+                return "true" if value else "false"
+            case Kind.TRANSPORTS:
+                return ",".join(value)  # type: ignore[arg-type]
+            case _:
+                return str(value)
+
+    def range_text(self) -> str:
+        """The values allowed, for people: `100ms … 1h`, `"drop" or "dead-letter"`; "" where anything goes."""
+        if self.choices:
+            return " or ".join(f'"{choice}"' for choice in self.choices)
+        low, high = (None if bound is None else self._bound_text(bound) for bound in (self.minimum, self.maximum))
+        span = f"{low} … {high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else ""
+        return f"{span}; {self.special}" if span and self.special else span or self.special
+
+    def _bounded(self, number: int) -> int:
+        if self.minimum is not None and number < self.minimum:
+            reason = f": {self.minimum_reason}" if self.minimum_reason else ""
+            raise ValueError(f"is too small, the least is {self._bound_text(self.minimum)}{reason}")
+        if self.maximum is not None and number > self.maximum:
+            raise ValueError(f"is too large, the most is {self._bound_text(self.maximum)}")
+        return number
+
+    def _bound_text(self, bound: int) -> str:
+        if self.kind is Kind.DURATION:
+            return units.format_duration(bound)
+        return units.format_size(bound) if self.kind is Kind.SIZE else str(bound)
+
+    def _choice(self, raw: object) -> str:
+        if isinstance(raw, bool):  # `anonymous = true` can only mean yes
+            raw = "yes" if raw else "no"
+        word = raw.strip().lower() if isinstance(raw, str) else ""
+        if word not in self.choices:
+            raise ValueError(f"is not one of {', '.join(self.choices)}")
+        return word
+
+
+def option(
+    section: str, key: str, kind: Kind, default: str | int | bool, help: str, why: str,
+    *, minimum: int | None = None, maximum: int | None = None, minimum_reason: str = "",
+    choices: tuple[str, ...] = (), special: str = "", reload: bool = False, elsewhere: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
+    """A dataclass field described by an `Option`; the field's default is the option's default, parsed."""
+    made = Option(
+        section, key, kind, default, help, why, minimum=minimum, maximum=maximum, minimum_reason=minimum_reason,
+        choices=choices, special=special, reload=reload, elsewhere=elsewhere,
+    )  # fmt: skip
+    return dataclasses.field(default=made.parse(default), metadata={"option": made})
+
+
+def _number(raw: object, kind: Kind, parse: units.Parser) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+        raise ValueError(f"is not a {kind.words}")
+    if isinstance(raw, float):
+        raise ValueError('has a fraction: give a whole number, or a string with a unit such as "1.5s" or "1.5GiB"')
+    return raw if isinstance(raw, int) else parse(raw)
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError('is not text: put it in quotes, "…"')
+    if len(raw) > TEXT_CHARS_MAX:
+        raise ValueError(f"is longer than {TEXT_CHARS_MAX} characters")
+    if not raw.isprintable():
+        raise ValueError("holds a control character or bytes that are not UTF-8")
+    return raw
+
+
+def _destination_name(text: str) -> str:
+    if not text:
+        raise ValueError("is empty: a destination needs a name")
+    if "/" in text or any(character.isspace() for character in text):
+        raise ValueError('must be a bare name such as "ActiveMQ.DLQ": no queue://, no slash, no space')
+    return text
+
+
+def _transports(raw: object) -> tuple[str, ...]:
+    items = raw if isinstance(raw, (list, tuple)) else re.split(r"[,\s]+", _text(raw).strip())
+    if not items or items == [""]:
+        raise ValueError('is empty: a master needs at least one transport, for example "stomp://127.0.0.1:61613"')
+    urls: list[str] = []
+    for item in items:
+        text = _text(item)
+        try:
+            url = parse_transport_url(text)
+        except ValueError as error:
+            raise ValueError(f'holds "{text}", which {error}') from error
+        if url.port and str(url) in urls:
+            raise ValueError(f'holds "{url}" twice: two sockets cannot listen on one address')
+        urls.append(str(url))
+    return tuple(urls)

@@ -1,0 +1,213 @@
+"""Live reload: what of a changed configuration applies at once, and what waits for a restart.
+
+Invariant: the configuration in force changes only as a whole, only to one that `load` accepted, and only in options
+whose `reload` is True; a broken file changes nothing and is reported once.
+`Reload` is pure; `FileWatcher` is the door to the file system's events; `Reloader` joins them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog.events import (
+    EVENT_TYPE_CLOSED,
+    EVENT_TYPE_CREATED,
+    EVENT_TYPE_MOVED,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+
+from amq.config.option import Option
+from amq.config.schema import OPTIONS, BrokerConfig
+from amq.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One option whose value differs, both values as a user would write them."""
+
+    option: Option
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.option.key}: {self.old} → {self.new}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The options in which two configurations differ."""
+
+    live: tuple[Change, ...]
+    restart: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a reload.
+
+    config   the configuration now in force
+    live     changes that apply from now on
+    restart  changes in the file that wait for a restart
+    error    why the file was refused, or None; the configuration in force is then the old one
+    """
+
+    config: BrokerConfig
+    live: tuple[Change, ...] = ()
+    restart: tuple[Change, ...] = ()
+    error: ConfigError | None = None
+
+
+def diff(old: BrokerConfig, new: BrokerConfig) -> Difference:
+    """What changed between `old` and `new`, apart by whether it can be applied to a running broker."""
+    changes = [
+        Change(option, option.format(old.get(option)), option.format(new.get(option)))
+        for option in OPTIONS
+        if old.get(option) != new.get(option)
+    ]
+    return Difference(
+        tuple(change for change in changes if change.option.reload),
+        tuple(change for change in changes if not change.option.reload),
+    )
+
+
+def apply_live(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
+    """`old` with those values of `new` that can change while the broker runs."""
+    names = [option.attribute for option in OPTIONS if option.reload]
+    values: dict[str, Any] = {name: getattr(new, name) for name in names}
+    sources = {name: where for name, where in old.sources.items() if name not in names}
+    sources |= {name: where for name, where in new.sources.items() if name in names}
+    return dataclasses.replace(old, **values, sources=sources, warnings=new.warnings)
+
+
+class Reload:
+    """The configuration in force and the rule by which it follows its sources."""
+
+    def __init__(self, config: BrokerConfig, load: Callable[[], BrokerConfig]) -> None:
+        """`load` reads all sources again and raises ConfigError where they cannot be used."""
+        self.config = config
+        self._load = load
+        self._waiting: tuple[Change, ...] = ()
+        self._error = ""
+
+    def check(self) -> Outcome | None:
+        """Read the sources again. None where there is nothing new to tell."""
+        try:
+            new = self._load()
+        except ConfigError as error:
+            if error.description == self._error:
+                return None
+            self._error = error.description
+            return Outcome(self.config, restart=self._waiting, error=error)
+        difference = diff(self.config, new)
+        mended = bool(self._error)
+        told = not difference.live and difference.restart == self._waiting and not mended
+        self._error, self._waiting = "", difference.restart
+        self.config = apply_live(self.config, new)
+        return None if told else Outcome(self.config, difference.live, difference.restart)
+
+
+class FileWatcher:
+    """Calls back when one of a few files was replaced or written to its end.
+
+    The callback runs in the watcher's thread with the path as it was given: hand over to the event loop there. A file
+    that is being written in place is not reported before its writer closes it, so a half-written file is not read.
+    Changes made on another host of a network file system raise no event.
+    """
+
+    def __init__(self, paths: Iterable[str], on_change: Callable[[str], None]) -> None:
+        self._handler = _Handler(tuple(dict.fromkeys(paths)), on_change)
+        self._observer = Observer()
+
+    def start(self) -> None:
+        """Start to watch. ConfigError where a directory cannot be watched."""
+        for directory in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in self._handler.paths):
+            try:
+                self._observer.schedule(self._handler, directory)
+            except OSError as error:
+                raise ConfigError(f"{directory}: cannot be watched for changes: {error.strerror}") from error
+        try:
+            self._observer.start()
+        except OSError as error:
+            raise ConfigError(
+                f"the configuration cannot be watched for changes: {error}; start without reload, or raise "
+                "fs.inotify.max_user_watches and max_user_instances"
+            ) from error
+
+    def stop(self) -> None:
+        """Stop and wait for the thread. Safe to call twice, and without start."""
+        if self._observer.is_alive():
+            self._observer.stop()
+            self._observer.join()
+
+    def __enter__(self) -> FileWatcher:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+class Reloader:
+    """Follows the configuration file: `on_outcome(outcome)` for each reload that has something to tell.
+
+    `on_outcome` runs in the watcher's thread, or in that of whoever calls `check` (SIGHUP, for example).
+    """
+
+    def __init__(
+        self, path: str, config: BrokerConfig, load: Callable[[], BrokerConfig], on_outcome: Callable[[Outcome], None]
+    ) -> None:
+        self._reload = Reload(config, load)
+        self._on_outcome = on_outcome
+        self._mutex = threading.Lock()  # two reloads at a time could report in the wrong order
+        self._watcher = FileWatcher([path], lambda _path: self.check())
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in force."""
+        return self._reload.config
+
+    def check(self) -> None:
+        """Reload now."""
+        with self._mutex:
+            outcome = self._reload.check()
+            if outcome is not None:
+                self._on_outcome(outcome)
+
+    def start(self) -> None:
+        self._watcher.start()
+
+    def stop(self) -> None:
+        self._watcher.stop()
+
+    def __enter__(self) -> Reloader:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+class _Handler(FileSystemEventHandler):
+    """Turns events of the directories into "this file may have changed"."""
+
+    def __init__(self, paths: tuple[str, ...], on_change: Callable[[str], None]) -> None:
+        self.paths = paths
+        self._on_change = on_change
+
+    def dispatch(self, event: FileSystemEvent) -> None:
+        # Only these: reading the file raises events too, and a file just created or modified may be half written.
+        if event.event_type not in (EVENT_TYPE_CLOSED, EVENT_TYPE_MOVED, EVENT_TYPE_CREATED):
+            return
+        touched = {os.path.abspath(os.fsdecode(name)) for name in (event.src_path, event.dest_path) if name}
+        for path in self.paths:
+            link = os.path.islink(path)
+            # A link may lead through another name that was swapped beside it, as Kubernetes does with ConfigMaps.
+            if link or (os.path.abspath(path) in touched and event.event_type != EVENT_TYPE_CREATED):
+                self._on_change(path)

@@ -1,0 +1,318 @@
+"""BrokerConfig: the one table of every option, from which defaults, units, help, example file and reference page come.
+
+Invariant: a field's default is its option's documented default, parsed by the same code as a user's value, and its name
+is the option's key in snake_case with the unit last. Values made by `loader.load` are within their bounds and do not
+contradict each other; whoever constructs a BrokerConfig directly (tests, embedding) answers for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from amq.config.option import Kind, Option, Value, option
+
+SECTIONS = {
+    "broker": "Who this broker is and where it listens.",
+    "lock": "The exclusive lock that makes one broker of the group the master.",
+    "store": "The journal in the store directory.",
+    "queues": "What becomes of messages in queues.",
+    "limits": "What clients may use up. Every buffer of the broker is bounded by one of these.",
+    "stomp": "The STOMP protocol.",
+    "security": "Who may log in. See security.md.",
+    "log": "What the broker writes about itself, to standard error.",
+}
+DEFAULT_SOURCE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option's effective value, as a user would write it, and where it came from (`default`, `amq.toml:12`, …)."""
+
+    option: Option
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """The configuration of one broker. Durations are seconds (`_s`), sizes bytes (`_bytes`).
+
+    sources   attribute → where its value came from; an attribute that is absent has its default
+    warnings  sentences about what is allowed but probably not meant
+    """
+
+    name: str = option(
+        "broker", "name", Kind.TEXT, "",
+        "Name of this broker in logs, `amq status` and the epoch files; blank means the host's name.",
+        "Two brokers of one group run on one host: give each its own name.",
+        elsewhere=("brokerName",),
+    )  # fmt: skip
+    store: str = option(
+        "broker", "store", Kind.PATH, "",
+        "Directory on the shared file system that all brokers of the group use; required to start.",
+        "Always: it is the one thing that every broker of a group has in common.",
+        elsewhere=("dataDirectory", "journal-directory"),
+    )  # fmt: skip
+    transports: tuple[str, ...] = option(
+        "broker", "transports", Kind.TRANSPORTS, "stomp://127.0.0.1:61613",
+        "URLs on which the broker serves clients while it is master.",
+        "Clients run on other hosts: listen on `stomp://0.0.0.0:61613`, and give them logins (see usersFile).",
+        elsewhere=("transportConnectors", "acceptors"),
+    )  # fmt: skip
+
+    lock_acquire_sleep_interval_s: float = option(
+        "lock", "lockAcquireSleepInterval", Kind.DURATION, "1s",
+        "How long a slave waits between two attempts to get the lock.",
+        "Shorter finds a dead master sooner on a network file system; longer asks less of the file server.",
+        minimum=10, maximum=3_600_000,
+    )  # fmt: skip
+    lock_keep_alive_period_s: float = option(
+        "lock", "lockKeepAlivePeriod", Kind.DURATION, "2s",
+        "For how long one successful check of the lock lets the master confirm work; it checks three times as often.",
+        "A file server that stalls for seconds deposes a healthy master: make it longer. A takeover after the loss of "
+        "another host waits this long: make it shorter. Use one value for all brokers of a group.",
+        minimum=100, maximum=3_600_000,
+        minimum_reason="without this check a master that was paused or cut off does not notice that it lost the lock, "
+        "and two masters can exist; it cannot be switched off",
+    )  # fmt: skip
+    fail_if_locked: bool = option(
+        "lock", "failIfLocked", Kind.BOOLEAN, False,
+        "End with an error instead of waiting as a slave when another broker holds the lock.",
+        "A supervisor, not the broker, decides who waits.",
+    )  # fmt: skip
+
+    journal_segment_size_bytes: int = option(
+        "store", "journalSegmentSize", Kind.SIZE, "32MiB",
+        "Size of a journal file; a message that is larger gets a file of its own.",
+        "Smaller files give space back sooner; larger ones are created less often.",
+        minimum=64 << 10, maximum=1 << 30, elsewhere=("journalMaxFileLength", "journal-file-size"),
+    )  # fmt: skip
+    journal_batch_size_bytes: int = option(
+        "store", "journalBatchSize", Kind.SIZE, "4MiB",
+        "Most bytes that one write and sync of the journal carries.",
+        "Smaller evens out latency under load on a slow disk; larger helps when messages are big.",
+        minimum=4 << 10, maximum=1 << 30, elsewhere=("journalMaxWriteBatchSize", "journal-buffer-size"),
+    )  # fmt: skip
+    journal_reserve_bytes: int = option(
+        "store", "journalReserve", Kind.SIZE, "4MiB",
+        "Disk space set aside so that acknowledgements, which free space, can be stored on a full disk.",
+        "Very many consumers acknowledge at once: more.",
+        minimum=64 << 10, maximum=1 << 40,
+    )  # fmt: skip
+    store_free_floor_bytes: int = option(
+        "store", "storeFreeFloor", Kind.SIZE, "64MiB",
+        "When less than this is free on the store's file system, sends are refused until space is back.",
+        "Other programs fill the same file system: more.",
+        minimum=64 << 10, maximum=1 << 50, elsewhere=("storeUsage", "max-disk-usage", "disk_free_limit"),
+    )  # fmt: skip
+
+    prefetch_size: int = option(
+        "queues", "prefetchSize", Kind.INTEGER, 1000,
+        "How many unacknowledged messages a consumer gets when its subscription does not say.",
+        "Work items take long: 1 shares them evenly among consumers.",
+        minimum=1, maximum=1_000_000, reload=True,
+        elsewhere=("queuePrefetch", "consumer-window-size", "prefetch-count"),
+    )  # fmt: skip
+    maximum_redeliveries: int = option(
+        "queues", "maximumRedeliveries", Kind.INTEGER, 6,
+        "How often a message is delivered again before it goes to the dead-letter queue.",
+        "0 gives up after the first attempt.",
+        minimum=-1, maximum=1_000_000, special="-1 = no limit",
+        elsewhere=("max-delivery-attempts", "delivery-limit"),
+    )  # fmt: skip
+    dead_letter_strategy: str = option(
+        "queues", "deadLetterStrategy", Kind.CHOICE, "individual",
+        "One dead-letter queue for each queue, or one shared by all.",
+        "One place to watch for a small installation: shared.",
+        choices=("individual", "shared"), elsewhere=("individualDeadLetterStrategy", "sharedDeadLetterStrategy"),
+    )  # fmt: skip
+    dead_letter_prefix: str = option(
+        "queues", "deadLetterPrefix", Kind.DESTINATION, "DLQ.",
+        "What the individual dead-letter queue of a queue puts before its name.",
+        "Existing tools look for another name.",
+        elsewhere=("queuePrefix", "dead-letter-queue-prefix"),
+    )  # fmt: skip
+    shared_dead_letter_queue: str = option(
+        "queues", "sharedDeadLetterQueue", Kind.DESTINATION, "ActiveMQ.DLQ",
+        "Name of the dead-letter queue under the strategy shared.",
+        "Existing tools look for another name.",
+        elsewhere=("deadLetterQueue", "dead-letter-address"),
+    )  # fmt: skip
+    expired_messages: str = option(
+        "queues", "expiredMessages", Kind.CHOICE, "drop",
+        "What happens to a message whose time ran out before it was consumed.",
+        "Expiry means that something is wrong, and somebody should see the message: dead-letter.",
+        choices=("drop", "dead-letter"), elsewhere=("processExpired", "expiry-address"),
+    )  # fmt: skip
+    dead_letter_non_persistent: bool = option(
+        "queues", "deadLetterNonPersistent", Kind.BOOLEAN, True,
+        "Move non-persistent messages to the dead-letter queue too, rather than drop them.",
+        "Non-persistent messages are worthless once late.",
+        elsewhere=("processNonPersistent",),
+    )  # fmt: skip
+    duplicate_window: int = option(
+        "queues", "duplicateWindow", Kind.INTEGER, 20_000,
+        "How many producer-given message ids each destination remembers, to store a resent message once.",
+        "More than this many messages to one destination can be in flight while the group fails over: more. It costs "
+        "memory for each destination.",
+        minimum=0, maximum=10_000_000, special="0 = off", elsewhere=("id-cache-size", "maxFailoverProducersToTrack"),
+    )  # fmt: skip
+    outcome_window: int = option(
+        "queues", "outcomeWindow", Kind.INTEGER, 20_000,
+        "How many commit outcomes are remembered, for clients that lost the connection while they committed.",
+        "More transactions than this commit while a client reconnects: more.",
+        minimum=1, maximum=10_000_000,
+    )  # fmt: skip
+
+    memory_limit_bytes: int = option(
+        "limits", "memoryLimit", Kind.SIZE, "1GiB",
+        "Most memory that messages may take; past it producers are slowed down.",
+        "The host has more or less memory to give. The process needs some beside it.",
+        minimum=1 << 20, maximum=1 << 44, reload=True,
+        elsewhere=("memoryUsage", "global-max-size", "vm_memory_high_watermark"),
+    )  # fmt: skip
+    producer_flow_control: str = option(
+        "limits", "producerFlowControl", Kind.CHOICE, "block",
+        "At the memory limit: stop reading from producers until there is room, or answer each send with an error.",
+        "Producers have something better to do than wait: fail.",
+        choices=("block", "fail"), reload=True, elsewhere=("sendFailIfNoSpace", "address-full-policy"),
+    )  # fmt: skip
+    max_connections: int = option(
+        "limits", "maxConnections", Kind.INTEGER, 10_000,
+        "Most client connections at a time; one more is told so and closed.",
+        "The process may open fewer files (`ulimit -n`).",
+        minimum=1, maximum=1_000_000, reload=True, elsewhere=("maximumConnections", "connectionsAllowed"),
+    )  # fmt: skip
+    max_frame_size_bytes: int = option(
+        "limits", "maxFrameSize", Kind.SIZE, "100MiB",
+        "Largest message body.",
+        "Messages are known to be small: a lower limit finds mistakes sooner.",
+        minimum=1 << 10, maximum=1 << 30, reload=True, elsewhere=("wireFormat.maxFrameSize", "max_message_size"),
+    )  # fmt: skip
+    max_header_count: int = option(
+        "limits", "maxHeaderCount", Kind.INTEGER, 1000,
+        "Most headers of one message or command.",
+        "Seldom.",
+        minimum=16, maximum=100_000, reload=True,
+    )  # fmt: skip
+    max_header_size_bytes: int = option(
+        "limits", "maxHeaderSize", Kind.SIZE, "10KiB",
+        "Longest header, name and value together.",
+        "Applications carry large tokens in headers.",
+        minimum=256, maximum=1 << 20, reload=True,
+    )  # fmt: skip
+    max_header_block_size_bytes: int = option(
+        "limits", "maxHeaderBlockSize", Kind.SIZE, "64KiB",
+        "Most bytes that all headers of one message or command take together.",
+        "Applications carry much in headers.",
+        minimum=256, maximum=16 << 20, reload=True,
+    )  # fmt: skip
+    unfinished_frame_timeout_s: float = option(
+        "limits", "unfinishedFrameTimeout", Kind.DURATION, "30s",
+        "How long a client may take from the first to the last byte of a command before it is disconnected.",
+        "Large messages come over slow lines: longer.",
+        minimum=100, maximum=86_400_000, reload=True,
+    )  # fmt: skip
+    connect_timeout_s: float = option(
+        "limits", "connectTimeout", Kind.DURATION, "10s",
+        "How long a new connection may take to log in before it is closed.",
+        "Clients are slow to start to talk: longer.",
+        minimum=100, maximum=3_600_000, reload=True,
+        elsewhere=("handshake_timeout",),
+    )  # fmt: skip
+    transaction_timeout_s: float = option(
+        "limits", "transactionTimeout", Kind.DURATION, "5m",
+        "How long an open transaction may be idle before the broker rolls it back.",
+        "Jobs keep a transaction open while they compute: longer.",
+        minimum=100, maximum=604_800_000, reload=True, elsewhere=("transaction-timeout",),
+    )  # fmt: skip
+    max_transaction_size_bytes: int = option(
+        "limits", "maxTransactionSize", Kind.SIZE, "256MiB",
+        "Most bytes that one open transaction may hold; it is rolled back if it grows past that.",
+        "Large transactions are meant, and memoryLimit has room for them.",
+        minimum=1 << 10, maximum=1 << 40, reload=True,
+    )  # fmt: skip
+    consumer_buffer_size_bytes: int = option(
+        "limits", "consumerBufferSize", Kind.SIZE, "1MiB",
+        "Bytes that may wait for the socket of a slow consumer before the broker stops sending it more.",
+        "Many slow consumers take too much memory: less.",
+        minimum=4 << 10, maximum=1 << 30, reload=True,
+    )  # fmt: skip
+
+    heart_beat_send_s: float = option(
+        "stomp", "heartBeatSend", Kind.DURATION, "10s",
+        "How often the broker can send a heart-beat; the client chooses this or longer.",
+        "Firewalls forget idle connections sooner: shorter.",
+        minimum=0, maximum=86_400_000, special="0 = none", reload=True,
+    )  # fmt: skip
+    heart_beat_receive_s: float = option(
+        "stomp", "heartBeatReceive", Kind.DURATION, "10s",
+        "How often the broker would like a heart-beat from clients that offer one.",
+        "Dead clients should be noticed sooner: shorter.",
+        minimum=0, maximum=86_400_000, special="0 = none", reload=True,
+    )  # fmt: skip
+    stomp_default_persistent: bool = option(
+        "stomp", "stompDefaultPersistent", Kind.BOOLEAN, True,
+        "Whether a message without a `persistent` header is persistent.",
+        "Clients written for ActiveMQ, where it is not, send what may be lost: false is faster.",
+        reload=True,
+    )  # fmt: skip
+
+    anonymous: str = option(
+        "security", "anonymous", Kind.CHOICE, "loopback",
+        "Who may connect without a login: nobody, connections from this host, or everybody.",
+        "The network is trusted: yes. Even local programs must log in: no.",
+        choices=("loopback", "yes", "no"), reload=True, elsewhere=("anonymousAccessAllowed",),
+    )  # fmt: skip
+    users_file: str = option(
+        "security", "usersFile", Kind.PATH, "",
+        "File with the users and their salted password hashes (`amq user add` writes it); blank means no users.",
+        "Clients connect from other hosts.",
+        reload=True, elsewhere=("simpleAuthenticationPlugin",),
+    )  # fmt: skip
+
+    log_level: str = option(
+        "log", "logLevel", Kind.CHOICE, "info",
+        "The least important lines to write.",
+        "While looking for a fault: debug.",
+        choices=("debug", "info", "warning", "error"), reload=True, elsewhere=("rootLogger",),
+    )  # fmt: skip
+    log_format: str = option(
+        "log", "logFormat", Kind.CHOICE, "auto",
+        "Lines for people or JSON for machines; auto means console on a terminal, else JSON.",
+        "A log collector reads the terminal's output, or people read a file.",
+        choices=("console", "json", "auto"),
+    )  # fmt: skip
+
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    warnings: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
+
+    def explain(self) -> list[Setting]:
+        """Every option with its effective value and where that came from, in the order of the table."""
+        return [
+            Setting(made, made.format(self.get(made)), self.sources.get(made.attribute, DEFAULT_SOURCE))
+            for made in OPTIONS
+        ]
+
+    def get(self, made: Option) -> Value:
+        """The value of the option `made`."""
+        value: Value = getattr(self, made.attribute)
+        return value
+
+
+def _collect() -> tuple[Option, ...]:
+    found: list[Option] = []
+    for field in dataclasses.fields(BrokerConfig):
+        if "option" in field.metadata:
+            made: Option = field.metadata["option"]
+            assert made.attribute == field.name, f"{made.key}: call the field {made.attribute}, not {field.name}"
+            assert made.section in SECTIONS, made.section
+            found.append(made)
+    return tuple(found)
+
+
+OPTIONS: tuple[Option, ...] = _collect()
+BY_KEY: Mapping[str, Option] = {made.key: made for made in OPTIONS}
+assert len(BY_KEY) == len(OPTIONS), "two options share a key"
