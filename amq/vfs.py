@@ -1,8 +1,8 @@
 """The door to the file system. Lock and journal reach files through a `Vfs` and through nothing else.
 
-The simulation replaces this one class. Every method is one system call (or the smallest group that has one meaning), may
-block for any time on a network file system, and raises `OSError` as the kernel does. Writes name their offset: append
-mode from two NFS clients overwrites.
+The simulation replaces this one class. Every method is one system call (or the smallest group that has one meaning),
+may block for any time on a network file system, and raises `OSError` as the kernel does. Writes name their offset:
+append mode from two NFS clients overwrites.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import struct
 from typing import Protocol
 
 import portalocker
+from portalocker.portalocker import BaseLocker
 
 LOCK_OFFSET = 1 << 40  # far beyond any content, so that SMB's mandatory locks leave the content readable
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
 
 
-class OfdLocker(portalocker.BaseLocker):
+class OfdLocker(BaseLocker):
     """Open-file-description lock on one byte at `LOCK_OFFSET`.
 
     Excludes on NFSv4, GFS2 and SMB. flock blocks on GFS2 even when asked not to; a POSIX lock is dropped when any
@@ -63,6 +64,7 @@ class Vfs(Protocol):
     def ftruncate(self, fd: int, size: int) -> None: ...
     def allocate(self, fd: int, size: int) -> bool: ...
     def try_lock(self, fd: int) -> bool: ...
+    def lock_held(self, fd: int) -> bool: ...
     def free_bytes(self, path: str) -> int: ...
 
 
@@ -96,7 +98,8 @@ class SystemVfs:
             os.close(fd)
 
     def allocate(self, fd: int, size: int) -> bool:
-        """Reserve `size` bytes on disk from offset 0. False where the file system cannot (glibc would emulate it slowly).
+        """Reserve `size` bytes on disk from offset 0. False where the file system cannot (glibc would emulate it
+        slowly).
 
         ENOSPC and every other error is raised.
         """
@@ -120,6 +123,17 @@ class SystemVfs:
         return True
 
     @staticmethod
+    def lock_held(fd: int) -> bool:
+        """Whether another descriptor than `fd`, of any process, holds the lock of its file. Takes nothing, wakes
+        nobody.
+
+        An answer for people: on NFS it may come from a cache, so it never proves that a lock is held.
+        """
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCK_OFFSET, 1, 0)
+        kind: int = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
+        return kind != fcntl.F_UNLCK
+
+    @staticmethod
     def free_bytes(path: str) -> int:
         """Bytes that an unprivileged writer can still store on the file system of `path`."""
         info = os.statvfs(path)
@@ -133,3 +147,21 @@ def write_all(vfs: Vfs, fd: int, data: bytes | bytearray | memoryview, offset: i
         written = vfs.pwrite(fd, view, offset)
         view = view[written:]
         offset += written
+
+
+def listdir_fresh(vfs: Vfs, path: str, probe: str) -> list[str]:
+    """The names in directory `path` as they are on the server, not as this host remembers them.
+
+    A network client may answer `listdir` from a cache that is seconds old. Making a name in the directory moves its
+    change attribute, which the client must follow. `probe` is a file name that nobody else uses; it is gone afterwards.
+    """
+    name = os.path.join(path, probe)
+    try:
+        fd = vfs.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:  # left by a crash
+        vfs.unlink(name)
+        fd = vfs.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    vfs.close(fd)
+    names = vfs.listdir(path)
+    vfs.unlink(name)
+    return [found for found in names if found != probe]

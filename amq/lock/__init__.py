@@ -22,7 +22,9 @@ How a service uses it, all from one thread that may hang in the store, except wh
     mastership = locker.take_over(pause=stop_event.wait, seal=lambda previous: {...})
         # Mastership, or None where pause() returned True; OwnershipLostError: the race is lost, poll again.
         # `seal(previous: Epoch | None) -> {segment name: sealed length in bytes}` names EVERY segment in the store:
-        # - lock and measure (read anew; list with amq.vfs.listdir_fresh) the segments of epoch `previous.number`;
+        # - list the journal with amq.vfs.listdir_fresh: a plain listing may be seconds old on NFS;
+        # - lock, fsync, then measure (opened anew) the segments of epoch `previous.number`: what a killed master wrote
+        #   and never fsynced must not be sealed while it is only in memory;
         # - a segment named in `previous.sealed` keeps that length;
         # - a segment of an OLDER epoch that `previous.sealed` does not name was made by a deposed master after the
         #   seal: nothing in it was confirmed, its length is 0.
@@ -30,7 +32,10 @@ How a service uses it, all from one thread that may hang in the store, except wh
     lease = mastership.lease                                     # proved once already
     lease.check()                                                # every period / 3; OwnershipLostError = fence
     lease.deadline; lease.valid(now)                             # any thread, plain float
-    watchdog = Watchdog(lease, clock, period_s, tick_s); watchdog.tick() -> Verdict.OK | SUSPENDED | FENCE   # own thread
+    watchdog = Watchdog(lease, clock, tick_s)                    # own thread, ticks every tick_s <= period / 2
+    watchdog.tick() -> Verdict.OK | SUSPENDED | FENCE            # FENCE: lease.revoke(), close sockets, abandon
+    prune_epochs(vfs, store, mastership.epoch)                   # after a successful check, now and then
     locker.release()                                             # clean hand-over, after the journal's last fsync
-    locker.abandon()                                             # fencing, from any thread, never blocks behind a hung call
+    locker.abandon() -> bool                                     # fence; False: a call hangs, replace the process
+    presence.update(role); presence.close()
 """

@@ -1,0 +1,135 @@
+"""Presence: which brokers run on a store, and that each name is taken once.
+
+`brokers/<name>.json` describes a broker and is locked for as long as it runs, as slave and as master. Invariant: the
+lock says whether it runs, the content says what it is; the file of a broker that stopped stays and means nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from amq.errors import AmqError, CorruptError
+from amq.lock.document import decode, encode, field, read_all
+from amq.lock.host import Owner
+from amq.vfs import Vfs, write_all
+
+BROKERS_DIRECTORY = "brokers"
+KIND = "broker"
+RECORD_BYTES = 16 << 10
+_SUFFIX = ".json"
+
+
+class NameInUseError(AmqError):
+    """A running broker on this store has the name already."""
+
+    code = "NAME_IN_USE"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPresence:
+    """A broker that runs on the store. `owner` is None (and `role` "") while it is just writing who it is."""
+
+    name: str
+    role: str
+    owner: Owner | None
+
+
+class Presence:
+    """This broker's own entry. Close it last."""
+
+    def __init__(self, vfs: Vfs, path: str, fd: int, owner: Owner) -> None:
+        self._vfs = vfs
+        self._path = path
+        self._fd: int | None = fd
+        self._owner = owner
+
+    @classmethod
+    def open(cls, vfs: Vfs, store: str, owner: Owner, role: str = "slave") -> Presence:
+        """Take the name `owner.name` on `store`. Raises NameInUseError, OSError."""
+        directory = os.path.join(store, BROKERS_DIRECTORY)
+        with suppress(FileExistsError):
+            vfs.mkdir(directory)
+        path = os.path.join(directory, owner.name + _SUFFIX)
+        while True:
+            fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
+            try:
+                if not vfs.try_lock(fd):
+                    raise NameInUseError(_in_use(vfs, fd, path, store, owner))
+                if _in_place(vfs, path, fd):
+                    presence = cls(vfs, path, fd, owner)
+                    presence.update(role)
+                    return presence
+            except BaseException:
+                vfs.close(fd)
+                raise
+            vfs.close(fd)  # somebody removed the file between our open and our lock
+
+    def update(self, role: str) -> None:
+        """Say which role this broker has now; for people. Raises OSError."""
+        assert self._fd is not None
+        data = encode(KIND, {"role": role, "owner": self._owner.to_json()}, RECORD_BYTES)
+        if len(data) > RECORD_BYTES:
+            short = self._owner.to_json() | {"transport_urls": []}
+            data = encode(KIND, {"role": role, "owner": short}, RECORD_BYTES)
+        write_all(self._vfs, self._fd, data, 0)
+        self._vfs.fsync(self._fd)
+
+    def close(self) -> None:
+        """Give the name back. Raises OSError."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._vfs.close(fd)
+
+
+def read_presence(vfs: Vfs, store: str) -> list[BrokerPresence]:
+    """The brokers that run on `store` now, by name. Read-only. Raises OSError."""
+    directory = os.path.join(store, BROKERS_DIRECTORY)
+    try:
+        names = vfs.listdir(directory)
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in sorted(names):
+        if not name.endswith(_SUFFIX):
+            continue
+        path = os.path.join(directory, name)
+        try:
+            fd = vfs.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            if vfs.lock_held(fd):
+                found.append(_read(vfs, fd, path, name.removesuffix(_SUFFIX)))
+        finally:
+            vfs.close(fd)
+    return found
+
+
+def _read(vfs: Vfs, fd: int, path: str, name: str) -> BrokerPresence:
+    try:
+        body: dict[str, Any] = decode(KIND, read_all(vfs, fd, RECORD_BYTES, 0), path)
+        owner = Owner.from_json(field(body, "owner", dict, path), path)
+        return BrokerPresence(name, field(body, "role", str, path), owner)
+    except CorruptError:
+        return BrokerPresence(name, "", None)
+
+
+def _in_use(vfs: Vfs, fd: int, path: str, store: str, owner: Owner) -> str:
+    try:
+        other = _read(vfs, fd, path, owner.name).owner
+    except AmqError:
+        other = None  # of a newer format: it runs, more cannot be said
+    who = other.describe(owner) if other is not None else "another broker"
+    return f"{who} already runs as {owner.name!r} on store {store}: give this one another name, or stop that one"
+
+
+def _in_place(vfs: Vfs, path: str, fd: int) -> bool:
+    try:
+        found = vfs.stat(path)
+    except FileNotFoundError:
+        return False
+    held = vfs.fstat(fd)
+    return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)

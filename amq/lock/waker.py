@@ -1,0 +1,54 @@
+"""Wakes a slave when something happens to the lock file, where the kernel tells us: among the brokers of one host.
+
+Other hosts' changes give no events; there the slave finds out by polling, so polling never stops. Invariant: what
+brokers do while they wait (open for reading, try the lock, write heartbeats) is no event, so slaves do not wake each
+other in a loop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+
+from amq.lock.shared_file import LOCK_FILE
+
+# The kernel tells of the close of a killed master's descriptor microseconds before it drops the lock: after an event,
+# try at these intervals (seconds) before going back to sleep.
+RETRY_DELAYS_S = (0.0, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.04)
+_WAKING = frozenset(("created", "closed", "deleted", "moved"))  # "closed" is a close after opening for writing
+
+
+class _Handler(FileSystemEventHandler):
+    def __init__(self, path: str, wake: Callable[[], None]) -> None:
+        self._path = path
+        self._wake = wake
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if event.event_type in _WAKING and self._path in (os.fsdecode(event.src_path), os.fsdecode(event.dest_path)):
+            self._wake()
+
+
+@contextmanager
+def watch(store_directory: str, wake: Callable[[], None]) -> Iterator[OSError | None]:
+    """While the block runs, call `wake()` from another thread whenever the lock file is closed, removed or made.
+
+    Yields None, or the error why nothing can be watched here (no inotify, its limits used up): poll.
+    """
+    directory = os.path.abspath(store_directory)
+    observer = Observer()
+    observer.schedule(_Handler(os.path.join(directory, LOCK_FILE), wake), directory, recursive=False)
+    failure = None
+    try:
+        observer.start()
+    except OSError as error:
+        failure = error
+    try:
+        yield failure
+    finally:
+        if failure is None:
+            observer.stop()
+            observer.join()
