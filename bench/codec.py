@@ -19,12 +19,14 @@ CHUNKS = 50
 ROUNDS = 7
 
 
-def server(version: str = "1.2") -> StompServer:
+def server(version: str = "1.2", ack: str = "client-individual") -> tuple[StompServer, Subscribe]:
+    """A codec that is connected and has one subscription."""
     stomp = StompServer(message_id_prefix="ID:1f3a-")
     stomp.receive(encode("CONNECT", [("accept-version", version), ("host", "bench")]))
-    headers = [("id", "s1"), ("destination", "/queue/orders"), ("ack", "client-individual")]
-    stomp.receive(encode("SUBSCRIBE", headers, version=version))
-    return stomp
+    headers = [("id", "s1"), ("destination", "/queue/orders"), ("ack", ack)]
+    (command,) = stomp.receive(encode("SUBSCRIBE", headers, version=version))
+    assert isinstance(command, Subscribe)
+    return stomp, command
 
 
 def best_ns(run: Callable[[], int]) -> float:
@@ -45,7 +47,7 @@ def receiving(frame: Callable[[int], bytes], version: str = "1.2", cut: int = 0)
         chunks = [stream[at : at + cut] for at in range(0, len(stream), cut)]
 
     def run() -> int:
-        stomp = server(version)
+        stomp, _ = server(version)
         count = sum(len(stomp.receive(chunk)) for chunk in chunks)
         assert count == FRAMES_PER_CHUNK * CHUNKS
         return count
@@ -58,8 +60,8 @@ def send(headers: list[tuple[str, str]], body: bytes = BODY) -> Callable[[int], 
 
 
 def delivering(message: Message, redelivered: int = 0, ack: str = "client-individual") -> float:
-    stomp = server()
-    form = stomp.subscription(Subscribe("s1", "queue://orders", ack))
+    stomp, command = server(ack=ack)
+    form = stomp.subscription(command)
 
     def run() -> int:
         for seq in range(5000):
@@ -71,7 +73,7 @@ def delivering(message: Message, redelivered: int = 0, ack: str = "client-indivi
 
 
 def receipts() -> float:
-    stomp = server()
+    stomp, _ = server()
 
     def run() -> int:
         for i in range(5000):
@@ -84,7 +86,7 @@ def receipts() -> float:
 def main() -> None:
     usual = [("destination", "/queue/orders"), ("content-length", "1024"), ("persistent", "true")]
     rich = [*usual, ("_AMQ_DUPL_ID", "p-1"), ("correlation-id", "c-1"), ("region", "north"), ("content-type", "a/b")]
-    sent = server().receive(send(rich)(0))[0]
+    sent = server()[0].receive(send(rich)(0))[0]
     assert isinstance(sent, Send)
     plain = Message("queue://orders", BODY, timestamp_ms=1_700_000_000_000)
     sent.message.timestamp_ms = 1_700_000_000_000

@@ -1,4 +1,4 @@
-"""What a connection needs of a protocol: bytes in, commands out; replies and deliveries in, bytes out. No I/O, no clock."""
+"""What a connection needs of a protocol: bytes in, commands out; replies, deliveries in, bytes out. No I/O or clock."""
 
 from __future__ import annotations
 

@@ -56,14 +56,18 @@ class Send(Command):
 
 
 class Subscribe(Command):
-    """Start a subscription. `id` is unique in the connection. `prefetch` 0 = the broker's default."""
+    """Start a subscription. `id` is unique in the connection. `prefetch` 0 = the broker's default.
 
-    __slots__ = ("ack", "destination", "id", "options", "prefetch", "selector")
+    `token` is the protocol's own note for when it is asked about this subscription, opaque to the broker.
+    """
+
+    __slots__ = ("ack", "destination", "id", "options", "prefetch", "selector", "token")
 
     def __init__(
         self, id: str, destination: str, ack: str = ACK_AUTO, prefetch: int = 0, selector: str = "",
-        options: dict[str, str] | None = None, receipt: str = "",
+        options: dict[str, str] | None = None, receipt: str = "", token: object = None,
     ) -> None:  # fmt: skip
+        self.token = token
         self.id = id
         self.destination = destination
         self.ack = ack
@@ -82,7 +86,7 @@ class Unsubscribe(Command):
 
 
 class Ack(Command):
-    """Acknowledge the delivery of message `seq` to subscription `subscription` ("" = whichever of this connection holds it).
+    """Acknowledge the delivery of message `seq` to `subscription` ("" = whichever of this connection holds it).
 
     Whether that is cumulative is the subscription's ack mode.
     """
@@ -113,7 +117,7 @@ class Begin(Command):
 class Commit(Begin):
     """Commit `transaction`. `outcome_id`, if given, names this commit for ever.
 
-    A Commit of a transaction that this connection did not begin is a question: "did the commit `outcome_id` take place?"
+    A Commit of a transaction that this connection did not begin is a question: "did commit `outcome_id` take place?"
     It is confirmed if it did; if not, it never will and the answer is TRANSACTION_ROLLED_BACK.
     """
 

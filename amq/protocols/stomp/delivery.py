@@ -13,24 +13,26 @@ from amq.protocols.stomp.destination import wire_name
 from amq.protocols.stomp.frame import escape
 
 # Never taken from a message's properties: the broker's own headers on a MESSAGE, and those that Message has fields for.
+# (A header without a name is none.)
 RESERVED: Final = frozenset({
-    "ack", "content-length", "content-type", "destination", "expires", "JMSXDeliveryCount", "message-id", "persistent",
-    "priority", "receipt", "redelivered", "subscription", "timestamp", "transaction", "_AMQ_DUPL_ID",
+    "", "ack", "content-length", "content-type", "destination", "expires", "JMSXDeliveryCount", "message-id",
+    "persistent", "priority", "receipt", "redelivered", "subscription", "timestamp", "transaction", "_AMQ_DUPL_ID",
 })  # fmt: skip
 
 _WIRE_NAMES_MAX: Final = 1000
 # 1.0 has no escapes: what would end a line, a name or the frame is replaced, or the message could not be delivered.
+# Its readers trim names: a property " ack" must not become an `ack` header.
 _CLEAN_VALUE = str.maketrans("\n\r\0", "   ")
-_CLEAN_NAME = str.maketrans("\n\r\0:", "____")
+_CLEAN_NAME = {ord(":"): "_"} | dict.fromkeys(range(ord(" ") + 1), "_")
 
 
 def header_line(name: str, value: str, version: str) -> str:
     """A header line with its line end. Never fails: what 1.0 cannot carry is replaced (see docs/stomp.md)."""
-    line = f"{name}:{value}\n"
-    if line.count(":") == 1 and line.count("\n") == 1 and "\\" not in line and "\r" not in line and "\0" not in line:
-        return line  # nothing to escape in any version
     if version == "1.0":
         return f"{name.translate(_CLEAN_NAME)}:{value.translate(_CLEAN_VALUE)}\n"
+    line = f"{name}:{value}\n"
+    if line.count(":") == 1 and line.count("\n") == 1 and "\\" not in line and "\r" not in line:
+        return line
     return f"{escape(name, version)}:{escape(value, version)}\n"
 
 
@@ -76,7 +78,8 @@ class Deliveries:
             optional = f"{optional}priority:{message.priority}\n"
         if message.content_type or message.duplicate_id or message.expires_ms or message.properties or redelivered:
             optional += self._rare_headers(message, redelivered)
-        return f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n".encode() + body + b"\0"
+        head = f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n"
+        return head.encode("utf-8", "replace") + body + b"\0"
 
     def _rare_headers(self, message: Message, redelivered: int) -> str:
         version = self._version

@@ -198,7 +198,7 @@ class FrameReader:
         begin = start + max(0, self._scanned - 2)  # the blank line may have been cut in two
         bound = start + self.limits.header_block_bytes_max + 3
         end = buffer.find(b"\n\n", begin, bound)
-        end_crlf = buffer.find(b"\n\r\n", begin, bound if end < 0 else end)
+        end_crlf = buffer.find(b"\n\r\n", begin, bound if end < 0 else end + 2)
         if end < 0 and end_crlf < 0:
             # Compact: what is left is less than a header block, or it is refused here.
             self.buffer, self.offset = buffer[start:], 0
@@ -210,7 +210,7 @@ class FrameReader:
         self._scanned = 0
         block = buffer[start:end] if end_crlf < 0 else buffer[start:end_crlf]
         self.offset = end + 2 if end_crlf < 0 else end_crlf + 3
-        self._check_lines(block)
+        self._check_lines(block, block.count(b"\n"))
         if len(block) > self.limits.header_block_bytes_max:
             raise self._header_block_too_big()
         self.unfinished = frame = parse_header_block(block, self.version)
@@ -221,17 +221,17 @@ class FrameReader:
         block = self.buffer
         check_command(block[: COMMAND_BYTES_MAX + 2].split(b"\n", 1)[0].removesuffix(b"\r"))
         if block.find(b"\n", scanned) >= 0:
-            self._check_lines(block)
+            self._check_lines(block, block.count(b"\n") - 1)
         elif len(block) - block.rfind(b"\n") - 1 > self.limits.header_bytes_max:
             raise self._header_line_too_long()
         if len(block) > self.limits.header_block_bytes_max + len(b"\n\r"):
             raise self._header_block_too_big()
 
-    def _check_lines(self, block: bytes) -> None:
+    def _check_lines(self, block: bytes, header_count: int) -> None:
         limits = self.limits
         if len(block) > limits.header_bytes_max and max(map(len, block.split(b"\n"))) > limits.header_bytes_max:
             raise self._header_line_too_long()
-        if block.rstrip(b"\r\n").count(b"\n") > limits.header_count_max:
+        if header_count > limits.header_count_max:
             raise ProtocolError(
                 f"a frame has more than {limits.header_count_max} headers: send fewer, or put them into the body",
                 code="HEADERS_TOO_MANY",

@@ -47,6 +47,8 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class _Subscription:
+    """What the codec keeps of a subscription; travels as the token of its Subscribe."""
+
     __slots__ = ("destination", "index", "named")
 
     def __init__(self, index: int, destination: str, named: bool) -> None:
@@ -275,6 +277,9 @@ class StompServer:
         ack = headers.get("ack", ACK_AUTO)
         if ack not in _ACK_MODES:
             raise ProtocolError(f"ack {ack[:40]!r} is none of {', '.join(_ACK_MODES)}", code="HEADER_INVALID")
+        if headers.get("browser", "false").lower() != "false":
+            # Were this ignored, the client would consume what it only wants to look at.
+            raise ProtocolError("browsing a queue is not supported: leave the browser header out", code="NOT_SUPPORTED")
         prefetch = 0
         for name in ("prefetch-count", "activemq.prefetchSize"):  # the latter counts if both are there
             if name in headers:
@@ -282,13 +287,13 @@ class StompServer:
         options = {
             name.removeprefix("activemq."): value
             for name, value in headers.items()
-            if (name.startswith("activemq.") and name != "activemq.prefetchSize") or name == "browser"
+            if name.startswith("activemq.") and name != "activemq.prefetchSize"
         }
         index = self._subscribed_count
         self._subscribed_count += 1
-        self._subscriptions[id] = _Subscription(index, destination, named)
+        self._subscriptions[id] = token = _Subscription(index, destination, named)
         self._subscription_ids[str(index)] = id
-        return Subscribe(id, destination, ack, prefetch, headers.get("selector", ""), options, receipt)
+        return Subscribe(id, destination, ack, prefetch, headers.get("selector", ""), options, receipt, token)
 
     def _unsubscribe(self, headers: dict[str, str], receipt: str) -> Unsubscribe:
         id = headers.get("id", "")
@@ -394,8 +399,9 @@ class StompServer:
         return f"ERROR\n{lines}\n".encode(errors="replace") + body + b"\0"
 
     def subscription(self, command: Subscribe) -> DeliveryFormat:
-        """What `delivery` wants to know of a subscription; call it while the subscription is open."""
-        known = self._subscriptions[command.id]
+        """What `delivery` wants to know of a subscription. `command` is one that `receive` gave."""
+        known = command.token  # not looked up by id: an UNSUBSCRIBE that came in the same bytes has been read already
+        assert isinstance(known, _Subscription)
         return self._deliveries.format(command.id if known.named else "", known.index, command.ack != ACK_AUTO)
 
     def delivery(self, subscription: DeliveryFormat, message: Message, redelivered: int) -> bytes:

@@ -1,0 +1,254 @@
+"""The table that drives the STOMP tests: what a client sends, and the commands that it means.
+
+`Case.frames` follow a CONNECT that agrees on each of `versions`. An error is written as its code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from amq.errors import AmqError
+from amq.message import Message
+from amq.protocols.commands import (
+    Abort,
+    Ack,
+    Begin,
+    Command,
+    Commit,
+    Disconnect,
+    Malformed,
+    Nack,
+    Send,
+    Subscribe,
+    Unsubscribe,
+)
+from amq.protocols.stomp.frame import Limits
+from amq.protocols.stomp.server import StompServer
+
+PREFIX = "ID:1f3a-"
+ALL = ("1.0", "1.1", "1.2")
+ESCAPING = ("1.1", "1.2")
+SMALL = Limits(header_count_max=10, header_bytes_max=100, header_block_bytes_max=300, body_bytes_max=1000)
+
+
+def plain(value: Any) -> Any:
+    """Commands, messages and errors as comparable data."""
+    if isinstance(value, Command | Message):
+        names = {name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())} - {"token"}
+        return (type(value).__name__, {name: plain(getattr(value, name)) for name in names})
+    if isinstance(value, AmqError):
+        return value.code
+    return value
+
+
+def connect(version: str) -> bytes:
+    accept = f"accept-version:{version}\nhost:h\n" if version != "1.0" else ""
+    return f"CONNECT\n{accept}\n\0".encode()
+
+
+def opened(version: str = "1.2", limits: Limits = SMALL) -> StompServer:
+    server = StompServer(limits, PREFIX, "amq/1", True)
+    assert len(server.receive(connect(version))) == 1
+    return server
+
+
+def error(code: str, receipt: str = "") -> Malformed:
+    return Malformed(AmqError("", code=code), receipt)
+
+
+def sent(
+    destination: str = "queue://a", body: bytes = b"", *, transaction: str = "", receipt: str = "", **more: Any
+) -> Send:  # fmt: skip
+    more.setdefault("text", True)
+    return Send(Message(destination, body, **more), receipt, transaction)
+
+
+@dataclass
+class Case:
+    name: str
+    frames: bytes
+    commands: list[Command]
+    versions: tuple[str, ...] = ALL
+    limits: Limits = field(default=SMALL)
+
+
+TO_A = b"SEND\ndestination:/queue/a\n"
+SUB = b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client\n\n\0"
+SUBSCRIBED = Subscribe("s", "queue://a", "client")
+
+CASES = [
+    # SEND
+    Case("send text", TO_A + b"\nhi\0", [sent(body=b"hi")]),
+    Case("send nothing", TO_A + b"\n\0", [sent()]),
+    Case("send bytes", TO_A + b"content-length:3\n\na\0b\0", [sent(body=b"a\0b", text=False)]),
+    Case("send CRLF", b"SEND\r\ndestination:/queue/a\r\ncontent-length:2\r\n\r\nhi\0", [sent(body=b"hi", text=False)]),
+    Case("CRLF in part", TO_A + b"x:1\r\n\r\nhi\n\n\0", [sent(body=b"hi\n\n", properties={"x": "1"})], ("1.2",)),
+    Case("body begins with a line end after a CRLF", TO_A + b"\r\n\nhi\0", [sent(body=b"\nhi")]),
+    Case("body begins with line ends", TO_A + b"\n\n\r\nhi\0", [sent(body=b"\n\r\nhi")]),
+    Case("heart-beats between frames", b"\n\r\n\nSEND\ndestination:/queue/a\n\nhi\0\n\n\r\n\n", [sent(body=b"hi")]),
+    Case("two in a row", TO_A + b"\n1\0SEND\ndestination:/queue/b\n\n2\0",
+         [sent(body=b"1"), sent("queue://b", b"2")]),
+    Case("destination forms", b"".join(b"SEND\ndestination:%b\n\n\0" % d for d in (
+        b"/queue/a", b"queue://a", b"a",
+        b"/topic/a", b"topic://a", b"/queue/a/b", b"/queue/a:b:c", "/queue/ü".encode())),
+        [sent(), sent(), sent(), sent("topic://a"), sent("topic://a"), sent("queue://a/b"), sent("queue://a:b:c"),
+         sent("queue://ü")]),
+    Case("receipt", TO_A + b"receipt:r-1\n\n\0", [sent(receipt="r-1")]),
+    Case("transaction", TO_A + b"transaction:t\nreceipt:r\n\n\0", [sent(transaction="t", receipt="r")]),
+    Case("every header", TO_A + b"persistent:false\npriority:9\nexpires:1700000000000\n"
+         b"content-type:a/b\n_AMQ_DUPL_ID:d1\ncorrelation-id:c\nreply-to:/queue/r\ntype:t\nJMSXGroupID:g\n\n\0",
+         [sent(persistent=False, priority=9, expires_ms=1700000000000, content_type="a/b", duplicate_id="d1",
+               properties={"correlation-id": "c", "reply-to": "/queue/r", "type": "t", "JMSXGroupID": "g"})]),
+    Case("persistent spelled in capitals", TO_A + b"persistent:False\n\n\0", [sent(persistent=False)]),
+    Case("persistent", TO_A + b"persistent:true\n\n\0", [sent(persistent=True)]),
+    Case("amq-msg-type text", TO_A + b"content-length:1\namq-msg-type:text\n\nx\0",
+         [sent(body=b"x", text=True, properties={"amq-msg-type": "text"})]),
+    Case("amq-msg-type bytes", TO_A + b"amq-msg-type:bytes\n\nx\0",
+         [sent(body=b"x", text=False, properties={"amq-msg-type": "bytes"})]),
+    Case("forged headers", TO_A + b"message-id:1\nsubscription:s\nack:0-1\nredelivered:true\n"
+         b"timestamp:1\nJMSXDeliveryCount:9\nx:y\n\n\0", [sent(properties={"x": "y"})]),
+    Case("first of repeated headers counts", TO_A + b"x:1\ndestination:/queue/b\nx:2\n\n\0",
+         [sent(properties={"x": "1"})]),
+    Case("first of repeated content-lengths counts", TO_A + b"content-length:1\ncontent-length:9\n\nx\0",
+         [sent(body=b"x", text=False)]),
+    Case("empty value", TO_A + b"x:\n\n\0", [sent(properties={"x": ""})]),
+    Case("colon in value", TO_A + b"x:a:b\n\n\0", [sent(properties={"x": "a:b"})]),
+    Case("escapes", TO_A + b"x\\cy:a\\nb\\\\n\\c\n\n\0", [sent(properties={"x:y": "a\nb\\n:"})], ESCAPING),
+    Case("escaped CR", TO_A + b"x:\\r\\r\n\n\0", [sent(properties={"x": "\r\r"})], ("1.2",)),
+    Case("1.0 has no escapes", TO_A + b"x:\\n\\t\n\n\0", [sent(properties={"x": "\\n\\t"})], ("1.0",)),
+    Case("1.0 trims", b"SEND\ndestination: /queue/a\n x : y \ncontent-length: 1\n\nz\0",
+         [sent(body=b"z", text=False, properties={"x": "y"})], ("1.0",)),
+    Case("spaces count", TO_A + b" x : y \n\n\0", [sent(properties={" x ": " y "})], ESCAPING),
+    Case("CR is data in 1.1", TO_A + b"x:a\r\n\n\0", [sent(properties={"x": "a\r"})], ("1.1",)),
+    Case("CRLF in 1.1", b"SEND\r\ndestination:/queue/a\r\nx:a\r\n\r\n\0", [sent(properties={"x": "a"})]),
+    # SUBSCRIBE, UNSUBSCRIBE
+    Case("subscribe", b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0", [Subscribe("s", "queue://a", "auto")]),
+    *(Case(f"ack {ack}", f"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:{ack}\n\n\0".encode(),
+           [Subscribe("s", "queue://a", ack)])
+      for ack in ("auto", "client", "client-individual")),
+    Case("subscribe options", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nselector:x = 1\nactivemq.prefetchSize:7\n"
+         b"prefetch-count:3\nactivemq.exclusive:true\nactivemq.priority:3\nreceipt:r\nother:1\n\n\0",
+         [Subscribe("s", "queue://a", "auto", 7, "x = 1", {"exclusive": "true", "priority": "3"}, "r")]),
+    Case("prefetch-count", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nprefetch-count:3\n\n\0",
+         [Subscribe("s", "queue://a", "auto", 3)]),
+    Case("subscribe twice", SUB + SUB, [SUBSCRIBED, error("SUBSCRIPTION_EXISTS")]),
+    Case("subscribe again", SUB + b"UNSUBSCRIBE\nid:s\nreceipt:u\n\n\0" + SUB,
+         [SUBSCRIBED, Unsubscribe("s", "u"), SUBSCRIBED]),
+    Case("subscribe without id", b"SUBSCRIBE\ndestination:/queue/a\nreceipt:r\n\n\0",
+         [error("HEADER_MISSING", "r")], ESCAPING),
+    Case("subscribe with empty id", b"SUBSCRIBE\nid:\ndestination:/queue/a\n\n\0", [error("HEADER_MISSING")]),
+    Case("1.0: destination is the id", b"SUBSCRIBE\ndestination:/queue/a\n\n\0UNSUBSCRIBE\ndestination:queue://a\n\n\0",
+         [Subscribe("queue://a", "queue://a"), Unsubscribe("queue://a")], ("1.0",)),
+    Case("1.0: unsubscribe by destination", SUB + b"UNSUBSCRIBE\ndestination:/queue/a\n\n\0",
+         [SUBSCRIBED, Unsubscribe("s")], ("1.0",)),
+    Case("1.0: unsubscribe by unknown destination", b"UNSUBSCRIBE\ndestination:/queue/a\n\n\0",
+         [Unsubscribe("queue://a")], ("1.0",)),
+    Case("1.0: unsubscribe by nothing", b"UNSUBSCRIBE\n\n\0", [error("HEADER_MISSING")]),
+    Case("unsubscribe needs the id", SUB + b"UNSUBSCRIBE\ndestination:/queue/a\n\n\0",
+         [SUBSCRIBED, error("HEADER_MISSING")], ESCAPING),
+    Case("bad ack mode", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:sometimes\n\n\0", [error("HEADER_INVALID")]),
+    Case("bad prefetch", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nprefetch-count:-1\n\n\0", [error("HEADER_INVALID")]),
+    Case("browser", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:true\n\n\0", [error("NOT_SUPPORTED")]),
+    Case("no browser", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:false\n\n\0", [Subscribe("s", "queue://a")]),
+    Case("subscribe to nothing", b"SUBSCRIBE\nid:s\n\n\0", [error("HEADER_MISSING")]),
+    # ACK, NACK
+    Case("ack 1.2", SUB + b"ACK\nid:0-17\n\n\0", [SUBSCRIBED, Ack(17, "s")], ("1.2",)),
+    Case("ack 1.2 CRLF", SUB + b"ACK\r\nid:0-17\r\n\r\n\0", [SUBSCRIBED, Ack(17, "s")], ("1.2",)),
+    Case("ack 1.2 with everything", SUB + b"ACK\nid:0-17\ntransaction:t\nreceipt:r\n\n\0",
+         [SUBSCRIBED, Ack(17, "s", "r", "t")], ("1.2",)),
+    Case("nack 1.2", SUB + b"NACK\nid:0-17\ntransaction:t\nreceipt:r\n\n\0",
+         [SUBSCRIBED, Nack(17, "s", "r", "t")], ("1.2",)),
+    Case("ack after unsubscribe", SUB + b"UNSUBSCRIBE\nid:s\n\n\0" + SUB + b"ACK\nid:0-17\n\n\0ACK\nid:1-18\n\n\0",
+         [SUBSCRIBED, Unsubscribe("s"), SUBSCRIBED, Ack(17, "s"), Ack(18, "s")], ("1.2",)),
+    *(Case(f"ack of {id!r}", SUB + f"ACK\nid:{id}\nreceipt:r\n\n\0".encode(),
+           [SUBSCRIBED, error("ACK_ID_UNKNOWN", "r")], ("1.2",))
+      for id in ("1-17", "0", "0-", "-17", "00-17", "0-1x", "0- 1", "0--1", "0-1_0", "0-" + "9" * 20, "0-٣", "17")),
+    *(Case(f"ack of {id!r}, nothing else", SUB + f"ACK\nid:{id}\n\n\0".encode(),
+           [SUBSCRIBED, error("ACK_ID_UNKNOWN")], ("1.2",))
+      for id in ("1-17", "0", "0-", "-17", "00-17", "0-1x", "0- 1", "0--1", "0-1_0", "0-" + "9" * 20, "0-٣", "17")),
+    Case("ack without id", SUB + b"ACK\nmessage-id:ID\\c1f3a-17\n\n\0", [SUBSCRIBED, error("HEADER_MISSING")],
+         ("1.2",)),
+    Case("ack 1.1", SUB + b"ACK\nmessage-id:ID\\c1f3a-17\nsubscription:s\ntransaction:t\n\n\0",
+         [SUBSCRIBED, Ack(17, "s", "", "t")], ("1.1",)),
+    Case("ack 1.1, colon not escaped", SUB + b"ACK\nmessage-id:ID:1f3a-17\nsubscription:s\n\n\0",
+         [SUBSCRIBED, Ack(17, "s")], ("1.1",)),
+    Case("nack 1.1", SUB + b"NACK\nmessage-id:ID\\c1f3a-17\nsubscription:s\n\n\0", [SUBSCRIBED, Nack(17, "s")],
+         ("1.1",)),
+    Case("ack 1.1 without subscription", SUB + b"ACK\nmessage-id:ID\\c1f3a-17\n\n\0",
+         [SUBSCRIBED, error("HEADER_MISSING")], ("1.1",)),
+    Case("ack 1.1 by id", SUB + b"ACK\nid:0-17\n\n\0", [SUBSCRIBED, error("HEADER_MISSING")], ("1.0", "1.1")),
+    Case("ack 1.0", SUB + b"ACK\nmessage-id:ID:1f3a-17\ntransaction:t\nreceipt:r\n\n\0",
+         [SUBSCRIBED, Ack(17, "", "r", "t")], ("1.0",)),
+    *(Case(f"ack of message-id {id!r}", SUB + f"ACK\nsubscription:s\nmessage-id:{id}\n\n\0".encode(),
+           [SUBSCRIBED, error("ACK_ID_UNKNOWN")], ("1.0", "1.1"))
+      for id in ("ID:1f3b-17", "17", "ID:1f3a-", "ID:1f3a-1x", "ID:1f3a-" + "9" * 20)),
+    Case("1.0 has no NACK", b"NACK\nmessage-id:ID:1f3a-17\n\n\0", [error("COMMAND_UNKNOWN")], ("1.0",)),
+    # transactions
+    Case("begin", b"BEGIN\ntransaction:t\nreceipt:r\n\n\0", [Begin("t", "r")]),
+    Case("commit", b"COMMIT\ntransaction:t\nreceipt:r\n\n\0", [Commit("t", "r")]),
+    Case("commit with outcome", b"COMMIT\ntransaction:t\namq-outcome-id:o\n\n\0", [Commit("t", "", "o")]),
+    Case("abort", b"ABORT\ntransaction:t\nreceipt:r\n\n\0", [Abort("t", "r")]),
+    *(Case(f"{command} of nothing", f"{command}\n\n\0".encode(), [error("HEADER_MISSING")])
+      for command in ("BEGIN", "COMMIT", "ABORT")),
+    *(Case(f"{head[:5]!r} in an unnamed transaction", head + b"\ntransaction:\n\n\0", [error("HEADER_INVALID")])
+      for head in (b"BEGIN", b"SEND\ndestination:/queue/a")),
+    # DISCONNECT
+    Case("disconnect", b"DISCONNECT\nreceipt:bye\n\n\0", [Disconnect("bye")]),
+    Case("nothing after disconnect", b"DISCONNECT\n\n\0SEND\ndestination:/queue/a\n\n\0rubbish", [Disconnect()]),
+    # frames that are refused
+    Case("second connect", b"CONNECT\n\n\0", [error("PROTOCOL_ERROR")]),
+    Case("second stomp", b"STOMP\n\n\0", [error("PROTOCOL_ERROR")]),
+    *(Case(f"client sends {command}", f"{command}\nreceipt:r\n\n\0".encode(), [error("COMMAND_UNKNOWN", "r")])
+      for command in ("MESSAGE", "RECEIPT", "ERROR", "CONNECTED", "HELLO")),
+    Case("lower case", b"send\ndestination:/queue/a\n\n\0", [error("FRAME_INVALID")]),
+    Case("noise", b"\x16\x03\x01\x02\x00\x01\x00", [error("FRAME_INVALID")]),
+    Case("long command", b"A" * 17, [error("FRAME_INVALID")]),
+    Case("nothing after an error", b"HELLO\n\n\0SEND\ndestination:/queue/a\n\n\0", [error("COMMAND_UNKNOWN")]),
+    Case("good frames before the error count", TO_A + b"\nhi\0hello\n", [sent(body=b"hi"), error("FRAME_INVALID")]),
+    Case("no colon", TO_A + b"foo\n\n\0", [error("HEADER_INVALID")]),
+    Case("no name", TO_A + b":foo\n\n\0", [error("HEADER_INVALID")]),
+    Case("not UTF-8", TO_A + b"x:\xff\n\n\0", [error("HEADER_INVALID")]),
+    Case("bare CR", TO_A + b"x:a\rb\n\n\0", [error("HEADER_INVALID")], ("1.2",)),
+    Case("undefined escape", TO_A + b"x:\\t\n\n\0", [error("ESCAPE_UNDEFINED")], ESCAPING),
+    Case("unfinished escape", TO_A + b"x:\\\n\n\0", [error("ESCAPE_UNDEFINED")], ESCAPING),
+    Case("undefined escape in a name", TO_A + b"\\t:x\n\n\0", [error("ESCAPE_UNDEFINED")], ESCAPING),
+    Case("1.1 has no \\r", TO_A + b"x:\\r\n\n\0", [error("ESCAPE_UNDEFINED")], ("1.1",)),
+    Case("no destination", b"SEND\nreceipt:r\n\n\0", [error("HEADER_MISSING", "r")]),
+    Case("empty destination", b"SEND\ndestination:\n\n\0", [error("HEADER_MISSING")]),
+    *(Case(f"destination {name}", f"SEND\ndestination:{name}\n\n\0".encode(), [error("DESTINATION_INVALID")])
+      for name in ("/queue/", "topic://", "/temp-queue/a", "temp-topic://a", "/remote-temp-queue/a",
+                   "/queue/a,/queue/b", "/queue/a\x01")),
+    Case("line break in destination", b"SEND\ndestination:/queue/a\\nb\n\n\0",
+         [error("DESTINATION_INVALID")], ESCAPING),
+    *(Case(f"{line}", f"SEND\ndestination:/queue/a\n{line}\n\n\0".encode(), [error("HEADER_INVALID")])
+      for line in ("priority:10", "priority:-1", "priority:x", "priority:", "priority:٣", "expires:-1", "expires:soon",
+                   "expires:" + "9" * 20, "persistent:yes", "persistent:")),
+    *(Case(f"content-length {n}", f"SEND\ndestination:/queue/a\nreceipt:r\ncontent-length:{n}\n\nxyz\0".encode(),
+           [error("CONTENT_LENGTH_INVALID", "r")]) for n in ("-1", "x", "", "1.0", "+3", "٣", "0x3", "1_0")),
+    Case("content-length too small", TO_A + b"content-length:1\n\nxyz\0", [error("FRAME_UNTERMINATED")]),
+    Case("content-length with zeros", TO_A + b"content-length:" + b"0" * 30 + b"3\n\nxyz\0",
+         [sent(body=b"xyz", text=False)]),
+    Case("body of ACK", SUB + b"ACK\nid:0-17\n\nx\0", [SUBSCRIBED, error("BODY_UNEXPECTED")], ("1.2",)),
+    Case("body of BEGIN", b"BEGIN\ntransaction:t\n\nx\0", [error("BODY_UNEXPECTED")], ESCAPING),
+    Case("1.0 does not forbid a body", b"BEGIN\ntransaction:t\n\nx\0", [Begin("t")], ("1.0",)),
+    # limits (of SMALL)
+    Case("10 headers", TO_A + b"".join(b"%d:\n" % n for n in range(9)) + b"\n\0",
+         [sent(properties={str(n): "" for n in range(9)})]),
+    Case("11 headers", TO_A + b"".join(b"%d:\n" % n for n in range(10)) + b"\n\0",
+         [error("HEADERS_TOO_MANY")]),
+    Case("11 equal headers", b"SEND\n" + b"destination:/queue/a\n" * 11 + b"\n\0", [error("HEADERS_TOO_MANY")]),
+    Case("header of 100 bytes", TO_A + b"x:" + b"y" * 98 + b"\n\n\0", [sent(properties={"x": "y" * 98})]),
+    Case("header of 101 bytes", TO_A + b"x:" + b"y" * 99 + b"\n\n\0", [error("HEADER_TOO_LONG")]),
+    Case("headers of 300 bytes", b"BEGIN\ntransaction:t\n" + (b"x:" + b"y" * 88 + b"\n") * 3 + b"z:45678\n\n\0",
+         [Begin("t")]),
+    Case("headers of 301 bytes", b"BEGIN\ntransaction:t\n" + (b"x:" + b"y" * 88 + b"\n") * 3 + b"z:456789\n\n\0",
+         [error("HEADERS_TOO_BIG")]),
+    Case("body of 1000 bytes", TO_A + b"\n" + b"x" * 1000 + b"\0", [sent(body=b"x" * 1000)]),
+    Case("body of 1001 bytes", TO_A + b"receipt:r\n\n" + b"x" * 1001 + b"\0", [error("BODY_TOO_BIG", "r")]),
+    Case("content-length 1000", TO_A + b"content-length:1000\n\n" + b"x" * 1000 + b"\0",
+         [sent(body=b"x" * 1000, text=False)]),
+    *(Case(f"content-length {n[:5]}…, told at once",
+           f"SEND\ndestination:/queue/a\nreceipt:r\ncontent-length:{n}\n\n".encode(),
+           [error("BODY_TOO_BIG", "r")]) for n in ("1001", "9" * 18, "9" * 19, "9" * 40)),
+]  # fmt: skip

@@ -1,0 +1,327 @@
+"""The STOMP server codec against the table of cases, and its answers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stomp_cases import CASES, PREFIX, SMALL, Case, connect, opened, plain
+
+from amq.errors import CommandError, ProtocolError
+from amq.message import Message
+from amq.protocols.base import ServerProtocol
+from amq.protocols.commands import Command, Connect, Malformed, Subscribe
+from amq.protocols.stomp.frame import DELIVERY_LIMITS, FrameReader, Limits
+from amq.protocols.stomp.server import StompServer
+
+EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CASES for version in case.versions]
+
+
+def general_path_only(server: StompServer) -> StompServer:
+    def nothing(commands: list[Command]) -> None:  # noqa: ARG001
+        return None
+
+    server._receive_frequent = nothing  # type: ignore[method-assign]
+    return server
+
+
+@pytest.mark.parametrize(("case", "version"), EVERY)
+def test_case_whole(case: Case, version: str) -> None:
+    assert plain_all(opened(version, case.limits).receive(case.frames)) == plain_all(case.commands)
+
+
+@pytest.mark.parametrize(("case", "version"), EVERY)
+def test_case_byte_by_byte(case: Case, version: str) -> None:
+    server = opened(version, case.limits)
+    commands = [command for byte in case.frames for command in server.receive(bytes([byte]))]
+    assert plain_all(commands) == plain_all(case.commands)
+    assert not server.pending()
+
+
+@pytest.mark.parametrize(("case", "version"), EVERY)
+def test_case_general_path(case: Case, version: str) -> None:
+    server = general_path_only(opened(version, case.limits))
+    assert plain_all(server.receive(case.frames)) == plain_all(case.commands)
+
+
+@pytest.mark.parametrize(("case", "version"), EVERY)
+def test_case_with_trailing_bytes(case: Case, version: str) -> None:
+    server = opened(version, case.limits)
+    ended = type(case.commands[-1]).__name__ in ("Malformed", "Disconnect")
+    assert plain_all(server.receive(case.frames + b"\nBEG")) == plain_all(case.commands)
+    assert server.pending() is not ended
+    rest = server.receive(b"IN\ntransaction:after\n\n\0")
+    assert [type(command).__name__ for command in rest] == ([] if ended else ["Begin"])
+
+
+def plain_all(commands: list[Command]) -> list[object]:
+    return [plain(command) for command in commands]
+
+
+@given(st.lists(st.sampled_from([c for c in CASES if "1.2" in c.versions]), max_size=5), st.data())
+def test_fast_path_equals_general_path(cases: list[Case], data: st.DataObject) -> None:
+    """Frames of several cases in one stream, cut anywhere."""
+    stream = b"".join(case.frames for case in cases)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    one, other = opened(), general_path_only(opened())
+    found = [command for chunk in chunks for command in one.receive(chunk)]
+    assert plain_all(found) == plain_all(other.receive(stream))
+    assert one.pending() == other.pending()
+
+
+# ---- CONNECT
+
+
+@pytest.mark.parametrize("command", [b"CONNECT", b"STOMP"])
+@pytest.mark.parametrize(
+    ("accept", "version"),
+    [(b"", "1.0"), (b"accept-version:1.0\n", "1.0"), (b"accept-version:1.0,1.1\n", "1.1"),
+     (b"accept-version:1.1\n", "1.1"), (b"accept-version:1.2,1.0\n", "1.2"),
+     (b"accept-version:0.9,1.2, 2.0\n", "1.2"), (b"accept-version: 1.1 \n", "1.1")],
+)  # fmt: skip
+def test_version_negotiation(command: bytes, accept: bytes, version: str) -> None:
+    server = StompServer(SMALL, PREFIX, "amq/1")
+    (connected,) = server.receive(command + b"\n" + accept + b"login:me\npasscode:a:b\\n\nclient-id:c\nhost:h\n\n\0")
+    assert isinstance(connected, Connect)
+    assert plain(connected) == plain(Connect("me", "a:b\\n", "c", "h", (0, 0)))
+    assert server.version == version
+    beat = b"" if version == "1.0" else b"heart-beat:1000,2000\n"
+    answer = b"CONNECTED\nversion:%b\nsession:s:1\nserver:amq/1\n%b\n\0" % (version.encode(), beat)
+    assert server.connected("s:1", (1000, 2000)) == answer
+
+
+@pytest.mark.parametrize("accept", ["0.9", "2.0,1.3", "", "x", "1.2.3"])
+def test_no_common_version(accept: str) -> None:
+    server = StompServer(SMALL, PREFIX, "amq/1")
+    (refused,) = server.receive(f"CONNECT\naccept-version:{accept}\nhost:h\n\n\0".encode())
+    assert isinstance(refused, Malformed)
+    (frame,) = FrameReader().feed(server.error(refused.error))
+    assert frame.command == "ERROR"
+    assert frame.headers["version"] == "1.0,1.1,1.2"
+    assert frame.headers["code"] == "VERSION_UNSUPPORTED"
+
+
+def test_connect_1_0_is_trimmed() -> None:
+    (connected,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\nlogin: me\n passcode:  x \n\n\0")
+    assert plain(connected) == plain(Connect("me", "x"))
+
+
+def test_connect_with_crlf_line_ends() -> None:
+    (connected,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\r\naccept-version:1.2\r\nhost:h\r\n\r\n\0\r\n")
+    assert plain(connected) == plain(Connect(host="h"))
+
+
+@pytest.mark.parametrize(("text", "value"), [("0,0", (0, 0)), ("500,10000", (500, 10000)), ("1, 2", (1, 2))])
+def test_heartbeat(text: str, value: tuple[int, int]) -> None:
+    (connected,) = StompServer(SMALL).receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
+    assert isinstance(connected, Connect)
+    assert connected.heartbeat_ms == value
+
+
+@pytest.mark.parametrize("text", ["", "1", "1,", ",1", "a,b", "-1,0", "1,2,3", "1.5,2", "9" * 12 + ",0", "٣,0"])
+def test_heartbeat_is_garbage(text: str) -> None:
+    (refused,) = StompServer(SMALL).receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
+    assert isinstance(refused, Malformed)
+    assert plain(refused.error) == "HEADER_INVALID"
+
+
+@pytest.mark.parametrize(
+    "frame", [b"SEND\ndestination:/queue/a\n\n\0", b"ACK\nid:0-1\n\n\0", b"DISCONNECT\n\n\0", b"X\n\n\0"]
+)
+def test_frames_before_connect_are_refused(frame: bytes) -> None:
+    (refused,) = StompServer(SMALL).receive(frame + connect("1.2"))
+    assert isinstance(refused, Malformed)
+    assert plain(refused.error) == "NOT_CONNECTED"
+
+
+def test_frames_in_the_same_chunk_as_connect_have_the_new_version() -> None:
+    server = StompServer(SMALL, PREFIX)
+    connected, begin = server.receive(connect("1.2") + b"BEGIN\ntransaction:\\r\n\n\0")
+    assert isinstance(connected, Connect)
+    assert begin.transaction == "\r"  # type: ignore[attr-defined]
+
+
+def test_default_persistent() -> None:
+    server = StompServer(SMALL, PREFIX, default_persistent=False)
+    frames = connect("1.2") + b"SEND\ndestination:/queue/a\n\n\0SEND\ndestination:/queue/a\npersistent:true\n\n\0"
+    _, first, second = server.receive(frames)
+    assert first.message.persistent is False  # type: ignore[attr-defined]
+    assert second.message.persistent is True  # type: ignore[attr-defined]
+
+
+def test_acknowledgements_of_old_subscriptions_are_forgotten_in_the_end() -> None:
+    server = opened()
+    for _ in range(1001):
+        frames = b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0UNSUBSCRIBE\nid:s\n\n\0"
+        assert len(server.receive(frames)) == 2
+    assert plain_all(server.receive(b"ACK\nid:1-5\n\n\0ACK\nid:0-5\n\n\0"))[1][1]["error"] == "ACK_ID_UNKNOWN"  # type: ignore[index]
+
+
+def test_destination_cache_is_bounded() -> None:
+    server = opened()
+    for n in range(3000):
+        server.receive(b"SEND\ndestination:/queue/%d\n\n\0" % n)
+    assert len(server._destinations) <= 1000
+
+
+def test_pending() -> None:
+    server = opened()
+    assert not server.pending()
+    server.receive(b"\n\r\n")
+    assert not server.pending()
+    for part in (b"SE", b"ND\ndestination:/queue/a\n\n", b"x", b"y"):
+        assert server.receive(part) == []
+        assert server.pending()
+    assert len(server.receive(b"\0\n")) == 1
+    assert not server.pending()
+
+
+# ---- answers
+
+
+def test_implements_the_protocol() -> None:
+    protocol: ServerProtocol = StompServer()
+    assert protocol.name == "stomp"
+    assert protocol.heartbeat() == b"\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "receipt", "written"),
+    [("1.2", "r1", b"r1"), ("1.2", "a:b\n\r\\", b"a\\cb\\n\\r\\\\"),
+     ("1.1", "a:\r", b"a\\c\r"), ("1.0", "a:b\\n", b"a:b\\n")],
+)  # fmt: skip
+def test_receipt(version: str, receipt: str, written: bytes) -> None:
+    assert opened(version).receipt(receipt) == b"RECEIPT\nreceipt-id:" + written + b"\n\n\0"
+
+
+def test_error() -> None:
+    server = opened()
+    frame = server.error(CommandError("no such thing: look\nagain", code="NO_SUCH"), "r:1")
+    body = b"no such thing: look\nagain"
+    assert frame == (
+        b"ERROR\nmessage:no such thing\\c look\ncode:NO_SUCH\nreceipt-id:r\\c1\ncontent-type:text/plain\n"
+        b"content-length:%d\n\n%b\0" % (len(body), body)
+    )
+
+
+def test_error_before_connect_cannot_be_split_by_what_the_client_sent() -> None:
+    (frame,) = FrameReader(version="1.0").feed(StompServer().error(ProtocolError("a\rb\0c: \ud800"), "x\ny:z"))
+    assert frame.headers["receipt-id"] == "x y:z"
+    assert list(frame.headers) == ["message", "code", "receipt-id", "content-type", "content-length"]
+
+
+def test_error_tells_nothing_of_internal_failures() -> None:
+    (frame,) = FrameReader().feed(opened().error(KeyError("/secret/path")))
+    assert frame.headers["code"] == "INTERNAL_ERROR"
+    assert b"secret" not in frame.body
+    assert "secret" not in str(frame.headers)
+
+
+def message(**more: object) -> Message:
+    made = Message("queue://a", b"hi", timestamp_ms=17, **more)  # type: ignore[arg-type]
+    made.seq = 5
+    return made
+
+
+def deliver(version: str, made: Message, redelivered: int = 0, ack: str = "client", id: str = "s") -> bytes:
+    server = opened(version)
+    header = f"id:{id}\n" if id else ""
+    (command,) = server.receive(f"SUBSCRIBE\n{header}destination:/queue/a\nack:{ack}\n\n\0".encode())
+    assert isinstance(command, Subscribe)
+    return server.delivery(server.subscription(command), made, redelivered)
+
+
+PLAIN = b"destination:/queue/a\ntimestamp:17\npersistent:true\ncontent-length:2\n\nhi\0"
+
+
+@pytest.mark.parametrize(
+    ("version", "made", "more", "written"),
+    [
+        ("1.2", message(), {}, b"subscription:s\nmessage-id:ID\\c1f3a-5\nack:0-5\n" + PLAIN),
+        ("1.2", message(), {"ack": "auto"}, b"subscription:s\nmessage-id:ID\\c1f3a-5\n" + PLAIN),
+        ("1.1", message(), {}, b"subscription:s\nmessage-id:ID\\c1f3a-5\n" + PLAIN),
+        ("1.0", message(), {}, b"subscription:s\nmessage-id:ID:1f3a-5\n" + PLAIN),
+        ("1.0", message(), {"id": ""}, b"message-id:ID:1f3a-5\n" + PLAIN),
+        ("1.1", message(text=True, persistent=False), {"id": "a\\c"}, b"subscription:a\\c\nmessage-id:ID\\c1f3a-5\n"
+         b"destination:/queue/a\ntimestamp:17\n\nhi\0"),
+        ("1.1", message(priority=9, expires_ms=99, content_type="a/b;c:d", duplicate_id="x:y",
+                        properties={"k:\n": "v\\", "type": "t"}), {"redelivered": 2},
+         b"subscription:s\nmessage-id:ID\\c1f3a-5\ndestination:/queue/a\ntimestamp:17\npersistent:true\n"
+         b"content-length:2\npriority:9\nexpires:99\nredelivered:true\nJMSXDeliveryCount:3\ncontent-type:a/b;c\\cd\n"
+         b"_AMQ_DUPL_ID:x\\cy\nk\\c\\n:v\\\\\ntype:t\n\nhi\0"),
+    ],
+)  # fmt: skip
+def test_delivery(version: str, made: Message, more: dict[str, object], written: bytes) -> None:
+    assert deliver(version, made, **more) == b"MESSAGE\n" + written  # type: ignore[arg-type]
+
+
+def test_subscription_that_ended_in_the_same_bytes() -> None:
+    """The commands of one chunk are read before the first of them is carried out."""
+    server = opened()
+    frames = b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client\n\n\0UNSUBSCRIBE\nid:s\n\n\0"
+    first, _, second, _ = server.receive(frames * 2)
+    for index, command in enumerate((first, second)):
+        assert isinstance(command, Subscribe)
+        assert b"\nack:%d-5\n" % index in server.delivery(server.subscription(command), message(), 0)
+
+
+def test_text_with_a_nul_has_a_length() -> None:
+    made = Message("queue://a", b"a\0b", text=True)
+    (frame,) = FrameReader().feed(deliver("1.2", made))
+    assert frame.body == b"a\0b"
+
+
+def test_delivery_to_another_destination_of_the_subscription() -> None:
+    made = Message("topic://x:y", b"")
+    assert b"\ndestination:/topic/x\\cy\n" in deliver("1.2", made)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+def test_properties_cannot_forge_headers_or_frames(version: str) -> None:
+    forged = {
+        "message-id": "1", "ack": "9-9", "subscription": "x", "destination": "/queue/b", "redelivered": "true",
+        "content-length": "1", "receipt": "r", "ack:9-9\nx": "1", "a\n\n\0MESSAGE\nb": "c\n\n\0MESSAGE\n", "ack:1": "2",
+    }  # fmt: skip
+    made = message(properties=forged, duplicate_id="d\nack:0-1\n\n\0", content_type="t\nredelivered:true")
+    reader = FrameReader(DELIVERY_LIMITS, version)
+    (frame,) = reader.feed(deliver(version, made, ack="auto"))
+    assert not reader.pending
+    assert reader.error is None
+    assert frame.body == b"hi"
+    assert "ack" not in frame.headers
+    assert "redelivered" not in frame.headers
+    assert "receipt" not in frame.headers
+    assert frame.headers["destination"] == "/queue/a"
+    assert frame.headers["subscription"] == "s"
+
+
+def test_what_was_sent_is_delivered_in_every_version() -> None:
+    """The largest SEND that is accepted can be read by a client with DELIVERY_LIMITS."""
+    limits = Limits()
+    value = b"\\\\" * 4000
+    frame = b"SEND\ndestination:/queue/a\n" + b"".join(b"%d:%b\n" % (n, value) for n in range(8)) + b"\n\0"
+    assert len(frame) > limits.header_block_bytes_max - 2000
+    (send,) = opened("1.1", limits).receive(frame)
+    for version in ("1.0", "1.1", "1.2"):
+        reader = FrameReader(DELIVERY_LIMITS, version)
+        (received,) = reader.feed(deliver(version, send.message))  # type: ignore[attr-defined]
+        assert received.headers["7"] == "\\" * 4000
+
+
+def test_every_code_and_limit_is_documented() -> None:
+    root = Path(__file__).parents[2]
+    documented = (root / "docs" / "stomp.md").read_text()
+    sources = [root / "amq/protocols/detect.py", *(root / "amq/protocols/stomp").glob("*.py")]
+    codes = {code for path in sources for code in re.findall(r'code="([A-Z_]+)"', path.read_text())}
+    assert len(codes) > 15
+    for code in codes:
+        assert f"`{code}`" in documented
+    limits = Limits()
+    assert f"| headers of a frame | {limits.header_count_max} |" in documented
+    assert f"| one header line | {limits.header_bytes_max // 1024} KiB |" in documented
+    assert f"| command and headers together | {limits.header_block_bytes_max // 1024} KiB |" in documented
+    assert f"| body | {limits.body_bytes_max // 1024**2} MiB |" in documented
