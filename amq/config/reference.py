@@ -133,7 +133,8 @@ def _entry(option: Option) -> str:
 def _facts(option: Option) -> str:
     default = option.format(option.parse(option.default))
     change = "applies live" if option.reload else "needs a restart"
-    return f"{option.kind.words[0].upper()}{option.kind.words[1:]}{_allowed(option)}; default {default or 'blank'}; {change}"
+    kind = option.kind.words[0].upper() + option.kind.words[1:]
+    return f"{kind}{_allowed(option)}; default {default or 'blank'}; {change}"
 
 
 def _allowed(option: Option) -> str:

@@ -1,0 +1,11 @@
+"""Who may connect: the users file and the check of logins against it."""
+
+from amq.security.authentication import Authenticator
+from amq.security.gate import LoginGate
+from amq.security.users import ANONYMOUS, PasswordHash, Users, hash_password
+from amq.security.users_edit import add_user, list_users, remove_user
+
+__all__ = [
+    "ANONYMOUS", "Authenticator", "LoginGate", "PasswordHash", "Users", "add_user", "hash_password", "list_users",
+    "remove_user",
+]  # fmt: skip
