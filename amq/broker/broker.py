@@ -1,9 +1,9 @@
 """Broker: the queues of one mastership, and the one way in which their state changes.
 
-`apply(record, segment)` is that way. It serves the replay at takeover and live traffic alike: a command becomes a record,
-the record becomes durable, then it is applied (`committed`). So what the master became by working, a replay becomes by
-reading. Non-persistent messages take the same path without the journal in between.
-Runs on the event loop, synchronous and deterministic: the same calls give the same state.
+`apply(record, segment)` is that way. It serves the replay at takeover and live traffic alike: a command becomes a
+record, the record becomes durable, then it is applied (`committed`). So what the master became by working, a replay
+becomes by reading. Non-persistent messages take the same path without the journal in between. Runs on the event loop,
+synchronous and deterministic: the same calls give the same state.
 """
 
 from __future__ import annotations
@@ -307,7 +307,9 @@ class Broker:
         return not self.is_dead_letter_queue(queue) and not (self.journal.full and message.segment is not None)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
-        """Move `message`, which no consumer holds any more, to the dead-letter queue, or drop it where policy says so."""
+        """Move `message`, which no consumer holds any more, to the dead-letter queue, or drop it where policy says
+        so.
+        """
         assert self.journal is not None
         if not self._can_move(queue, message):
             queue.redelivered.setdefault(message.seq, (1, 1))
@@ -350,7 +352,7 @@ class Broker:
             if message.duplicate_id and not self.admit_id(message):
                 transaction.roll_back()
                 raise TransactionRolledBackError(
-                    f"a message with id {message.duplicate_id} was stored before: the whole transaction was rolled back",
+                    f"message {message.duplicate_id} was stored before: the whole transaction was rolled back",
                     code="DUPLICATE_ID",
                 )
             message.seq = self.next_seq()
@@ -365,7 +367,9 @@ class Broker:
         transaction.finish()
 
     def commit_outcome(self, outcome_id: str, peer: Peer, receipt: str) -> None:
-        """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will."""
+        """Answer a client that lost the connection while it committed: confirmed if it took place, else it never
+        will.
+        """
         assert self.journal is not None
         if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
             self.journal.confirm(peer, receipt)

@@ -1,9 +1,9 @@
 """Queue: messages in order, competing consumers, prefetch, round-robin.
 
-Two kinds of state. What is stored (`messages`, `redelivered`, `duplicates`) changes through `Broker.apply` alone, so that a
-replay gives the same. What follows from it while clients are served (`levels`, `ready`, the subscriptions' `unacked`) is
-rebuilt by `start_serving`. Invariant while serving: every stored message is in exactly one of: a level, one
-subscription's `unacked`, an open transaction, or a record on its way to the journal that takes it out.
+Two kinds of state. What is stored (`messages`, `redelivered`, `duplicates`) changes through `Broker.apply` alone, so
+that a replay gives the same. What follows from it while clients are served (`levels`, `ready`, the subscriptions'
+`unacked`) is rebuilt by `start_serving`. Invariant while serving: every stored message is in exactly one of: a level,
+one subscription's `unacked`, an open transaction, or a record on its way to the journal that takes it out.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
-        "_top", "acknowledged", "duplicates", "duplicates_pending", "enqueued", "expiring", "levels", "messages", "name",
-        "ready", "redelivered", "subscriptions",
+        "_top", "acknowledged", "duplicates", "duplicates_pending", "enqueued", "expiring", "levels", "messages",
+        "name", "ready", "redelivered", "subscriptions",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:

@@ -206,8 +206,8 @@ class Session:
 
     def _settle_unknown(self, command: Ack) -> None:
         raise CommandError(
-            f"{type(command).__name__.upper()} of a message that this connection does not hold: it was acknowledged before, "
-            "its subscription ended or has ack mode auto, or it was delivered on an earlier connection",
+            f"{type(command).__name__.upper()} of a message that this connection does not hold: it was acknowledged "
+            "before, its subscription ended or has ack mode auto, or it was delivered on an earlier connection",
             code="UNKNOWN_DELIVERY",
         )
 
@@ -295,8 +295,9 @@ class Session:
             self._peer.confirm(command.receipt)
 
     def _end(self, subscription: Subscription) -> None:
-        """Give back what `subscription` holds. Only the oldest delivery counts as failed: a consumer works on one message
-        at a time, and what was merely prefetched behind it must not end in the dead-letter queue."""
+        """Give back what `subscription` holds. Only the oldest delivery counts as failed: a consumer works on one
+        message at a time, and what was merely prefetched behind it must not end in the dead-letter queue.
+        """
         subscription.make_unready()
         subscription.queue.subscriptions.remove(subscription)
         held = list(subscription.unacked.values())

@@ -10,7 +10,9 @@ from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, Subscribe
 
 
 class Peer(Protocol):
-    """The connection as the broker sees it. Nothing is sent before the end of the turn, and then only if the lease is valid."""
+    """The connection as the broker sees it. Nothing is sent before the end of the turn, and then only if the lease is
+    valid.
+    """
 
     def subscribed(self, command: Subscribe) -> Any:
         """What `deliver` needs of this subscription; kept as `Subscription.wire`."""
@@ -59,7 +61,9 @@ class Subscription:
             self.queue.ready.remove(self)
 
     def settle(self, seq: int) -> list[Message]:
-        """Take from `unacked` what an acknowledgement of `seq` covers: all up to it where cumulative. Empty = unknown."""
+        """Take from `unacked` what an acknowledgement of `seq` covers: all up to it where cumulative. Empty =
+        unknown.
+        """
         unacked = self.unacked
         if seq not in unacked:
             return []

@@ -1,7 +1,7 @@
 """Transaction: sends and acknowledgements of one connection that will take effect together or not at all.
 
-Lives in memory until it commits; the journal sees it once, whole. What it holds while open: the messages acknowledged in it
-(they are in no queue and in no `unacked`), and memory for the messages sent in it.
+Lives in memory until it commits; the journal sees it once, whole. What it holds while open: the messages acknowledged
+in it (they are in no queue and in no `unacked`), and memory for the messages sent in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Transaction:
     """`acks` and `nacks` = (subscription, message). `opened_at` is monotonic seconds."""
 
-    __slots__ = ("acks", "broker", "name", "nacks", "opened_at", "sends", "size")
+    __slots__ = ("acks", "broker", "nacks", "name", "opened_at", "sends", "size")
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker

@@ -3,14 +3,14 @@ space that was reserved and not written is recognised; every byte of header, bat
 
     segment  = header batch* (zeros | torn batch)?
 
-    header, 64 bytes                            batch, 40 bytes + payload
+    header, 64 bytes                            batch, 44 bytes + payload
     +--------+-------+-------+----------+       +-------+---------+-------+--------+
     | magic 8| ver 2 | res 2 | size 4   |       |magic 4| bytes 4 |epoch 8| no. 8  |
     +--------+-------+-------+----------+       +-------+----+----+-------+--------+
     | epoch 8        | number 8         |       | records 4  | payload CRC 4        |
-    +----------------+------------------+       +------------+----------------------+
-    | store uuid 16                     |       | wall s 4   | header CRC 4         |
-    +----------------+------------------+       +------------+----------------------+
+    +----------------+------------------+       +------------+----------+-----------+
+    | store uuid 16                     |       | wall s 4   | flags 4  | CRC 4     |
+    +----------------+------------------+       +------------+----------+-----------+
     | salt 4 | zero 8         | CRC 4   |       | record*                           |
     +--------+----------------+---------+       +-----------------------------------+
 
@@ -20,7 +20,7 @@ All integers are little-endian. A record's CRC starts from its type and covers i
 segment and is the start value of the two CRCs of every batch in it, so bytes of another segment (a message may carry
 one) never validate here. Batches are numbered through the segments of an epoch,
 from 1. The header is durable before the first batch is written. The first record of a segment is `previous`: the sealed
-length of the segment before it in the same epoch.
+length of the segment before it in the same epoch. Flag 1: the batch holds a trim mark.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ MAGIC = b"AMQJRNL\x01"
 VERSION = 1
 BATCH_MAGIC = b"\xb7BAT"
 HEADER = struct.Struct("<8sHHIQQ16sI8xI")
-BATCH = struct.Struct("<4sIQQIIII")
+BATCH = struct.Struct("<4sIQQIIIII")
 RECORD = struct.Struct("<IIB")
 HEADER_BYTES = HEADER.size
 BATCH_BYTES = BATCH.size
 RECORD_BYTES = RECORD.size
 BATCH_BYTES_MAX = (1 << 32) - 1
-assert (HEADER_BYTES, BATCH_BYTES, RECORD_BYTES) == (64, 40, 9)
+HAS_TRIM_MARK = 1
+assert (HEADER_BYTES, BATCH_BYTES, RECORD_BYTES) == (64, 44, 9)
 
 _NAME = re.compile(r"^(\d{8})-(\d{8})\.seg$")
 crc32 = zlib.crc32
@@ -104,13 +105,16 @@ class BatchHeader:
     records: int
     payload_crc: int
     wall_s: int
+    flags: int
 
 
-def encode_batch(payload: bytes, salt: int, epoch: int, number: int, records: int, wall_s: int) -> bytes:
+def encode_batch(
+    payload: bytes, salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
+) -> bytes:
     """Header and payload in one piece. Payload longer than 5 KiB is summed without the GIL."""
     assert 0 < len(payload) <= BATCH_BYTES_MAX
     head = BATCH.pack(
-        BATCH_MAGIC, len(payload), epoch, number, records, crc32(payload, salt), wall_s & 0xFFFFFFFF, 0
+        BATCH_MAGIC, len(payload), epoch, number, records, crc32(payload, salt), wall_s & 0xFFFFFFFF, flags, 0
     )[:-4]  # fmt: skip
     return b"".join((head, crc32(head, salt).to_bytes(4, "little"), payload))
 
@@ -119,10 +123,10 @@ def decode_batch_header(data: bytes | memoryview, offset: int, salt: int) -> Bat
     """The batch header at `offset`, or None where no valid one stands there."""
     if len(data) - offset < BATCH_BYTES:
         return None
-    magic, size, epoch, number, records, payload_crc, wall_s, crc = BATCH.unpack_from(data, offset)
+    magic, size, epoch, number, records, payload_crc, wall_s, flags, crc = BATCH.unpack_from(data, offset)
     if magic != BATCH_MAGIC or crc32(data[offset : offset + BATCH_BYTES - 4], salt) != crc:
         return None
-    return BatchHeader(size, epoch, number, records, payload_crc, wall_s)
+    return BatchHeader(size, epoch, number, records, payload_crc, wall_s, flags)
 
 
 def frame_record(kind: int, body: bytes) -> bytes:

@@ -1,9 +1,9 @@
 """Journal: group commit, the confirm rule, segments coming and going. Runs on the event loop; the disk is a JobRunner.
 
-Records gather in the open batch while the one before is written and synced; an idle journal writes at once. At any time at
-most one batch is unsynced. The confirm rule (safety argument, rule 5): write → fsync → is the lease valid? → `committed`.
-A batch that is durable while the lease is in doubt waits; it is committed when the lease is proved again, and forgotten
-when the broker fences. A failed fsync is final (`failed`); a full disk is not (`rejected`).
+Records gather in the open batch while the one before is written and synced; an idle journal writes at once. At any
+time at most one batch is unsynced. The confirm rule (safety argument, rule 5): write → fsync → is the lease valid? →
+`committed`. A batch that is durable while the lease is in doubt waits; it is committed when the lease is proved
+again, and forgotten when the broker fences. A failed fsync is final (`failed`); a full disk is not (`rejected`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, encode_batch
+from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, SegmentHeader, encode_batch
 from amq.journal.records import (
     ACKED,
     Consumed,
@@ -68,7 +68,9 @@ class JournalOwner(Protocol):
 
 
 class SyncError(OSError):
-    """fsync or fdatasync failed: final, whatever the errno. The pages may be gone; a retry that succeeds proves nothing."""
+    """fsync or fdatasync failed: final, whatever the errno. The pages may be gone; a retry that succeeds proves
+    nothing.
+    """
 
 
 class OpenBatch:
@@ -78,7 +80,7 @@ class OpenBatch:
     consumed    {destination: seqs acknowledged}, gathered so that a thousand acks are one record
     """
 
-    __slots__ = ("chunks", "confirms", "consumed", "names", "records", "segment", "size")
+    __slots__ = ("chunks", "confirms", "consumed", "flags", "names", "records", "segment", "size")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -87,6 +89,7 @@ class OpenBatch:
         self.consumed: defaultdict[str, list[int]] = defaultdict(list)
         self.names: set[str] = set()
         self.size = 0
+        self.flags = 0
         self.segment: Segment | None = None
 
     def __bool__(self) -> bool:
@@ -189,20 +192,24 @@ class Journal:
         """Nothing is pending, on disk or in memory."""
         return self._busy is _Busy.NOTHING and not self.open and not self._waiting
 
-    def flush(self, inline: bool = False) -> None:
+    def flush(self, inline: bool = False, unasked: bool = False) -> None:
         """End of a turn of the event loop: write what gathered, unless a batch is on its way.
 
         `inline`: few clients wait, so a small batch may be synced right here; on a fast disk that saves the two thread
-        switches that cost a lone client a good part of its rate.
+        switches that cost a lone client a good part of its rate. `unasked`: write also what nobody waits for.
         """
         while self._busy is _Busy.NOTHING and not self._dead:
             if self._waiting:
                 self._begin(self._waiting.popleft(), inline)
-            elif self.open:
+            elif self.open and (unasked or not self.only_unasked()):
                 batch, self.open = self.open, OpenBatch()
                 self._begin(batch, inline)
             else:
                 return
+
+    def only_unasked(self) -> bool:
+        """All that gathered is acknowledgements without receipt: nobody waits for them, they may wait for company."""
+        return bool(self.open.consumed) and not (self.open.records or self.open.confirms)
 
     def lease_renewed(self) -> None:
         """Ownership was proved again: what became durable in the meantime counts."""
@@ -216,16 +223,24 @@ class Journal:
             self._runner.submit(self._measure_space, self._space_measured)
 
     def trim(self, through: Segment) -> None:
-        """Nothing up to and including `through` is live, and what is still needed of it was appended before this call."""
+        """Nothing up to and including `through` is live, and what is still needed of it was appended before this
+        call.
+        """
+        batch = self.open
         self.append_record(Trimmed(through.epoch, through.number))
+        batch.flags |= HAS_TRIM_MARK
 
     def delete_trimmed(self, mark: Trimmed) -> None:
         """The trim mark is committed, so the lease was valid after its fsync: unlink the files, oldest first."""
         doomed = []
         while self.segments and self.segments[0].key <= (mark.epoch, mark.number):
             doomed.append(self.segments.popleft().name)
-        if doomed:
-            self._runner.submit(lambda: self._unlink(doomed), self._done)
+        self.delete(doomed)
+
+    def delete(self, names: list[str]) -> None:
+        """Unlink segments in which nothing counts, in this order. Only right after the lease was proved (rule 8)."""
+        if names:
+            self._runner.submit(lambda: self._unlink(names), self._done)
 
     def abandon(self) -> None:
         """Fencing or end: forget everything, write nothing more. The runner closes the files when it can."""
@@ -279,7 +294,7 @@ class Journal:
         chunks += [Destination(self._ids[name], name).encode({}) for name in batch.names if name not in self._defined]
         chunks += batch.chunks
         position, number, wall_s = self._position, self.batches + 1, self._clock.wall_ms() // 1000
-        job = partial(self._write_batch, file, chunks, position, number, wall_s)
+        job = partial(self._write_batch, file, chunks, position, number, wall_s, batch.flags)
         if not inline:
             self._runner.submit(job, self._written)
             return
@@ -290,9 +305,11 @@ class Journal:
         else:
             self._written(end, None)
 
-    def _write_batch(self, file: OpenSegment, chunks: list[bytes], position: int, number: int, wall_s: int) -> int:
+    def _write_batch(
+        self, file: OpenSegment, chunks: list[bytes], position: int, number: int, wall_s: int, flags: int
+    ) -> int:
         """In the runner: one write, one fdatasync. Returns where the batch ends."""
-        data = encode_batch(b"".join(chunks), file.salt, self._epoch, number, len(chunks), wall_s)
+        data = encode_batch(b"".join(chunks), file.salt, self._epoch, number, len(chunks), wall_s, flags)
         write_all(self._vfs, file.fd, data, position)
         started = self._clock.monotonic()
         try:

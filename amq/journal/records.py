@@ -1,8 +1,8 @@
 """What the journal says: one class a record type, each with its bytes. `Broker.apply` gives them their meaning.
 
-Spec: docs/journal-format.md. In the bytes a destination is a number, defined by a `Destination` record
-earlier in the same segment, so that every segment can be read alone; in memory it is its name. Readers refuse a type they
-do not know (NewerFormatError): a skipped record could be an acknowledgement.
+Spec: docs/journal-format.md. In the bytes a destination is a number, defined by a `Destination` record earlier in the
+same segment, so that every segment can be read alone; in memory it is its name. Readers refuse a type they do not
+know (NewerFormatError): a skipped record could be an acknowledgement.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Redelivered:
 class Group:
     """Records that happen together or not at all: a transaction, a move to the dead-letter queue.
 
-    `outcome_id` names the commit so that a client can ask for it later, "" = nobody will. `origin` is what a live broker
-    made the group of, None in a replay; it is never written.
+    `outcome_id` names the commit so that a client can ask for it later, "" = nobody will. `origin` is what a live
+    broker made the group of, None in a replay; it is never written.
     """
 
     kind = GROUP
@@ -201,7 +201,7 @@ class Decoder:
         self._path = path
         self.names: dict[int, str] = {}
 
-    def decode(self, payload: bytes | memoryview, at: int = 0) -> Iterator[Record]:
+    def decode(self, payload: bytes | memoryview, at: int = 0, verify: bool = True) -> Iterator[Record]:
         """The records of one batch payload, which starts at offset `at` of the file. Raises CorruptError."""
         position, end = 0, len(payload)
         unpack, names = _FRAMED_MESSAGE.unpack_from, self.names
@@ -214,8 +214,7 @@ class Decoder:
             stop = start + size
             if stop > end:
                 raise CorruptError(self._path, at + position, "record is longer than its batch")
-            body = payload[start:stop]
-            if crc32(body, kind) != crc:
+            if verify and crc32(payload[start:stop], kind) != crc:
                 raise CorruptError(self._path, at + position, "record fails its checksum")
             if kind == MESSAGE and size >= framed_bytes - RECORD_BYTES:
                 (_, _, _, seq, destination, flags, priority, timestamp, expires, n_type, n_dup, n_props) = unpack(
@@ -235,7 +234,7 @@ class Decoder:
                 )  # fmt: skip
             else:
                 try:
-                    yield self._decode_other(kind, bytes(body), at + start)
+                    yield self._decode_other(kind, bytes(payload[start:stop]), at + start)
                 except (struct.error, ValueError, KeyError) as error:
                     raise CorruptError(self._path, at + position, f"record of type {kind}: {error}") from error
             position = stop
@@ -264,7 +263,7 @@ class Decoder:
             return Trimmed.decode(body)
         if kind == PREVIOUS:
             return Previous.decode(body)
-        raise NewerFormatError(f"{self._path}: offset {at}: this amq does not know record type {kind}: upgrade this broker")
+        raise NewerFormatError(f"{self._path}: offset {at}: record type {kind} is unknown here: upgrade this broker")
 
 
 def takes_space(record: Record) -> bool:

@@ -1,22 +1,26 @@
 """What a new master does with the journal it finds: seal it, then replay it.
 
-`seal` says how much of each old segment counts (safety argument, rules 3 and 6); `replay` gives every record inside those
-lengths to `apply`, oldest first. Nothing is ever changed in an old segment.
+`seal` says how much of each old segment counts (safety argument, rules 3 and 6); `replay` gives every record inside
+those lengths to `apply`, oldest first. Nothing is ever changed in an old segment.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import structlog
+
 from amq.errors import CorruptError, StoreError
-from amq.journal.format import parse_segment_name
+from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, decode_batch_header, parse_segment_name
 from amq.journal.records import PREVIOUS, TRIMMED, Decoder, Previous, Record, Trimmed, raw_records
 from amq.journal.segment import list_segments, read_batches, read_file, read_header
 from amq.vfs import Vfs
 
 JOURNAL_DIRECTORY = "journal"
+_PEEK_BYTES = 32  # enough of a batch for its first record, if that is `Previous`
+_log = structlog.get_logger("amq.journal")
 
 
 @dataclass(slots=True)
@@ -40,10 +44,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What replay found: every segment that is there, oldest first; the (epoch, number) up to which they are trimmed, a
-    crash may have left some of those; the store's uuid (None = empty store); how much was read."""
+    """What replay found.
+
+    segments     those that count, oldest first; a crash may have left some that are trimmed
+    trimmed      (epoch, number) up to which segments hold nothing live
+    unused       names of segments that count for nothing: prepared and never begun, or made by a deposed master
+    store_uuid   None = empty store
+    """
 
     segments: list[Segment]
+    unused: list[str]
     trimmed: tuple[int, int]
     store_uuid: bytes | None
     records: int
@@ -54,9 +64,9 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
     """Sealed length of every segment in the store: {name: bytes that count}, 0 for a segment that was never begun.
 
     `known` are lengths that epoch `last_epoch` sealed when it began: they stand, whatever was written to those files
-    since. Segments of `last_epoch` are measured. Any other segment was made by a deposed master after it had been sealed
-    out: nothing in it was confirmed, it counts 0. Raises CorruptError, also where a segment is gone that nobody trimmed,
-    StoreError, OSError.
+    since. Segments of `last_epoch` are measured. Any other segment was made by a deposed master after it had been
+    sealed out: nothing in it was confirmed, it counts 0. Raises CorruptError, also where a segment is gone that
+    nobody trimmed, StoreError, OSError.
     """
     directory = os.path.join(store, JOURNAL_DIRECTORY)
     names = list_segments(vfs, directory)
@@ -84,6 +94,24 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
     return sealed
 
 
+def lock_segments(vfs: Vfs, store: str) -> list[int]:
+    """Lock every segment in the store and return the descriptors that hold the locks.
+
+    SMB needs it: there a deposed master's client takes its locks again and writes on, unless we hold them. Elsewhere
+    it is a second belt; a segment that a frozen master still holds is safe by its sealed length.
+    """
+    directory = os.path.join(store, JOURNAL_DIRECTORY)
+    held = []
+    for name in list_segments(vfs, directory):
+        fd = vfs.open(os.path.join(directory, name), os.O_RDWR)
+        if vfs.try_lock(fd):
+            held.append(fd)
+        else:
+            vfs.close(fd)
+            _log.warning("an old segment is still locked by another broker", segment=name)
+    return held
+
+
 @dataclass(frozen=True, slots=True)
 class _Measured:
     end: int
@@ -92,23 +120,54 @@ class _Measured:
 
 
 def _measure(vfs: Vfs, path: str, end: int | None) -> _Measured:
-    """How far a segment counts, what its first record says of the one before it, what it says was trimmed."""
-    data = read_file(vfs, path)
-    header = read_header(path, data)
+    """How far a segment counts, what its first record says of the one before it, what it says was trimmed.
+
+    Where the next segment tells the end, only the batch headers are read: the replay verifies the rest.
+    """
+    if end is None:
+        data = read_file(vfs, path)
+        header = read_header(path, data)
+        batches = [] if header is None else read_batches(path, data, header, None)
+        return _summarise(path, ((batch.offset, batch.end, batch.header.flags, batch.payload) for batch in batches))
+    fd = vfs.open(path, os.O_RDONLY)
+    try:
+        return _summarise(path, _walk(vfs, path, fd, end))
+    finally:
+        vfs.close(fd)
+
+
+def _walk(vfs: Vfs, path: str, fd: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:
+    """(offset, end, flags, payload or its beginning) of each batch of a complete segment, by its headers."""
+    header = read_header(path, vfs.pread(fd, HEADER_BYTES, 0))
+    offset = HEADER_BYTES
+    while offset < end:
+        piece = vfs.pread(fd, BATCH_BYTES + _PEEK_BYTES, offset)
+        batch = decode_batch_header(piece, 0, header.salt) if header is not None else None
+        if batch is None or offset + BATCH_BYTES + batch.payload_bytes > end:
+            raise CorruptError(path, offset, "no valid batch header")
+        payload = piece[BATCH_BYTES:]
+        if batch.flags & HAS_TRIM_MARK:
+            payload = vfs.pread(fd, batch.payload_bytes, offset + BATCH_BYTES)
+        yield offset, offset + BATCH_BYTES + batch.payload_bytes, batch.flags, payload
+        offset += BATCH_BYTES + batch.payload_bytes
+
+
+def _summarise(path: str, batches: Iterable[tuple[int, int, int, bytes | memoryview]]) -> _Measured:
     previous = None
     last = 0
     trimmed = (0, 0)
-    if header is not None:
-        for batch in read_batches(path, data, header, end):
-            for kind, body in raw_records(batch.payload):
-                if previous is None:
-                    if kind != PREVIOUS:
-                        raise CorruptError(path, batch.offset, "segment does not begin with what came before it")
-                    previous = Previous.decode(body).end
-                elif kind == TRIMMED:
+    for offset, batch_end, flags, payload in batches:
+        if previous is None:
+            kind, body = next(raw_records(payload), (0, b""))
+            if kind != PREVIOUS:
+                raise CorruptError(path, offset, "segment does not begin with what came before it")
+            previous = Previous.decode(body).end
+        if flags & HAS_TRIM_MARK:
+            for kind, body in raw_records(payload):
+                if kind == TRIMMED:
                     mark = Trimmed.decode(body)
                     trimmed = max(trimmed, (mark.epoch, mark.number))
-            last = batch.end
+        last = batch_end
     return _Measured(last, previous, trimmed)
 
 
@@ -117,15 +176,17 @@ def replay(
     store: str,
     sealed: Mapping[str, int],
     apply: Callable[[Record, Segment], None],
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None],
 ) -> Recovered:
     """Give every record of the sealed journal to `apply(record, segment)`, oldest first.
 
-    `progress(bytes read, bytes in all)` is called after each segment. A segment that `sealed` names and that is gone must
-    have been trimmed. Raises CorruptError, NewerFormatError, StoreError, OSError.
+    `progress(bytes read, bytes in all)` is called after each segment. A segment that `sealed` names and that is gone
+    must have been trimmed. Raises CorruptError, NewerFormatError, StoreError, OSError.
     """
     directory = os.path.join(store, JOURNAL_DIRECTORY)
-    present = [name for name in list_segments(vfs, directory) if sealed.get(name)]
+    names = list_segments(vfs, directory)
+    present = [name for name in names if sealed.get(name)]
+    unused = [name for name in names if name in sealed and not sealed[name]]
     total = sum(sealed[name] for name in present)
     segments: list[Segment] = []
     trimmed = (0, 0)
@@ -145,7 +206,8 @@ def replay(
         segments.append(segment)
         decoder = Decoder(path)
         for batch in read_batches(path, data, header, sealed[name]):
-            for record in decoder.decode(batch.payload, batch.offset):
+            # The CRC of the batch has just covered every byte: those of the records need not be summed again.
+            for record in decoder.decode(batch.payload, batch.offset, verify=False):
                 if isinstance(record, Trimmed):
                     trimmed = max(trimmed, (record.epoch, record.number))
                 apply(record, segment)
@@ -153,7 +215,7 @@ def replay(
         done += sealed[name]
         progress(done, total)
     _check_complete(directory, segments, trimmed)
-    return Recovered(segments, trimmed, uuid, records, done)
+    return Recovered(segments, unused, trimmed, uuid, records, done)
 
 
 def _check_complete(directory: str, found: list[Segment], trimmed: tuple[int, int]) -> None:

@@ -1,5 +1,5 @@
-"""Segment files: making them, listing them, reading their batches. One file belongs to one epoch and is never appended to
-by a later one.
+"""Segment files: making them, listing them, reading their batches. One file belongs to one epoch and is never
+appended to by a later one.
 """
 
 from __future__ import annotations
@@ -76,12 +76,15 @@ def read_header(path: str, data: bytes) -> SegmentHeader | None:
     return header
 
 
-def read_batches(path: str, data: bytes, header: SegmentHeader, sealed: int | None) -> Iterator[Batch]:
+def read_batches(
+    path: str, data: bytes, header: SegmentHeader, sealed: int | None, verify: bool = True
+) -> Iterator[Batch]:
     """The valid batches of one segment, in order.
 
-    `sealed` is the length up to which the segment is known to be whole: damage before it is a CorruptError, what stands
-    after it is ignored. None = the open end of an epoch: a torn last batch was never confirmed and ends the segment; damage
-    with a later batch behind it is a CorruptError (only one batch at a time is ever unsynced).
+    `sealed` is the length up to which the segment is known to be whole: damage before it is a CorruptError, what
+    stands after it is ignored. None = the open end of an epoch: a torn last batch was never confirmed and ends the
+    segment; damage with a later batch behind it is a CorruptError (only one batch at a time is ever unsynced).
+    `verify` False leaves the payload's CRC to a later reader.
     """
     view = memoryview(data)
     end = len(data) if sealed is None else sealed
@@ -100,7 +103,7 @@ def read_batches(path: str, data: bytes, header: SegmentHeader, sealed: int | No
             payload = view[offset + BATCH_BYTES : offset + BATCH_BYTES + head.payload_bytes]
             if offset + BATCH_BYTES + head.payload_bytes > end:
                 why = "batch is longer than the segment"
-            elif crc32(payload, header.salt) != head.payload_crc:
+            elif verify and crc32(payload, header.salt) != head.payload_crc:
                 why = f"batch {head.number} fails its checksum"
         if head is None or why:
             if sealed is not None or _later_batch(data, offset, header, number):
@@ -126,8 +129,9 @@ def _later_batch(data: bytes, offset: int, header: SegmentHeader, number: int) -
 
 
 class OpenSegment:
-    """The file that this master writes now. Written only through a descriptor that holds its own exclusive lock, so that
-    an NFSv4 server refuses the writes of a deposed master."""
+    """The file that this master writes now. Written only through a descriptor that holds its own exclusive lock, so
+    that an NFSv4 server refuses the writes of a deposed master.
+    """
 
     __slots__ = ("fd", "name", "number", "salt", "size")
 

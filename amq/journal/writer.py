@@ -1,6 +1,7 @@
 """The one thread that writes, syncs and deletes segments. It knows nothing of batches, leases or messages.
 
-Jobs run one at a time in the order given; each ends in a call of `done` through `post` (the event loop's thread-safe door).
+Jobs run one at a time in the order given; each ends in a call of `done` through `post` (the event loop's thread-safe
+door).
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ It keeps order and bounds: output is gathered and written once a turn; a client 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -17,7 +18,7 @@ from amq.broker.session import Session
 from amq.broker.subscription import Subscription
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, ProtocolError
+from amq.errors import AccessError, AmqError, ProtocolError
 from amq.message import Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Subscribe
@@ -63,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self._delivery: Callable[[Any, Message, int], bytes] | None = None
         self._socket_full = False
+        self._fd = -1
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -75,13 +77,15 @@ class Connection(asyncio.Protocol):
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's own class, not a subclass
         peer = transport.get_extra_info("peername")
         self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "?"
         transport.set_write_buffer_limits(high=self._output_bytes_max // 2)
+        handle = transport.get_extra_info("socket")
+        self._fd = handle.fileno() if handle is not None else -1
         if not self._hub.opened(self):
-            transport.abort()
+            self.protocol = self._hub.protocol("stomp")
+            self.fail(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
             return
         self._last_read = self._hub.clock.monotonic()
         self._timer = self._hub.loop.call_later(self._hub.config.connect_timeout_s, self._connect_late)
@@ -118,6 +122,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        self._fd = -1
         if self._timer is not None:
             self._timer.cancel()
         if self._login is not None and not self._login.done():
@@ -190,6 +195,17 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         if self._transport is not None:
             self._transport.abort()
+
+    def cut(self) -> None:
+        """Shut the socket down from another thread; the event loop notices when it can."""
+        if self._fd >= 0:
+            handle = socket.socket(fileno=self._fd)
+            try:
+                handle.shutdown(socket.SHUT_RDWR)
+            except OSError as error:
+                _log.debug("socket was closed already", connection=self.number, error=str(error))
+            finally:
+                handle.detach()
 
     def pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -297,5 +313,5 @@ class Connection(asyncio.Protocol):
             self._put(self.protocol.heartbeat())  # type: ignore[union-attr]
         if self.session is not None:
             self.session.expire_transactions(now)
-        beats = [s for s in (self._heartbeat_send_s / 2, self._heartbeat_receive_s, config.unfinished_frame_timeout_s / 2) if s]
-        self._timer = self._hub.loop.call_later(min(beats), self._tick)
+        intervals = (self._heartbeat_send_s / 2, self._heartbeat_receive_s, config.unfinished_frame_timeout_s / 2)
+        self._timer = self._hub.loop.call_later(min(s for s in intervals if s), self._tick)

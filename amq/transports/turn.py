@@ -1,11 +1,12 @@
 """Turn: what happens once after all the input of one round of the event loop, instead of once a message.
 
-The journal gets one batch, every queue is dispatched once, every socket is written once. And the gate: no byte leaves the
-broker, receipt or delivery, unless the lease is valid at that moment. A master in doubt keeps still.
+The journal gets one batch, every queue is dispatched once, every socket is written once. And the gate: no byte leaves
+the broker, receipt or delivery, unless the lease is valid at that moment. A master in doubt keeps still.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
     from amq.transports.connection import Connection
 
 LONE_PEERS_MAX = 2  # so few talkers are served with the sync in place of a thread switch
+# How long acknowledgements that nobody asked a receipt for wait for something to be synced with: a lone producer and
+# consumer need one sync a message instead of two.
+UNASKED_DELAY_S = 0.002
 
 
 class Turn:
-    """`call_soon` is the event loop's; `valid()` tells whether the lease is valid now."""
+    """`valid()` tells whether the lease is valid now."""
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object], valid: Callable[[], bool]) -> None:
-        self._call_soon = call_soon
+    def __init__(self, loop: asyncio.AbstractEventLoop, valid: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._unasked: asyncio.TimerHandle | None = None
         self._valid = valid
         self._scheduled = False
         self._broker: Broker | None = None
@@ -44,7 +49,7 @@ class Turn:
         """There is something to do at the end of this round."""
         if not self._scheduled:
             self._scheduled = True
-            self._call_soon(self._run)
+            self._loop.call_soon(self._run)
 
     def _run(self) -> None:
         self._scheduled = False
@@ -57,6 +62,13 @@ class Turn:
             return  # `lease_renewed` wakes us again
         broker.dispatch()
         journal.flush()
+        if self._unasked is None and journal.only_unasked():
+            self._unasked = self._loop.call_later(UNASKED_DELAY_S, self._flush_unasked)
         unsent, self.unsent = self.unsent, {}
         for connection in unsent:
             connection.send_out()
+
+    def _flush_unasked(self) -> None:
+        self._unasked = None
+        if self._journal is not None:
+            self._journal.flush(unasked=True)

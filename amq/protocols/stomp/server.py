@@ -64,13 +64,14 @@ class StompServer:
     message_id_prefix   `message-id` is this and the message's seq; must not end in a digit
     server_name         `name/version`, for CONNECTED
     default_persistent  whether a SEND without `persistent` header is persistent
+    identity            further headers of CONNECTED: who answers
     """
 
     name = "stomp"
 
     def __init__(
         self, limits: Limits | None = None, message_id_prefix: str = "ID:", server_name: str = "amq",
-        default_persistent: bool = True,
+        default_persistent: bool = True, identity: tuple[tuple[str, str], ...] = (),
     ) -> None:  # fmt: skip
         assert message_id_prefix
         assert not message_id_prefix[-1].isdigit()
@@ -81,6 +82,7 @@ class StompServer:
         self._message_id_prefix = message_id_prefix
         self._server_name = server_name
         self._default_persistent = default_persistent
+        self._identity = identity
         self._connected = False
         self._closed = False
         self._deliveries = Deliveries("1.0", message_id_prefix)
@@ -370,7 +372,7 @@ class StompServer:
 
     def connected(self, session: str, heartbeat_ms: tuple[int, int]) -> bytes:
         """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants)."""
-        headers = [("version", self.version), ("session", session), ("server", self._server_name)]
+        headers = [("version", self.version), ("session", session), ("server", self._server_name), *self._identity]
         if self.version != "1.0":
             headers.append(("heart-beat", f"{heartbeat_ms[0]},{heartbeat_ms[1]}"))
         return encode("CONNECTED", headers)

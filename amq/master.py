@@ -1,0 +1,218 @@
+"""Master: everything that exists only while this broker is the master: queues, journal, connections, listening sockets.
+
+Lives on the event loop. Made from a finished replay, it ends in one of two ways: `stop` (in good order, everything
+committed) or `fence` (dirty: sockets closed at once, nothing written, state forgotten).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import structlog
+
+import amq
+from amq.broker.broker import Broker
+from amq.clock import Clock
+from amq.config.schema import BrokerConfig
+from amq.config.transport_url import parse_transport_url
+from amq.errors import AmqError, ProtocolError
+from amq.journal.journal import Journal
+from amq.journal.recovery import Recovered
+from amq.journal.writer import JournalThread
+from amq.protocols.base import ServerProtocol
+from amq.protocols.stomp.frame import Limits
+from amq.protocols.stomp.server import StompServer
+from amq.transports.connection import Connection
+from amq.transports.turn import Turn
+from amq.vfs import Vfs
+
+LISTEN_RETRY_S = 0.2
+LISTEN_PATIENCE_S = 5.0  # a port may still be in use by the process that was master a moment ago
+UPKEEP_S = 1.0
+_log = structlog.get_logger("amq.master")
+
+Authenticate = Callable[[str, str, bool], Awaitable[str]]
+
+
+class Master:
+    """One mastership. `broker` has just finished its replay; `valid()` tells whether the lease is valid now;
+    `failed(why)` is called when the journal cannot go on.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        vfs: Vfs,
+        clock: Clock,
+        name: str,
+        epoch: int,
+        broker: Broker,
+        recovered: Recovered,
+        valid: Callable[[], bool],
+        authenticate: Authenticate,
+        failed: Callable[[str], None],
+        entropy: Random,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.broker = broker
+        self.loop = asyncio.get_running_loop()
+        self.turn = Turn(self.loop, valid)
+        self.connections: dict[int, Connection] = {}
+        self.urls: list[str] = []
+        self.accepted = 0
+        self._epoch = epoch
+        self._name = name
+        self._authenticate = authenticate
+        self._failed = failed
+        self._servers: list[asyncio.Server] = []
+        self._upkeep: asyncio.TimerHandle | None = None
+        self._runner = JournalThread(self.loop.call_soon_threadsafe)
+        store_uuid = recovered.store_uuid or entropy.randbytes(16)
+        self._message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
+        self.journal = Journal(
+            vfs, clock, self._runner, self, valid, config.store, epoch, store_uuid, recovered, config, entropy
+        )  # fmt: skip
+        broker.wake = self.turn.wake
+        self.committed = broker.committed
+        self.rejected = broker.rejected
+        self.turn.serve(broker, self.journal)
+        broker.start_serving(self.journal, recovered.trimmed)
+        self.journal.delete(recovered.unused)
+
+    async def listen(self) -> None:
+        """Open the transports. Raises AmqError where an address cannot be had."""
+        for text in self.config.transports:
+            url = parse_transport_url(text)
+            deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
+            while True:
+                try:
+                    server = await self.loop.create_server(
+                        self._make_connection, url.host, url.port, backlog=4096, reuse_address=True
+                    )
+                    break
+                except OSError as error:
+                    if self.clock.monotonic() > deadline:
+                        raise AmqError(
+                            f"cannot listen on {text}: {error.strerror or error}; "
+                            "another program has the port, or the address is not of this host",
+                            code="TRANSPORT_UNAVAILABLE",
+                        ) from error
+                await asyncio.sleep(LISTEN_RETRY_S)
+            self._servers.append(server)
+            for opened in server.sockets:
+                host, port = opened.getsockname()[:2]
+                self.urls.append(f"{url.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)
+
+    async def stop(self, timeout_s: float = 30.0) -> bool:
+        """End in good order: no new input, what came in is committed and confirmed. False where that took too long."""
+        self._close_servers()
+        for connection in list(self.connections.values()):
+            connection.pause_reading()
+        deadline = self.clock.monotonic() + timeout_s
+        while not (self.journal.idle() and not self.turn.unsent):
+            if self.clock.monotonic() > deadline:
+                return False
+            self.turn.wake()
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections.values()):
+            connection.close()
+        while self.connections and self.clock.monotonic() < deadline:
+            self.turn.wake()
+            await asyncio.sleep(0.005)
+        while not self.journal.idle():  # what closing connections gave back
+            if self.clock.monotonic() > deadline:
+                return False
+            self.turn.wake()
+            await asyncio.sleep(0.005)
+        self._end()
+        return await self.loop.run_in_executor(None, self._runner.join, timeout_s)
+
+    def fence(self) -> None:
+        """Ownership is lost or in doubt for too long: be gone. Writes nothing, waits for nothing."""
+        self._close_servers()
+        for connection in list(self.connections.values()):
+            connection.abort()
+        self._end()
+
+    def cut(self) -> None:
+        """Shut every client's socket down, from any thread, also while the event loop is stuck in the store."""
+        for connection in list(self.connections.values()):
+            connection.cut()
+
+    def _end(self) -> None:
+        self.turn.stop()
+        self.journal.abandon()
+        self._runner.close()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+
+    def _close_servers(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def lease_renewed(self) -> None:
+        """The lease had run out and was proved again: what waited for it goes on."""
+        self.journal.lease_renewed()
+        self.turn.wake()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the limits that may change while clients are served."""
+        self.config = self.broker.config = config
+
+    # -- JournalOwner, beside `committed` and `rejected`, which are the broker's own --------------------------------
+
+    def store_full(self, full: bool) -> None:
+        if full:
+            _log.error(
+                "the store's disk is full: messages are refused, acknowledgements go on",
+                store=self.config.store, floor_bytes=self.config.store_free_floor_bytes,
+            )  # fmt: skip
+        else:
+            _log.info("the store's disk has room again: messages are accepted", store=self.config.store)
+
+    def failed(self, why: str) -> None:
+        self._failed(why)
+
+    # -- Hub ----------------------------------------------------------------------------------------------------------
+
+    def protocol(self, name: str) -> ServerProtocol:
+        """A new codec for one connection."""
+        config = self.config
+        if name != "stomp":
+            raise ProtocolError(f"this port speaks STOMP, the client speaks {name}", code="PROTOCOL_UNSUPPORTED")
+        limits = Limits(
+            config.max_header_count, config.max_header_size_bytes, config.max_header_block_size_bytes,
+            config.max_frame_size_bytes,
+        )  # fmt: skip
+        return StompServer(
+            limits, self._message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
+            (("amq-broker", self._name), ("amq-epoch", str(self._epoch))),
+        )  # fmt: skip
+
+    async def authenticate(self, login: str, passcode: str, loopback: bool) -> str:
+        return await self._authenticate(login, passcode, loopback)
+
+    def opened(self, connection: Connection) -> bool:
+        if len(self.connections) >= self.config.max_connections:
+            _log.warning("connection refused: maxConnections is reached", limit=self.config.max_connections)
+            return False
+        self.connections[connection.number] = connection
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.pop(connection.number, None)
+        self.turn.unsent.pop(connection, None)
+
+    def _make_connection(self) -> Connection:
+        self.accepted += 1
+        return Connection(self, self.accepted)
+
+    def _keep_up(self) -> None:
+        self.broker.sweep()
+        self.journal.check_space()
+        self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)

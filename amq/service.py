@@ -1,0 +1,367 @@
+"""BrokerService: STARTING → SLAVE → MASTER → … → STOPPED. The one place that wires everything.
+
+Threads: the event loop owns all state of a mastership. The lease thread makes every call of the lock component and the
+replay; it may hang in the store. The watchdog thread never touches the store: when the lease stays expired it cuts the
+clients off, whoever else is stuck. The journal thread is the master's (`amq.journal.writer`). They meet in the loop's
+`call_soon_threadsafe` and in two events, nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import os
+import threading
+import uuid
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from enum import Enum
+from random import Random, SystemRandom
+from typing import Any
+
+import structlog
+
+from amq.broker.broker import Broker
+from amq.clock import Clock, SystemClock
+from amq.config.schema import BrokerConfig
+from amq.errors import AmqError, OwnershipLostError, StoreError
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, replay, seal
+from amq.lock.epoch import Epoch
+from amq.lock.host import Host, Owner, SystemHost
+from amq.lock.lease import Lease, Verdict, Watchdog
+from amq.lock.locker import Mastership
+from amq.lock.presence import Presence
+from amq.lock.shared_file import SharedFileLocker
+from amq.lock.waker import RETRY_DELAYS_S, watch
+from amq.master import Authenticate, Master
+from amq.vfs import SystemVfs, Vfs
+
+FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced
+_log = structlog.get_logger("amq.service")
+
+
+class Role(Enum):
+    STARTING = "starting"
+    SLAVE = "slave"
+    MASTER = "master"
+    STOPPED = "stopped"
+
+
+class BrokerService:
+    """One broker on one store. Several may live in one process, on different stores.
+
+    `failure` is why it stopped by itself, None while all is well. `on_role(role)` is called on the event loop.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        authenticate: Authenticate,
+        *,
+        vfs: Vfs | None = None,
+        clock: Clock | None = None,
+        host: Host | None = None,
+        entropy: Random | None = None,
+        replace_process: Callable[[], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.role = Role.STARTING
+        self.failure: AmqError | None = None
+        self.master: Master | None = None
+        self.on_role: Callable[[Role], None] = lambda role: None
+        self._authenticate = authenticate
+        self._vfs = vfs or SystemVfs()
+        self._clock = clock or SystemClock()
+        self._host = host or SystemHost()
+        self._entropy = entropy or SystemRandom()
+        self._replace_process = replace_process
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = threading.Event()
+        self._wake = threading.Event()  # the lease thread has something to look at: the lock file, a stop, an end
+        self._end_reason = ""  # why the present mastership is over
+        self._held: list[int] = []  # descriptors that hold the locks of old segments
+        self._presence: Presence | None = None
+        self._lease_thread: threading.Thread | None = None
+        self._role_changed = asyncio.Condition()
+
+    # -- the outside, on the event loop -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to compete for the store. Returns at once; see `wait_for`."""
+        self._loop = asyncio.get_running_loop()
+        self._lease_thread = threading.Thread(target=self._compete, name="amq-lease", daemon=True)
+        self._lease_thread.start()
+
+    async def wait_for(self, *roles: Role) -> Role:
+        """Wait until the broker has one of `roles` (or has stopped)."""
+        async with self._role_changed:
+            await self._role_changed.wait_for(lambda: self.role in roles or self.role is Role.STOPPED)
+        return self.role
+
+    async def stop(self) -> None:
+        """Hand over cleanly: commit what came in, release the store so that a slave takes over at once."""
+        self._stopping.set()
+        self._wake.set()
+        await self.wait_for(Role.STOPPED)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over options that may change while the broker runs."""
+        self.config = config
+        if self.master is not None:
+            self.master.reconfigure(config)
+
+    # -- the lease thread ---------------------------------------------------------------------------------------------
+
+    def _compete(self) -> None:
+        """Slave, master, slave again, until stopped. Everything here may hang in the store."""
+        try:
+            self._make_store()
+            owner = self._owner()
+            with watch(self.config.store, self._wake.set) as unwatched:
+                if unwatched is not None:
+                    _log.info("no file events here, polling alone", reason=str(unwatched))
+                started = False
+                while not self._stopping.is_set():
+                    try:
+                        self._term(owner)
+                        started = True
+                    except OSError as error:
+                        if not started:
+                            raise
+                        _log.warning("store not usable now, trying again", reason=str(error))
+                        self._stopping.wait(self.config.lock_acquire_sleep_interval_s)
+        except AmqError as error:
+            self.failure = error
+        except OSError as error:
+            self.failure = StoreError(f"{self.config.store}: {error.strerror or error}; the store cannot be used")
+        except BaseException as error:
+            _log.critical("the lease thread failed", exc_info=error)
+            self.failure = AmqError(f"internal error: {error!r}", code="INTERNAL_ERROR")
+        finally:
+            self._await(None, self._set_role(Role.STOPPED))
+
+    def _make_store(self) -> None:
+        for path in (self.config.store, os.path.join(self.config.store, JOURNAL_DIRECTORY)):
+            try:
+                self._vfs.mkdir(path)
+            except FileExistsError:
+                continue
+            except FileNotFoundError as error:
+                raise StoreError(
+                    f"{os.path.dirname(os.path.abspath(path))} does not exist: mount the shared file system or "
+                    "make the directory; a store is only made inside an existing one"
+                ) from error
+
+    def _owner(self) -> Owner:
+        return Owner.make(
+            self._host,
+            name=self.config.name or self._host.name(),
+            uuid=str(uuid.UUID(bytes=self._entropy.randbytes(16))),
+            transport_urls=self.config.transports,
+            lock_keep_alive_period_s=self.config.lock_keep_alive_period_s,
+        )
+
+    def _term(self, owner: Owner) -> None:
+        """Wait for the lock as a slave; if we get it, be the master until that ends."""
+        with closing(Presence.open(self._vfs, self.config.store, owner)) as self._presence:
+            self._await(None, self._set_role(Role.SLAVE))
+            locker = SharedFileLocker(self._vfs, self._clock, self._host, self.config.store, owner)
+            try:
+                if not self._wait_for_lock(locker):
+                    return
+                _log.info("lock acquired, taking over", store=self.config.store)
+                mastership = locker.take_over(pause=self._stopping.wait, seal=self._seal)
+                if mastership is not None:
+                    self._serve(locker, mastership)
+            except OwnershipLostError as error:
+                _log.warning("mastership lost or refused: slave again", reason=error.description)
+                self._stopping.wait(self.config.lock_acquire_sleep_interval_s)  # let a healthier broker have it
+            finally:
+                locker.abandon()
+
+    def _wait_for_lock(self, locker: SharedFileLocker) -> bool:
+        """True with the lock; False when told to stop."""
+        waited = False
+        while not self._stopping.is_set():
+            self._wake.clear()
+            if locker.try_acquire():
+                return True
+            if not waited:
+                waited = True
+                if self.config.fail_if_locked:
+                    raise AmqError(f"the store is locked by {locker.holder()}", code="STORE_LOCKED")
+                _log.info("slave: waiting for the lock", store=self.config.store, holder=locker.holder())
+            if self._wake.wait(self.config.lock_acquire_sleep_interval_s):
+                # The file event of a dying master comes just before the kernel frees its lock.
+                for delay_s in RETRY_DELAYS_S:
+                    if locker.try_acquire():
+                        return True
+                    if self._stopping.wait(delay_s):
+                        return False
+        return False
+
+    def _seal(self, previous: Epoch | None) -> dict[str, int]:
+        number, known = (previous.number, previous.sealed) if previous is not None else (0, {})
+        self._held = lock_segments(self._vfs, self.config.store)
+        return seal(self._vfs, self.config.store, number, known)
+
+    def _serve(self, locker: SharedFileLocker, mastership: Mastership) -> None:
+        """Replay, serve, keep the lease alive, until stopped, fenced or deposed."""
+        lease = mastership.lease
+        self._end_reason = ""
+        watchdog_stop = threading.Event()
+        watchdog = threading.Thread(
+            target=self._watch_lease, args=(lease, watchdog_stop), name="amq-watchdog", daemon=True
+        )
+        watchdog.start()
+        try:
+            broker, recovered = self._replay(lease, mastership.epoch)
+            lease.check()
+            self._await(lease, self._become_master(lease, mastership, broker, recovered))
+            if self._presence is not None:
+                self._presence.update(Role.MASTER.value)
+            self._keep_lease(lease)
+            self._await(lease, self._hand_over())
+        except BaseException:
+            self._await(None, self._fence())
+            raise
+        else:
+            locker.release()
+            _log.info("store released", epoch=mastership.epoch.number)
+        finally:
+            watchdog_stop.set()
+            watchdog.join()
+            for fd in self._held:
+                self._vfs.close(fd)
+            self._held = []
+
+    def _replay(self, lease: Lease, epoch: Epoch) -> tuple[Broker, Recovered]:
+        """Read the journal into a new broker; the lease is kept alive on the way."""
+        started = self._clock.monotonic()
+        broker = Broker(self._clock, self.config, epoch.number, lambda: None)
+        interval_s = self.config.lock_keep_alive_period_s / 3
+        next_check = started + interval_s
+
+        def progress(done: int, total: int) -> None:
+            nonlocal next_check
+            if self._clock.monotonic() >= next_check:
+                lease.check()
+                next_check = self._clock.monotonic() + interval_s
+                _log.info("replaying the journal", read_bytes=done, total_bytes=total)
+
+        collecting = gc.isenabled()
+        gc.disable()  # a replay makes objects that stay: collecting meanwhile costs a third of the time
+        try:
+            recovered = replay(self._vfs, self.config.store, epoch.sealed, broker.apply, progress)
+        finally:
+            if collecting:
+                gc.enable()
+        _log.info(
+            "journal replayed", records=recovered.records, read_bytes=recovered.read_bytes,
+            messages=sum(len(queue.messages) for queue in broker.queues.values()),
+            seconds=round(self._clock.monotonic() - started, 3),
+        )  # fmt: skip
+        return broker, recovered
+
+    def _keep_lease(self, lease: Lease) -> None:
+        """Check three times a period until told to stop. OwnershipLostError when it is over."""
+        while not self._stopping.is_set():
+            self._check_lease(lease)
+            self._wake.wait(self.config.lock_keep_alive_period_s / 3)
+            self._wake.clear()
+
+    def _check_lease(self, lease: Lease) -> None:
+        if self._end_reason:
+            raise OwnershipLostError(self._end_reason)
+        expired = not lease.valid(self._clock.monotonic())
+        lease.check()
+        if expired and lease.valid(self._clock.monotonic()):
+            _log.warning("lease had run out and was proved again: going on")
+            self._post(self._lease_renewed)
+
+    def _await(self, lease: Lease | None, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` on the event loop and wait for it, while the lease is kept alive."""
+        assert self._loop is not None
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            try:
+                return future.result(self.config.lock_keep_alive_period_s / 3)
+            except concurrent.futures.TimeoutError:
+                if future.done():
+                    raise
+                if lease is not None:
+                    self._check_lease(lease)
+
+    def _post(self, callback: Callable[..., object], *args: object) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(callback, *args)
+
+    def _end(self, reason: str) -> None:
+        """From any thread: this mastership is over."""
+        self._end_reason = self._end_reason or reason
+        self._wake.set()
+
+    # -- what the lease thread asks of the event loop -----------------------------------------------------------------
+
+    async def _become_master(self, lease: Lease, mastership: Mastership, broker: Broker, recovered: Recovered) -> None:
+        epoch = mastership.epoch
+        self.master = Master(
+            self.config, self._vfs, self._clock, epoch.owner.name, epoch.number, broker, recovered,
+            lambda: lease.valid(self._clock.monotonic()), self._authenticate, self._end, self._entropy,
+        )  # fmt: skip
+        await self.master.listen()
+        _log.info(
+            "master: serving clients", epoch=epoch.number, reason=epoch.reason,
+            waited_s=round(mastership.waited_s, 3), urls=self.master.urls,
+        )  # fmt: skip
+        await self._set_role(Role.MASTER)
+
+    async def _hand_over(self) -> None:
+        assert self.master is not None
+        if not await self.master.stop():
+            raise OwnershipLostError("the journal did not finish in time to hand over in good order")
+        self.master = None
+
+    async def _fence(self) -> None:
+        master, self.master = self.master, None
+        if master is not None:
+            master.fence()
+
+    def _lease_renewed(self) -> None:
+        if self.master is not None:
+            self.master.lease_renewed()
+
+    async def _set_role(self, role: Role) -> None:
+        if role is self.role:
+            return
+        before, self.role = self.role, role
+        _log.info("role", role=role.value, before=before.value)
+        self.on_role(role)
+        async with self._role_changed:
+            self._role_changed.notify_all()
+
+    # -- the watchdog thread ------------------------------------------------------------------------------------------
+
+    def _watch_lease(self, lease: Lease, stop: threading.Event) -> None:
+        """Never touches the store."""
+        period_s = self.config.lock_keep_alive_period_s
+        tick_s = period_s / 10
+        watchdog = Watchdog(lease, self._clock, tick_s)
+        verdict = Verdict.OK
+        while not stop.wait(tick_s):
+            before, verdict = verdict, watchdog.tick()
+            if verdict is Verdict.SUSPENDED and before is Verdict.OK:
+                _log.warning("lease has run out: nothing is confirmed until ownership is proved again")
+            if verdict is Verdict.FENCE:
+                break
+        else:
+            return
+        _log.error("fencing: ownership could not be proved again in time, clients are cut off")
+        master = self.master
+        if master is not None:
+            master.cut()
+        self._end("ownership could not be proved again in time")
+        if not stop.wait(FENCE_PATIENCE_S + period_s) and self._replace_process is not None:
+            _log.critical("a thread hangs in the store: replacing the process")
+            self._replace_process()
