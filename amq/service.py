@@ -69,7 +69,7 @@ class BrokerService:
         self.role = Role.STARTING
         self.failure: AmqError | None = None
         self.master: Master | None = None
-        self.on_role: Callable[[Role], None] = lambda role: None
+        self.on_role: Callable[[Role], None] = lambda _role: None
         self._authenticate = authenticate
         self._vfs = vfs or SystemVfs()
         self._clock = clock or SystemClock()
@@ -134,8 +134,9 @@ class BrokerService:
         except AmqError as error:
             self.failure = error
         except OSError as error:
-            self.failure = StoreError(f"{self.config.store}: {error.strerror or error}; the store cannot be used")
-        except BaseException as error:
+            path = error.filename or self.config.store
+            self.failure = StoreError(f"{path}: {error.strerror or error}; the store cannot be used")
+        except BaseException as error:  # noqa: BLE001 (last resort of the thread: told, and the broker stops)
             _log.critical("the lease thread failed", exc_info=error)
             self.failure = AmqError(f"internal error: {error!r}", code="INTERNAL_ERROR")
         finally:
@@ -274,9 +275,9 @@ class BrokerService:
     def _check_lease(self, lease: Lease) -> None:
         if self._end_reason:
             raise OwnershipLostError(self._end_reason)
-        expired = not lease.valid(self._clock.monotonic())
+        deadline = lease.deadline
         lease.check()
-        if expired and lease.valid(self._clock.monotonic()):
+        if self._clock.monotonic() >= deadline:  # the event loop may have seen it expired
             _log.warning("lease had run out and was proved again: going on")
             self._post(self._lease_renewed)
 

@@ -147,7 +147,8 @@ class Broker:
         """Ids copied forward keep their age: they stand before all that are younger."""
         assert segment is not None
         queue = self.queue(record.destination)
-        younger = [item for item in queue.duplicates.items() if item[0] not in set(record.ids)]
+        copied = set(record.ids)
+        younger = [item for item in queue.duplicates.items() if item[0] not in copied]
         queue.duplicates = OrderedDict([(duplicate_id, segment) for duplicate_id in record.ids] + younger)
         while len(queue.duplicates) > self.config.duplicate_window:
             queue.duplicates.popitem(last=False)
@@ -398,6 +399,8 @@ class Broker:
             expired = queue.take_expired(now_ms)
             if expired:
                 self.expire(queue, expired)
+            if queue.is_idle() and queue not in self.dirty:
+                del self.queues[queue.name]
 
     def _trim(self) -> None:
         """Give up the oldest segments that hold nothing live. From the oldest on only, so that no acknowledgement is

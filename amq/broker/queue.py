@@ -55,6 +55,10 @@ class Queue:
         """Messages that no consumer has."""
         return sum(map(len, self.levels))
 
+    def is_idle(self) -> bool:
+        """Nothing would be missed if this queue were forgotten."""
+        return not (self.messages or self.subscriptions or self.duplicates or self.duplicates_pending)
+
     def push(self, message: Message) -> None:
         """A new message: last of its priority."""
         priority = message.priority

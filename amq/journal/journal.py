@@ -319,13 +319,13 @@ class Journal:
         self._sync_s += (self._clock.monotonic() - started - self._sync_s) / 8
         return position + len(data)
 
-    def _written(self, end: int, error: OSError | None) -> None:
+    def _written(self, end: int, error: Exception | None) -> None:
         if self._dead:
             return
         batch = self._batch
         assert batch is not None
         if error is not None:
-            if error.errno == errno.ENOSPC and not isinstance(error, SyncError):
+            if _errno(error) == errno.ENOSPC and not isinstance(error, SyncError):
                 self._no_room(batch)
             else:
                 self._fail(error)
@@ -360,7 +360,7 @@ class Journal:
         size = self._config.journal_reserve_bytes // 2 if self._exhausted else self._config.journal_segment_size_bytes
         self._runner.submit(partial(create_segment, self._vfs, self._directory, header, size), self._prepared)
 
-    def _prepared(self, file: OpenSegment | None, error: OSError | None) -> None:
+    def _prepared(self, file: OpenSegment | None, error: Exception | None) -> None:
         self._preparing = False
         if file is not None:
             if self._dead:
@@ -371,7 +371,7 @@ class Journal:
             self._resume(_Busy.SEGMENT)
         elif self._dead or error is None:
             return
-        elif error.errno == errno.ENOSPC:
+        elif _errno(error) == errno.ENOSPC:
             self._set_full(exhausted=True)
             if self._busy is _Busy.SEGMENT and self._batch is not None:
                 self._no_room(self._batch)
@@ -397,12 +397,12 @@ class Journal:
             self._vfs.unlink(os.path.join(self._directory, name))
         self._vfs.fsync_directory(self._directory)
 
-    def _done(self, _: object, error: OSError | None) -> None:
+    def _done(self, _: object, error: Exception | None) -> None:
         if error is not None and not self._dead:
             self._fail(error)
 
-    def _fail(self, error: OSError) -> None:
-        self._owner.failed(f"journal: {error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})")
+    def _fail(self, error: Exception) -> None:
+        self._owner.failed(f"journal: {error} ({errno.errorcode.get(_errno(error), type(error).__name__)})")
 
     # -- a full disk --------------------------------------------------------------------------------------------------
 
@@ -458,10 +458,10 @@ class Journal:
             return free, True
         return free, self._reserved
 
-    def _space_measured(self, measured: tuple[int, bool] | None, error: OSError | None) -> None:
+    def _space_measured(self, measured: tuple[int, bool] | None, error: Exception | None) -> None:
         if self._dead:
             return
-        if error is not None and error.errno != errno.ENOSPC:
+        if error is not None and _errno(error) != errno.ENOSPC:
             self._fail(error)
             return
         free, self._reserved = measured or (0, False)
@@ -473,3 +473,7 @@ class Journal:
             if self._next_file is None:
                 self._prepare()
         self._resume(_Busy.ROOM)
+
+
+def _errno(error: Exception) -> int:
+    return (error.errno or 0) if isinstance(error, OSError) else 0

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 Job = Callable[[], Any]
-Done = Callable[[Any, OSError | None], None]  # (what the job returned, the error that ended it)
+Done = Callable[[Any, Exception | None], None]  # (what the job returned, the error that ended it)
 
 
 class JobRunner(Protocol):
@@ -49,6 +49,6 @@ class JournalThread:
             result, failure = None, None
             try:
                 result = job()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 (whatever it is, the owner of the job decides)
                 failure = error
             self._post(done, result, failure)
