@@ -49,7 +49,10 @@ class _Edit:
 
     def __init__(self, path: str, create: bool) -> None:
         self._path = path
-        self._target = os.path.realpath(path)  # a link stays a link
+        try:
+            self._target = os.path.realpath(path)  # a link stays a link
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
         self._temporary = f"{self._target}.new"
         self._create = create
         self.lines: list[str] = []

@@ -1,0 +1,176 @@
+"""Live reload: the rule without files, and the watcher with real files and real events."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amq.config import BY_KEY, BrokerConfig, load
+from amq.config.reload import FileWatcher, Outcome, Reload, Reloader, apply_live, diff
+from amq.errors import ConfigError
+
+DEADLINE_S = 30.0
+
+
+def keys(changes: object) -> list[str]:
+    return [change.option.key for change in changes]  # type: ignore[attr-defined]
+
+
+def test_diff_tells_live_changes_from_those_that_wait() -> None:
+    new = BrokerConfig(log_level="debug", max_connections=5, lock_keep_alive_period_s=5.0)
+    difference = diff(BrokerConfig(), new)
+    assert [str(change) for change in difference.live] == ["maxConnections: 10000 → 5", "logLevel: info → debug"]
+    assert [str(change) for change in difference.restart] == ["lockKeepAlivePeriod: 2s → 5s"]
+    assert diff(new, new).live == diff(new, new).restart == ()
+
+
+def test_apply_live_takes_only_what_can_change() -> None:
+    old = BrokerConfig(sources={"log_level": "a:1", "store": "a:2"}, warnings=("w",))
+    new = BrokerConfig(store="/other", log_level="debug", sources={"log_level": "a:3", "store": "a:4"})
+    config = apply_live(old, new)
+    assert (config.log_level, config.store, config.warnings) == ("debug", "", ())
+    assert config.sources == {"log_level": "a:3", "store": "a:2"}
+
+
+class Source:
+    """Stands for the files: hands out the next configuration or error, again and again."""
+
+    def __init__(self) -> None:
+        self.next: BrokerConfig | ConfigError = BrokerConfig()
+
+    def load(self) -> BrokerConfig:
+        if isinstance(self.next, ConfigError):
+            raise self.next
+        return self.next
+
+
+def test_reload_rule() -> None:
+    source = Source()
+    reload = Reload(BrokerConfig(), source.load)
+
+    def check(following: BrokerConfig | ConfigError) -> Outcome:
+        source.next = following
+        outcome = reload.check()
+        assert outcome is not None
+        assert reload.check() is None  # told once
+        assert outcome.config == reload.config
+        return outcome
+
+    assert reload.check() is None
+    assert keys(check(BrokerConfig(log_level="debug")).live) == ["logLevel"]
+    outcome = check(BrokerConfig(log_level="debug", store="/s"))
+    assert (outcome.live, keys(outcome.restart)) == ((), ["store"])
+    broken = check(ConfigError("bad"))
+    assert (str(broken.error), broken.config.log_level, keys(broken.restart)) == ("bad", "debug", ["store"])
+    assert str(check(ConfigError("worse")).error) == "worse"
+    mended = check(BrokerConfig(log_level="debug", store="/s"))
+    assert (mended.error, mended.live, keys(mended.restart)) == (None, (), ["store"])
+    both = check(BrokerConfig(max_connections=1))
+    assert (keys(both.live), both.restart) == (["maxConnections", "logLevel"], ())
+    assert reload.config == BrokerConfig(max_connections=1)
+
+
+def replace(path: Path, text: str) -> None:
+    """As editors do: a new file takes the old one's name."""
+    other = path.with_suffix(".tmp")
+    other.write_text(text)
+    other.rename(path)
+
+
+def rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def backup_first(path: Path, text: str) -> None:
+    path.rename(path.with_suffix(".bak"))
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("save", [replace, rewrite, backup_first])
+def test_reloader_follows_the_file(tmp_path: Path, save: Callable[[Path, str], None]) -> None:
+    path = tmp_path / "amq.toml"
+    path.write_text("[log]\nlogLevel = 'info'\n")
+    outcomes: queue.Queue[Outcome] = queue.Queue()
+
+    def until(wanted: Callable[[Outcome], bool]) -> Outcome:
+        while not wanted(outcome := outcomes.get(timeout=DEADLINE_S)):
+            pass  # a file that is moved away for a moment is an error that is mended by the next event
+        return outcome
+
+    def read() -> BrokerConfig:
+        return load(str(path), host_name="here")
+
+    with Reloader(str(path), read(), read, outcomes.put) as reloader:
+        save(path, "[log]\nlogLevel = 'debug'\n[store]\njournalReserve = '8MiB'\n")
+        outcome = until(lambda outcome: bool(outcome.live))
+        assert (keys(outcome.live), keys(outcome.restart)) == (["logLevel"], ["journalReserve"])
+        save(path, "[log]\nlogLevel = 'loud'\n")
+        error = until(lambda outcome: "loud" in str(outcome.error)).error
+        assert error is not None
+        assert error.description.startswith(f"{path}:2: ")
+        assert reloader.config.log_level == "debug"
+        save(path, "[log]\nlogLevel = 'error'\n")
+        assert until(lambda outcome: outcome.error is None and bool(outcome.live)).config.log_level == "error"
+        assert reloader.config.get(BY_KEY["journalReserve"]) == 4 << 20
+    reloader.stop()
+    assert not [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+
+def test_check_reloads_without_events(tmp_path: Path) -> None:
+    """What SIGHUP calls; also works on a reloader that was never started."""
+    path = tmp_path / "amq.toml"
+    outcomes: list[Outcome] = []
+    reloader = Reloader(str(path), BrokerConfig(), lambda: load(str(path), host_name=""), outcomes.append)
+    reloader.check()
+    path.write_text("[log]\nlogLevel = 'debug'\n")
+    reloader.check()
+    reloader.check()
+    reloader.stop()
+    assert [outcome.error is None for outcome in outcomes] == [False, True]
+    assert outcomes[1].config == reloader.config
+    assert reloader.config.log_level == "debug"
+
+
+def test_a_half_written_file_is_not_read(tmp_path: Path) -> None:
+    """Truncated and not yet closed, the file would be valid and mean defaults, `anonymous = loopback` among them."""
+    path, other = tmp_path / "amq.toml", tmp_path / "other"
+    path.write_text("a")
+    changed: queue.Queue[tuple[str, str]] = queue.Queue()
+    with FileWatcher([str(path), str(other)], lambda name: changed.put((name, Path(name).read_text()))):
+        with path.open("w") as file:
+            file.write("b")
+            file.flush()
+            other.write_text("x")  # its event comes after those of the open file
+            assert changed.get(timeout=DEADLINE_S) == (str(other), "x")
+            file.write("c")
+        assert changed.get(timeout=DEADLINE_S) == (str(path), "bc")
+        path.read_text()
+        other.write_text("y")
+        assert changed.get(timeout=DEADLINE_S) == (str(other), "y")  # reading the first raised nothing
+
+
+def test_a_link_swapped_beside_the_file_is_seen(tmp_path: Path) -> None:
+    """Kubernetes mounts a ConfigMap as amq.toml → ..data/amq.toml, ..data → a directory, and swaps ..data."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "amq.toml").write_text(name)
+    (tmp_path / "..data").symlink_to("one")
+    path = tmp_path / "amq.toml"
+    path.symlink_to("..data/amq.toml")
+    seen = threading.Event()
+    with FileWatcher([str(path)], lambda name: seen.set() if Path(name).read_text() == "two" else None):
+        (tmp_path / "..new").symlink_to("two")
+        os.rename(tmp_path / "..new", tmp_path / "..data")
+        assert seen.wait(DEADLINE_S)
+
+
+def test_a_directory_that_cannot_be_watched(tmp_path: Path) -> None:
+    watcher = FileWatcher([str(tmp_path / "missing" / "amq.toml")], print)
+    with pytest.raises(ConfigError, match="watched"):
+        watcher.start()
+    watcher.stop()

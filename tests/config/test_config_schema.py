@@ -1,0 +1,111 @@
+"""The option table itself, and the two documents made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from amq.config import BY_KEY, OPTIONS, SECTIONS, BrokerConfig, Kind, Option, checks, load, reference
+
+ROOT = Path(__file__).parents[2]
+NUMERIC = (Kind.DURATION, Kind.SIZE, Kind.INTEGER)
+
+
+def each_option(*kinds: Kind) -> pytest.MarkDecorator:
+    chosen = [option for option in OPTIONS if not kinds or option.kind in kinds]
+    return pytest.mark.parametrize("option", chosen, ids=lambda option: str(option.key))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [(reference.EXAMPLE_PATH, reference.example_file()), (reference.PAGE_PATH, reference.reference_page())],
+)
+def test_generated_files_are_up_to_date(path: str, text: str) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == text, "run: python -m amq.config.reference"
+
+
+def test_main_writes_both_files(tmp_path: Path) -> None:
+    reference.main(str(tmp_path))
+    assert (tmp_path / "conf/amq.toml").read_text(encoding="utf-8") == reference.example_file()
+    assert (tmp_path / "docs/configuration.md").read_text(encoding="utf-8") == reference.reference_page()
+
+
+def test_the_example_says_the_defaults(tmp_path: Path) -> None:
+    """As shipped it changes nothing; with every option uncommented it sets each to its default."""
+    example = reference.example_file()
+    assert tomllib.loads(example) == {section: {} for section in SECTIONS}
+    path = tmp_path / "all.toml"
+    keys = tuple(f"#{key} =" for key in BY_KEY)
+    path.write_text(
+        "\n".join(line.removeprefix("#") if line.startswith(keys) else line for line in example.split("\n"))
+    )
+    config = load(str(path), host_name="here")
+    assert set(config.sources) == {option.attribute for option in OPTIONS}
+    assert config == BrokerConfig(name="here", store="/mnt/shared/amq")
+
+
+def test_defaults() -> None:
+    """The promises of the design that a slip in the table would break."""
+    config = BrokerConfig()
+    assert (config.lock_acquire_sleep_interval_s, config.lock_keep_alive_period_s) == (1.0, 2.0)
+    assert config.transports == ("stomp://127.0.0.1:61613",)
+    assert (config.journal_segment_size_bytes, config.journal_batch_size_bytes) == (32 << 20, 4 << 20)
+    assert (config.dead_letter_prefix, config.shared_dead_letter_queue) == ("DLQ.", "ActiveMQ.DLQ")
+    assert (config.anonymous, config.users_file, config.stomp_default_persistent) == ("loopback", "", True)
+    assert checks.contradictions(config) == []
+    assert checks.doubts(config) == []
+
+
+def test_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        BrokerConfig().prefetch_size = 1  # type: ignore[misc]
+
+
+@each_option()
+def test_every_option_is_described(option: Option) -> None:
+    assert option.help.endswith(".")
+    assert option.why.endswith(".")
+    assert reference.help_text(option.key).startswith(option.help)
+    assert set(option.elsewhere).isdisjoint(BY_KEY)
+    assert option.parse(option.format(BrokerConfig().get(option))) == BrokerConfig().get(option)
+
+
+@each_option(*NUMERIC)
+def test_every_number_is_bounded(option: Option) -> None:
+    assert option.minimum is not None
+    assert option.maximum is not None
+    scale = 1000 if option.kind is Kind.DURATION else 1
+    for bound in (option.minimum, option.maximum):
+        assert option.parse(bound) == option.parse(str(bound)) == bound / scale
+    with pytest.raises(ValueError, match="too small"):
+        option.parse(option.minimum - 1)
+    with pytest.raises(ValueError, match="too large"):
+        option.parse(option.maximum + 1)
+
+
+@each_option()
+def test_values_of_another_type_are_refused(option: Option) -> None:
+    values: tuple[object, ...] = (None, {}, 1.5, b"", ["a", 1], 1 << 20_000)
+    for raw in values:
+        with pytest.raises(ValueError):
+            option.parse(raw)
+
+
+def test_one_name_elsewhere_means_one_option() -> None:
+    names = [name for option in OPTIONS for name in option.elsewhere]
+    assert len(names) == len(set(names))
+
+
+def test_options_that_may_contradict_change_together() -> None:
+    """Else a live change of one could contradict the value in force of another that waits for a restart."""
+    for small, large, _why in checks._AT_MOST:
+        assert BY_KEY[small].reload == BY_KEY[large].reload
+    assert BY_KEY["anonymous"].reload
+    assert BY_KEY["usersFile"].reload
+
+
+def test_what_safety_rests_on_never_changes_live() -> None:
+    assert not [option.key for option in OPTIONS if option.section in ("broker", "lock", "store") and option.reload]

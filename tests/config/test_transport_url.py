@@ -1,0 +1,60 @@
+"""Transport URLs: what can be listened on, what cannot and why, and which addresses only this host reaches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amq.config.transport_url import TransportUrl, is_loopback, parse_transport_url
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "written"),
+    [
+        ("stomp://127.0.0.1:61613", TransportUrl("stomp", "127.0.0.1", 61613), "stomp://127.0.0.1:61613"),
+        ("stomp://0.0.0.0", TransportUrl("stomp", "0.0.0.0", 61613), "stomp://0.0.0.0:61613"),
+        ("STOMP://Broker-1.example:1/", TransportUrl("stomp", "broker-1.example", 1), "stomp://broker-1.example:1"),
+        ("stomp://[::1]:0", TransportUrl("stomp", "::1", 0), "stomp://[::1]:0"),
+    ],
+)
+def test_good_urls(text: str, url: TransportUrl, written: str) -> None:
+    assert parse_transport_url(text) == url
+    assert str(url) == written
+    assert parse_transport_url(written) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "unknown scheme"), ("tcp://h:61616", 'scheme "tcp"'), ("127.0.0.1:61613", "unknown scheme"),
+        ("stomp://", "no host"), ("stomp://:61613", "no host"), ("stomp://h:70000", "not a URL"),
+        ("stomp://h:x", "not a URL"), ("stomp://[::1", "not a URL"), ("stomp://u:p@h:1", "usersFile"),
+        ("stomp://h:1/path", "more than"), ("stomp://h:1#f", "more than"), ("stomp://h:1?a=b", 'option "a"'),
+        ("stomp://a b:1", "neither an IP address"), ("stomp://-h:1", "neither"), ("stomp://*:1", "neither"),
+    ],
+)  # fmt: skip
+def test_bad_urls_say_why(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_transport_url(text)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True), ("LOCALHOST.", True), ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True),
+        ("::1%lo", True), ("::ffff:127.0.0.1", True), ("::ffff:10.0.0.1", False), ("0.0.0.0", False), ("::", False),
+        ("10.0.0.1", False), ("localhost.example", False), ("", False),
+    ],
+)  # fmt: skip
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+@given(st.text(max_size=60) | st.text(max_size=60).map("stomp://".__add__))
+def test_any_text_parses_or_is_a_value_error(text: str) -> None:
+    try:
+        url = parse_transport_url(text)
+    except ValueError:
+        return
+    assert parse_transport_url(str(url)) == url
