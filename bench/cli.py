@@ -54,6 +54,8 @@ def amq_options(args: argparse.Namespace) -> dict[str, str]:
 
 def show(args: argparse.Namespace, report: dict[str, Any], *shown: RenderableType) -> None:
     """Print `shown` for people and write `report` where `--json` says."""
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     if args.json == "-":
         print(json.dumps(report))
         return
@@ -62,6 +64,14 @@ def show(args: argparse.Namespace, report: dict[str, Any], *shown: RenderableTyp
         console.print(item)
     if args.json:
         Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+
+
+def progress(text: str) -> None:
+    """What is being done, on standard error: one line that is written over on a terminal. No thread: we fork."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    else:
+        print(text, file=sys.stderr, flush=True)
 
 
 def terminate_on_signal() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import brokers, cli, host
@@ -118,10 +117,9 @@ def main() -> None:
     repeat = 1 if args.quick else args.repeat
     results = []
     try:
-        with Console(stderr=True).status("starting") as status:
-            for kind in cli.kinds(args):
-                options = cli.amq_options(args) if kind == "amq" else {}
-                results += measure(kind, backlogs, repeat, args.dir, options, status.update)
+        for kind in cli.kinds(args):
+            options = cli.amq_options(args) if kind == "amq" else {}
+            results += measure(kind, backlogs, repeat, args.dir, options, cli.progress)
     except (LoadError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "starts": results}, table(results))

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import brokers, cli, host
@@ -175,12 +174,11 @@ def main() -> None:
     messages, repeat = (2000, 2) if args.quick else (args.messages, args.repeat)
     results = []
     try:
-        with Console(stderr=True).status("starting") as status:
-            for kind in cli.kinds(args):
-                options = cli.amq_options(args) if kind == "amq" else {}
-                results.append(
-                    measure(kind, messages, repeat, args.slaves, args.keep_alive_ms, args.dir, options, status.update)
-                )
+        for kind in cli.kinds(args):
+            options = cli.amq_options(args) if kind == "amq" else {}
+            results.append(
+                measure(kind, messages, repeat, args.slaves, args.keep_alive_ms, args.dir, options, cli.progress)
+            )
     except (LoadError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")
     ours = [result for result in results if result["kind"] == "amq"]

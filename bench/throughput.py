@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from bench import brokers, cli, host
@@ -248,8 +247,7 @@ def main() -> None:
     rows = [ROWS[name] for name in args.row or (QUICK_ROWS if args.quick else ROWS)]
     scale = QUICK if args.quick else Scale(args.repeat, args.seconds, backlog=args.backlog)
     try:
-        with Console(stderr=True).status("starting") as status:
-            report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), status.update)
+        report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
     except (LoadError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, report, table(report["rows"], kinds), f"host: {report['host']}")

@@ -69,15 +69,16 @@ class Connection:
     """One STOMP connection. Methods raise `OSError` (`TimeoutError` included) or `WireError` when it is broken."""
 
     def __init__(
-        self, port: int, host: str = "127.0.0.1", timeout_s: float = 10.0, login: str = "", passcode: str = ""
-    ) -> None:
+        self, port: int, host: str = "127.0.0.1", timeout_s: float = 10.0, login: str = "", passcode: str = "",
+        want_heartbeat_ms: int = 0,
+    ) -> None:  # fmt: skip
         self.port = port
         self.pending: list[Frame] = []
         self._reader = FrameReader()
         self.socket = socket.create_connection((host, port), timeout_s)
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            headers = {"accept-version": "1.2", "host": "/", "heart-beat": "0,0"}
+            headers = {"accept-version": "1.2", "host": "/", "heart-beat": f"0,{want_heartbeat_ms}"}
             if login:
                 headers |= {"login": login, "passcode": passcode}
             self.send("CONNECT", headers)

@@ -1,4 +1,4 @@
-"""The fastest "broker" that Python can be: turns a producer's bytes into a consumer's bytes with a handful of bytes methods.
+"""The fastest "broker" that Python can be: a producer's bytes become a consumer's by a handful of bytes methods.
 
 Stores nothing, checks nothing, one consumer per destination, ignores acknowledgements. Its only use is to find the
 ceiling of the load generator: what the generator reaches against this is more than any broker of ours can give.

@@ -1,0 +1,258 @@
+"""Producers and consumers of the soak: each a process with one raw socket that comes back to whoever is the master.
+
+They know nothing of `amq` and keep the rules of any good client: a producer sends again, in order and under the same
+duplicate id, what was not confirmed when the connection broke; a consumer acknowledges what it got and asks for a
+receipt. Every step goes to the history (`bench.history`) before the bytes leave and after they came, so that the
+checker can judge. On purpose they sometimes drop their connection in the midst of everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import random
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.history import Writer
+from bench.wire import Connection, Frame, WireError, encode
+
+HEARTBEAT_MS = 500
+SILENCE_S = 2.0  # nothing heard for so long while something is due: try the others
+CONNECT_TIMEOUT_S = 0.5
+RETRY_PAUSE_S = 0.01
+READ_S = 0.02
+LEAVE_S = 10.0
+BODY_BYTES_MAX = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a worker has to do. `drop_every` = about how many messages pass between connections dropped on purpose."""
+
+    worker: str
+    role: str
+    queue: str
+    ports: tuple[int, ...]
+    seed: int
+    index: int
+    window: int = 64
+    per_s: float = 200.0
+    ack: str = "client-individual"
+    drop_every: int = 3000
+
+
+class Board:
+    """Counters that workers show and flags that the parent sets, in shared memory."""
+
+    def __init__(self, context: Any, workers: int) -> None:
+        self.confirmed = context.RawArray("q", workers)  # sends, or acknowledgements of distinct messages
+        self.touched = context.RawArray("q", workers)  # sends, or deliveries, repeated ones included
+        self.stop_producing = context.RawValue(ctypes.c_bool, False)
+        self.stop_consuming = context.RawValue(ctypes.c_bool, False)
+
+
+def body_of(message: str) -> bytes:
+    """The body that belongs to a message's name: the name, then filler whose length and content follow from it."""
+    digest = zlib.crc32(message.encode())
+    size = digest % BODY_BYTES_MAX
+    return f"{message}|".encode() + (b"%08x" % digest) * (size // 8)
+
+
+class Worker:
+    """Connects, runs `serve` until it returns, connects again when the connection breaks."""
+
+    def __init__(self, plan: Plan, board: Board, directory: Path) -> None:
+        self.plan = plan
+        self.board = board
+        self.random = random.Random(plan.seed)
+        self.history = Writer(directory, plan.worker, plan.role, plan.queue)
+        self.number = 0  # of the connection
+        self.heard_s = 0.0
+        self.until_drop = 0
+
+    def run(self) -> None:
+        try:
+            while True:
+                with contextlib.suppress(OSError, WireError), self._connect() as connection:
+                    self.heard_s = time.monotonic()
+                    self.until_drop = int(self.random.expovariate(1 / self.plan.drop_every)) + 1
+                    if self.serve(connection):
+                        return
+                if self.gone():
+                    return
+                time.sleep(RETRY_PAUSE_S)
+        finally:
+            self.history.close()
+
+    def serve(self, connection: Connection) -> bool:
+        """Work on one connection. True = everything is done; False or an error = connect again."""
+        raise NotImplementedError
+
+    def gone(self) -> bool:
+        """Whether to give up while there is no connection."""
+        return bool(self.board.stop_consuming.value)
+
+    def _connect(self) -> Connection:
+        ports = list(self.plan.ports)
+        self.random.shuffle(ports)
+        for port in ports:
+            with contextlib.suppress(OSError, WireError):
+                connection = Connection(port, timeout_s=CONNECT_TIMEOUT_S, want_heartbeat_ms=HEARTBEAT_MS)
+                self.number += 1
+                self.history.add("open", self.number, detail=str(port))
+                return connection
+        raise WireError("nobody answers")
+
+    def read(self, connection: Connection, wait_s: float) -> Sequence[Frame]:
+        """Frames within `wait_s`; raises when the broker has been silent for too long."""
+        try:
+            frames = connection.read(wait_s)
+        except TimeoutError:
+            if time.monotonic() - self.heard_s > SILENCE_S and self.due(connection):
+                raise
+            return ()
+        self.heard_s = time.monotonic()
+        return frames
+
+    def due(self, connection: Connection) -> bool:
+        """Whether the broker owes us a sign of life: always, where it has promised heart-beats."""
+        return not connection.connected.headers.get("heart-beat", "0,0").startswith("0")
+
+    def drops(self, count: int) -> bool:
+        """Whether it is time to drop the connection on purpose, after `count` more messages."""
+        self.until_drop -= count
+        return self.until_drop <= 0
+
+
+class Producer(Worker):
+    """Sends `plan.per_s` messages a second in bursts, at most `plan.window` unconfirmed."""
+
+    def __init__(self, plan: Plan, board: Board, directory: Path) -> None:
+        super().__init__(plan, board, directory)
+        self.serial = 0
+        self.open: dict[str, bytes] = {}  # message → its frame, in the order of sending
+        self.start_s = time.monotonic()
+
+    def due(self, connection: Connection) -> bool:
+        return bool(self.open) or super().due(connection)
+
+    def serve(self, connection: Connection) -> bool:
+        self._send(connection, list(self.open))
+        while True:
+            stopping = self.board.stop_producing.value
+            if stopping and not self.open:
+                return True
+            if not stopping:
+                self._send(connection, self._new_messages())
+            for frame in self.read(connection, READ_S):
+                if frame.command == "RECEIPT" and self.open.pop(frame.headers["receipt-id"], None) is not None:
+                    self.history.add("sent", self.number, frame.headers["receipt-id"])
+                    self.board.confirmed[self.plan.index] += 1
+
+    def _new_messages(self) -> list[str]:
+        due = int((time.monotonic() - self.start_s) * self.plan.per_s) - self.serial
+        count = min(max(due, 0), self.plan.window - len(self.open))
+        if due > self.plan.window:  # after a pause go on at the planned rate instead of making up for it
+            self.start_s = time.monotonic() - (self.serial + count) / self.plan.per_s
+        messages = []
+        for _ in range(count):
+            self.serial += 1
+            message = f"{self.plan.worker}-{self.serial:08d}"
+            headers = {"destination": self.plan.queue, "persistent": "true", "receipt": message}
+            body = body_of(message)
+            headers |= {"content-length": str(len(body)), "_AMQ_DUPL_ID": f"{self.plan.seed:x}-{message}"}
+            self.open[message] = encode("SEND", headers, body)
+            messages.append(message)
+        return messages
+
+    def _send(self, connection: Connection, messages: Sequence[str]) -> None:
+        if not messages:
+            return
+        for message in messages:
+            self.history.add("send", self.number, message)
+        self.board.touched[self.plan.index] += len(messages)
+        data = b"".join([self.open[message] for message in messages])
+        if self.drops(len(messages)):
+            connection.send_bytes(data[: self.random.randrange(len(data))])
+            raise WireError("dropped on purpose, in the midst of a frame")
+        connection.send_bytes(data)
+
+
+class Consumer(Worker):
+    """Acknowledges everything it gets, in batches of random size, and counts what is confirmed."""
+
+    def __init__(self, plan: Plan, board: Board, directory: Path) -> None:
+        super().__init__(plan, board, directory)
+        self.done: set[str] = set()  # acknowledged and confirmed
+        self.receipts = 0
+
+    def due(self, connection: Connection) -> bool:
+        return bool(self.asked) or super().due(connection)
+
+    def serve(self, connection: Connection) -> bool:
+        self.asked: dict[str, list[str]] = {}  # receipt → messages that it will confirm
+        held: list[tuple[str, str]] = []  # (message, ack id) delivered, not acknowledged yet
+        headers = {"id": "0", "destination": self.plan.queue, "ack": self.plan.ack}
+        connection.send("SUBSCRIBE", headers | {"activemq.prefetchSize": "100", "prefetch-count": "100"})
+        leave_s = 0.0
+        while True:
+            frames = self.read(connection, READ_S)
+            for frame in frames:
+                if frame.command == "MESSAGE":
+                    held.append(self._delivered(frame))
+                elif frame.command == "RECEIPT":
+                    if frame.headers["receipt-id"] == "bye":
+                        return True
+                    self._confirmed(self.asked.pop(frame.headers["receipt-id"]))
+            if self.drops(sum(frame.command == "MESSAGE" for frame in frames)):
+                raise WireError("dropped on purpose, with deliveries that nobody acknowledged")
+            if held and not leave_s and (not frames or self.random.random() < 0.7):
+                self._acknowledge(connection, held)
+                held = []
+            if self.board.stop_consuming.value:
+                now_s = time.monotonic()
+                if not leave_s:
+                    # What the broker still wants to deliver comes before this receipt, and goes to the history.
+                    connection.send("DISCONNECT", {"receipt": "bye"})
+                    leave_s = now_s + LEAVE_S
+                elif now_s > leave_s:
+                    return True
+
+    def _delivered(self, frame: Frame) -> tuple[str, str]:
+        message = frame.body.partition(b"|")[0].decode(errors="replace")[:100]
+        message = "".join(letter if letter.isprintable() else "?" for letter in message)
+        self.history.add("recv", self.number, message, frame.headers.get("message-id", ""))
+        if frame.body != body_of(message):
+            self.history.add("bad", self.number, message, f"{len(frame.body)} bytes, {frame.body[:60]!r}")
+        self.board.touched[self.plan.index] += 1
+        return message, frame.headers["ack"]
+
+    def _acknowledge(self, connection: Connection, held: Sequence[tuple[str, str]]) -> None:
+        for message, _ in held:
+            self.history.add("ack", self.number, message)
+        groups = [list(held)] if self.plan.ack == "client" else [[item] for item in held]
+        frames = []
+        for group in groups:
+            self.receipts += 1
+            receipt = f"{self.plan.worker}.{self.receipts}"
+            self.asked[receipt] = [message for message, _ in group]
+            frames.append(encode("ACK", {"id": group[-1][1], "receipt": receipt}))
+        connection.send_bytes(b"".join(frames))
+
+    def _confirmed(self, messages: Sequence[str]) -> None:
+        for message in messages:
+            self.history.add("acked", self.number, message)
+        self.done.update(messages)
+        self.board.confirmed[self.plan.index] = len(self.done)
+
+
+def work(plan: Plan, board: Board, directory: Path) -> None:
+    """Body of a worker process."""
+    os.nice(1)  # the brokers under test come first
+    (Producer if plan.role == "producer" else Consumer)(plan, board, directory).run()
