@@ -1,0 +1,59 @@
+# What people type. Everything lives in .venv; a second run installs nothing that has not changed.
+#
+#   make demo    three brokers, a real text file, kill -9 of the master again and again
+#   make test    everything under tests/
+#   make lint    ruff and mypy
+#   make bench   a few seconds of every benchmark
+#
+# PYTHON=/path/to/python chooses the interpreter (3.11 or later); without it the first fitting one on PATH is taken.
+
+VENV := .venv
+BIN := $(VENV)/bin
+METADATA := setup.cfg pyproject.toml
+CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
+TEST_ARGS ?=
+DEMO_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:
+	@sed -n '3,8s/^# \{0,1\}//p' Makefile
+
+demo: $(VENV)/.installed
+	$(BIN)/amq demo $(DEMO_ARGS)
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/python -m ruff check .
+	@# mypy follows directories, not setup.cfg: show it cli/ where it is installed, at amq/cli.
+	@rm -rf build/mypy && mkdir -p build/mypy/amq
+	@ln -s $(CURDIR)/amq/* build/mypy/amq/ && ln -s $(CURDIR)/cli build/mypy/amq/cli
+	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m bench.throughput --quick
+	$(BIN)/python -m bench.takeover --quick
+	$(BIN)/python -m bench.recovery --quick
+
+clean:
+	rm -rf $(VENV) build *.egg-info .bench .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@for python in $(CANDIDATES); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "$$python -m venv $(VENV)"; exec "$$python" -m venv $(VENV); \
+	  fi; \
+	done; \
+	echo "amq needs Python 3.11 or later; none among: $(CANDIDATES). Install one, or say: make PYTHON=/path/to/python3.11" >&2; \
+	exit 1
+
+$(VENV)/.installed: $(METADATA) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(METADATA) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	@touch $@ $(VENV)/.installed

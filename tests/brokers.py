@@ -1,0 +1,201 @@
+"""Real brokers as real processes, for tests that kill, stop and starve them.
+
+Invariant: whatever a `Brokers` started is gone when its block is left, by process id, whatever the test did to it; a
+broker dies with the test run even when that is killed. Nothing is waited for by time: a broker's log is read as it is
+written, and every wait ends at the line waited for, at the end of the process (an error that shows the log), or at a
+deadline (the same).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.wire import Connection
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_S = 30.0  # generous: only a broken broker, or a machine that stands still, takes so long
+SERVING = "master: serving clients"
+WAITING = "slave: waiting for the lock"
+PR_SET_PDEATHSIG = 1
+
+# Dies with us, then becomes the command. Not `preexec_fn`: that is not safe in a process with threads, such as ours.
+LEASH = f"import ctypes, os, sys; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); " \
+    "os.execv(sys.argv[1], sys.argv[1:])"  # fmt: skip
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Broker:
+    """One broker process. `name` and `port` stay the same over restarts; `log` is what it wrote since its last start."""
+
+    def __init__(self, store: Path, name: str, port: int, options: Mapping[str, object]) -> None:
+        self.store = store
+        self.name = name
+        self.port = port
+        self.options = dict(options)
+        self.log: list[dict[str, Any]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._ended = True
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Broker:
+        """Start the process; see `wait_serving` and `wait_slave`."""
+        assert not self.alive, f"{self.name} runs already"
+        pairs = [word for key, value in self.options.items() for word in ("-o", f"{key}={value}")]
+        self.log, self._ended = [], False
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq.cli.main", "start", "--store", str(self.store),
+                "--name", self.name, "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
+            ],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read_log, args=(self._process,), name=f"log of {self.name}")
+        self._reader.start()
+        return self
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until the kernel has buried it."""
+        assert self._process is not None and self._reader is not None
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def wait_exit(self, timeout_s: float = DEADLINE_S) -> int:
+        """The exit code, negative where a signal ended it. Fails when the process goes on."""
+        assert self._process is not None and self._reader is not None
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end:\n{self.log_text()}") from None
+        self._reader.join()
+        return code
+
+    def stop(self, timeout_s: float = DEADLINE_S) -> int:
+        """SIGTERM; returns the exit code. Fails when it takes longer than `timeout_s`."""
+        self.signal(signal.SIGTERM)
+        return self.wait_exit(timeout_s)
+
+    # -- what it says -------------------------------------------------------------------------------------------------
+
+    def wait_event(self, event: str, timeout_s: float = DEADLINE_S, after: int = 0) -> dict[str, Any]:
+        """The first log line, from number `after` on, whose `event` is or begins with `event`."""
+        return self.wait_line(lambda line: str(line.get("event", "")).startswith(event), event, timeout_s, after)
+
+    def wait_line(
+        self, wanted: Callable[[dict[str, Any]], bool], what: str, timeout_s: float = DEADLINE_S, after: int = 0
+    ) -> dict[str, Any]:
+        """The first log line, from number `after` on, that is `wanted`."""
+        found: list[dict[str, Any]] = []
+
+        def ready() -> bool:
+            found[:] = [line for line in self.log[after:] if wanted(line)]
+            return bool(found) or self._ended
+
+        with self._changed:
+            self._changed.wait_for(ready, timeout_s)
+            ended = self._ended
+        if found:
+            return found[0]
+        why = "has ended" if ended else f"has not said so within {timeout_s:g} s"
+        raise AssertionError(f"waited for {self.name} to say {what!r}, but it {why}:\n{self.log_text()}")
+
+    def wait_serving(self, timeout_s: float = DEADLINE_S, after: int = 0) -> dict[str, Any]:
+        return self.wait_event(SERVING, timeout_s, after)
+
+    def wait_slave(self, timeout_s: float = DEADLINE_S, after: int = 0) -> dict[str, Any]:
+        return self.wait_event(WAITING, timeout_s, after)
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """The log lines whose `event` begins so, up to now."""
+        return [line for line in self.log if str(line.get("event", "")).startswith(event)]
+
+    def log_text(self) -> str:
+        return "\n".join(json.dumps(line, ensure_ascii=False) for line in self.log[-40:])
+
+    def connect(self, **options: Any) -> Connection:
+        """A raw STOMP 1.2 connection (its parser is not the broker's)."""
+        return Connection(self.port, **options)
+
+    def _read_log(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as stream:
+            for raw in stream:
+                try:
+                    line = json.loads(raw)
+                except ValueError:
+                    line = {"text": raw.decode(errors="replace").rstrip("\n")}
+                with self._changed:
+                    self.log.append(line if isinstance(line, dict) else {"text": str(line)})
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+class Brokers:
+    """Brokers on one store directory, `directory`/store unless said otherwise. A context manager.
+
+    Options are those of `amq start -o`; the keep-alive period is the one that tests can afford to wait for.
+    """
+
+    def __init__(self, directory: Path, store: Path | None = None, **options: object) -> None:
+        self.directory = directory
+        self.store = store or directory / "store"
+        self.options = {"lockKeepAlivePeriod": "1s", "lockAcquireSleepInterval": "100ms", "logFormat": "json"} | options
+        self.brokers: dict[str, Broker] = {}
+
+    def add(self, name: str, **options: object) -> Broker:
+        """A broker that is not yet started."""
+        broker = Broker(self.store, name, free_port(), self.options | options)
+        self.brokers[f"{name}#{len(self.brokers)}"] = broker
+        return broker
+
+    def master(self, name: str = "a", **options: object) -> Broker:
+        """Start a broker and wait until it serves clients."""
+        broker = self.add(name, **options).start()
+        broker.wait_serving()
+        return broker
+
+    def slave(self, name: str, **options: object) -> Broker:
+        """Start a broker and wait until it waits for the lock."""
+        broker = self.add(name, **options).start()
+        broker.wait_slave()
+        return broker
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        running = [broker for broker in self.brokers.values() if broker.alive]
+        for broker in running:
+            broker.kill()
