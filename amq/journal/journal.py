@@ -297,6 +297,9 @@ class Journal:
         job = partial(self._write_batch, file, chunks, position, number, wall_s, batch.flags)
         if not inline:
             self._runner.submit(job, self._written)
+        if self._next_file is None and not self._exhausted:
+            self._prepare()  # behind the batch, which waits for nothing
+        if not inline:
             return
         try:
             end = job()
@@ -385,8 +388,6 @@ class Journal:
         self._file, self._next_file, self._position = file, None, HEADER_BYTES
         self._defined = set()
         self.segments.append(Segment(file.name, self._epoch, file.number, HEADER_BYTES))
-        if not self._exhausted:
-            self._prepare()
         return file
 
     def _close(self, file: OpenSegment) -> None:

@@ -1,0 +1,133 @@
+"""A journal on a real directory, whose disk work happens when the test says so."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from amq.config.schema import BrokerConfig
+from amq.journal.journal import Confirmable, Journal, OpenBatch
+from amq.journal.records import Record
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, replay, seal
+from amq.journal.writer import Done, Job
+from amq.message import Message
+from amq.vfs import SystemVfs, Vfs
+from tests.fakes import FakeClock
+
+
+class StepRunner:
+    """A JobRunner that runs a job at each `step`."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Job, Done]] = deque()
+
+    def submit(self, job: Job, done: Done) -> None:
+        self.jobs.append((job, done))
+
+    def close(self) -> None:
+        self.jobs.clear()
+
+    def step(self) -> None:
+        job, done = self.jobs.popleft()
+        result, failure = None, None
+        try:
+            result = job()
+        except Exception as error:  # noqa: BLE001 (as the real runner does)
+            failure = error
+        done(result, failure)
+
+    def drain(self) -> None:
+        while self.jobs:
+            self.step()
+
+
+class Waiter:
+    """Whoever asked for a receipt."""
+
+    def __init__(self) -> None:
+        self.receipts: list[str] = []
+
+    def confirm(self, receipt: str) -> None:
+        self.receipts.append(receipt)
+
+
+class World:
+    """One store, one journal at a time; `owner` methods record what became of batches."""
+
+    def __init__(self, path: Path, vfs: Vfs | None = None, **config: Any) -> None:
+        self.store = str(path)
+        self.vfs = vfs or SystemVfs()
+        self.clock = FakeClock()
+        self.config = BrokerConfig(
+            store=self.store, **{"journal_segment_size_bytes": 8192, "store_free_floor_bytes": 1 << 16, **config}
+        )
+        self.runner = StepRunner()
+        self.valid = True
+        self.records: list[Record] = []
+        self.refused: list[Record] = []
+        self.full: list[bool] = []
+        self.failures: list[str] = []
+        self.epoch = 0
+        self.sealed: dict[str, int] = {}
+        os.makedirs(self.directory, exist_ok=True)
+        self.journal = self.begin()
+
+    @property
+    def directory(self) -> str:
+        return os.path.join(self.store, JOURNAL_DIRECTORY)
+
+    def segments(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.directory) if name.endswith(".seg"))
+
+    def begin(self) -> Journal:
+        """A new epoch: seal, replay, open."""
+        self.sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
+        self.epoch += 1
+        self.replayed: list[tuple[Record, Segment]] = []
+        recovered: Recovered = replay(
+            self.vfs, self.store, self.sealed, lambda record, segment: self.replayed.append((record, segment)),
+            lambda _done, _total: None,
+        )  # fmt: skip
+        self.recovered = recovered
+        self.runner = StepRunner()
+        self.journal = Journal(
+            self.vfs, self.clock, self.runner, self, lambda: self.valid, self.store, self.epoch,
+            recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
+        )  # fmt: skip
+        self.runner.drain()
+        return self.journal
+
+    def messages(self) -> list[Message]:
+        """The messages that the last replay found."""
+        return [record for record, _ in self.replayed if isinstance(record, Message)]
+
+    def send(self, count: int = 1, size: int = 100, waiter: Waiter | None = None, name: str = "queue://a") -> None:
+        for _ in range(count):
+            message = Message(name, os.urandom(size), seq=random.getrandbits(40))
+            self.journal.append(message)
+            if waiter is not None:
+                self.journal.confirm(waiter, str(message.seq), message)
+
+    def commit(self) -> None:
+        self.journal.flush(unasked=True)
+        self.runner.drain()
+
+    # -- JournalOwner
+
+    def committed(self, batch: OpenBatch) -> None:
+        self.records.extend(batch.records)
+        for peer, receipt, _ in batch.confirms:
+            peer.confirm(receipt)
+
+    def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
+        assert all(record in records for _, _, record in refused)
+        self.refused.extend(records)
+
+    def store_full(self, full: bool) -> None:
+        self.full.append(full)
+
+    def failed(self, why: str) -> None:
+        self.failures.append(why)

@@ -1,0 +1,298 @@
+"""The journal: group commit, the confirm rule, full disks, failing disks. Removing a rule breaks its test."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from amq.journal.journal import RESERVE_NAME, SyncError
+from amq.journal.records import Consumed, Group
+from amq.message import Message
+from tests.fakes import FaultyVfs
+from tests.journal.journal_world import Waiter, World
+
+
+@pytest.fixture
+def vfs() -> FaultyVfs:
+    return FaultyVfs()
+
+
+@pytest.fixture
+def world(tmp_path: Path, vfs: FaultyVfs) -> World:
+    return World(tmp_path, vfs)
+
+
+def calls(vfs: FaultyVfs, method: str) -> int:
+    return sum(name == method for name, path in vfs.calls if path.endswith(".seg"))
+
+
+def test_one_write_and_one_sync_for_all_that_gathered(world: World, vfs: FaultyVfs) -> None:
+    waiter = Waiter()
+    world.send(1, waiter=waiter)
+    world.journal.flush()
+    world.send(20, 20, waiter)  # while the first is on its way
+    world.journal.flush()
+    writes, syncs, headers = calls(vfs, "pwrite"), calls(vfs, "fdatasync"), calls(vfs, "fsync")
+    world.runner.drain()
+    writes += calls(vfs, "fsync") - headers  # the next segment is made meanwhile
+    assert len(waiter.receipts) == 21
+    assert (calls(vfs, "pwrite") - writes, calls(vfs, "fdatasync") - syncs) == (2, 2)
+
+
+def test_an_idle_journal_writes_at_once(world: World) -> None:
+    world.send()
+    world.journal.flush()
+    world.runner.step()
+    assert len(world.records) == 1
+
+
+def test_nothing_is_confirmed_before_the_sync(world: World, vfs: FaultyVfs) -> None:
+    waiter = Waiter()
+    world.send(1, waiter=waiter)
+    seen: list[int] = []
+    vfs.before("fdatasync", lambda: seen.append(len(waiter.receipts) + len(world.records)), path=".seg")
+    world.commit()
+    assert seen == [0]
+    assert len(waiter.receipts) == 1
+
+
+def test_nothing_is_confirmed_while_the_lease_is_in_doubt(world: World) -> None:
+    waiter = Waiter()
+    world.valid = False
+    world.send(1, waiter=waiter)
+    world.commit()
+    world.send(1, waiter=waiter)
+    world.commit()
+    assert not waiter.receipts
+    assert not world.records
+    world.valid = True
+    world.journal.lease_renewed()
+    world.runner.drain()
+    assert len(waiter.receipts) == 2
+
+
+def test_what_is_durable_when_the_broker_fences_is_never_confirmed(world: World) -> None:
+    waiter = Waiter()
+    world.send(1, waiter=waiter)
+    world.journal.flush()
+    world.journal.abandon()
+    world.runner.drain()
+    world.journal.lease_renewed()
+    assert not waiter.receipts
+    assert not world.failures
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ESTALE])
+def test_a_failed_sync_is_final(world: World, vfs: FaultyVfs, number: int) -> None:
+    waiter = Waiter()
+    world.send(1, waiter=waiter)
+    vfs.fail("fdatasync", number, path=".seg")
+    world.commit()
+    assert len(world.failures) == 1
+    world.send(1, waiter=waiter)
+    world.commit()
+    assert not waiter.receipts
+    assert calls(vfs, "fdatasync") == 1  # never retried
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EBADF, errno.EACCES, errno.EROFS])
+def test_a_failed_write_is_final(world: World, vfs: FaultyVfs, number: int) -> None:
+    waiter = Waiter()
+    world.send(1, waiter=waiter)
+    vfs.fail("pwrite", number, path=".seg")
+    world.commit()
+    assert len(world.failures) == 1
+    assert not waiter.receipts
+
+
+def test_short_writes_are_completed(world: World, vfs: FaultyVfs) -> None:
+    real = vfs.inner.pwrite
+    vfs.inner.pwrite = lambda fd, data, offset: real(fd, bytes(data[:7]), offset)  # type: ignore[method-assign]
+    try:
+        waiter = Waiter()
+        world.send(3, waiter=waiter)
+        world.commit()
+    finally:
+        del vfs.inner.pwrite
+    world.begin()
+    assert [str(message.seq) for message in world.messages()] == waiter.receipts
+
+
+def test_directory_is_synced_when_a_segment_is_made(world: World, vfs: FaultyVfs) -> None:
+    for _ in range(30):
+        world.send(1, 1000)
+        world.commit()
+    history = [(method, os.path.basename(path)) for method, path in vfs.calls]
+    for name in world.segments():
+        made = history.index(("open", name))
+        written = [i for i, call in enumerate(history) if call == ("fdatasync", name)]
+        synced = [i for i, (method, _) in enumerate(history) if method == "fsync_directory" and i > made]
+        assert synced
+        assert not written or synced[0] < written[0]
+
+
+def test_every_segment_is_locked_before_its_first_byte(world: World, vfs: FaultyVfs) -> None:
+    for _ in range(30):
+        world.send(1, 1000)
+        world.commit()
+    for name in world.segments():
+        mine = [method for method, path in vfs.calls if path.endswith(name)]
+        assert mine.index("try_lock") < mine.index("pwrite")
+
+
+def test_a_message_larger_than_a_segment_is_stored(world: World) -> None:
+    waiter = Waiter()
+    for size in (100, 50_000, 100):
+        world.send(1, size, waiter)
+        world.commit()
+    world.begin()
+    assert [len(message.body) for message in world.messages()] == [100, 50_000, 100]
+
+
+def test_a_batch_is_bounded(world: World) -> None:
+    world.config = dataclasses.replace(
+        world.config, journal_segment_size_bytes=1 << 20, journal_batch_size_bytes=5000
+    )  # fmt: skip
+    world.begin()
+    before = world.journal.batches
+    world.send(20, 1000)
+    world.commit()
+    assert world.journal.batches - before >= 4
+
+
+def test_acknowledgements_of_one_batch_are_one_record(world: World) -> None:
+    for seq in range(1000):
+        world.journal.open.consumed["queue://a"].append(seq)
+    world.commit()
+    consumed = [record for record in world.records if isinstance(record, Consumed)]
+    assert [len(record.seqs) for record in consumed] == [1000]
+
+
+def test_acknowledgements_that_nobody_asked_about_wait_for_company(world: World) -> None:
+    world.journal.open.consumed["queue://a"].append(1)
+    world.journal.flush()
+    assert not world.runner.jobs
+    world.send()
+    world.journal.flush()
+    world.runner.step()
+    assert len(world.records) == 2
+
+
+# -- a full disk ------------------------------------------------------------------------------------------------------
+
+
+def test_full_disk_refuses_messages_and_stores_acknowledgements(world: World, vfs: FaultyVfs) -> None:
+    sender, acker = Waiter(), Waiter()
+    vfs.fail("pwrite", errno.ENOSPC, path=".seg")
+    world.send(3, waiter=sender)
+    world.journal.append_record(Group([Message("queue://a", b"x")], "outcome"))
+    world.journal.open.consumed["queue://a"].append(7)
+    world.journal.confirm(acker, "ack")
+    world.commit()
+    assert len(world.refused) == 4
+    assert not sender.receipts
+    assert acker.receipts == ["ack"]
+    assert world.journal.full
+    assert world.full == [True]
+    assert not world.failures
+    world.begin()
+    assert not world.messages()
+    assert [record.seqs for record, _ in world.replayed if isinstance(record, Consumed)] == [[7]]
+
+
+def test_the_reserve_is_given_up_for_acknowledgements(world: World, vfs: FaultyVfs) -> None:
+    assert RESERVE_NAME in os.listdir(world.directory)
+    acker = Waiter()
+    world.send()
+    world.commit()
+    vfs.fail("pwrite", errno.ENOSPC, path=".seg", times=2)
+    world.journal.open.consumed["queue://a"].append(7)
+    world.journal.confirm(acker, "ack")
+    world.journal.flush()
+    world.runner.step()  # ENOSPC: there is nothing to refuse, so the reserve goes
+    world.runner.step()
+    assert RESERVE_NAME not in os.listdir(world.directory)
+    world.runner.drain()  # ENOSPC again: now it waits for room
+    assert not acker.receipts
+    world.journal.check_space()
+    world.runner.drain()
+    assert acker.receipts == ["ack"]
+    assert RESERVE_NAME in os.listdir(world.directory)
+
+
+def test_service_resumes_when_space_is_back(world: World, vfs: FaultyVfs) -> None:
+    vfs.answer("free_bytes", 1000)
+    world.journal.check_space()
+    world.runner.drain()
+    assert world.journal.full
+    vfs.heal()
+    world.journal.check_space()
+    world.runner.drain()
+    assert not world.journal.full
+    assert world.full == [True, False]
+    waiter = Waiter()
+    world.send(1, waiter=waiter)
+    world.commit()
+    assert len(waiter.receipts) == 1
+
+
+def test_no_room_for_the_next_segment(world: World, vfs: FaultyVfs) -> None:
+    """The disk fills up while the next segment is made; what still fits is stored, then only acknowledgements are."""
+    vfs.fail("allocate", errno.ENOSPC, times=0)
+    waiter, acker = Waiter(), Waiter()
+    for _ in range(40):
+        world.send(1, 1000, waiter)
+        world.commit()
+    assert world.journal.full
+    assert 0 < len(waiter.receipts) < 40
+    assert len(waiter.receipts) + len(world.refused) == 40
+    vfs.heal()
+    world.journal.open.consumed["queue://a"].append(7)
+    world.journal.confirm(acker, "ack")
+    world.commit()
+    world.journal.check_space()
+    world.runner.drain()
+    assert acker.receipts == ["ack"]
+    assert not world.journal.full
+    world.send(1, 1000, waiter)
+    world.commit()
+    world.begin()
+    assert [str(message.seq) for message in world.messages()] == waiter.receipts
+    assert not world.failures
+
+
+def test_sync_error_is_an_os_error_of_its_own() -> None:
+    assert isinstance(SyncError(errno.ENOSPC, "no space"), OSError)
+
+
+def test_every_call_that_fails_once_loses_nothing_confirmed(tmp_path: Path) -> None:
+    """Fail the Nth call, for every N: whatever was confirmed is there afterwards."""
+    survived = 0
+    for nth in range(1, 400):
+        vfs = FaultyVfs()
+        store = tmp_path / str(nth)
+        store.mkdir()
+        world = World(store, vfs)
+        start = len(vfs.calls)
+        waiter = Waiter()
+        for method in ("pwrite", "fdatasync", "fsync", "open", "allocate", "fsync_directory", "try_lock", "close"):
+            vfs.fail(method, errno.EIO, nth=nth)
+        for _ in range(25):
+            if world.failures:
+                break
+            world.send(1, 1000, waiter)
+            world.commit()
+        vfs.heal()
+        world.begin()
+        found = [str(message.seq) for message in world.messages()]
+        assert found[: len(waiter.receipts)] == waiter.receipts
+        assert len(found) <= len(waiter.receipts) + 1  # at most the batch that was in flight
+        if not world.failures and len(waiter.receipts) == 25:
+            survived += 1
+            if len(vfs.calls) - start < nth:
+                break
+    assert survived

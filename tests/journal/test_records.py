@@ -1,0 +1,103 @@
+"""Records: what is written is what is read, and damage is never taken for data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amq.errors import CorruptError, NewerFormatError
+from amq.journal.format import frame_record
+from amq.journal.records import (
+    Consumed,
+    Decoder,
+    Destination,
+    Duplicates,
+    Group,
+    Outcomes,
+    Previous,
+    Record,
+    Redelivered,
+    Trimmed,
+    destinations_of,
+    encode_record,
+    takes_space,
+)
+from amq.message import Message
+
+IDS = {"queue://a": 1, "queue://ü/β": 2}
+HEAD = b"".join(Destination(number, name).encode({}) for name, number in IDS.items())
+u64 = st.integers(0, (1 << 63) - 1)
+text = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+names = st.sampled_from(sorted(IDS))
+messages = st.builds(
+    Message, names, st.binary(max_size=300), st.none() | st.dictionaries(text, text, min_size=1, max_size=3), text,
+    st.integers(0, 9), st.just(True), u64, u64, text, st.booleans(), u64,
+)  # fmt: skip
+simple = (
+    messages
+    | st.builds(Consumed, names, st.integers(0, 3), st.lists(u64, max_size=5))
+    | st.builds(Redelivered, names, st.lists(st.tuples(u64, st.integers(0, 99), st.integers(0, 99)), max_size=4))
+    | st.builds(Duplicates, names, st.lists(text, max_size=4))
+    | st.builds(Outcomes, st.lists(text, max_size=4))
+    | st.builds(Trimmed, u64, u64)
+    | st.builds(Previous, u64)
+)
+records = simple | st.builds(Group, st.lists(simple, max_size=4), text)
+
+
+def facts(record: Record) -> object:
+    """Everything that a record says, comparable."""
+    if isinstance(record, Group):
+        return (Group, record.outcome_id, [facts(part) for part in record.records])
+    return (type(record), *(getattr(record, slot) for slot in record.__slots__ if slot not in ("segment", "origin")))
+
+
+@given(st.lists(records, max_size=6))
+def test_round_trip(written: list[Record]) -> None:
+    payload = HEAD + b"".join(encode_record(record, IDS) for record in written)
+    read = list(Decoder("x").decode(payload))[len(IDS) :]
+    assert [facts(record) for record in read] == [facts(record) for record in written]
+
+
+@given(records, st.data())
+def test_every_flipped_bit_is_noticed(record: Record, data: st.DataObject) -> None:
+    payload = bytearray(encode_record(record, IDS))
+    at = data.draw(st.integers(0, len(payload) * 8 - 1))
+    payload[at // 8] ^= 1 << (at % 8)
+    decoder = Decoder("x")
+    decoder.names = {number: name for name, number in IDS.items()}
+    with pytest.raises((CorruptError, NewerFormatError)):
+        list(decoder.decode(bytes(payload)))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_the_one_documented_error(garbage: bytes) -> None:
+    try:
+        list(Decoder("x").decode(garbage))
+    except (CorruptError, NewerFormatError):
+        return
+
+
+def test_error_names_file_and_offset() -> None:
+    payload = HEAD + encode_record(Consumed("queue://a", 0, [1]), IDS)[:-1] + b"\xff"
+    with pytest.raises(CorruptError) as caught:
+        list(Decoder("/store/journal/x.seg").decode(payload, at=1000))
+    assert caught.value.path == "/store/journal/x.seg"
+    assert caught.value.offset == 1000 + len(HEAD)
+
+
+def test_a_destination_must_be_defined_in_the_segment() -> None:
+    with pytest.raises(CorruptError, match="destination"):
+        list(Decoder("x").decode(encode_record(Message("queue://a", b"b"), IDS)))
+
+
+def test_an_unknown_type_is_refused_not_skipped() -> None:
+    with pytest.raises(NewerFormatError, match="upgrade"):
+        list(Decoder("x").decode(frame_record(200, b"")))
+
+
+def test_what_takes_space_and_names_destinations() -> None:
+    message, consumed = Message("queue://a", b""), Consumed("queue://b", 0, [1])
+    assert [takes_space(r) for r in (message, consumed, Group([message]), Group([consumed]))] == [1, 0, 1, 0]
+    assert destinations_of([Group([message, consumed]), Trimmed(1, 1)]) == {"queue://a", "queue://b"}
