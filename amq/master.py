@@ -31,6 +31,7 @@ from amq.vfs import Vfs
 LISTEN_RETRY_S = 0.2
 LISTEN_PATIENCE_S = 5.0  # a port may still be in use by the process that was master a moment ago
 UPKEEP_S = 1.0
+GOODBYE_S = 0.5  # how long clients may take to close their side when the broker hands over
 _log = structlog.get_logger("amq.master")
 
 Authenticate = Callable[[str, str, bool], Awaitable[str]]
@@ -119,10 +120,14 @@ class Master:
             self.turn.wake()
             await asyncio.sleep(0.005)
         for connection in list(self.connections.values()):
+            connection.resume_reading()
             connection.close()
-        while self.connections and self.clock.monotonic() < deadline:
+        goodbye = self.clock.monotonic() + GOODBYE_S
+        while self.connections and self.clock.monotonic() < goodbye:
             self.turn.wake()
             await asyncio.sleep(0.005)
+        for connection in list(self.connections.values()):
+            connection.abort()
         while not self.journal.idle():  # what closing connections gave back
             if self.clock.monotonic() > deadline:
                 return False

@@ -67,6 +67,7 @@ class Connection(asyncio.Protocol):
         self._fd = -1
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = False
+        self._said_goodbye = False
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
         self._frame_since = 0.0
@@ -179,7 +180,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """Send what is pending, then close."""
+        """Send what is pending, then close; the client may take `LINGER_S` to read it and close too."""
         if self._closing:
             return
         self._closing = True
@@ -225,8 +226,10 @@ class Connection(asyncio.Protocol):
             transport.write(b"".join(out) if len(out) > 1 else out[0])
             if not self._socket_full and self.session is not None:
                 self.session.set_writable(True)
-        if self._closing:
-            transport.close()
+        if self._closing and not self._said_goodbye:
+            # Half-close and read on: closing with unread input would make the kernel throw away what we just said.
+            self._said_goodbye = True
+            transport.write_eof()
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
