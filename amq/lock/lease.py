@@ -21,6 +21,8 @@ class Lease:
     """The right to confirm, proved again and again.
 
     deadline   monotonic seconds; any thread may read it. Confirm only what was durable while `now < deadline`.
+    proved     start of the last check that succeeded. Delete a file only when `proved` is later than the moment at
+               which the last copy of what lives in it was fsynced: then that copy lies before every later seal.
     """
 
     def __init__(self, prove: Callable[[], None], clock: Clock, period_s: float) -> None:
@@ -28,6 +30,7 @@ class Lease:
         OwnershipLostError or OSError, and may hang."""
         assert period_s > 0
         self.deadline = NEVER
+        self.proved = NEVER
         self.period_s = period_s
         self._prove = prove
         self._clock = clock
@@ -54,6 +57,7 @@ class Lease:
         with self._mutex:
             if self._revoked:
                 raise OwnershipLostError("this lease was given up during the check")
+            self.proved = start
             self.deadline = start + self.period_s
 
     def valid(self, now: float) -> bool:

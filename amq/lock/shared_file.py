@@ -52,7 +52,8 @@ _LOCKLESS_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 class SharedFileLocker:
     """Locker on `store_directory`, for the broker `owner`. One thread at a time, except `abandon`.
 
-    Each locker needs an owner with a uuid of its own: one that finds its own uuid in the newest epoch does not wait.
+    An owner that finds its own uuid in the newest epoch does not wait: make a second locker for one owner only when the
+    first was released or abandoned.
     """
 
     def __init__(self, vfs: Vfs, clock: Clock, host: Host, store_directory: str, owner: Owner) -> None:
@@ -259,9 +260,7 @@ class SharedFileLocker:
         self._heartbeat()
         self._check_claim()
         if self._epoch is not None:
-            number = newest_number(self._vfs.listdir(os.path.join(self._store, EPOCHS_DIRECTORY)))
-            if number != self._epoch.number:
-                raise OwnershipLostError(f"newest epoch is {number}, ours is {self._epoch.number}: we are deposed")
+            self._check_epoch(self._epoch.number)
         self._go_on()
 
     def _heartbeat(self) -> None:
@@ -288,6 +287,12 @@ class SharedFileLocker:
             self._vfs.close(fd)
         if found != self._claim:
             raise OwnershipLostError(f"another broker claimed the store: {_claimant(found, self._claim_path)}")
+
+    def _check_epoch(self, own: int) -> None:
+        self._go_on()
+        number = newest_number(self._vfs.listdir(os.path.join(self._store, EPOCHS_DIRECTORY)))
+        if number != own:
+            raise OwnershipLostError(f"newest epoch is {number}, ours is {own}: another broker is master")
 
     def _regain(self) -> None:
         """The path leads to no file or another one than we hold: get the lock of what is there. Whether somebody else

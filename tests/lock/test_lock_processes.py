@@ -1,0 +1,227 @@
+"""The lock component in real processes: kill -9, SIGSTOP, a lock file removed or replaced, races."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from lock_process import Process
+
+from amq.clock import SystemClock
+from amq.lock.epoch import read_epochs
+from amq.lock.host import Owner, SystemHost
+from amq.lock.presence import read_presence
+from amq.lock.shared_file import SharedFileLocker
+from amq.lock.status import store_status
+from amq.lock.waker import RETRY_DELAYS_S, watch
+from amq.vfs import SystemVfs
+
+pytestmark = pytest.mark.slow
+LONG_S = 600.0  # a period that no test could wait for
+
+
+def wait_until(condition, description: str, limit_s: float = 30.0) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, description
+        time.sleep(0.002)
+
+
+def test_killed_master_is_followed_at_once(tmp_path: Path) -> None:
+    with Process(tmp_path, "a", LONG_S) as a, Process(tmp_path, "b", LONG_S) as b:
+        assert a.ask("acquire") == {"got": True}
+        assert a.ask("take_over")["epoch"] == 1
+        assert b.ask("acquire") == {"got": False}
+        assert f"pid {a.pid}" in b.ask("holder")["holder"]
+        a.kill()
+        wait_until(lambda: b.ask("acquire")["got"], "the kernel frees the lock of a dead process")
+        taken = b.ask("take_over")
+        assert (taken["epoch"], taken["waited_s"]) == (2, 0.0)
+        assert "gone" in taken["reason"]
+
+
+def test_clean_hand_over_needs_no_wait(tmp_path: Path) -> None:
+    with Process(tmp_path, "a", LONG_S) as a, Process(tmp_path, "b", LONG_S) as b:
+        assert a.ask("acquire")["got"]
+        a.ask("take_over")
+        a.ask("release")
+        assert b.ask("acquire")["got"]
+        taken = b.ask("take_over")
+        assert (taken["epoch"], taken["waited_s"]) == (2, 0.0)
+        assert "released" in taken["reason"]
+        assert a.ask("acquire") == {"got": False}
+
+
+def test_master_that_gave_up_without_release_is_waited_for(tmp_path: Path) -> None:
+    with Process(tmp_path, "a", 0.3) as a, Process(tmp_path, "b", LONG_S) as b:
+        a.ask("acquire")
+        a.ask("take_over")
+        a.ask("abandon")
+        assert b.ask("acquire")["got"]
+        started = time.monotonic()
+        assert b.ask("take_over")["waited_s"] == pytest.approx(0.303)
+        assert time.monotonic() - started >= 0.303
+
+
+def test_stopped_master_keeps_its_lock_and_goes_on(tmp_path: Path) -> None:
+    with Process(tmp_path, "a", 0.2) as a, Process(tmp_path, "b") as b:
+        a.ask("acquire")
+        a.ask("take_over")
+        a.stop()
+        a.send("check")
+        assert b.ask("acquire") == {"got": False}
+        expired = time.monotonic() + 0.3
+        wait_until(lambda: time.monotonic() > expired, "time passes")
+        assert b.ask("acquire") == {"got": False}
+        a.resume()
+        assert a.receive() == {"valid_before": False, "valid": True}
+
+
+def test_stopped_master_that_was_replaced_learns_it(tmp_path: Path) -> None:
+    with Process(tmp_path, "a", 0.2) as a, Process(tmp_path, "b", 0.2) as b:
+        a.ask("acquire")
+        a.ask("take_over")
+        a.stop()
+        a.send("check")
+        os.unlink(tmp_path / "lock")
+        assert b.ask("acquire") == {"got": False}, "it leaves the file to its master for a period"
+        wait_until(lambda: b.ask("acquire")["got"], "then it makes the lock file anew")
+        assert b.ask("take_over")["epoch"] == 2
+        a.resume()
+        assert a.receive()["error"] == "OWNERSHIP_LOST"
+        assert b.ask("check")["valid"]
+
+
+def test_master_regains_a_removed_lock_file(tmp_path: Path) -> None:
+    with Process(tmp_path, "a", LONG_S) as a, Process(tmp_path, "b", LONG_S) as b:
+        a.ask("acquire")
+        a.ask("take_over")
+        assert not b.ask("acquire")["got"]
+        os.unlink(tmp_path / "lock")
+        assert not b.ask("acquire")["got"]
+        assert a.ask("check")["valid"]
+        assert (tmp_path / "lock").exists()
+        assert not b.ask("acquire")["got"], "b sees the new file, which a has locked"
+
+
+def test_master_regains_a_replaced_lock_file(tmp_path: Path) -> None:
+    with Process(tmp_path, "a") as a, Process(tmp_path, "b") as b:
+        a.ask("acquire")
+        a.ask("take_over")
+        (tmp_path / "other").touch()
+        os.rename(tmp_path / "other", tmp_path / "lock")
+        assert a.ask("check")["valid"]
+        assert not b.ask("acquire")["got"]
+
+
+def test_master_loses_to_a_broker_that_locked_the_new_file(tmp_path: Path) -> None:
+    with Process(tmp_path, "a") as a, Process(tmp_path, "b") as b:
+        a.ask("acquire")
+        a.ask("take_over")
+        (tmp_path / "other").touch()
+        os.rename(tmp_path / "other", tmp_path / "lock")
+        assert b.ask("acquire")["got"]
+        assert a.ask("check")["error"] == "OWNERSHIP_LOST"
+        assert b.ask("take_over")["epoch"] == 2
+
+
+def test_one_of_many_candidates_wins(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(Process(tmp_path, f"b{number}")) for number in range(6)]
+        for epoch in range(1, 6):
+            for broker in brokers:
+                broker.send("acquire")
+            winners = [broker for broker in brokers if broker.receive()["got"]]
+            assert len(winners) == 1
+            assert winners[0].ask("take_over")["epoch"] == epoch
+            winners[0].ask("release")
+
+
+def test_epoch_link_has_one_winner(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(Process(tmp_path, f"b{number}")) for number in range(8)]
+        for number in range(1, 26):
+            for broker in brokers:
+                broker.send("link", number=number)
+            assert sum(broker.receive()["won"] for broker in brokers) == 1
+        assert [epoch.number for epoch in read_epochs(SystemVfs(), str(tmp_path))] == list(range(1, 26))
+        assert not list((tmp_path / "epochs").glob(".*")), "no temporary file is left"
+
+
+def test_name_is_taken_for_as_long_as_its_broker_lives(tmp_path: Path) -> None:
+    with Process(tmp_path, "a") as first, Process(tmp_path, "a") as second:
+        assert first.ask("presence") == {}
+        refused = second.ask("presence")
+        assert refused["error"] == "NAME_IN_USE"
+        assert f"pid {first.pid}" in refused["description"]
+        assert [broker.name for broker in read_presence(SystemVfs(), str(tmp_path))] == ["a"]
+        first.kill()
+        assert second.ask("presence") == {}
+
+
+def test_status_of_a_live_store(tmp_path: Path) -> None:
+    with Process(tmp_path, "a") as a, Process(tmp_path, "b") as b:
+        for broker in (a, b):
+            broker.ask("presence")
+        a.ask("acquire")
+        a.ask("take_over")
+        status = store_status(SystemVfs(), str(tmp_path))
+        assert status.lock == "held"
+        assert status.master is not None
+        assert status.master.owner is not None
+        assert (status.master.name, status.master.owner.pid) == ("a", a.pid)
+        assert [slave.name for slave in status.slaves] == ["b"]
+        a.kill()
+        dead = store_status(SystemVfs(), str(tmp_path))
+        assert (dead.lock, dead.master, [broker.name for broker in dead.brokers]) == ("free", None, ["b"])
+
+
+def test_slave_wakes_when_the_master_is_killed(tmp_path: Path) -> None:
+    host = SystemHost()
+    owner = Owner.make(host, name="slave", uuid=str(uuid.uuid4()), transport_urls=(), lock_keep_alive_period_s=LONG_S)
+    locker = SharedFileLocker(SystemVfs(), SystemClock(), host, str(tmp_path), owner)
+    woken = threading.Event()
+    with Process(tmp_path, "master") as master, watch(str(tmp_path), woken.set) as failure:
+        assert failure is None
+        master.ask("acquire")
+        master.ask("take_over")
+        assert not locker.try_acquire()
+        woken.clear()
+        for _ in range(3):  # what a slave does while it waits, and what a master does, is no event
+            assert not locker.try_acquire()
+            assert locker.holder()
+            master.ask("check")
+        assert not woken.wait(0.2)
+        master.kill()
+        assert woken.wait(10), "the close of the dead process's descriptor is an event"
+        assert any(not threading.Event().wait(delay) and locker.try_acquire() for delay in RETRY_DELAYS_S)
+        mastership = locker.take_over(threading.Event().wait, lambda _previous: {})
+        assert mastership is not None
+        locker.release()
+
+
+def test_two_services_of_one_process_exclude_each_other(tmp_path: Path) -> None:
+    vfs, clock, host = SystemVfs(), SystemClock(), SystemHost()
+    first, second = (
+        SharedFileLocker(
+            vfs, clock, host, str(tmp_path),
+            Owner.make(host, name=name, uuid=name, transport_urls=(), lock_keep_alive_period_s=0.1),
+        )
+        for name in ("one", "two")
+    )  # fmt: skip
+    assert first.try_acquire()
+    mastership = first.take_over(threading.Event().wait, lambda _previous: {})
+    assert mastership is not None
+    assert not second.try_acquire()
+    assert "this process" in second.holder()
+    first.abandon()
+    assert second.try_acquire()
+    taken = second.take_over(threading.Event().wait, lambda _previous: {})
+    assert taken is not None
+    assert taken.waited_s > 0, "its process is alive: nothing is proved"
+    second.release()
