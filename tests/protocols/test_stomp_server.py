@@ -73,6 +73,15 @@ def test_fast_path_equals_general_path(cases: list[Case], data: st.DataObject) -
     assert one.pending() == other.pending()
 
 
+def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
+    """What was scanned in vain of the cut frame says nothing about the shorter one behind it."""
+    server = opened()
+    assert server.receive(b"SEND\ndestination:/queue/a\nx:a long header that is cut in") == []
+    commands = server.receive(b" two\n\n\0BEGIN\ntransaction:t\n\n\0")
+    assert [type(command).__name__ for command in commands] == ["Send", "Begin"]
+    assert not server.pending()
+
+
 # ---- CONNECT
 
 
