@@ -77,7 +77,16 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
         if name in known:
             continue
         epoch, _ = parse_segment_name(name) or (0, 0)
-        if epoch != last_epoch:
+        if epoch > last_epoch:
+            raise StoreError(
+                f"{os.path.join(directory, name)} is of epoch {epoch}, but the newest epoch file is of {last_epoch}: "
+                "epochs/ is missing or older than journal/; restore both from the same moment",
+                code="STORE_INCOMPLETE",
+            )
+        if epoch < last_epoch:
+            path = os.path.join(directory, name)
+            if read_header(path, read_file(vfs, path, 1 << 20)) is not None:
+                _log.warning("segment of a deposed master: it was made after the seal and counts nothing", segment=name)
             sealed[name] = 0
             continue
         end = successor_says if epoch == successor_epoch else None

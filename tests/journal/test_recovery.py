@@ -153,6 +153,15 @@ def test_a_segment_that_a_deposed_master_makes_after_the_seal_counts_nothing(wor
     assert [world.sealed[name] for name in strangers] == [0] * len(strangers)
 
 
+def test_a_journal_without_its_epochs_is_refused_and_kept(world: World) -> None:
+    fill(world, 3)
+    before = world.segments()
+    world.epoch, world.sealed = 0, {}
+    with pytest.raises(StoreError, match="epochs/ is missing"):
+        world.begin()
+    assert world.segments() == before
+
+
 def test_truncated_and_missing_segments_are_reported(world: World) -> None:
     fill(world, 40, 500)
     world.begin()

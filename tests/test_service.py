@@ -1,0 +1,270 @@
+"""The service: roles, hand-over, fencing. Real files, real sockets, faults through the vfs door."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amq.lock.epoch import read_epochs
+from amq.service import Role
+from amq.vfs import SystemVfs
+from tests.fakes import FaultyVfs
+from tests.service_world import PATIENCE_S, PERIOD_S, Client, Services, free_port, services, until
+
+Scenario = Callable[[Services], Coroutine[Any, Any, None]]
+
+
+def run(tmp_path: Path, scenario: Scenario) -> None:
+    async def main() -> None:
+        async with services(tmp_path) as world:
+            await scenario(world)
+
+    before = set(threading.enumerate())
+    asyncio.run(main())
+    left = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("amq-")]
+    for thread in left:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), thread
+
+
+def test_one_master_and_a_hand_over_without_wait(tmp_path: Path) -> None:
+    async def scenario(world: Services) -> None:
+        first, port = await world.master("a")
+        second, other_port = await world.start("b")
+        await asyncio.wait_for(second.wait_for(Role.SLAVE), PATIENCE_S)
+        client = await Client.connect(port)
+        await client.store(b"kept")
+        with pytest.raises(OSError):
+            await Client.connect(other_port)
+        await first.stop()
+        assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
+        newest = max(read_epochs(SystemVfs(), str(world.store)), key=lambda epoch: epoch.number)
+        assert "released" in newest.reason
+        successor = await Client.connect(other_port)
+        await successor.subscribe()
+        assert (await successor.receive()).body == b"kept"
+        for each in (client, successor):
+            each.close()
+
+    run(tmp_path, scenario)
+
+
+def test_a_failed_sync_fences_and_what_was_confirmed_is_served_again(tmp_path: Path) -> None:
+    vfs = FaultyVfs()
+
+    async def scenario(world: Services) -> None:
+        service, port = await world.master("a", vfs=vfs)
+        client = await Client.connect(port)
+        await client.store(b"confirmed")
+        roles: list[Role] = []
+        service.on_role = roles.append
+        vfs.fail("fdatasync", errno.EIO, path=".seg")
+        await client.send("SEND", ("destination", "/queue/a"), ("receipt", "never"), body=b"in doubt")
+        with pytest.raises((EOFError, ConnectionError)):
+            await client.receive()
+        await until(lambda: roles[-1:] == [Role.MASTER])
+        assert roles == [Role.SLAVE, Role.MASTER]
+        again = await Client.connect(port)
+        await again.subscribe()
+        assert (await again.receive()).body == b"confirmed"
+        for each in (client, again):
+            each.close()
+
+    run(tmp_path, scenario)
+
+
+def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None:
+    """Rule 4 and the watchdog: nothing is confirmed past the deadline, sockets close within two periods."""
+    vfs = FaultyVfs()
+    hung, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hung.set()
+        release.wait(PATIENCE_S)
+
+    async def scenario(world: Services) -> None:
+        service, port = await world.master("a", vfs=vfs)
+        client = await Client.connect(port)
+        await client.store(b"before")
+        vfs.before("pwrite", hang, path="/lock", times=0)
+        await until(hung.is_set)
+        assert service.master is not None
+        valid = service.master.turn._valid
+        await until(lambda: not valid())
+        await client.send("SEND", ("destination", "/queue/a"), ("receipt", "late"), body=b"late")
+        with pytest.raises((EOFError, ConnectionError)):  # and no RECEIPT before it
+            await client.receive()
+        vfs.heal()
+        release.set()
+        await until(lambda: service.role is Role.MASTER and service.master is not None)
+        client.close()
+
+    run(tmp_path, scenario)
+
+
+def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> None:
+    """The check hangs for longer than the lease, then succeeds: what waited is confirmed, nobody is cut off."""
+    vfs = FaultyVfs()
+    hung, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hung.set()
+        release.wait(PATIENCE_S)
+
+    async def scenario(world: Services) -> None:
+        service, port = await world.master("a", vfs=vfs)
+        client = await Client.connect(port)
+        vfs.before("pwrite", hang, path="/lock")
+        await until(hung.is_set)
+        assert service.master is not None
+        valid = service.master.turn._valid
+        await until(lambda: not valid())
+        await client.send("SEND", ("destination", "/queue/a"), ("receipt", "held"), body=b"held")
+        release.set()
+        frame = await client.receive()
+        assert (frame.command, frame.headers["receipt-id"]) == ("RECEIPT", "held")
+        assert service.role is Role.MASTER
+        client.close()
+
+    run(tmp_path, scenario)
+
+
+def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(tmp_path: Path) -> None:
+    vfs = FaultyVfs()
+    release, replaced = threading.Event(), threading.Event()
+
+    def replace() -> None:
+        replaced.set()
+        release.set()
+
+    async def scenario(world: Services) -> None:
+        _, port = await world.master("a", vfs=vfs, replace_process=replace)
+        client = await Client.connect(port)
+        await client.store(b"x")  # lone client: the next sync happens on the event loop
+        vfs.before("fdatasync", lambda: release.wait(PATIENCE_S), path=".seg")
+        vfs.fail("fsync", errno.EIO, path="/lock", times=0)
+        await client.send("SEND", ("destination", "/queue/a"), ("receipt", "r"), body=b"y")
+        await until(replaced.is_set)
+        vfs.heal()
+        client.close()
+
+    run(tmp_path, scenario)
+
+
+def test_deleted_lock_file_never_makes_two_masters(tmp_path: Path) -> None:
+    async def scenario(world: Services) -> None:
+        first, _ = await world.master("a")
+        second, _ = await world.start("b")
+        await asyncio.wait_for(second.wait_for(Role.SLAVE), PATIENCE_S)
+        for _ in range(5):
+            os.unlink(world.store / "lock")
+            await until(lambda: (world.store / "lock").exists())
+            until_s = time.monotonic() + 2 * PERIOD_S
+            while time.monotonic() < until_s:
+                masters = [s for s in (first, second) if s.master is not None and s.master.turn._valid()]
+                assert len(masters) <= 1
+                await asyncio.sleep(0.005)
+        await until(lambda: Role.MASTER in (first.role, second.role))
+
+    run(tmp_path, scenario)
+
+
+def test_replaced_lock_file_ends_in_one_master(tmp_path: Path) -> None:
+    async def scenario(world: Services) -> None:
+        first, _ = await world.master("a")
+        other = world.store / "other"
+        other.write_bytes(b"")
+        os.replace(other, world.store / "lock")
+        await until(lambda: first.role is Role.MASTER and first.master is not None and first.master.turn._valid())
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "code"),
+    [
+        (lambda store: (store / "journal").mkdir(parents=True), None),
+        (lambda store: store.write_text("a file"), "STORE_UNUSABLE"),
+        (lambda store: _foreign(store), "STORE_INCOMPLETE"),
+    ],
+)
+def test_what_is_in_the_place_of_the_store(
+    tmp_path: Path, prepare: Callable[[Path], object], code: str | None
+) -> None:
+    async def scenario(world: Services) -> None:
+        prepare(world.store)
+        service, _ = await world.start()
+        await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S)
+        assert (service.failure and service.failure.code) == code
+        assert service.role is (Role.STOPPED if code else Role.MASTER)
+
+    run(tmp_path, scenario)
+
+
+def _foreign(store: Path) -> None:
+    (store / "journal").mkdir(parents=True)
+    (store / "journal" / "00000001-00000001.seg").write_bytes(b"MZ not ours" * 50)
+    (store / "epochs").mkdir()
+
+
+def test_name_in_use_is_refused(tmp_path: Path) -> None:
+    async def scenario(world: Services) -> None:
+        await world.master("a")
+        twin, _ = await world.start("a")
+        await asyncio.wait_for(twin.wait_for(Role.STOPPED), PATIENCE_S)
+        assert twin.failure is not None
+        assert twin.failure.code == "NAME_IN_USE"
+
+    run(tmp_path, scenario)
+
+
+def test_port_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amq.master.LISTEN_PATIENCE_S", 0.1)
+
+    async def scenario(world: Services) -> None:
+        server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", free_port())
+        port = server.sockets[0].getsockname()[1]
+        service, _ = await world.start(port=port)
+        await asyncio.wait_for(service.wait_for(Role.STOPPED), PATIENCE_S)
+        assert service.failure is not None
+        assert service.failure.code == "TRANSPORT_UNAVAILABLE"
+        server.close()
+        successor, _ = await world.master("b")
+        assert successor.role is Role.MASTER
+
+    run(tmp_path, scenario)
+
+
+def test_parent_directory_must_exist(tmp_path: Path) -> None:
+    async def scenario(world: Services) -> None:
+        world.store = tmp_path / "not mounted" / "store"
+        service, _ = await world.start()
+        await asyncio.wait_for(service.wait_for(Role.STOPPED), PATIENCE_S)
+        assert service.failure is not None
+        assert "mount" in service.failure.description
+
+    run(tmp_path, scenario)
+
+
+def test_store_that_fails_for_a_while_is_tried_again(tmp_path: Path) -> None:
+    vfs = FaultyVfs(SystemVfs())
+
+    async def scenario(world: Services) -> None:
+        service, port = await world.master("a", vfs=vfs)
+        vfs.fail("pwrite", errno.ESTALE, path="/lock", times=0)
+        await until(lambda: service.role is Role.SLAVE)
+        vfs.heal()
+        await until(lambda: service.role is Role.MASTER)
+        client = await Client.connect(port)
+        await client.store(b"x")
+        client.close()
+
+    run(tmp_path, scenario)
