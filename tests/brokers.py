@@ -27,8 +27,10 @@ WAITING = "slave: waiting for the lock"
 PR_SET_PDEATHSIG = 1
 
 # Dies with us, then becomes the command. Not `preexec_fn`: that is not safe in a process with threads, such as ours.
-LEASH = f"import ctypes, os, sys; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); " \
-    "os.execv(sys.argv[1], sys.argv[1:])"  # fmt: skip
+LEASH = (
+    f"import ctypes, os, sys; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 def free_port() -> int:
@@ -39,7 +41,7 @@ def free_port() -> int:
 
 
 class Broker:
-    """One broker process. `name` and `port` stay the same over restarts; `log` is what it wrote since its last start."""
+    """One broker process. `name` and `port` stay over restarts; `log` is what it wrote since its last start."""
 
     def __init__(self, store: Path, name: str, port: int, options: Mapping[str, object]) -> None:
         self.store = store
@@ -61,8 +63,8 @@ class Broker:
         self.log, self._ended = [], False
         self._process = subprocess.Popen(
             [
-                sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq.cli.main", "start", "--store", str(self.store),
-                "--name", self.name, "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
+                sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq.cli.main", "start", "--name", self.name,
+                "--store", str(self.store), "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT,
         )  # fmt: skip
@@ -85,14 +87,16 @@ class Broker:
 
     def kill(self) -> None:
         """kill -9, and wait until the kernel has buried it."""
-        assert self._process is not None and self._reader is not None
+        assert self._process is not None
+        assert self._reader is not None
         self._process.kill()
         self._process.wait()
         self._reader.join()
 
     def wait_exit(self, timeout_s: float = DEADLINE_S) -> int:
         """The exit code, negative where a signal ended it. Fails when the process goes on."""
-        assert self._process is not None and self._reader is not None
+        assert self._process is not None
+        assert self._reader is not None
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
