@@ -2,30 +2,23 @@
 
 Invariant: the configuration in force changes only as a whole, only to one that `load` accepted, and only in options
 whose `reload` is True; a broken file changes nothing and is reported once.
-`Reload` is pure; `FileWatcher` is the door to the file system's events; `Reloader` joins them.
+`Reload` is pure; `Reloader` joins it to the events of the file.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog.events import (
-    EVENT_TYPE_CLOSED,
-    EVENT_TYPE_CREATED,
-    EVENT_TYPE_MOVED,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
-from watchdog.observers import Observer
-
 from amq.config.option import Option
 from amq.config.schema import OPTIONS, BrokerConfig
+from amq.config.watch import FileWatcher
 from amq.errors import ConfigError
+
+__all__ = ["Change", "Difference", "FileWatcher", "Outcome", "Reload", "Reloader", "apply_live", "diff"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,47 +106,6 @@ class Reload:
         return None if told else Outcome(self.config, difference.live, difference.restart)
 
 
-class FileWatcher:
-    """Calls back when one of a few files was replaced or written to its end.
-
-    The callback runs in the watcher's thread with the path as it was given: hand over to the event loop there. A file
-    that is being written in place is not reported before its writer closes it, so a half-written file is not read.
-    Changes made on another host of a network file system raise no event.
-    """
-
-    def __init__(self, paths: Iterable[str], on_change: Callable[[str], None]) -> None:
-        self._handler = _Handler(tuple(dict.fromkeys(paths)), on_change)
-        self._observer = Observer()
-
-    def start(self) -> None:
-        """Start to watch. ConfigError where a directory cannot be watched."""
-        for directory in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in self._handler.paths):
-            try:
-                self._observer.schedule(self._handler, directory)
-            except OSError as error:
-                raise ConfigError(f"{directory}: cannot be watched for changes: {error.strerror}") from error
-        try:
-            self._observer.start()
-        except OSError as error:
-            raise ConfigError(
-                f"the configuration cannot be watched for changes: {error}; start without reload, or raise "
-                "fs.inotify.max_user_watches and max_user_instances"
-            ) from error
-
-    def stop(self) -> None:
-        """Stop and wait for the thread. Safe to call twice, and without start."""
-        if self._observer.is_alive():
-            self._observer.stop()
-            self._observer.join()
-
-    def __enter__(self) -> FileWatcher:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-
 class Reloader:
     """Follows the configuration file: `on_outcome(outcome)` for each reload that has something to tell.
 
@@ -192,22 +144,3 @@ class Reloader:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
-
-
-class _Handler(FileSystemEventHandler):
-    """Turns events of the directories into "this file may have changed"."""
-
-    def __init__(self, paths: tuple[str, ...], on_change: Callable[[str], None]) -> None:
-        self.paths = paths
-        self._on_change = on_change
-
-    def dispatch(self, event: FileSystemEvent) -> None:
-        # Only these: reading the file raises events too, and a file just created or modified may be half written.
-        if event.event_type not in (EVENT_TYPE_CLOSED, EVENT_TYPE_MOVED, EVENT_TYPE_CREATED):
-            return
-        touched = {os.path.abspath(os.fsdecode(name)) for name in (event.src_path, event.dest_path) if name}
-        for path in self.paths:
-            link = os.path.islink(path)
-            # A link may lead through another name that was swapped beside it, as Kubernetes does with ConfigMaps.
-            if link or (os.path.abspath(path) in touched and event.event_type != EVENT_TYPE_CREATED):
-                self._on_change(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,27 +98,23 @@ def test_reloader_follows_the_file(tmp_path: Path, save: Callable[[Path, str], N
     path.write_text("[log]\nlogLevel = 'info'\n")
     outcomes: queue.Queue[Outcome] = queue.Queue()
 
-    def until(wanted: Callable[[Outcome], bool]) -> Outcome:
-        while not wanted(outcome := outcomes.get(timeout=DEADLINE_S)):
-            pass  # a file that is moved away for a moment is an error that is mended by the next event
-        return outcome
-
     def read() -> BrokerConfig:
         return load(str(path), host_name="here")
 
     with Reloader(str(path), read(), read, outcomes.put) as reloader:
         save(path, "[log]\nlogLevel = 'debug'\n[store]\njournalReserve = '8MiB'\n")
-        outcome = until(lambda outcome: bool(outcome.live))
+        outcome = outcomes.get(timeout=DEADLINE_S)
         assert (keys(outcome.live), keys(outcome.restart)) == (["logLevel"], ["journalReserve"])
         save(path, "[log]\nlogLevel = 'loud'\n")
-        error = until(lambda outcome: "loud" in str(outcome.error)).error
+        error = outcomes.get(timeout=DEADLINE_S).error
         assert error is not None
         assert error.description.startswith(f"{path}:2: ")
         assert reloader.config.log_level == "debug"
         save(path, "[log]\nlogLevel = 'error'\n")
-        assert until(lambda outcome: outcome.error is None and bool(outcome.live)).config.log_level == "error"
+        assert outcomes.get(timeout=DEADLINE_S).config.log_level == "error"
         assert reloader.config.get(BY_KEY["journalReserve"]) == 4 << 20
     reloader.stop()
+    assert outcomes.empty()  # no moment of a save was taken for a change of its own
     assert not [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
 
 
@@ -167,6 +164,41 @@ def test_a_link_swapped_beside_the_file_is_seen(tmp_path: Path) -> None:
         (tmp_path / "..new").symlink_to("two")
         os.rename(tmp_path / "..new", tmp_path / "..data")
         assert seen.wait(DEADLINE_S)
+
+
+def test_saved_again_while_the_first_save_settles(tmp_path: Path) -> None:
+    """The event of the first save is pending when the second begins: the truncated file in between is not read."""
+    path, other = tmp_path / "amq.toml", tmp_path / "other"
+    changed: queue.Queue[tuple[str, str]] = queue.Queue()
+    watcher = FileWatcher([str(path), str(other)], lambda name: changed.put((name, Path(name).read_text())), settle_s=1)
+    with watcher:
+        path.write_text("one")
+        with path.open("w") as file:
+            other.write_text("x")
+            assert changed.get(timeout=DEADLINE_S) == (str(other), "x")  # due after the first save would have been
+            file.write("two")
+        assert changed.get(timeout=DEADLINE_S) == (str(path), "two")
+
+
+def test_a_file_is_left_alone_before_it_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "amq.toml"
+    changed: queue.Queue[float] = queue.Queue()
+    with FileWatcher([str(path)], lambda _name: changed.put(time.monotonic()), settle_s=0.5):
+        begin_s = time.monotonic()
+        path.write_text("one")
+        assert changed.get(timeout=DEADLINE_S) >= begin_s + 0.5
+    assert changed.empty()
+
+
+def test_a_file_that_is_taken_away_is_not_reported(tmp_path: Path) -> None:
+    path, other = tmp_path / "amq.toml", tmp_path / "other"
+    path.write_text("a")
+    changed: queue.Queue[str] = queue.Queue()
+    with FileWatcher([str(path), str(other)], changed.put):
+        path.rename(tmp_path / "amq.bak")
+        (tmp_path / "amq.bak").unlink()
+        other.write_text("x")
+        assert changed.get(timeout=DEADLINE_S) == str(other)
 
 
 def test_a_directory_that_cannot_be_watched(tmp_path: Path) -> None:

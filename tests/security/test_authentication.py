@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amq.errors import AccessError, ConfigError
-from amq.security import ANONYMOUS, Authenticator, LoginGate, PasswordHash, Users
+from amq.security import ANONYMOUS, Authenticator, LoginGate, PasswordHash, Users, authentication
 from amq.security import users as users_module
 
 KEY = bytes(32)
@@ -200,3 +200,11 @@ def test_a_gate_needs_a_good_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         LoginGate(str(tmp_path / "missing"), "no")
     LoginGate("", "yes").close()
+
+
+def test_the_manual_says_what_the_code_does() -> None:
+    """docs/security.md names codes, costs and bounds: they are these."""
+    text = (Path(__file__).parents[2] / "docs/security.md").read_text(encoding="utf-8")
+    cost = f"{users_module.COST_N}${users_module.COST_R}${users_module.COST_P}"
+    said = (cost, "LOGIN_REFUSED", "LOGIN_REQUIRED", str(authentication.REFUSED_MAX), str(users_module.NAME_CHARS_MAX))
+    assert [item for item in said if f"`{item}`" not in text and f" {item} " not in text] == []
