@@ -1,0 +1,1 @@
+"""The `amq` command: thin click commands over the package. Every command and option is in docs/cli.md."""

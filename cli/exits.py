@@ -1,0 +1,73 @@
+"""Exit codes, and the one place where an error becomes a line on stderr and a code. The table is part of the contract
+with scripts and supervisors: `EXIT_CODES` is what `--help` and docs/cli.md show.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+
+from amq.errors import AccessError, AmqError, ConfigError, StoreError
+
+OK = 0
+FAILED = 1
+USAGE = 2
+CONFIG = 3
+STORE = 4
+LOCKED = 5
+TRANSPORT = 6
+REFUSED = 7
+INTERNAL = 70
+INTERRUPTED = 130
+
+EXIT_CODES = {
+    OK: "done; a broker: stopped cleanly, the store was handed over",
+    FAILED: "done, and the answer is no (the demo's verdict, a timeout), or the operating system refused",
+    USAGE: "wrong command line",
+    CONFIG: "configuration or users file cannot be used",
+    STORE: "store unusable, damaged, foreign or of a newer format",
+    LOCKED: "name in use on this store, or store locked and failIfLocked is set",
+    TRANSPORT: "cannot listen, or no broker can be reached",
+    REFUSED: "the broker refused: login, permission, a full store, a rolled back transaction",
+    INTERNAL: "internal error: please report it with the traceback",
+    INTERRUPTED: "interrupted (SIGINT); a broker told to stop twice ends by the signal itself",
+}
+_BY_CODE = {
+    "INTERNAL_ERROR": INTERNAL,
+    "NAME_IN_USE": LOCKED,
+    "STORE_LOCKED": LOCKED,
+    "TRANSPORT_UNAVAILABLE": TRANSPORT,
+    "LOGIN_REFUSED": REFUSED,
+    "LOGIN_REQUIRED": REFUSED,
+}
+_BY_CLASS: tuple[tuple[type[AmqError], int], ...] = (
+    (ConfigError, CONFIG),
+    (StoreError, STORE),
+    (AccessError, REFUSED),
+)
+
+
+def exit_code(error: AmqError) -> int:
+    """The exit code for `error`."""
+    if error.code in _BY_CODE:
+        return _BY_CODE[error.code]
+    return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), REFUSED)
+
+
+def fail(description: str, code: int, name: str = "") -> NoReturn:
+    """Say `amq: what is wrong; the cure [NAME]` on stderr, one line for each problem, and end with `code`."""
+    suffix = f" [{name}]" if name else ""
+    for line in description.split("\n"):
+        click.echo(f"amq: {line}{suffix}", err=True)
+    raise click.exceptions.Exit(code)
+
+
+def fail_with(error: AmqError) -> NoReturn:
+    """End because of `error`."""
+    fail(error.description, exit_code(error), error.code)
+
+
+def table() -> str:
+    """The exit codes as a paragraph of `--help`; click keeps the lines because of the leading backspace."""
+    return "\b\nExit codes:\n" + "\n".join(f"  {code:3}  {meaning}" for code, meaning in EXIT_CODES.items())

@@ -1,0 +1,64 @@
+"""structlog as a broker process uses it: lines on stderr, for people (console) or machines (JSON), one object a line.
+
+What other libraries and asyncio say through `logging` comes out in the same form.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from amq.config.schema import BrokerConfig
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class _Logger(structlog.PrintLogger):
+    """Prints to stderr and knows which part of the program speaks."""
+
+    def __init__(self, name: str = "amq", file: TextIO | None = None) -> None:
+        super().__init__(file or sys.stderr)
+        self.name = name
+
+
+class _Bridge(logging.Handler):
+    """Hands what comes through `logging` to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger(record.name)
+        info = record.exc_info if record.exc_info and record.exc_info[0] is not None else None
+        log.log(record.levelno, record.getMessage(), exc_info=info)
+
+
+def configure(config: BrokerConfig) -> None:
+    """Set format and level from `config`. Called again when the level changes."""
+    console = config.log_format == "console" or (config.log_format == "auto" and sys.stderr.isatty())
+
+    def add_broker(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        event["broker"] = config.name
+        return event
+
+    processors: list[Processor] = [
+        structlog.stdlib.add_logger_name,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper("iso", utc=not console),
+        add_broker,
+    ]
+    if console:
+        colors = sys.stderr.isatty()
+        processors.append(
+            structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+        )
+    else:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[config.log_level]),
+        logger_factory=_Logger,
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_Bridge()], level=LEVELS[config.log_level], force=True)

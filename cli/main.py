@@ -1,0 +1,74 @@
+"""`amq`: the group of all commands. Invariant: a command's module is imported only when that command runs, so that
+`amq --help` and `amq start` never pay for what other commands need.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from typing import Any
+
+import click
+
+import amq
+from amq.errors import AmqError
+
+from . import exits
+
+# command → (module in this package, one line for `amq --help`); the function has the command's name
+COMMANDS = {
+    "start": ("start", "Run a broker in the foreground."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for, and turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f".{COMMANDS[cmd_name][0]}", __package__)
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise  # click's own; on a broken pipe it ends quietly: whoever read our output has gone
+        except AmqError as error:
+            exits.fail_with(error)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            exits.fail(f"{where}{error.strerror or error}", exits.FAILED)
+        except KeyboardInterrupt:
+            ctx.exit(exits.INTERRUPTED)
+        except Exception as error:  # noqa: BLE001 (a bug: shown in full)
+            click.echo(traceback.format_exc(), err=True)
+            exits.fail(f"internal error: {error!r}", exits.INTERNAL, "INTERNAL_ERROR")
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exits.table())
+@click.version_option(amq.__version__, prog_name="amq", message="%(prog)s %(version)s")
+def main() -> None:
+    """amq: a message broker for machines that share a file system.
+
+    One master by exclusive lock; clients find it through a failover URL.
+
+    \b
+    Examples:
+      amq start --store /mnt/shared/amq --name a --transport stomp://0.0.0.0:61613
+      amq status --store /mnt/shared/amq
+      amq demo
+    """
+
+
+if __name__ == "__main__":
+    main(prog_name="amq")

@@ -1,0 +1,182 @@
+"""`amq start`: one broker in the foreground, from its configuration to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import click
+import structlog
+import uvloop
+
+import amq
+from amq.config import BrokerConfig, load
+from amq.config.reload import FileWatcher, Outcome, Reloader
+from amq.errors import AmqError, ConfigError
+from amq.security import LoginGate
+from amq.service import BrokerService, Role
+
+from . import exits, logs, process
+
+_log = structlog.get_logger("amq.process")
+_EPILOG = "\b\nExamples:\n" + "\n".join(
+    f"  {line}"
+    for line in (
+        "amq start --store /mnt/shared/amq --name a --transport stomp://0.0.0.0:61613",
+        "amq start /etc/amq/amq.toml",
+        "amq start amq.toml -o lockKeepAlivePeriod=5s -o log.logLevel=debug",
+        "AMQ_STORE=/mnt/shared/amq amq start",
+    )
+)
+
+
+@click.command(epilog=f"{_EPILOG}\n\n{exits.table()}")
+@click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=click.Path())
+@click.option("--store", metavar="DIR", help="Store directory on the shared file system; the same for all brokers.")
+@click.option("--name", metavar="NAME", help="Name of this broker, unique on the store. Default: the host name.")
+@click.option(
+    "--transport", "transports", metavar="URL", multiple=True,
+    help="Where to serve clients while master, stomp://HOST:PORT. May be repeated. Port 0: any free one.",
+)  # fmt: skip
+@click.option(
+    "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
+    help="Any option of the configuration, see `amq config show`. May be repeated; wins over file and environment.",
+)  # fmt: skip
+def start(
+    config_file: str | None, store: str | None, name: str | None, transports: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    """Run a broker in the foreground.
+
+    All brokers that are started on one store form a group: the one that gets the lock is the master and serves clients,
+    the others are slaves that take over when it goes. What happens is logged on stderr.
+
+    SIGTERM or SIGINT: commit what came in, hand the store over, exit; a second one ends the process at once (safe, as
+    any crash is). SIGHUP: read the configuration and the users file again. The configuration file is also watched.
+    Under systemd, Type=notify is told when the broker runs and which role it has.
+    """
+
+    def read() -> BrokerConfig:
+        return load(
+            config_file, os.environ, options, store=store, name=name, transports=transports, require_store=True
+        )  # fmt: skip
+
+    config = read()
+    logs.configure(config)
+    process.tune()
+    files = process.raise_file_limit()
+    _log.info("starting", version=amq.__version__, pid=os.getpid(), store=config.store, config=config_file or "")
+    for warning in config.warnings:
+        _log.warning(warning)
+    if config.max_connections >= files:
+        _log.warning("maxConnections is more than the files that may be open: raise `ulimit -n`", open_files_max=files)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        failure = runner.run(_Run(config, read, config_file).until_stopped())
+    if failure is not None:
+        code = exits.exit_code(failure)
+        _log.error("stopped", reason=failure.description, code=failure.code, exit_code=code)
+        raise click.exceptions.Exit(code)
+    _log.info("stopped", exit_code=0)
+
+
+class _Run:
+    """The broker of this process, its signals and its live configuration. Everything runs on the event loop, except
+    `_reloaded` and `_read_users`, which the file watchers call in their own threads."""
+
+    def __init__(self, config: BrokerConfig, read: Callable[[], BrokerConfig], path: str | None) -> None:
+        self._config = config
+        self._gate = LoginGate(config.users_file, config.anonymous)
+        self._service = BrokerService(config, self._gate.authenticate, replace_process=process.replace_process)
+        self._service.on_role = self._on_role
+        self._reloader = Reloader(path or os.devnull, config, read, self._reloaded)
+        self._watchers = ExitStack()
+        self._watched = path is not None
+        self._stop: asyncio.Task[None] | None = None
+        self._ready = False
+
+    async def until_stopped(self) -> AmqError | None:
+        """Serve until told to stop (None) or until the service gives up (why)."""
+        self._loop = asyncio.get_running_loop()
+        for warning in self._gate.warnings:
+            _log.warning(warning)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_stop, number)
+        self._loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
+        if self._watched:
+            self._watch(self._reloader)
+        if self._config.users_file:
+            self._watch(FileWatcher([self._config.users_file], lambda _path: self._read_users()))
+        with self._watchers:
+            await self._service.start()
+            await self._service.wait_for(Role.STOPPED)
+        self._gate.close()
+        return self._service.failure
+
+    def _watch(self, watcher: Reloader | FileWatcher) -> None:
+        try:
+            self._watchers.enter_context(watcher)
+        except ConfigError as error:
+            _log.warning("changes are not seen by themselves; SIGHUP makes the broker look", reason=str(error))
+
+    def _on_stop(self, number: int) -> None:
+        _log.info("told to stop: handing over; a second signal ends the process", signal=signal.Signals(number).name)
+        for other in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(other)
+            signal.signal(other, signal.SIG_DFL)  # works also where the event loop is stuck
+        process.notify("STOPPING=1\nSTATUS=handing over")
+        self._stop = self._loop.create_task(self._service.stop())
+
+    def _on_role(self, role: Role) -> None:
+        if role is Role.MASTER:
+            process.keep_loaded_objects()
+            master = self._service.master
+            status = f"master, serving {', '.join(master.urls)}" if master is not None else "master"
+        elif role is Role.SLAVE:
+            process.drop_loaded_objects()
+            status = "slave, waiting for the lock"
+        else:
+            return
+        process.notify(f"READY=1\nSTATUS={status}" if not self._ready else f"STATUS={status}")
+        self._ready = True
+
+    # -- live configuration -------------------------------------------------------------------------------------------
+
+    def _on_hang_up(self) -> None:
+        _log.info("SIGHUP: reading configuration and users again")
+        self._loop.run_in_executor(None, self._look_again)
+
+    def _look_again(self) -> None:
+        self._reloader.check()
+        self._read_users()
+
+    def _reloaded(self, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            for problem in outcome.error.description.split("\n"):
+                _log.error("configuration not changed", reason=problem)
+            return
+        for change in outcome.restart:
+            _log.warning("this change waits for a restart", change=str(change))
+        if outcome.live:
+            _log.info("configuration changed", changes=[str(change) for change in outcome.live])
+        if any(change.option.key in ("usersFile", "anonymous") for change in outcome.live):
+            self._read_users(outcome.config)
+        self._loop.call_soon_threadsafe(self._apply, outcome.config)
+
+    def _apply(self, config: BrokerConfig) -> None:
+        self._config = config
+        logs.configure(config)
+        self._service.reconfigure(config)
+
+    def _read_users(self, config: BrokerConfig | None = None) -> None:
+        config = config or self._reloader.config
+        try:
+            self._gate.reload(config.users_file, config.anonymous)
+        except ConfigError as error:
+            _log.error("users not changed", reason=error.description)
+            return
+        if config.users_file:
+            _log.info("users read", users_file=config.users_file)
+        for warning in self._gate.warnings:
+            _log.warning(warning)
