@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amq.client import aio as aio
+    import amq.client.aio as aio
     from amq.client import connect as connect
 
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
         return connect
     if name == "aio":
-        from amq.client import aio
+        import amq.client.aio
 
-        return aio
+        return amq.client.aio
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,9 +15,9 @@ import random
 import warnings
 from types import TracebackType
 
-from amq.client.core import SessionCore
+from amq.client.core import SessionCore, timed_out
 from amq.client.driver import Driver, Listener, seconds
-from amq.client.errors import CallTimeoutError, ConnectionClosedError, FailoverTimeoutError
+from amq.client.errors import ConnectionClosedError
 from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.requests import Request
 from amq.client.session import Session
@@ -135,11 +135,6 @@ class Connection:
     def _timeout_s(self, timeout: float | None) -> float:
         return seconds(timeout, self._machine.url.options.timeout_ms)
 
-    def _timed_out(self, what: str, timeout_s: float, duplicate_id: str = "") -> CallTimeoutError:
-        kind = CallTimeoutError if self._machine.flowing else FailoverTimeoutError
-        where = "the broker did not answer" if self._machine.flowing else "no broker could be reached"
-        return kind(f"{what}: {where} within {timeout_s:.3g} s", duplicate_id=duplicate_id)
-
     def _await(self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None) -> None:
         """Wait for the end of `request` with the lock held; after the time it is withdrawn with `error`."""
         if request is None:
@@ -147,7 +142,7 @@ class Connection:
         timeout_s = self._timeout_s(timeout)
         if not self._driver.wait(request.gate, lambda: request.done, timeout_s):
             duplicate_id = request.subject if request.owner is None else ""
-            error = error or self._timed_out(what, timeout_s, duplicate_id)
+            error = error or timed_out(self._machine, what, timeout_s, duplicate_id)
             self._machine.withdraw(request, error, self._driver.clock.monotonic())
         if request.error is not None:
             raise request.error
@@ -181,7 +176,7 @@ def connect(
         with driver.lock:
             timeout_s = connection._timeout_s(timeout)
             if not driver.wait(machine.up_gate, machine.is_flowing, timeout_s):
-                raise connection._timed_out("connect", timeout_s)
+                raise timed_out(machine, "connect", timeout_s)
     except BaseException:
         connection.abort()
         raise

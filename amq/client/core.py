@@ -11,7 +11,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from amq.client.errors import CommitOutcomeUnknownError, ConnectionClosedError, DeliveryLostError
+from amq.client.errors import (
+    CallTimeoutError,
+    CommitOutcomeUnknownError,
+    ConnectionClosedError,
+    DeliveryLostError,
+    FailoverTimeoutError,
+)
 from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import State
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
@@ -199,6 +205,15 @@ class SessionCore:
             self.machine.transactions.discard(transaction)
         return transaction
 
+    def close(self, subscriptions: list[Subscription]) -> None:
+        """Roll an open transaction back and end `subscriptions`, as far as there is a broker to be told."""
+        self.closed = True
+        open_gate(self.machine.room_gate)
+        if self.transacted and self.machine.state is State.CONNECTED:
+            self.start_rollback()
+        for subscription in subscriptions:
+            self.unsubscribe(subscription)
+
     # ---- consuming
 
     def subscribe(
@@ -316,6 +331,13 @@ class ProducerCore:
         receipt = machine.next_receipt()
         parts += (b"\nreceipt:", receipt, b"\n\n", body, b"\0")
         return machine.request(Kind.SEND, receipt, b"".join(parts), duplicate_id, None if wait else self.owner)
+
+
+def timed_out(machine: Machine, what: str, timeout_s: float, duplicate_id: str = "") -> CallTimeoutError:
+    """The error of a call that waited for `timeout_s`."""
+    kind = CallTimeoutError if machine.flowing else FailoverTimeoutError
+    where = "the broker did not answer" if machine.flowing else "no broker could be reached"
+    return kind(f"{what}: {where} within {timeout_s:.3g} s", duplicate_id=duplicate_id)
 
 
 def commit_timed_out(timeout_s: float) -> AmqError:

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amq.client.errors import ConnectError, ConnectionLostError
-from amq.client.link import Link
-from amq.client.machine import Machine, Open
+from amq.client.link import Link, Open
+from amq.client.machine import Machine
 from amq.client.requests import ConnectionEvent, Gate, open_gate
 from amq.client.states import State
 from amq.clock import Clock
@@ -220,7 +220,7 @@ class Driver:
         try:
             entry = _Socket(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
-            self._failed(link, ConnectError(f"{link.uri}: the host name is not known: {error}"))
+            self._failed(link, cannot_connect(link, error))
             return
         self._sockets[link] = entry
         self._connect(link, entry, OSError("no address"))
@@ -250,7 +250,7 @@ class Driver:
                 return
             sock.close()
             last = OSError(code, os.strerror(code))
-        self._failed(link, ConnectError(f"{link.uri}: {last.strerror or last}"))
+        self._failed(link, cannot_connect(link, last))
 
     def _failed(self, link: Link, error: AmqError) -> None:
         with self.lock:
@@ -339,6 +339,13 @@ class Driver:
             link.congested = False
             open_gate(self.machine.room_gate)
         link.congested = congested
+
+
+def cannot_connect(link: Link, error: OSError | UnicodeError) -> ConnectError:
+    """Why the TCP connection of `link` failed, in the kernel's words."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return ConnectError(f"{link.uri}: the host name is not known: {error}")
+    return ConnectError(f"{link.uri}: {os.strerror(error.errno) if error.errno else error}")
 
 
 def seconds(timeout: float | None, default_ms: int) -> float:

@@ -15,6 +15,7 @@ from amq.errors import (
     StoreFullError,
     TransactionRolledBackError,
 )
+from amq.protocols.stomp.frame import Frame
 
 
 class UriError(ConfigError):
@@ -104,19 +105,53 @@ class BrokerError(AmqError):
     fatal = True
 
 
-_BY_CODE: dict[str, type[AmqError]] = {
-    error.code: error
-    for error in (AccessError, CommandError, ProtocolError, StoreFullError, TransactionRolledBackError)
-} | {
-    "MEMORY_FULL": StoreFullError,
-    "TRANSACTION_TIMEOUT": TransactionRolledBackError,
-    "TRANSACTION_TOO_LARGE": CommandError,
-    "UNKNOWN_TRANSACTION": CommandError,
-    "NOT_SUPPORTED": CommandError,
-    "UNKNOWN_DELIVERY": DeliveryLostError,
+_CODES: dict[type[AmqError], str] = {
+    AccessError: "ACCESS_REFUSED DESTINATION_REFUSED",
+    CommandError: "COMMAND_REFUSED DESTINATION_INVALID NOT_SUPPORTED TRANSACTION_TOO_LARGE UNKNOWN_TRANSACTION",
+    DeliveryLostError: "ACK_ID_UNKNOWN UNKNOWN_DELIVERY",
+    ProtocolError: "BODY_TOO_BIG BODY_UNEXPECTED COMMAND_UNKNOWN CONTENT_LENGTH_INVALID ESCAPE_UNDEFINED FRAME_INVALID "
+    "FRAME_UNTERMINATED HEADERS_TOO_BIG HEADERS_TOO_MANY HEADER_INVALID HEADER_MISSING HEADER_TOO_LONG NOT_CONNECTED "
+    "PROTOCOL_ERROR PROTOCOL_UNKNOWN PROTOCOL_UNSUPPORTED SUBSCRIPTION_EXISTS VERSION_UNSUPPORTED",
+    StoreFullError: "MEMORY_FULL STORE_FULL",
+    TransactionRolledBackError: "DUPLICATE_ID TRANSACTION_ROLLED_BACK TRANSACTION_TIMEOUT",
 }
+_BY_CODE = {code: error for error, codes in _CODES.items() for code in codes.split()}
+# The broker's troubles, not those of what we asked: asked again elsewhere or later it can succeed.
+_TRANSIENT = frozenset({
+    "CONNECT_TIMEOUT", "FRAME_TIMEOUT", "HEARTBEAT_TIMEOUT", "OWNERSHIP_LOST", "STORE_UNUSABLE", "TOO_MANY",
+})  # fmt: skip
 
 
 def broker_error(code: str, description: str) -> AmqError:
     """The exception for an ERROR frame with this `code` header ("" = none); it keeps the code."""
     return _BY_CODE.get(code, BrokerError)(description, code=code or None)
+
+
+def error_of(frame: Frame) -> AmqError:
+    """The typed error of an ERROR frame: what `message` says, and the body's first line where that adds something."""
+    message = frame.headers.get("message", "")
+    detail = frame.body.decode(errors="replace").strip().partition("\n")[0][:500]
+    if detail.startswith(message) or not message:
+        message, detail = detail, ""
+    text = f"{message}: {detail}" if detail and detail not in message else message
+    return broker_error(frame.headers.get("code", ""), text or "the broker reports an error without saying which")
+
+
+def is_transient(error: AmqError) -> bool:
+    """The broker that says so cannot serve now, whatever one asks."""
+    return error.code in _TRANSIENT
+
+
+def is_refusal(error: AmqError) -> bool:
+    """During the handshake: trying again will not help. An ERROR without code comes from another make of broker."""
+    return isinstance(error, AccessError | ProtocolError) or error.code == BrokerError.code
+
+
+def final_error(url: str, error: AmqError, *, failover: bool) -> AmqError:
+    """What the application is told when the connection is given up because of `error`."""
+    if failover:
+        final: AmqError = ConnectError(f"{url}: no broker answers; the last said: {error}")
+    else:
+        final = ConnectionLostError(f"the connection broke: {error}")
+    final.__cause__ = error
+    return final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from amq.client.uri import BrokerUri
 from amq.errors import ProtocolError
@@ -112,6 +113,20 @@ class Link:
         if self._receive_limit_s:
             times.append(self._last_received_at + self._receive_limit_s)
         return min(times, default=None)
+
+
+@dataclass(frozen=True)
+class Open:
+    """Begin a TCP connection to `link.uri`; report `opened` or `failed`."""
+
+    link: Link
+
+
+@dataclass(frozen=True)
+class Close:
+    """Write what `link` still has to say, as far as that is possible at once, then close its socket."""
+
+    link: Link
 
 
 def connect_frame(uri: BrokerUri, login: str, passcode: str, client_id: str) -> bytes:

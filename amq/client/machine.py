@@ -11,11 +11,9 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from dataclasses import dataclass
 
 from amq.client.core import Subscription, Transaction
 from amq.client.errors import (
-    BrokerError,
     CommitOutcomeUnknownError,
     ConnectError,
     ConnectionClosedError,
@@ -23,9 +21,13 @@ from amq.client.errors import (
     DeliveryLostError,
     IllegalEventError,
     UriError,
-    broker_error,
+    error_of,
+    final_error,
+    is_refusal,
+    is_transient,
 )
-from amq.client.link import Link, connect_frame
+from amq.client.ledger import Ledger
+from amq.client.link import Close, Link, Open, connect_frame
 from amq.client.reconnect import Reconnector
 from amq.client.requests import (
     AFTER_LOSS,
@@ -40,7 +42,7 @@ from amq.client.requests import (
 )
 from amq.client.states import Event, Lifecycle, State
 from amq.client.uri import BrokerUri, BrokerUrl
-from amq.errors import AccessError, AmqError, ProtocolError, TransactionRolledBackError
+from amq.errors import AmqError, ProtocolError, StoreFullError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 
 SEND_WINDOW_MESSAGES = 1000
@@ -48,20 +50,6 @@ SEND_WINDOW_BYTES = 16 * 1024 * 1024
 DISCONNECT_S_MAX = 2.0
 PRIORITY_PROBE_EVERY_S = 2.0
 REFUSALS_MAX = 3  # a login refused so often since the last success is refused for good
-
-
-@dataclass(frozen=True)
-class Open:
-    """Begin a TCP connection to `link.uri`; report `opened` or `failed`."""
-
-    link: Link
-
-
-@dataclass(frozen=True)
-class Close:
-    """Write what `link` still has to say, as far as that is possible at once, then close its socket."""
-
-    link: Link
 
 
 class Machine:
@@ -76,8 +64,6 @@ class Machine:
         self, url: BrokerUrl, rng: random.Random, *, login: str = "", passcode: str = "", client_id: str = "",
         send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
     ) -> None:  # fmt: skip
-        assert send_window_messages > 0
-        assert send_window_bytes > 0
         self.url = url
         self.id_prefix = f"{rng.getrandbits(96):024x}-"
         self.link: Link | None = None
@@ -88,24 +74,20 @@ class Machine:
         self.events: list[ConnectionEvent] = []
         self.logs: list[tuple[int, str]] = []
         self.up_gate: Gate = []  # opened when `flowing` becomes true, and at the end
-        self.room_gate: Gate = []  # opened when there is room to send again, and at the end
         self.subscriptions: dict[str, Subscription] = {}
         self.transactions: set[Transaction] = set()
         self._life = Lifecycle()
         self._route = Reconnector(url, rng)
         self._probe: Link | None = None
         self._next_at: float | None = None  # WAITING: next round; CLOSING: patience; CONNECTED: next priority probe
-        self._requests: dict[bytes, Request] = {}  # unanswered, oldest first
+        self._ledger = Ledger(send_window_messages, send_window_bytes)
+        self.room_gate = self._ledger.room_gate  # opened when one may send again, and at the end
         self._unsent: deque[Request] = deque()  # to be written on this link when their turn comes
         self._barrier: Request | None = None  # nothing further is written before this one is answered
         self._careful = False  # one request at a time, to find out which one the broker refuses
         self._interrupted: tuple[BrokerUri, float] | None = None  # (old broker, since)
         self._refusals = 0
         self._counter = 0
-        self._window_messages = send_window_messages
-        self._window_bytes = send_window_bytes
-        self._unconfirmed = 0
-        self._unconfirmed_bytes = 0
         try:
             self._connect_frames = {u: connect_frame(u, login, passcode, client_id) for u in url.uris}
         except ValueError as error:
@@ -120,16 +102,12 @@ class Machine:
     @property
     def unconfirmed(self) -> int:
         """Sends that wait for their receipt."""
-        return self._unconfirmed
+        return self._ledger.unconfirmed
 
     def has_room(self) -> bool:
         """True when one more message may be sent. Raises when there is no connection any more."""
         self.check_open()
-        return (
-            self._unconfirmed < self._window_messages
-            and self._unconfirmed_bytes < self._window_bytes
-            and (self.link is None or not self.link.congested)
-        )
+        return self._ledger.has_room and (self.link is None or not self.link.congested)
 
     def is_flowing(self) -> bool:
         """True when connected and restored. Raises when there is no connection any more."""
@@ -160,12 +138,7 @@ class Machine:
         """Send `frame`, which asks for `receipt`, now or as soon as there is a broker again."""
         self.check_open()
         request = Request(kind, receipt, frame, subject, owner)
-        self._requests[receipt] = request
-        if kind is Kind.SEND:
-            self._unconfirmed += 1
-            self._unconfirmed_bytes += len(frame)
-            if owner is not None:
-                owner.unconfirmed += 1
+        self._ledger.enter(request)
         if self.flowing:
             assert self.link is not None
             self.link.out.append(frame)
@@ -181,34 +154,20 @@ class Machine:
 
     def withdraw(self, request: Request, error: AmqError, now: float) -> None:
         """The caller waits no longer: `request` ends with `error` and is not replayed. Its late receipt is ignored."""
-        if self._requests.pop(request.receipt, None) is not None:
+        if not request.done:
+            if request.kind is Kind.SUBSCRIBE and self.state is State.CONNECTED and request not in self._unsent:
+                self.write(encode("UNSUBSCRIBE", [("id", request.subject)]))
             self._end(request, error)
             self._pump(now)
 
     def _end(self, request: Request, error: AmqError | None = None) -> None:
-        assert not request.done
-        request.done = True
-        request.error = error
-        if request.kind is Kind.SEND:
-            self._unconfirmed -= 1
-            self._unconfirmed_bytes -= len(request.frame)
-            owner = request.owner
-            if owner is not None:
-                owner.unconfirmed -= 1
-                if error is not None:
-                    owner.failures.append((request.subject, error))
-                if not owner.unconfirmed:
-                    open_gate(owner.gate)
-            if self.room_gate and self._unconfirmed <= self._window_messages // 2:  # wake few times, for many sends
-                open_gate(self.room_gate)
-        elif request.kind is Kind.SUBSCRIBE and error is not None:
+        if request is self._barrier:
+            self._barrier = None
+        if request.kind is Kind.SUBSCRIBE and error is not None:
             subscription = self.subscriptions.pop(request.subject, None)
             if subscription is not None:
                 subscription.end(error)
-        if request is self._barrier:
-            self._barrier = None
-        if request.gate:
-            open_gate(request.gate)
+        self._ledger.end(request, error)
 
     # ---- what the driver reports
 
@@ -294,12 +253,16 @@ class Machine:
         self._end_all(ConnectionClosedError("the connection was closed before the broker answered"))
         receipt = self.next_receipt()
         frame = encode("DISCONNECT", [("receipt", receipt.decode())])
-        self._requests[receipt] = Request(Kind.DISCONNECT, receipt, frame, "")
+        self._ledger.enter(Request(Kind.DISCONNECT, receipt, frame, ""))
         assert self.link is not None
         self.link.out.append(frame)
         self._next_at = now + DISCONNECT_S_MAX
 
     # ---- connecting
+
+    @property
+    def _may_fail_over(self) -> bool:
+        return not self.epoch or self.url.options.max_reconnect_attempts != 0
 
     def _expect(self, link: Link) -> None:
         if link is not self.link:
@@ -320,7 +283,9 @@ class Machine:
         link.dropped = True
         self.actions.append(Close(link))
 
-    def _broken(self, error: AmqError, now: float, *, broker_lives: bool = False) -> None:
+    def _broken(
+        self, error: AmqError, now: float, *, broker_lives: bool = False, at_once: bool = False
+    ) -> None:
         """The link is of no use any more: drop it, then wait for the next attempt, or give up."""
         link = self.link
         assert link is not None
@@ -332,13 +297,16 @@ class Machine:
             return
         if self.state is State.CONNECTED:
             wait_s = self._route.lost(now)
+            if wait_s is not None and at_once:
+                wait_s = 0.0
             self._interrupt(link.uri, error, now)
             self._route.start_round(link.uri, same_first=broker_lives)
         else:
             self.logs.append((logging.DEBUG, str(error)))
             wait_s = self._after_failed_attempt(link.uri, error)
         if wait_s is None:
-            final = self._final(error)
+            refused = self.state is not State.CONNECTED and is_refusal(error)
+            final = error if refused else final_error(str(self.url), error, failover=self._may_fail_over)
             self._life.on(Event.GIVE_UP)
             self._finish(final, now)
             return
@@ -349,7 +317,7 @@ class Machine:
 
     def _after_failed_attempt(self, uri: BrokerUri, error: AmqError) -> float | None:
         """Seconds to wait; 0 = the next broker of this round follows at once; None = give up."""
-        if _is_refusal(error):
+        if is_refusal(error):
             self._refusals += 1
             if not self.epoch or self._refusals >= REFUSALS_MAX:
                 return None
@@ -361,16 +329,6 @@ class Machine:
             self.logs.append((logging.WARNING, text))
         self._route.start_round(uri)
         return wait_s
-
-    def _final(self, error: AmqError) -> AmqError:
-        if _is_refusal(error) and self.state is not State.CONNECTED:
-            return error
-        if self.epoch and self.url.options.max_reconnect_attempts == 0:
-            final: AmqError = ConnectionLostError(f"the connection broke: {error}")
-        else:
-            final = ConnectError(f"{self.url}: no broker answers; the last said: {error}")
-        final.__cause__ = error
-        return final
 
     def _interrupt(self, uri: BrokerUri, error: AmqError, now: float) -> None:
         """The link is gone: what was delivered on it is invalid, what was asked on it is decided or waits."""
@@ -387,12 +345,11 @@ class Machine:
             subscription.interrupt()
         self._unsent.clear()
         self._barrier = None
-        for request in list(self._requests.values()):
+        for request in self._ledger.all():
             fate = AFTER_LOSS[request.kind]
             if fate is AfterLoss.REPLAY:
                 request.replayed = True
                 continue
-            del self._requests[request.receipt]
             lost = fate is AfterLoss.LOSE
             self._end(request, DeliveryLostError(f"the connection broke before the receipt: {error}") if lost else None)
         open_gate(self.room_gate)
@@ -423,7 +380,7 @@ class Machine:
 
     def _restore(self) -> None:
         """Queue what the new link must hear: questions about commits first, then subscriptions, then sends."""
-        pending = list(self._requests.values())
+        pending = self._ledger.all()
         asked = {request.subject for request in pending if request.kind is Kind.SUBSCRIBE}
         restored = [s.request(self) for s in self.subscriptions.values() if s.id not in asked]
         self._unsent.clear()
@@ -459,7 +416,7 @@ class Machine:
                 open_gate(subscription.gate)
 
     def _on_receipt(self, receipt: bytes, now: float) -> None:
-        request = self._requests.pop(receipt, None)
+        request = self._ledger.find(receipt)
         if request is None:  # withdrawn
             return
         barrier = self._barrier
@@ -476,7 +433,7 @@ class Machine:
             if command == "CONNECTED":
                 self._accept(link, frame, now)
             elif command == "ERROR":
-                self.failed(link, _error_of(frame), now)
+                self.failed(link, error_of(frame), now)
             else:
                 raise ProtocolError(f"{link.uri} answered CONNECT with {command}: is it a STOMP broker?")
         elif command == "MESSAGE":
@@ -491,23 +448,26 @@ class Machine:
             raise ProtocolError(f"{link.uri} sent {command}, which a broker does not send")
 
     def _on_error(self, frame: Frame, now: float) -> None:
-        """The broker refuses something: end the request that it names; where it names none, find out which."""
-        error = _error_of(frame)
-        request = self._requests.pop(frame.headers.get("receipt-id", "").encode(), None)
-        if request is None and self._barrier is not None:
-            request = self._requests.pop(self._barrier.receipt)
+        """The broker refuses something and closes: end the request that it names, or find out which it is."""
+        error = error_of(frame)
+        if is_transient(error):
+            self._broken(error, now)
+            return
+        request = self._ledger.find(frame.headers.get("receipt-id", "").encode()) or self._barrier
         if request is not None:
             if request.kind is Kind.COMMIT and request.replayed and not isinstance(error, TransactionRolledBackError):
                 unknown = CommitOutcomeUnknownError(f"the broker does not know what became of the commit: {error}")
                 unknown.__cause__ = error
                 error = unknown
-            self._end(request, error)
-            if not error.fatal and not isinstance(error, CommitOutcomeUnknownError):
-                self._pump(now)
-                return  # the broker may keep the connection; if not, we shall hear of it
-        elif self._requests:
+            refused = [request]
+            if isinstance(error, StoreFullError):  # and so were those behind it: do not try them one by one
+                pending = self._ledger.all()
+                refused += (r for r in pending[pending.index(request) + 1 :] if r.kind is Kind.SEND)
+            for one in refused:
+                self._end(one, error)
+        elif self._ledger:
             self._careful = True
-        self._broken(error, now, broker_lives=True)
+        self._broken(error, now, broker_lives=True, at_once=request is not None)
 
     # ---- a preferred broker
 
@@ -545,10 +505,8 @@ class Machine:
         self._end_all(error or ConnectionClosedError("the connection was closed before the broker answered"))
 
     def _end_all(self, error: AmqError) -> None:
-        requests = list(self._requests.values())
-        self._requests.clear()
         self._unsent.clear()
-        for request in requests:
+        for request in self._ledger.all():
             self._end(request, None if request.kind is Kind.DISCONNECT else error)
         for subscription in list(self.subscriptions.values()):
             subscription.end(error)
@@ -557,18 +515,3 @@ class Machine:
             transaction.doomed = transaction.doomed or error
         open_gate(self.up_gate)
         open_gate(self.room_gate)
-
-
-def _is_refusal(error: AmqError) -> bool:
-    """During the handshake: trying again will not help. An ERROR without code comes from another make of broker."""
-    return isinstance(error, AccessError | ProtocolError) or (
-        isinstance(error, BrokerError) and error.code in (BrokerError.code, "VERSION_UNSUPPORTED")
-    )
-
-
-def _error_of(frame: Frame) -> AmqError:
-    """The typed error of an ERROR frame: what `message` says, and the body's first line where that adds something."""
-    message = frame.headers.get("message", "")
-    detail = frame.body.decode(errors="replace").strip().partition("\n")[0][:500]
-    text = message if detail in message else f"{message}: {detail}" if message else detail
-    return broker_error(frame.headers.get("code", ""), text or "the broker reports an error without saying which")

@@ -13,11 +13,17 @@ from os import getpid as _getpid
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from amq.client.core import PREFETCH_DEFAULT, Delivery, ProducerCore, SessionCore, Subscription, commit_timed_out
+from amq.client.core import (
+    PREFETCH_DEFAULT,
+    Delivery,
+    ProducerCore,
+    SessionCore,
+    Subscription,
+    commit_timed_out,
+    timed_out,
+)
 from amq.client.errors import ConnectionClosedError, FlushError
 from amq.client.message import ReceivedMessage
-from amq.client.requests import open_gate
-from amq.client.states import State
 from amq.message import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -97,19 +103,10 @@ class Session:
                 producer.flush(timeout)
         finally:
             with self._driver.lock:
-                core.closed = True
-                open_gate(core.machine.room_gate)
+                core.close([consumer._subscription for consumer in self._consumers])
                 if self in self.connection._sessions:
                     self.connection._sessions.remove(self)
-                if core.machine.state is State.CONNECTED:
-                    if core.transacted:
-                        core.start_rollback()
-                    for consumer in self._consumers:
-                        core.unsubscribe(consumer._subscription)
-                    self._driver.kick()
-                else:
-                    for consumer in self._consumers:
-                        core.unsubscribe(consumer._subscription)
+                self._driver.kick()
 
     def __enter__(self) -> Session:
         return self
@@ -156,7 +153,7 @@ class Producer:
             if not self._may_send():
                 timeout_s = connection._timeout_s(timeout)
                 if not driver.wait(self._machine.room_gate, self._may_send, timeout_s):
-                    raise connection._timed_out(f"send to {self.destination}", timeout_s, duplicate_id)
+                    raise timed_out(connection._machine, f"send to {self.destination}", timeout_s, duplicate_id)
             duplicate_id = duplicate_id or self._machine.next_id()
             expires_ms = driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
             request = self._core.send(
@@ -179,7 +176,8 @@ class Producer:
         with self._driver.lock:
             timeout_s = connection._timeout_s(timeout)
             if not self._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
-                raise connection._timed_out(f"flush of {owner.unconfirmed} messages to {self.destination}", timeout_s)
+                what = f"flush of {owner.unconfirmed} messages to {self.destination}"
+                raise timed_out(connection._machine, what, timeout_s)
             failures, owner.failures = owner.failures, []
         if failures:
             raise FlushError(failures)

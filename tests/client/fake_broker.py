@@ -35,6 +35,7 @@ class Store:
         self.conversations: list[Conversation] = []
         self.frames: list[Frame] = []  # everything that was received, by whichever broker
         self.acknowledged: list[bytes] = []
+        self.added: dict[str, list[bytes]] = {}  # by destination, in the order of storing
 
     def bodies(self, destination: str) -> list[bytes]:
         with self.lock:
@@ -47,6 +48,7 @@ class Store:
         if duplicate_id:
             self.duplicate_ids.add(duplicate_id)
         self.queues.setdefault(frame.headers["destination"], []).append(Stored(next(self.seq), frame))
+        self.added.setdefault(frame.headers["destination"], []).append(frame.body)
 
     def dispatch(self) -> None:
         for conversation in self.conversations:

@@ -1,0 +1,354 @@
+"""The asyncio face: the same names, arguments and guarantees as the synchronous one, with `await`.
+
+    from amq import aio
+
+    async with await aio.connect("failover:(stomp://a:61613,stomp://b:61613)") as connection:
+        async with connection.session() as session:
+            await session.producer("/queue/orders").send("one pizza")
+            async for message in await session.consumer("/queue/orders"):
+                await message.ack()
+
+Everything happens in the event loop that `connect` was awaited in: no thread, no lock. A call that is cancelled leaves
+what it asked for under way. What each method promises and raises: see its namesake in `session` and `connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import warnings
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+
+from amq.client.aio_driver import AsyncDriver, Listener
+from amq.client.core import (
+    PREFETCH_DEFAULT,
+    Delivery,
+    ProducerCore,
+    SessionCore,
+    Subscription,
+    commit_timed_out,
+    timed_out,
+)
+from amq.client.driver import seconds
+from amq.client.errors import ConnectionClosedError, FlushError
+from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
+from amq.client.message import ReceivedMessage
+from amq.client.requests import Request
+from amq.client.states import State
+from amq.client.uri import BrokerUri, parse
+from amq.clock import Clock, SystemClock
+from amq.errors import AmqError
+from amq.message import DEFAULT_PRIORITY
+
+log = logging.getLogger("amq.client")
+
+
+class Connection:
+    """One connection to whichever broker of the URL is master. Made by `connect`; close it, or use `async with`."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
+        self._machine = driver.machine
+        self._sessions: list[Session] = []
+        self._closed = False
+
+    def session(self, *, transacted: bool = False, ack: str = "client-individual") -> Session:
+        """A new session."""
+        self._machine.check_open()
+        session = Session(self, SessionCore(self._machine, transacted, ack))
+        self._sessions.append(session)
+        return session
+
+    def on_event(self, listener: Listener) -> Listener:
+        """Call `listener(event)`, a plain function, in the event loop. To do something that awaits, create a task."""
+        self._driver.listeners.append(listener)
+        return listener
+
+    @property
+    def uri(self) -> BrokerUri | None:
+        """The broker that the connection talks to now; None while there is none."""
+        link = self._machine.link
+        return link.uri if link is not None and link.accepted else None
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages sent whose receipt has not arrived."""
+        return self._machine.unconfirmed
+
+    @property
+    def closed(self) -> bool:
+        """True when it cannot be used any more, closed by the application or by a DISCONNECT."""
+        return self._closed or self._machine.state in (State.CLOSING, State.CLOSED)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush what is unconfirmed, close all sessions, disconnect. No task and no socket is left."""
+        if self._closed:
+            return
+        try:
+            for session in list(self._sessions):
+                await session.close(timeout)
+        finally:
+            await self.abort()
+
+    async def abort(self) -> None:
+        """Disconnect without waiting for what is unconfirmed."""
+        self._closed = True
+        if self._machine.unconfirmed:
+            log.warning("%s closed while %d messages were unconfirmed", self._machine.url, self._machine.unconfirmed)
+        await self._driver.close()
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        elif not self._closed:
+            await self.abort()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._machine.state is not State.CLOSED:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            self._driver.abandon()
+
+    def __repr__(self) -> str:
+        return f"<aio.Connection {self._machine.url} {self._machine.state.value}>"
+
+    # ---- for sessions
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        return seconds(timeout, self._machine.url.options.timeout_ms)
+
+    async def _await(
+        self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None
+    ) -> None:
+        """Wait for the end of `request`; after the time it is withdrawn with `error`."""
+        if request is None:
+            return
+        timeout_s = self._timeout_s(timeout)
+        if not await self._driver.wait(request.gate, lambda: request.done, timeout_s):
+            duplicate_id = request.subject if request.owner is None else ""
+            error = error or timed_out(self._machine, what, timeout_s, duplicate_id)
+            self._machine.withdraw(request, error, self._driver.clock.monotonic())
+            self._driver.kick()
+        if request.error is not None:
+            raise request.error
+
+
+class Session:
+    """Producers and consumers that share an acknowledgement mode, or a sequence of transactions."""
+
+    def __init__(self, connection: Connection, core: SessionCore) -> None:
+        self.connection = connection
+        self._core = core
+        self._driver = connection._driver
+        self._producers: list[Producer] = []
+        self._consumers: list[Consumer] = []
+
+    def producer(self, destination: str) -> Producer:
+        """A producer for `/queue/NAME` or `/topic/NAME`."""
+        producer = Producer(self, ProducerCore(self._core, destination))
+        self._producers.append(producer)
+        return producer
+
+    async def consumer(
+        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
+        headers: Mapping[str, str] | None = None, timeout: float | None = None,
+    ) -> Consumer:  # fmt: skip
+        """Subscribe to `/queue/NAME` or `/topic/NAME`."""
+        subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {})
+        await self.connection._await(request, f"subscribe to {destination}", timeout)
+        consumer = Consumer(self, subscription)
+        self._consumers.append(consumer)
+        return consumer
+
+    async def commit(self, timeout: float | None = None) -> None:
+        """Publish what was sent and acknowledge what was received since the last commit, all or nothing."""
+        unknown = commit_timed_out(self.connection._timeout_s(timeout))
+        await self.connection._await(self._core.start_commit(), "commit", timeout, unknown)
+
+    async def rollback(self, timeout: float | None = None) -> None:
+        """Undo what was sent; what was received is delivered again, first of all."""
+        await self.connection._await(self._core.start_rollback(), "rollback", timeout)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Session]:
+        """Commit at the end of the block; roll back and raise where it raises."""
+        try:
+            yield self
+        except BaseException:
+            if not self.connection.closed:
+                await self.rollback()
+            raise
+        await self.commit()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush producers, close consumers, roll an open transaction back. Again = nothing."""
+        if self._core.closed:
+            return
+        try:
+            for producer in self._producers:
+                await producer.flush(timeout)
+        finally:
+            self._core.close([consumer._subscription for consumer in self._consumers])
+            if self in self.connection._sessions:
+                self.connection._sessions.remove(self)
+            self._driver.kick()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None or not self.connection.closed:
+            await self.close()
+
+
+class Producer:
+    """Sends to one destination."""
+
+    def __init__(self, session: Session, core: ProducerCore) -> None:
+        self._session = session
+        self._core = core
+        self._driver = session._driver
+        self.destination = core.destination
+
+    async def send(
+        self, body: bytes | str, *, headers: Mapping[str, object] | None = None, persistent: bool = True,
+        priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0, content_type: str = "", duplicate_id: str = "",
+        wait: bool = True, timeout: float | None = None,
+    ) -> str:  # fmt: skip
+        """Send one message and return its duplicate id. With `wait=False` it awaits only room in the window."""
+        connection, core = self._session.connection, self._session._core
+        if not core.may_send():
+            timeout_s = connection._timeout_s(timeout)
+            if not await self._driver.wait(core.machine.room_gate, core.may_send, timeout_s):
+                raise timed_out(connection._machine, f"send to {self.destination}", timeout_s, duplicate_id)
+        duplicate_id = duplicate_id or core.machine.next_id()
+        expires_ms = self._driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
+        request = self._core.send(body, headers, persistent, priority, expires_ms, content_type, duplicate_id, wait)
+        self._driver.kick()
+        if wait:
+            await connection._await(request, f"send to {self.destination}", timeout)
+        return duplicate_id
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until nothing sent with `wait=False` is unconfirmed; FlushError when some were refused."""
+        connection, owner = self._session.connection, self._core.owner
+        timeout_s = connection._timeout_s(timeout)
+        if not await self._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
+            what = f"flush of {owner.unconfirmed} messages to {self.destination}"
+            raise timed_out(connection._machine, what, timeout_s)
+        failures, owner.failures = owner.failures, []
+        if failures:
+            raise FlushError(failures)
+
+
+class Consumer:
+    """Receives from one destination. Iterate over it with `async for`, or await `receive`."""
+
+    def __init__(self, session: Session, subscription: Subscription) -> None:
+        self._session = session
+        self._subscription = subscription
+        self._driver = session._driver
+        self._core = session._core
+
+    async def receive(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when there was none for `timeout` seconds (None = wait for one, 0 = do not wait)."""
+        subscription = self._subscription
+        if not subscription.ready():
+            limit_s = math.inf if timeout is None else timeout
+            if not await self._driver.wait(subscription.gate, subscription.ready, limit_s):
+                return None
+        delivery = self._core.take(subscription)
+        self._driver.kick()
+        return Message(self._session, delivery)
+
+    async def messages(self, timeout: float | None = None) -> AsyncIterator[Message]:
+        """Messages, until there is none for `timeout` seconds (None = for ever) or the consumer is closed."""
+        while True:
+            try:
+                message = await self.receive(timeout)
+            except ConnectionClosedError:
+                return
+            if message is None:
+                return
+            yield message
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self.messages()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Unsubscribe; what was delivered and not acknowledged goes back to the queue."""
+        request = self._core.unsubscribe(self._subscription)
+        self._driver.kick()
+        await self._session.connection._await(request, "unsubscribe", timeout)
+        if self in self._session._consumers:
+            self._session._consumers.remove(self)
+
+    async def __aenter__(self) -> Consumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._session.connection.closed:
+            await self.close()
+
+
+class Message(ReceivedMessage):
+    """A received message that can be acknowledged."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session, delivery: Delivery) -> None:
+        super().__init__(delivery)
+        self._session = session
+
+    async def ack(self, *, wait: bool = False, timeout: float | None = None) -> None:
+        """Done with it: the broker forgets it. `wait` until the broker has confirmed that."""
+        await self._settle("ACK", wait, timeout)
+
+    async def nack(self, *, wait: bool = False, timeout: float | None = None) -> None:
+        """Refuse it: the broker decides by its redelivery policy what happens to it."""
+        await self._settle("NACK", wait, timeout)
+
+    async def _settle(self, command: str, wait: bool, timeout: float | None) -> None:
+        request = self._session._core.settle(self._delivery, command, wait)
+        self._session._driver.kick()
+        await self._session.connection._await(request, command, timeout)
+
+
+async def connect(
+    url: str, *, login: str = "", passcode: str = "", client_id: str = "", timeout: float | None = None,
+    send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
+    on_event: Listener | None = None, clock: Clock | None = None, rng: random.Random | None = None,
+) -> Connection:  # fmt: skip
+    """Connect to the master among the brokers of `url` and wait until it has accepted us. See `amq.connect`."""
+    machine = Machine(
+        parse(url), rng or random.Random(), login=login, passcode=passcode, client_id=client_id,
+        send_window_messages=send_window_messages, send_window_bytes=send_window_bytes,
+    )  # fmt: skip
+    driver = AsyncDriver(machine, clock or SystemClock(), asyncio.get_running_loop())
+    connection = Connection(driver)
+    if on_event is not None:
+        connection.on_event(on_event)
+    driver.start()
+    try:
+        timeout_s = connection._timeout_s(timeout)
+        if not await driver.wait(machine.up_gate, machine.is_flowing, timeout_s):
+            raise timed_out(machine, "connect", timeout_s)
+    except BaseException:
+        await connection.abort()
+        raise
+    return connection
+
+
+__all__ = ["Connection", "Consumer", "Message", "Producer", "Session", "connect"]

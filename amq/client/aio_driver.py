@@ -1,0 +1,212 @@
+"""The asyncio driver: moves bytes between one `Machine` and its transports in one event loop.
+
+Invariants: everything happens in the loop's thread; writes that are asked for in one turn of the loop leave together;
+after `close` no task, timer or transport of this connection is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+from collections.abc import Callable
+from functools import partial
+
+from amq.client.driver import cannot_connect
+from amq.client.errors import ConnectionLostError
+from amq.client.link import Link, Open
+from amq.client.machine import Machine
+from amq.client.requests import ConnectionEvent, Gate, open_gate
+from amq.client.states import State
+from amq.clock import Clock
+
+log = logging.getLogger("amq.client")
+Listener = Callable[[ConnectionEvent], object]
+
+
+class _Wire(asyncio.Protocol):
+    """The socket of one link."""
+
+    def __init__(self, driver: AsyncDriver, link: Link) -> None:
+        self._driver = driver
+        self._link = link
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        options = self._link.uri.options
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.tcp_no_delay)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.keep_alive)
+        self._driver.opened(self._link)
+
+    def data_received(self, data: bytes) -> None:
+        driver = self._driver
+        driver.machine.received(self._link, data, driver.clock.monotonic())
+        driver.kick()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = f"{self._link.uri}: {error}" if error else f"{self._link.uri} closed the connection"
+        self._driver.lost(self._link, ConnectionLostError(why))
+
+    def pause_writing(self) -> None:
+        self._link.congested = True
+
+    def resume_writing(self) -> None:
+        self._link.congested = False
+        open_gate(self._driver.machine.room_gate)
+
+
+class AsyncDriver:
+    """Runs `machine` in `loop` until it is closed. `listeners` are called in the loop, one after the other."""
+
+    def __init__(self, machine: Machine, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.machine = machine
+        self.clock = clock
+        self.listeners: list[Listener] = []
+        self._loop = loop
+        self._wires: dict[Link, _Wire] = {}
+        self._dials: dict[Link, asyncio.Task[None]] = {}
+        self._kicked = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()  # set when the machine is closed and nothing is left of its links
+        self._abandoned = False
+
+    def start(self) -> None:
+        self.machine.start(self.clock.monotonic())
+        self.kick()
+
+    def kick(self) -> None:
+        """Carry out, once in this turn of the loop, what the machine asks."""
+        if not self._kicked:
+            self._kicked = True
+            self._loop.call_soon(self._turn)
+
+    async def wait(self, gate: Gate, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until `ready()`, which may raise; False when the time is over."""
+        if ready():
+            return True
+        self.kick()
+        deadline = self.clock.monotonic() + timeout_s
+        while True:
+            future: asyncio.Future[None] = self._loop.create_future()
+            wake = partial(_wake, future)
+            gate.append(wake)
+            left_s = deadline - self.clock.monotonic()
+            timer = self._loop.call_later(max(0.0, left_s), wake) if left_s < math.inf else None
+            try:
+                await future
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                if wake in gate:
+                    gate.remove(wake)
+            if ready():
+                return True
+            if self.clock.monotonic() >= deadline:
+                return False
+
+    async def close(self) -> None:
+        """Close the machine and wait until nothing is left of it."""
+        if self.machine.state is not State.CLOSED:
+            self.machine.close(self.clock.monotonic())
+        self.kick()
+        await self._idle.wait()
+
+    def abandon(self) -> None:
+        """Nobody holds the connection any more. From any thread."""
+        if not self._loop.is_closed():
+            self._abandoned = True
+            self._loop.call_soon_threadsafe(self.kick)
+
+    # ---- the loop's callbacks
+
+    def _turn(self) -> None:
+        self._kicked = False
+        machine = self.machine
+        if self._abandoned and machine.state is not State.CLOSED:
+            machine.close(self.clock.monotonic())
+        machine.tick(self.clock.monotonic())
+        while machine.actions:
+            actions, machine.actions = machine.actions, []
+            for action in actions:
+                if isinstance(action, Open):
+                    self._open(action.link)
+                else:
+                    self._close(action.link)
+        for link, wire in self._wires.items():
+            self._write(link, wire)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if machine.state is State.CLOSED and not self._wires and not self._dials:
+            self._idle.set()
+        elif (deadline := machine.deadline()) is not None:
+            self._timer = self._loop.call_later(max(0.0, deadline - self.clock.monotonic()), self.kick)
+        self._tell()
+
+    def _tell(self) -> None:
+        machine = self.machine
+        logs, machine.logs = machine.logs, []
+        events, machine.events = machine.events, []
+        for level, text in logs:
+            log.log(level, "%s", text)
+        for event in events:
+            log.info("%s", event)
+            for listener in list(self.listeners):
+                try:
+                    listener(event)
+                except Exception:
+                    log.exception("a listener failed on %s", event)
+
+    def opened(self, link: Link) -> None:
+        self.machine.opened(link, self.clock.monotonic())
+        self.kick()
+
+    def lost(self, link: Link, error: ConnectionLostError) -> None:
+        self._wires.pop(link, None)
+        self.machine.failed(link, error, self.clock.monotonic())
+        self.kick()
+
+    def _open(self, link: Link) -> None:
+        wire = self._wires[link] = _Wire(self, link)
+        dial = self._dials[link] = self._loop.create_task(self._dial(link, wire))
+        dial.add_done_callback(lambda _: self._dialled(link, wire))  # runs also if it is cancelled before it begins
+
+    async def _dial(self, link: Link, wire: _Wire) -> None:
+        try:
+            await self._loop.create_connection(lambda: wire, *link.uri.address)
+        except (OSError, UnicodeError) as error:
+            self.machine.failed(link, cannot_connect(link, error), self.clock.monotonic())
+
+    def _dialled(self, link: Link, wire: _Wire) -> None:
+        del self._dials[link]
+        if wire.transport is None:
+            self._wires.pop(link, None)
+        self.kick()
+
+    def _write(self, link: Link, wire: _Wire) -> None:
+        if wire.transport is not None and not wire.transport.is_closing():
+            data = link.take_output(self.clock.monotonic())
+            if data:
+                wire.transport.write(data)
+
+    def _close(self, link: Link) -> None:
+        """Say what is left to say, if the kernel takes it now, and close; `connection_lost` follows."""
+        dial = self._dials.get(link)
+        wire = self._wires.get(link)
+        if wire is not None and wire.transport is not None:
+            self._write(link, wire)
+            if wire.transport.get_write_buffer_size():
+                wire.transport.abort()
+            else:
+                wire.transport.close()
+        elif dial is not None:
+            dial.cancel()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,171 @@
+"""Broker URLs: what is read from them, and what is refused with which cure."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amq.client.errors import UriError
+from amq.client.options import REFUSED, FailoverOptions, TransportOptions, declared, reference
+from amq.client.uri import URL_CHARACTERS_MAX, parse
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "failover-url.md"
+
+
+def test_plain_uri_has_no_failover() -> None:
+    url = parse("stomp://broker")
+    assert [str(uri) for uri in url.uris] == ["stomp://broker:61613"]
+    assert not url.failover
+    assert url.options.max_reconnect_attempts == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "failover:(stomp://a:1,stomp://b:2)?randomize=false",
+        "failover://(stomp://a:1,stomp://b:2)?randomize=false",
+        "failover:stomp://a:1,stomp://b:2?randomize=false",
+        " FAILOVER:( stomp://a:1 ,\n STOMP://b:2/ , stomp://a:1 )?randomize=FALSE ",
+    ],
+)
+def test_spellings_of_failover(text: str) -> None:
+    url = parse(text)
+    assert [uri.address for uri in url.uris] == [("a", 1), ("b", 2)]
+    assert url.failover
+    assert not url.options.randomize
+    assert url.options.max_reconnect_attempts == -1
+    assert str(url) == "failover:(stomp://a:1,stomp://b:2)"
+
+
+def test_all_failover_options_with_their_types() -> None:
+    text = "&".join([
+        "initialReconnectDelay=1", "maxReconnectDelay=2", "useExponentialBackOff=false", "reconnectDelayExponent=1.5",
+        "maxReconnectAttempts=3", "startupMaxReconnectAttempts=4", "warnAfterReconnectAttempts=5", "randomize=false",
+        "timeout=6", "priorityBackup=true", "priorityURIs=stomp://b:2,stomp://a:1",
+    ])  # fmt: skip
+    url = parse(f"failover:(stomp://a:1,stomp://b:2,stomp://c:3)?{text}")
+    assert url.options == FailoverOptions(1, 2, False, 1.5, 3, 4, 5, False, 6, True, "stomp://b:2,stomp://a:1")
+    assert url.priority == {("a", 1), ("b", 2)}
+    assert len(text.split("&")) == len(declared(FailoverOptions)), "an option is missing in this test"
+
+
+def test_nested_options_yield_to_those_of_the_uri() -> None:
+    url = parse("failover:(stomp://a:1?heartBeat=7,stomp://b:2)?nested.heartBeat=9&nested.connectTimeout=11")
+    assert [uri.options.heart_beat_ms for uri in url.uris] == [7, 9]
+    assert [uri.options.connect_timeout_ms for uri in url.uris] == [11, 11]
+
+
+def test_alias_of_artemis() -> None:
+    assert parse("failover:(stomp://a)?initialConnectAttempts=3").options.startup_max_reconnect_attempts == 3
+    with pytest.raises(UriError, match="given twice"):
+        parse("failover:(stomp://a)?initialConnectAttempts=3&startupMaxReconnectAttempts=4")
+
+
+def test_priority_without_list_is_the_first() -> None:
+    assert parse("failover:(stomp://a:1,stomp://b:2)?priorityBackup=true").priority == {("a", 1)}
+    assert parse("failover:(stomp://a:1,stomp://b:2)?priorityURIs=stomp://b:2").priority == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "login", "passcode"),
+    [
+        ("stomp://[::1]:5", "::1", 5, "", ""),
+        ("stomp://[fe80::1%25eth0]", "fe80::1%eth0", 61613, "", ""),
+        ("stomp://us%40er:p%3Aa%2Fss@h:5", "h", 5, "us@er", "p:a/ss"),
+        ("stomp://user@h", "h", 61613, "user", ""),
+        ("stomp://127.0.0.1:65535/", "127.0.0.1", 65535, "", ""),
+    ],
+)
+def test_parts_of_a_uri(text: str, host: str, port: int, login: str, passcode: str) -> None:
+    uri = parse(text).uris[0]
+    assert (uri.host, uri.port, uri.login, uri.passcode) == (host, port, login, passcode)
+    again = parse(str(uri).replace("%eth0", "%25eth0"))
+    assert again.uris[0].address == uri.address
+    assert not passcode or (passcode not in repr(uri) and passcode not in str(uri))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no scheme"),
+        ("localhost", "no scheme"),
+        ("http://a", "write stomp://HOST:PORT"),
+        ("tcp://a:61616", "OpenWire"),
+        ("stomp+ssl://a", "TLS"),
+        ("stomp://", "write stomp://HOST:PORT"),
+        ("stomp://a:0", "port 0"),
+        ("stomp://a:65536", "port 65536"),
+        ("stomp://a:b", "HOST:PORT"),
+        ("stomp://::1:5", "brackets"),
+        ("stomp://a b", "HOST:PORT"),
+        ("failover:", "empty"),
+        ("failover:()", "empty"),
+        ("failover:(stomp://a,,stomp://b)", "empty"),
+        ("failover:(stomp://a", "closing parenthesis is missing"),
+        ("failover:(stomp://a)randomize=false", "only ?options may follow"),
+        ("failover:(failover:(stomp://a))", "cannot stand inside"),
+        ("failover:(stomp://a)?randomise=false", "did you mean randomize"),
+        ("failover:(stomp://a)?zzz=false", "known are initialReconnectDelay"),
+        ("failover:(stomp://a)?randomize", "write randomize=VALUE"),
+        ("failover:(stomp://a)?randomize=maybe", "true or false"),
+        ("failover:(stomp://a)?randomize=true&randomize=true", "given twice"),
+        ("failover:(stomp://a)?timeout=1s", "whole number"),
+        ("failover:(stomp://a)?timeout=-2", "from -1"),
+        ("failover:(stomp://a)?maxReconnectDelay=0", "from 1"),
+        ("failover:(stomp://a)?timeout=٣", "whole number"),
+        ("failover:(stomp://a)?reconnectDelayExponent=0.5", "from 1"),
+        ("failover:(stomp://a)?heartBeat=5", "nested.heartBeat"),
+        ("failover:(stomp://a?randomize=true)", "belongs to failover"),
+        ("failover:(stomp://a)?nested.heartbeat=5", "did you mean heartBeat"),
+        ("failover:(stomp://a)?priorityBackup=true&priorityURIs=stomp://z", "not in the list"),
+        ("failover:(stomp://a?priorityURIs=1)", "belongs to failover"),
+        ("stomp://a?maxReconnectAttempts=1", "belongs to failover"),
+        ("stomp://" + "a" * URL_CHARACTERS_MAX, "characters"),
+    ],
+)
+def test_refused(text: str, says: str) -> None:
+    with pytest.raises(UriError, match=re.escape(says)):
+        parse(text)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_options_without_meaning_here_are_explained(name: str) -> None:
+    with pytest.raises(UriError, match=re.escape(REFUSED[name])):
+        parse(f"failover:(stomp://a)?{name}=1")
+
+
+def test_an_error_never_shows_a_passcode() -> None:
+    for text in ("tcp://me:hush@a:1", "stomp://me:hush@a:99999", "failover:(stomp://me:hush@a:1"):
+        with pytest.raises(UriError) as refused:
+            parse(text)
+        assert "hush" not in str(refused.value)
+
+
+PIECES = st.sampled_from(
+    ["failover:", ")", "stomp://", "a", ":", "1", ",", "?", "&", "=", "randomize", "timeout", "nested.", "%", "[", "]", "@",
+     "/", "::1", "true", "heartBeat", "(", " ", "\0", "ü", "priorityBackup=true", "priorityURIs="]
+)  # fmt: skip
+
+
+@given(st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=25).map("".join)))
+def test_parsed_or_refused_and_nothing_else(text: str) -> None:
+    try:
+        url = parse(text)
+    except UriError:
+        return
+    assert url.uris
+    assert all(0 < uri.port < 65536 and uri.host for uri in url.uris)
+
+
+@pytest.mark.parametrize("options", [FailoverOptions, TransportOptions])
+def test_reference_has_the_generated_table(options: type) -> None:
+    assert "\n".join(reference(options)) in DOCS.read_text(), "run python -m amq.client.options"
+
+
+def test_reference_explains_what_is_refused() -> None:
+    text = DOCS.read_text()
+    assert [name for name, why in REFUSED.items() if f"| `{name}` | {why} |" not in text] == []
