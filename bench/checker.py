@@ -10,7 +10,9 @@ undone       an acknowledgement was confirmed and the same message-id was delive
              connection that was opened later
 doubled      a message was stored twice: delivered under two message-ids, or twice on one connection
 reordered    a queue's only consumer saw a producer's messages for the first time in another order than they were sent
-two masters  one broker confirmed work on a connection before and after another broker took up and confirmed some
+two masters  two brokers served one epoch; or work was confirmed under an older epoch though it was asked for when a
+             newer one had confirmed something already; or (brokers without epochs) one broker confirmed work on a
+             connection before and after another broker took up and confirmed some
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ class Violation(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One confirmed request: by which broker, on which connection, from when to when."""
+    """One confirmed request: by which broker, in which epoch, on which connection, from when to when."""
 
     broker: str
+    epoch: int
     connection: tuple[str, int]
     invoked_us: int
     confirmed_us: int
@@ -135,25 +138,54 @@ def reordered(logs: Sequence[Log]) -> Iterator[str]:
 
 def _work(logs: Sequence[Log]) -> Iterator[Work]:
     for log in logs:
-        ports: dict[int, str] = {}
+        served: dict[int, tuple[str, int]] = {}
         invoked: dict[tuple[int, str], int] = {}
         for event in log.events:
             if event.kind == "open":
-                ports[event.connection] = event.detail
+                port, _, epoch = event.detail.partition("/")
+                served[event.connection] = (port, int(epoch or 0))
             elif event.kind in ("send", "ack"):
                 invoked[event.connection, event.message] = event.time_us
             elif event.kind in ("sent", "acked"):
                 start_us = invoked[event.connection, event.message]
-                yield Work(ports[event.connection], (log.worker, event.connection), start_us, event.time_us)
+                yield Work(*served[event.connection], (log.worker, event.connection), start_us, event.time_us)
 
 
 def two_masters(logs: Sequence[Log]) -> Iterator[str]:
+    work = list(_work(logs))
+    if all(item.epoch for item in work):
+        yield from _stale_epochs(work)
+    else:
+        yield from _intruders(logs, work)
+
+
+def _stale_epochs(work: Sequence[Work]) -> Iterator[str]:
+    owners: dict[int, str] = {}
+    for item in work:
+        if owners.setdefault(item.epoch, item.broker) != item.broker:
+            yield f"epoch {item.epoch} was served by broker {owners[item.epoch]} and by {item.broker}"
+            owners[item.epoch] = item.broker
+    by_end = sorted(work, key=lambda item: item.confirmed_us)
+    newest: Work | None = None
+    position = 0
+    for item in sorted(work, key=lambda item: item.invoked_us):
+        while position < len(by_end) and by_end[position].confirmed_us < item.invoked_us:
+            if newest is None or by_end[position].epoch > newest.epoch:
+                newest = by_end[position]
+            position += 1
+        if newest is not None and newest.epoch > item.epoch:
+            yield (
+                f"broker {item.broker} confirmed in epoch {item.epoch} what was asked at {item.invoked_us}; "
+                f"broker {newest.broker} had confirmed something in epoch {newest.epoch} at {newest.confirmed_us}"
+            )
+
+
+def _intruders(logs: Sequence[Log], work: Sequence[Work]) -> Iterator[str]:
     """A connection lasts no longer than the mastership of its broker, so nobody else may work in the midst of one.
 
     For each connection: is there work of another broker that began after the connection was opened, and was confirmed
     before something began that this connection then got confirmed?
     """
-    work = list(_work(logs))
     opened = {(log.worker, event.connection): event.time_us for log, event in _events(logs, "open")}
     last: dict[tuple[str, int], Work] = {}
     for item in work:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import math
 import os
 import random
 import time
@@ -52,6 +53,7 @@ class Board:
 
     def __init__(self, context: Any, workers: int) -> None:
         self.confirmed = context.RawArray("q", workers)  # sends, or acknowledgements of distinct messages
+        self.unknown = context.RawArray("q", workers)  # acknowledgements whose receipt was lost with the connection
         self.touched = context.RawArray("q", workers)  # sends, or deliveries, repeated ones included
         self.stop_producing = context.RawValue(ctypes.c_bool, False)
         self.stop_consuming = context.RawValue(ctypes.c_bool, False)
@@ -105,7 +107,8 @@ class Worker:
             with contextlib.suppress(OSError, WireError):
                 connection = Connection(port, timeout_s=CONNECT_TIMEOUT_S, want_heartbeat_ms=HEARTBEAT_MS)
                 self.number += 1
-                self.history.add("open", self.number, detail=str(port))
+                epoch = connection.connected.headers.get("amq-epoch", "0")
+                self.history.add("open", self.number, detail=f"{port}/{epoch}")
                 return connection
         raise WireError("nobody answers")
 
@@ -114,15 +117,22 @@ class Worker:
         try:
             frames = connection.read(wait_s)
         except TimeoutError:
-            if time.monotonic() - self.heard_s > SILENCE_S and self.due(connection):
+            if time.monotonic() - self.heard_s > self.patience_s(connection):
                 raise
             return ()
         self.heard_s = time.monotonic()
         return frames
 
-    def due(self, connection: Connection) -> bool:
-        """Whether the broker owes us a sign of life: always, where it has promised heart-beats."""
-        return not connection.connected.headers.get("heart-beat", "0,0").startswith("0")
+    def patience_s(self, connection: Connection) -> float:
+        """How long the broker may be silent: less when an answer is due, else two of the heart-beats it promised."""
+        if self.asks():
+            return SILENCE_S
+        promised_ms = int(connection.connected.headers.get("heart-beat", "0,0").partition(",")[0])
+        return max(SILENCE_S, 2.5 * max(promised_ms, HEARTBEAT_MS) / 1000) if promised_ms else math.inf
+
+    def asks(self) -> bool:
+        """Whether something was asked for and is not answered."""
+        raise NotImplementedError
 
     def drops(self, count: int) -> bool:
         """Whether it is time to drop the connection on purpose, after `count` more messages."""
@@ -139,8 +149,8 @@ class Producer(Worker):
         self.open: dict[str, bytes] = {}  # message → its frame, in the order of sending
         self.start_s = time.monotonic()
 
-    def due(self, connection: Connection) -> bool:
-        return bool(self.open) or super().due(connection)
+    def asks(self) -> bool:
+        return bool(self.open)
 
     def serve(self, connection: Connection) -> bool:
         self._send(connection, list(self.open))
@@ -190,13 +200,18 @@ class Consumer(Worker):
     def __init__(self, plan: Plan, board: Board, directory: Path) -> None:
         super().__init__(plan, board, directory)
         self.done: set[str] = set()  # acknowledged and confirmed
+        self.unknown: set[str] = set()  # acknowledged, the connection broke before the receipt, not seen again
+        self.asked: dict[str, list[str]] = {}  # receipt → messages that it will confirm
         self.receipts = 0
 
-    def due(self, connection: Connection) -> bool:
-        return bool(self.asked) or super().due(connection)
+    def asks(self) -> bool:
+        return bool(self.asked)
 
     def serve(self, connection: Connection) -> bool:
-        self.asked: dict[str, list[str]] = {}  # receipt → messages that it will confirm
+        for messages in self.asked.values():
+            self.unknown.update(messages)
+        self.asked.clear()
+        self._show()
         held: list[tuple[str, str]] = []  # (message, ack id) delivered, not acknowledged yet
         headers = {"id": "0", "destination": self.plan.queue, "ack": self.plan.ack}
         connection.send("SUBSCRIBE", headers | {"activemq.prefetchSize": "100", "prefetch-count": "100"})
@@ -230,6 +245,7 @@ class Consumer(Worker):
         self.history.add("recv", self.number, message, frame.headers.get("message-id", ""))
         if frame.body != body_of(message):
             self.history.add("bad", self.number, message, f"{len(frame.body)} bytes, {frame.body[:60]!r}")
+        self.unknown.discard(message)
         self.board.touched[self.plan.index] += 1
         return message, frame.headers["ack"]
 
@@ -249,7 +265,11 @@ class Consumer(Worker):
         for message in messages:
             self.history.add("acked", self.number, message)
         self.done.update(messages)
+        self._show()
+
+    def _show(self) -> None:
         self.board.confirmed[self.plan.index] = len(self.done)
+        self.board.unknown[self.plan.index] = len(self.unknown - self.done)
 
 
 def work(plan: Plan, board: Board, directory: Path) -> None:

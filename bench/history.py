@@ -4,7 +4,7 @@ One text file per worker: a first line `# worker role queue`, then one line per 
 
     microseconds (monotonic)  event  connection  message  detail
 
-    open    the broker answered CONNECTED     detail = port
+    open    the broker answered CONNECTED     detail = port/epoch, epoch as in its amq-epoch header (0 = none)
     send    a SEND was handed to the socket   (also when it is a repetition)
     sent    its RECEIPT came
     recv    a MESSAGE came                    detail = its message-id header
