@@ -106,6 +106,7 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
 def lock_segments(vfs: Vfs, store: str) -> list[int]:
     """Lock every segment in the store and return the descriptors that hold the locks.
 
+    Also syncs them: what a killed process of this host left in memory must be durable before it is measured.
     SMB needs it: there a deposed master's client takes its locks again and writes on, unless we hold them. Elsewhere
     it is a second belt; a segment that a frozen master still holds is safe by its sealed length.
     """
@@ -113,6 +114,7 @@ def lock_segments(vfs: Vfs, store: str) -> list[int]:
     held = []
     for name in list_segments(vfs, directory):
         fd = vfs.open(os.path.join(directory, name), os.O_RDWR)
+        vfs.fsync(fd)
         if vfs.try_lock(fd):
             held.append(fd)
         else:

@@ -34,7 +34,6 @@ How a service uses it, all from one thread that may hang in the store, except wh
     lease.deadline; lease.valid(now)                             # any thread, plain float
     watchdog = Watchdog(lease, clock, tick_s)                    # own thread, ticks every tick_s <= period / 2
     watchdog.tick() -> Verdict.OK | SUSPENDED | FENCE            # FENCE: lease.revoke(), close sockets, abandon
-    prune_epochs(vfs, store, mastership.epoch)                   # after a successful check, now and then
     locker.release()                                             # clean hand-over, after the journal's last fsync
     locker.abandon() -> bool                                     # fence; False: a call hangs, replace the process
     presence.update(role); presence.close()

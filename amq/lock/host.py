@@ -169,8 +169,12 @@ class Owner:
         return f"{where}, which is this process" if seen_by is not None and self.same_process(seen_by) else where
 
 
-def provably_gone(owner: Owner, host: Host) -> bool:
-    """Whether `owner` ran on this very machine, in this boot and pid namespace, and its process is no longer there."""
+def is_here(owner: Owner, host: Host) -> bool:
+    """Whether `owner` ran in this very boot of this machine, in namespaces in which its process can be looked up."""
     here = bool(owner.boot_id) and owner.boot_id == host.boot_id()
-    comparable = bool(owner.namespaces) and owner.namespaces == host.namespaces()
-    return here and comparable and not host.is_running(owner.pid, owner.pid_start)
+    return here and bool(owner.namespaces) and owner.namespaces == host.namespaces()
+
+
+def provably_gone(owner: Owner, host: Host) -> bool:
+    """Whether `owner` ran here and its process is no longer there."""
+    return is_here(owner, host) and not host.is_running(owner.pid, owner.pid_start)

@@ -31,9 +31,10 @@ from amq.lock.epoch import (
     link_epoch,
     make_epochs_directory,
     newest_number,
+    prune_epochs,
     read_newest_epoch,
 )
-from amq.lock.host import Host, Owner, provably_gone
+from amq.lock.host import Host, Owner, is_here, provably_gone
 from amq.lock.lease import Lease
 from amq.lock.locker import LockerEvent, LockerState, Mastership, next_state
 from amq.vfs import Vfs, write_all
@@ -44,6 +45,7 @@ RECORD_BYTES = 4096
 HEARTBEAT_OFFSET = 0
 RELEASE_OFFSET = 64 << 10
 CLOCK_DRIFT_MAX = 0.01
+GONE_POLL_S = 0.01
 _UNUSABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _LOCKLESS_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -78,10 +80,6 @@ class SharedFileLocker:
     @property
     def state(self) -> LockerState:
         return self._state
-
-    @property
-    def lock_path(self) -> str:
-        return self._lock_path
 
     def try_acquire(self) -> bool:
         """Try once, without waiting, to get the lock; False where somebody else has it.
@@ -138,6 +136,7 @@ class SharedFileLocker:
         if mastership is not None:
             try:
                 mastership.lease.check()
+                prune_epochs(self._vfs, self._store, mastership.epoch)
             except BaseException:
                 self.abandon()
                 raise
@@ -192,10 +191,16 @@ class SharedFileLocker:
         wait_s, reason = self._wait_for(previous)
         self._write_claim(number, attempt)
         claimed = self._clock.monotonic()
+        # A killed process frees its lock a moment before it is gone: on one host look again instead of waiting it out.
+        old = previous.owner if previous is not None and is_here(previous.owner, self._host) else None
         while (left_s := claimed + wait_s - self._clock.monotonic()) > 0:
-            if pause(left_s):
+            if pause(min(left_s, GONE_POLL_S) if old is not None else left_s):
                 return None
             self._go_on()
+            if old is not None and provably_gone(old, self._host):
+                reason = f"{old.describe()} is gone from this host"
+                break
+        waited_s = self._clock.monotonic() - claimed
         self._prove()
         self._enter(LockerEvent.EXPIRE)
         sealed = dict(seal(previous))
@@ -208,7 +213,7 @@ class SharedFileLocker:
         self._epoch = epoch
         self._enter(LockerEvent.LINK)
         self._lease = Lease(self.prove, self._clock, self.owner.lock_keep_alive_period_s)
-        return Mastership(epoch, previous, self._lease, wait_s)
+        return Mastership(epoch, previous, self._lease, waited_s if wait_s else 0.0)
 
     def _wait_for(self, previous: Epoch | None) -> tuple[float, str]:
         """Seconds after our claim until the owner of `previous` can confirm nothing any more, and why so."""
@@ -378,7 +383,7 @@ class SharedFileLocker:
         data = encode(kind, body, RECORD_BYTES)
         assert len(data) == RECORD_BYTES
         write_all(self._vfs, fd, data, offset)
-        self._vfs.fsync(fd)
+        self._vfs.fdatasync(fd)  # not fsync: a new mtime is not worth a journal commit of the file system
 
     # -- one call at a time, and its end -----------------------------------------------------------------------------
 

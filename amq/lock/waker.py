@@ -40,9 +40,10 @@ def watch(store_directory: str, wake: Callable[[], None]) -> Iterator[OSError | 
     """
     directory = os.path.abspath(store_directory)
     observer = Observer()
-    observer.schedule(_Handler(os.path.join(directory, LOCK_FILE), wake), directory, recursive=False)
     failure = None
     try:
+        os.stat(directory)  # an observer that fails to start leaves its inotify thread behind
+        observer.schedule(_Handler(os.path.join(directory, LOCK_FILE), wake), directory, recursive=False)
         observer.start()
     except OSError as error:
         failure = error

@@ -205,6 +205,36 @@ def test_slave_wakes_when_the_master_is_killed(tmp_path: Path) -> None:
         locker.release()
 
 
+@pytest.mark.parametrize("change", ["unlink", "rename over", "create"])
+def test_slave_wakes_when_the_lock_file_changes(tmp_path: Path, change: str) -> None:
+    lock, other = tmp_path / "lock", tmp_path / "other"
+    other.touch()
+    if change != "create":
+        lock.touch()
+    woken = threading.Event()
+    with watch(str(tmp_path), woken.set) as failure:
+        assert failure is None
+        other.write_bytes(b"not the lock file")
+        assert not woken.wait(0.1)
+        if change == "unlink":
+            lock.unlink()
+        elif change == "rename over":
+            other.rename(lock)
+        else:
+            lock.touch()
+        assert woken.wait(10)
+
+
+def test_where_nothing_can_be_watched_the_reason_is_given(tmp_path: Path) -> None:
+    for _ in range(2):
+        with watch(str(tmp_path / "missing"), lambda: None) as failure:
+            assert isinstance(failure, OSError)
+        threads = threading.active_count()  # watchdog keeps one reader, which it shares
+        with watch(str(tmp_path / "missing"), lambda: None):
+            pass
+        assert threading.active_count() == threads
+
+
 def test_two_services_of_one_process_exclude_each_other(tmp_path: Path) -> None:
     vfs, clock, host = SystemVfs(), SystemClock(), SystemHost()
     first, second = (

@@ -12,7 +12,7 @@ from fakes import FakeClock, FakeHost
 from lock_world import PERIOD_S, Broker, never_pause
 
 from amq.errors import CorruptError, NewerFormatError, OwnershipLostError, StoreError, StoreFullError
-from amq.lock.epoch import epoch_path, read_epochs, read_newest_epoch
+from amq.lock.epoch import EPOCHS_KEPT, epoch_path, read_epochs, read_newest_epoch
 from amq.lock.locker import TRANSITIONS, LockerEvent, LockerState, LockerStateError, next_state
 from amq.lock.shared_file import CLAIM_FILE, LOCK_FILE
 from amq.vfs import SystemVfs
@@ -170,6 +170,28 @@ def test_pause_that_returns_early_does_not_shorten_the_wait(tmp_path: Path) -> N
 
     assert b.locker.take_over(pause, b.seal) is not None
     assert base.monotonic() - started > PERIOD_S * 1.01 - 1e-9
+
+
+def test_the_wait_ends_when_the_old_master_is_seen_to_be_gone(tmp_path: Path) -> None:
+    """Killed with -9 it frees its lock before its process is gone: the next master looks again while it waits."""
+    base = FakeClock()
+    a = FakeHost(own_pid=1, running=frozenset([(1, 5000)]))
+    Broker(tmp_path, "a", base, host=a).become_master()
+    here = FakeHost(own_pid=2, running=a.running)
+    b = Broker(tmp_path, "b", base, host=here)
+    b.vfs.answer("try_lock", True)
+    assert b.locker.try_acquire()
+    started = base.monotonic()
+
+    def pause(seconds: float) -> bool:
+        base.advance(min(seconds, 0.05))
+        here.running = frozenset()
+        return False
+
+    mastership = b.locker.take_over(pause, b.seal)
+    assert mastership is not None
+    assert base.monotonic() - started < PERIOD_S / 2
+    assert "is gone" in mastership.epoch.reason
 
 
 def test_own_last_epoch_needs_no_wait(tmp_path: Path) -> None:
@@ -350,7 +372,7 @@ def test_any_error_in_any_call_of_a_check_is_loss(tmp_path: Path, number: int) -
     probe.lease.check()
     calls = [method for method, _ in probe.vfs.calls]
     probe.locker.release()
-    assert {"open", "fstat", "pwrite", "fsync", "pread", "listdir"} <= set(calls)
+    assert {"open", "fstat", "pwrite", "fdatasync", "pread", "listdir"} <= set(calls)
     for nth, method in enumerate(calls):
         broker = Broker(tmp_path, f"b{nth}", FakeClock())
         broker.become_master()
@@ -369,7 +391,7 @@ def test_nothing_is_written_through_a_lost_descriptor(tmp_path: Path) -> None:
     broker = Broker(tmp_path, "a", FakeClock())
     broker.become_master()
     lease = broker.lease
-    broker.vfs.fail("fsync", errno.EIO)
+    broker.vfs.fail("fdatasync", errno.EIO)
     with pytest.raises(OwnershipLostError):
         lease.check()
     broker.vfs.calls.clear()
@@ -406,7 +428,7 @@ def test_abandon_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> None:
         entered.set()
         assert go.wait(30)
 
-    broker.vfs.before("fsync", hang)
+    broker.vfs.before("fdatasync", hang)
     caught: list[Exception] = []
 
     def check() -> None:
@@ -441,11 +463,19 @@ def test_abandon_twice_and_release_of_a_slave_are_harmless(tmp_path: Path) -> No
     assert Broker(tmp_path, "b", FakeClock()).locker.try_acquire()
 
 
+def test_old_epoch_files_are_removed(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, "a", FakeClock())
+    for _ in range(EPOCHS_KEPT + 3):
+        broker.become_master()
+        broker.fence()
+    numbers = [epoch.number for epoch in read_epochs(SystemVfs(), str(tmp_path))]
+    assert numbers == list(range(4, EPOCHS_KEPT + 4))
+
+
 def test_failed_release_mark_is_said_and_makes_the_next_one_wait(tmp_path: Path) -> None:
     base = FakeClock()
     a, b = Broker(tmp_path, "a", base), Broker(tmp_path, "b", base)
     a.become_master()
-    a.vfs.fail("fsync", errno.EIO)
     a.vfs.fail("pwrite", errno.EIO)
     with pytest.raises(OSError):
         a.locker.release()
