@@ -54,7 +54,7 @@ def test_later_sources_win(file: Path) -> None:
         ("lock.lockKeepAlivePeriod = 5000", "lockKeepAlivePeriod", 5.0),
         ("lock = { lockKeepAlivePeriod = 5000 }", "lockKeepAlivePeriod", 5.0),
         ('\ufeff[store]\r\njournalSegmentSize = "64MiB"\r\n', "journalSegmentSize", 64 << 20),
-        ('[broker]\ntransports = [\n  "stomp://a:1",\n  "stomp://b",\n]', "transports", ("stomp://a:1", "stomp://b:61613")),
+        ('[broker]\ntransports = [\n "stomp://a:1",\n "stomp://b:2",\n]', "transports", ("stomp://a:1", "stomp://b:2")),
         ('[broker]\ntransports = "stomp://a:1, stomp://b:2"', "transports", ("stomp://a:1", "stomp://b:2")),
         ("[queues]\nmaximumRedeliveries = -1", "maximumRedeliveries", -1),
         ("[lock]\nfailIfLocked = true", "failIfLocked", True),
