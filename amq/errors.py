@@ -36,7 +36,7 @@ class StoreError(AmqError):
 
 
 class CorruptError(StoreError):
-    """Bytes in the store are damaged in a way that no crash explains. Carries file and offset; never skipped silently."""
+    """Bytes in the store are damaged in a way that no crash explains. Names file and offset; never skipped."""
 
     code = "STORE_CORRUPT"
 

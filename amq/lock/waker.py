@@ -39,10 +39,10 @@ def watch(store_directory: str, wake: Callable[[], None]) -> Iterator[OSError | 
     Yields None, or the error why nothing can be watched here (no inotify, its limits used up): poll.
     """
     directory = os.path.abspath(store_directory)
-    observer = Observer()
     failure = None
     try:
-        os.stat(directory)  # an observer that fails to start leaves its inotify thread behind
+        os.stat(directory)  # an observer that was made and cannot start leaves its inotify thread behind
+        observer = Observer()
         observer.schedule(_Handler(os.path.join(directory, LOCK_FILE), wake), directory, recursive=False)
         observer.start()
     except OSError as error:
