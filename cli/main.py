@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 import amq
+from amq.cli import exits
 from amq.errors import AmqError
-
-from . import exits
 
 # command → (module in this package, one line for `amq --help`); the function has the command's name
 COMMANDS = {
@@ -30,7 +29,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f".{COMMANDS[cmd_name][0]}", __package__)
+        module = importlib.import_module(f"amq.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -13,7 +13,7 @@ import threading
 
 import structlog
 
-from .exits import INTERNAL
+from amq.cli.exits import INTERNAL
 
 # Measured: with the default 5 ms the journal thread waits that long for the GIL after each sync: 30 % less throughput.
 SWITCH_INTERVAL_S = 0.0002

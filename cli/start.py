@@ -13,13 +13,12 @@ import structlog
 import uvloop
 
 import amq
+from amq.cli import exits, logs, process
 from amq.config import BrokerConfig, load
 from amq.config.reload import FileWatcher, Outcome, Reloader
 from amq.errors import AmqError, ConfigError
 from amq.security import LoginGate
 from amq.service import BrokerService, Role
-
-from . import exits, logs, process
 
 _log = structlog.get_logger("amq.process")
 _EPILOG = "\b\nExamples:\n" + "\n".join(
