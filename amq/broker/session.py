@@ -163,7 +163,7 @@ class Session:
             )
 
     def _ack(self, command: Ack) -> None:
-        subscription = self._subscriptions.get(command.subscription)
+        subscription = self._subscriptions.get(command.subscription) or self._holder(command)
         settled = subscription.settle(command.seq) if subscription is not None else []
         if subscription is None or not settled:
             self._settle_unknown(command)
@@ -184,7 +184,7 @@ class Session:
         broker.dirty[queue] = None
 
     def _nack(self, command: Nack) -> None:
-        subscription = self._subscriptions.get(command.subscription)
+        subscription = self._subscriptions.get(command.subscription) or self._holder(command)
         settled = subscription.settle(command.seq) if subscription is not None else []
         if subscription is None or not settled:
             self._settle_unknown(command)
@@ -203,6 +203,12 @@ class Session:
         if self._writable:
             subscription.make_ready()
         broker.dirty[subscription.queue] = None
+
+    def _holder(self, command: Ack) -> Subscription | None:
+        """Whichever subscription holds the message, where the command does not say (STOMP 1.0)."""
+        if command.subscription:
+            return None
+        return next((each for each in self._subscriptions.values() if command.seq in each.unacked), None)
 
     def _settle_unknown(self, command: Ack) -> None:
         raise CommandError(
