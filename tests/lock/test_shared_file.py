@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fakes import FakeClock, FakeHost
-from lock_world import PERIOD_S, Broker, never_pause
+from lock_world import PERIOD_S, STEP_S, Broker, never_pause
 
 from amq.errors import CorruptError, NewerFormatError, OwnershipLostError, StoreError, StoreFullError
 from amq.lock.epoch import EPOCHS_KEPT, epoch_path, read_epochs, read_newest_epoch
@@ -152,8 +152,8 @@ def test_wait_is_the_old_masters_period_and_one_percent(tmp_path: Path) -> None:
     b = Broker(tmp_path, "b", base, period_s=1.0)
     b.vfs.answer("try_lock", True)
     started = base.monotonic()
-    assert b.become_master().waited_s == pytest.approx(20.2)
-    assert base.monotonic() - started >= 20.2
+    assert b.become_master().waited_s == pytest.approx(20.2, abs=2 * STEP_S)
+    assert base.monotonic() - started >= 20.2 - 1e-9
 
 
 def test_pause_that_returns_early_does_not_shorten_the_wait(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_candidate_that_died_does_not_shorten_the_wait_for_the_epoch_owner(tmp_p
 
     with pytest.raises(Crash):
         b.locker.take_over(die, b.seal)
-    assert c.become_master().waited_s == pytest.approx(PERIOD_S * 1.01)
+    assert c.become_master().waited_s == pytest.approx(PERIOD_S * 1.01, abs=2 * STEP_S)
 
 
 def test_stop_during_the_wait_gives_the_lock_up(tmp_path: Path) -> None:
