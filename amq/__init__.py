@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import amq.client.aio as aio
+    from amq.client import aio as aio
     from amq.client import connect as connect
 
 __version__ = "0.1.0"

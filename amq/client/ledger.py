@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from amq.client.requests import Gate, Kind, Request, open_gate
+from amq.client.errors import DeliveryLostError
+from amq.client.requests import AFTER_LOSS, AfterLoss, Gate, Kind, Request, open_gate
 from amq.errors import AmqError
 
 
@@ -44,6 +45,17 @@ class Ledger:
 
     def find(self, receipt: bytes) -> Request | None:
         return self._requests.get(receipt)
+
+    def link_lost(self, error: AmqError) -> None:
+        """The connection broke because of `error`: what can be asked again stays, the rest ends."""
+        for request in self.all():
+            fate = AFTER_LOSS[request.kind]
+            if fate is AfterLoss.REPLAY:
+                request.replayed = True
+            elif fate is AfterLoss.SUCCEED:
+                self.end(request, None)
+            else:
+                self.end(request, DeliveryLostError(f"the connection broke before the receipt: {error}"))
 
     def end(self, request: Request, error: AmqError | None) -> None:
         """`request` is answered (None) or failed; its waiters are woken."""

@@ -18,7 +18,6 @@ from amq.client.errors import (
     ConnectError,
     ConnectionClosedError,
     ConnectionLostError,
-    DeliveryLostError,
     IllegalEventError,
     UriError,
     error_of,
@@ -29,17 +28,7 @@ from amq.client.errors import (
 from amq.client.ledger import Ledger
 from amq.client.link import Close, Link, Open, connect_frame
 from amq.client.reconnect import Reconnector
-from amq.client.requests import (
-    AFTER_LOSS,
-    AfterLoss,
-    ConnectionEvent,
-    EventKind,
-    Gate,
-    Kind,
-    Request,
-    SendOwner,
-    open_gate,
-)
+from amq.client.requests import ConnectionEvent, EventKind, Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import Event, Lifecycle, State
 from amq.client.uri import BrokerUri, BrokerUrl
 from amq.errors import AmqError, ProtocolError, StoreFullError, TransactionRolledBackError
@@ -260,10 +249,6 @@ class Machine:
 
     # ---- connecting
 
-    @property
-    def _may_fail_over(self) -> bool:
-        return not self.epoch or self.url.options.max_reconnect_attempts != 0
-
     def _expect(self, link: Link) -> None:
         if link is not self.link:
             raise IllegalEventError(f"{link.uri}: this machine did not open that link")
@@ -306,7 +291,8 @@ class Machine:
             wait_s = self._after_failed_attempt(link.uri, error)
         if wait_s is None:
             refused = self.state is not State.CONNECTED and is_refusal(error)
-            final = error if refused else final_error(str(self.url), error, failover=self._may_fail_over)
+            lost_for_good = self.epoch > 0 and self.url.options.max_reconnect_attempts == 0
+            final = error if refused else final_error(str(self.url), error, failover=not lost_for_good)
             self._life.on(Event.GIVE_UP)
             self._finish(final, now)
             return
@@ -345,13 +331,7 @@ class Machine:
             subscription.interrupt()
         self._unsent.clear()
         self._barrier = None
-        for request in self._ledger.all():
-            fate = AFTER_LOSS[request.kind]
-            if fate is AfterLoss.REPLAY:
-                request.replayed = True
-                continue
-            lost = fate is AfterLoss.LOSE
-            self._end(request, DeliveryLostError(f"the connection broke before the receipt: {error}") if lost else None)
+        self._ledger.link_lost(error)
         open_gate(self.room_gate)
 
     # ---- connected

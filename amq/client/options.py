@@ -6,6 +6,7 @@ The names are those of ActiveMQ's failover transport. `python -m amq.client.opti
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,12 +122,16 @@ def reference(options: Options) -> Iterator[str]:
         yield f"| `{name}` | {default} | {field.metadata['activemq']} | {field.metadata['meaning']} |"
 
 
-def main() -> None:
+def tables() -> Iterator[str]:
+    """Lines of all tables of docs/failover-url.md."""
     for options in (FailoverOptions, TransportOptions):
-        print("\n".join(reference(options)), end="\n\n")
-    print("| refused | why, and what to write |\n|---|---|")
-    print("\n".join(f"| `{name}` | {why} |" for name, why in REFUSED.items()))
+        yield from reference(options)
+        yield ""
+    yield "| refused | why, and what to write |"
+    yield "|---|---|"
+    for name, why in REFUSED.items():
+        yield f"| `{name}` | {why} |"
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write("\n".join(tables()) + "\n")

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 
 from amq.client.errors import IllegalEventError
@@ -82,4 +83,4 @@ def diagram() -> str:
 
 
 if __name__ == "__main__":
-    print(diagram())
+    sys.stdout.write(diagram() + "\n")

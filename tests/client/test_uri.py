@@ -146,8 +146,8 @@ def test_an_error_never_shows_a_passcode() -> None:
 
 
 PIECES = st.sampled_from(
-    ["failover:", ")", "stomp://", "a", ":", "1", ",", "?", "&", "=", "randomize", "timeout", "nested.", "%", "[", "]", "@",
-     "/", "::1", "true", "heartBeat", "(", " ", "\0", "ü", "priorityBackup=true", "priorityURIs="]
+    ["failover:", ")", "stomp://", "a", ":", "1", ",", "?", "&", "=", "randomize", "timeout", "nested.", "%", "[", "]",
+     "@", "/", "::1", "true", "heartBeat", "(", " ", "\0", "ü", "priorityBackup=true", "priorityURIs="]
 )  # fmt: skip
 
 
