@@ -383,7 +383,7 @@ class SharedFileLocker:
         data = encode(kind, body, RECORD_BYTES)
         assert len(data) == RECORD_BYTES
         write_all(self._vfs, fd, data, offset)
-        self._vfs.fdatasync(fd)  # not fsync: a new mtime is not worth a journal commit of the file system
+        self._vfs.fsync(fd)
 
     # -- one call at a time, and its end -----------------------------------------------------------------------------
 

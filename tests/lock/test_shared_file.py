@@ -372,7 +372,7 @@ def test_any_error_in_any_call_of_a_check_is_loss(tmp_path: Path, number: int) -
     probe.lease.check()
     calls = [method for method, _ in probe.vfs.calls]
     probe.locker.release()
-    assert {"open", "fstat", "pwrite", "fdatasync", "pread", "listdir"} <= set(calls)
+    assert {"open", "fstat", "pwrite", "fsync", "pread", "listdir"} <= set(calls)
     for nth, method in enumerate(calls):
         broker = Broker(tmp_path, f"b{nth}", FakeClock())
         broker.become_master()
@@ -391,7 +391,7 @@ def test_nothing_is_written_through_a_lost_descriptor(tmp_path: Path) -> None:
     broker = Broker(tmp_path, "a", FakeClock())
     broker.become_master()
     lease = broker.lease
-    broker.vfs.fail("fdatasync", errno.EIO)
+    broker.vfs.fail("fsync", errno.EIO)
     with pytest.raises(OwnershipLostError):
         lease.check()
     broker.vfs.calls.clear()
@@ -428,7 +428,7 @@ def test_abandon_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> None:
         entered.set()
         assert go.wait(30)
 
-    broker.vfs.before("fdatasync", hang)
+    broker.vfs.before("fsync", hang)
     caught: list[Exception] = []
 
     def check() -> None:
