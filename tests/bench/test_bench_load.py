@@ -1,0 +1,79 @@
+"""The load generator counts right, and refuses to report a rate for work that was not done."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bench import brokers
+from bench.load import ACKS, Load, LoadError, Result, run
+
+
+def load(port: int, **changes: object) -> Load:
+    small = Load(port, producers=2, consumers=2, messages=501, size_bytes=100, window=7, timeout_s=20.0)
+    return dataclasses.replace(small, **changes)  # type: ignore[arg-type]
+
+
+def plausible(result: Result) -> bool:
+    return result.messages == 501 and abs(result.per_s * result.seconds - 501) < 5 and result.generator_cpu_us > 0
+
+
+@pytest.mark.parametrize("ack", ACKS)
+def test_both_sides(memory_port: int, ack: str) -> None:
+    result = run(load(memory_port, ack=ack))
+    assert plausible(result)
+    assert 0 < result.delivery_us["p50"] <= result.delivery_us["p99"] <= result.delivery_us["max"]
+    assert 0 < result.confirm_us["p50"] <= result.confirm_us["max"]
+
+
+@pytest.mark.parametrize("window", [1, 2, 16, 1000])
+def test_windows(memory_port: int, window: int) -> None:
+    assert plausible(run(load(memory_port, window=window, size_bytes=28)))
+
+
+def test_messages_that_come_in_many_pieces(memory_port: int) -> None:
+    assert run(load(memory_port, messages=3, producers=1, size_bytes=1 << 19)).messages == 3
+
+
+def test_backlog(memory_port: int) -> None:
+    sent = run(load(memory_port, mode="send"))
+    assert plausible(sent)
+    assert not sent.delivery_us
+    drained = run(load(memory_port, mode="recv"))
+    assert plausible(drained)
+    assert not drained.confirm_us
+
+
+@pytest.mark.parametrize(
+    ("flaw", "why"),
+    [("lose", "then nothing"), ("double", "instead of 501|unexpected frames"), ("corrupt", "unexpected frames")],
+)
+def test_no_rate_for_a_liar(memory_kind: str, flaw: str, why: str) -> None:
+    with brokers.Group(memory_kind, options={"flaw": flaw}) as group, pytest.raises(LoadError, match=why):
+        run(load(group.ports[0], timeout_s=2.0))
+
+
+def test_undone_acknowledgement(memory_kind: str) -> None:
+    group = brokers.Group(memory_kind, options={"flaw": "undo"})
+    with group, pytest.raises(LoadError, match="more than once"):
+        run(load(group.ports[0]))
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(LoadError, match="ConnectionRefusedError"):
+        run(load(brokers.free_port()))
+
+
+def test_broker_dies(memory_kind: str) -> None:
+    with brokers.Group(memory_kind) as group:
+        run(load(group.ports[0], mode="send"))
+        group.brokers[0].kill()
+        with pytest.raises(LoadError):
+            run(load(group.ports[0], mode="recv"))
+
+
+@pytest.mark.parametrize("wrong", [{"size_bytes": 27}, {"mode": "sideways"}, {"ack": "never"}, {"window": 0}])
+def test_senseless_loads(wrong: dict[str, object]) -> None:
+    with pytest.raises(LoadError):
+        load(1, **wrong)
