@@ -20,7 +20,7 @@ from amq.config.transport_url import parse_transport_url
 from amq.errors import AmqError, ProtocolError
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
-from amq.journal.writer import JournalThread
+from amq.journal.writer import JobRunner
 from amq.protocols.base import ServerProtocol
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer
@@ -35,6 +35,7 @@ GOODBYE_S = 0.5  # how long clients may take to close their side when the broker
 _log = structlog.get_logger("amq.master")
 
 Authenticate = Callable[[str, str, bool], Awaitable[str]]
+MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop's `call_soon_threadsafe`
 
 
 class Master:
@@ -55,6 +56,7 @@ class Master:
         authenticate: Authenticate,
         failed: Callable[[str], None],
         entropy: Random,
+        make_runner: MakeRunner,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -70,7 +72,7 @@ class Master:
         self._failed = failed
         self._servers: list[asyncio.Server] = []
         self._upkeep: asyncio.TimerHandle | None = None
-        self._runner = JournalThread(self.loop.call_soon_threadsafe)
+        self._runner = make_runner(self.loop.call_soon_threadsafe)
         store_uuid = recovered.store_uuid or entropy.randbytes(16)
         self._message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
         self.journal = Journal(
@@ -134,7 +136,11 @@ class Master:
             self.turn.wake()
             await asyncio.sleep(0.005)
         self._end()
-        return await self.loop.run_in_executor(None, self._runner.join, timeout_s)
+        while self._runner.is_alive():
+            if self.clock.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.005)
+        return True
 
     def fence(self) -> None:
         """Ownership is lost or in doubt for too long: be gone. Writes nothing, waits for nothing."""

@@ -9,10 +9,8 @@ clients off, whoever else is stuck. The journal thread is the master's (`amq.jou
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import gc
 import os
-import threading
 import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import closing
@@ -27,6 +25,7 @@ from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, OwnershipLostError, StoreError
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, replay, seal
+from amq.journal.writer import JournalThread
 from amq.lock.epoch import Epoch
 from amq.lock.host import Host, Owner, SystemHost
 from amq.lock.lease import Lease, Verdict, Watchdog
@@ -34,7 +33,8 @@ from amq.lock.locker import Mastership
 from amq.lock.presence import Presence
 from amq.lock.shared_file import SharedFileLocker
 from amq.lock.waker import RETRY_DELAYS_S, watch
-from amq.master import Authenticate, Master
+from amq.master import Authenticate, MakeRunner, Master
+from amq.threads import Event, SystemThreads, Threads
 from amq.vfs import SystemVfs, Vfs
 
 FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced
@@ -63,6 +63,8 @@ class BrokerService:
         clock: Clock | None = None,
         host: Host | None = None,
         entropy: Random | None = None,
+        threads: Threads | None = None,
+        make_runner: MakeRunner | None = None,
         replace_process: Callable[[], None] | None = None,
     ) -> None:
         self.config = config
@@ -75,14 +77,15 @@ class BrokerService:
         self._clock = clock or SystemClock()
         self._host = host or SystemHost()
         self._entropy = entropy or SystemRandom()
+        self._threads = threads or SystemThreads()
+        self._make_runner = make_runner or (lambda post: JournalThread(self._threads, post))
         self._replace_process = replace_process
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = threading.Event()
-        self._wake = threading.Event()  # the lease thread has something to look at: the lock file, a stop, an end
+        self._stopping = self._threads.event()
+        self._wake = self._threads.event()  # the lease thread has something to look at: the lock file, a stop, an end
         self._end_reason = ""  # why the present mastership is over
         self._held: list[int] = []  # descriptors that hold the locks of old segments
         self._presence: Presence | None = None
-        self._lease_thread: threading.Thread | None = None
         self._role_changed = asyncio.Condition()
 
     # -- the outside, on the event loop -------------------------------------------------------------------------------
@@ -90,8 +93,7 @@ class BrokerService:
     async def start(self) -> None:
         """Begin to compete for the store. Returns at once; see `wait_for`."""
         self._loop = asyncio.get_running_loop()
-        self._lease_thread = threading.Thread(target=self._compete, name="amq-lease", daemon=True)
-        self._lease_thread.start()
+        self._threads.start("amq-lease", self._compete)
 
     async def wait_for(self, *roles: Role) -> Role:
         """Wait until the broker has one of `roles` (or has stopped)."""
@@ -211,11 +213,8 @@ class BrokerService:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed."""
         lease = mastership.lease
         self._end_reason = ""
-        watchdog_stop = threading.Event()
-        watchdog = threading.Thread(
-            target=self._watch_lease, args=(lease, watchdog_stop), name="amq-watchdog", daemon=True
-        )
-        watchdog.start()
+        watchdog_stop = self._threads.event()
+        watchdog = self._threads.start("amq-watchdog", lambda: self._watch_lease(lease, watchdog_stop))
         try:
             broker, recovered = self._replay(lease, mastership.epoch)
             lease.check()
@@ -284,15 +283,23 @@ class BrokerService:
     def _await(self, lease: Lease | None, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` on the event loop and wait for it, while the lease is kept alive."""
         assert self._loop is not None
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while True:
-            try:
-                return future.result(self.config.lock_keep_alive_period_s / 3)
-            except concurrent.futures.TimeoutError:
-                if future.done():
-                    raise
+        loop, done = self._loop, self._threads.event()
+        tasks: list[asyncio.Task[None]] = []
+
+        def begin() -> None:
+            tasks.append(loop.create_task(work))
+            tasks[0].add_done_callback(lambda _task: done.set())
+
+        loop.call_soon_threadsafe(begin)
+        try:
+            while not done.wait(self.config.lock_keep_alive_period_s / 3):
                 if lease is not None:
                     self._check_lease(lease)
+        except AmqError:
+            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            done.wait()
+            raise
+        tasks[0].result()
 
     def _post(self, callback: Callable[..., object], *args: object) -> None:
         assert self._loop is not None
@@ -310,6 +317,7 @@ class BrokerService:
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.number, broker, recovered,
             lambda: lease.valid(self._clock.monotonic()), self._authenticate, self._end, self._entropy,
+            self._make_runner,
         )  # fmt: skip
         await self.master.listen()
         _log.info(
@@ -344,7 +352,7 @@ class BrokerService:
 
     # -- the watchdog thread ------------------------------------------------------------------------------------------
 
-    def _watch_lease(self, lease: Lease, stop: threading.Event) -> None:
+    def _watch_lease(self, lease: Lease, stop: Event) -> None:
         """Never touches the store."""
         period_s = self.config.lock_keep_alive_period_s
         tick_s = period_s / 10

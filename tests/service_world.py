@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,10 @@ class Client:
             frame = await self.receive()
         assert frame.command == "RECEIPT"
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
 
 class Services:
@@ -83,6 +85,12 @@ class Services:
     def __init__(self, store: Path) -> None:
         self.store = store / "store"
         self.made: list[tuple[BrokerService, int]] = []
+        self.clients: list[Client] = []
+
+    async def connect(self, port: int) -> Client:
+        client = await Client.connect(port)
+        self.clients.append(client)
+        return client
 
     async def start(self, name: str = "a", port: int | None = None, **doors: Any) -> tuple[BrokerService, int]:
         port = port or free_port()
@@ -101,6 +109,8 @@ class Services:
         return service, port
 
     async def stop(self) -> None:
+        for client in self.clients:
+            await client.close()
         for service, _ in self.made:
             if service.role is not Role.STOPPED:
                 await asyncio.wait_for(service.stop(), PATIENCE_S)

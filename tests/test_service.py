@@ -17,7 +17,7 @@ from amq.lock.epoch import read_epochs
 from amq.service import Role
 from amq.vfs import SystemVfs
 from tests.fakes import FaultyVfs
-from tests.service_world import PATIENCE_S, PERIOD_S, Client, Services, free_port, services, until
+from tests.service_world import PATIENCE_S, PERIOD_S, Services, free_port, services, until
 
 Scenario = Callable[[Services], Coroutine[Any, Any, None]]
 
@@ -40,19 +40,17 @@ def test_one_master_and_a_hand_over_without_wait(tmp_path: Path) -> None:
         first, port = await world.master("a")
         second, other_port = await world.start("b")
         await asyncio.wait_for(second.wait_for(Role.SLAVE), PATIENCE_S)
-        client = await Client.connect(port)
+        client = await world.connect(port)
         await client.store(b"kept")
         with pytest.raises(OSError):
-            await Client.connect(other_port)
+            await world.connect(other_port)
         await first.stop()
         assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
         newest = max(read_epochs(SystemVfs(), str(world.store)), key=lambda epoch: epoch.number)
         assert "released" in newest.reason
-        successor = await Client.connect(other_port)
+        successor = await world.connect(other_port)
         await successor.subscribe()
         assert (await successor.receive()).body == b"kept"
-        for each in (client, successor):
-            each.close()
 
     run(tmp_path, scenario)
 
@@ -62,7 +60,7 @@ def test_a_failed_sync_fences_and_what_was_confirmed_is_served_again(tmp_path: P
 
     async def scenario(world: Services) -> None:
         service, port = await world.master("a", vfs=vfs)
-        client = await Client.connect(port)
+        client = await world.connect(port)
         await client.store(b"confirmed")
         roles: list[Role] = []
         service.on_role = roles.append
@@ -72,11 +70,9 @@ def test_a_failed_sync_fences_and_what_was_confirmed_is_served_again(tmp_path: P
             await client.receive()
         await until(lambda: roles[-1:] == [Role.MASTER])
         assert roles == [Role.SLAVE, Role.MASTER]
-        again = await Client.connect(port)
+        again = await world.connect(port)
         await again.subscribe()
         assert (await again.receive()).body == b"confirmed"
-        for each in (client, again):
-            each.close()
 
     run(tmp_path, scenario)
 
@@ -92,7 +88,7 @@ def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None
 
     async def scenario(world: Services) -> None:
         service, port = await world.master("a", vfs=vfs)
-        client = await Client.connect(port)
+        client = await world.connect(port)
         await client.store(b"before")
         vfs.before("pwrite", hang, path="/lock", times=0)
         await until(hung.is_set)
@@ -105,7 +101,6 @@ def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None
         vfs.heal()
         release.set()
         await until(lambda: service.role is Role.MASTER and service.master is not None)
-        client.close()
 
     run(tmp_path, scenario)
 
@@ -121,7 +116,7 @@ def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> Non
 
     async def scenario(world: Services) -> None:
         service, port = await world.master("a", vfs=vfs)
-        client = await Client.connect(port)
+        client = await world.connect(port)
         vfs.before("pwrite", hang, path="/lock")
         await until(hung.is_set)
         assert service.master is not None
@@ -132,7 +127,6 @@ def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> Non
         frame = await client.receive()
         assert (frame.command, frame.headers["receipt-id"]) == ("RECEIPT", "held")
         assert service.role is Role.MASTER
-        client.close()
 
     run(tmp_path, scenario)
 
@@ -147,14 +141,13 @@ def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(tmp_path: Pat
 
     async def scenario(world: Services) -> None:
         _, port = await world.master("a", vfs=vfs, replace_process=replace)
-        client = await Client.connect(port)
+        client = await world.connect(port)
         await client.store(b"x")  # lone client: the next sync happens on the event loop
         vfs.before("fdatasync", lambda: release.wait(PATIENCE_S), path=".seg")
         vfs.fail("fsync", errno.EIO, path="/lock", times=0)
         await client.send("SEND", ("destination", "/queue/a"), ("receipt", "r"), body=b"y")
         await until(replaced.is_set)
         vfs.heal()
-        client.close()
 
     run(tmp_path, scenario)
 
@@ -263,8 +256,7 @@ def test_store_that_fails_for_a_while_is_tried_again(tmp_path: Path) -> None:
         await until(lambda: service.role is Role.SLAVE)
         vfs.heal()
         await until(lambda: service.role is Role.MASTER)
-        client = await Client.connect(port)
+        client = await world.connect(port)
         await client.store(b"x")
-        client.close()
 
     run(tmp_path, scenario)

@@ -6,10 +6,11 @@ door).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol
+
+from amq.threads import Threads
 
 Job = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]  # (what the job returned, the error that ended it)
@@ -19,29 +20,32 @@ class JobRunner(Protocol):
     """Where the journal's blocking work happens. The simulation brings its own."""
 
     def submit(self, job: Job, done: Done) -> None: ...
-    def close(self) -> None: ...
+
+    def close(self) -> None:
+        """No more jobs. Does not wait: a hung store must not hang the caller."""
+        ...
+
+    def is_alive(self) -> bool:
+        """False when the last job is done."""
+        ...
 
 
 class JournalThread:
     """A JobRunner on a thread of its own. A job that hangs in the store hangs this thread and nothing else."""
 
-    def __init__(self, post: Callable[..., object]) -> None:
+    def __init__(self, threads: Threads, post: Callable[..., object]) -> None:
         self._post = post
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="amq-journal", daemon=True)
-        self._thread.start()
+        self._thread = threads.start("amq-journal", self._run)
 
     def submit(self, job: Job, done: Done) -> None:
         self._jobs.put((job, done))
 
     def close(self) -> None:
-        """No more jobs. Does not wait: a hung store must not hang the caller."""
         self._jobs.put(None)
 
-    def join(self, timeout_s: float) -> bool:
-        """True when the thread has ended."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
