@@ -7,7 +7,6 @@ other in a loop.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from amq.lock.shared_file import LOCK_FILE
 # The kernel tells of the close of a killed master's descriptor microseconds before it drops the lock: after an event,
 # try at these intervals (seconds) before going back to sleep.
 RETRY_DELAYS_S = (0.0, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.04)
-logging.getLogger("watchdog.observers.inotify").setLevel(logging.CRITICAL)  # it calls its own orderly end an error
 _WAKING = frozenset(("created", "closed", "deleted", "moved"))  # "closed" is a close after opening for writing
 
 
