@@ -21,11 +21,12 @@ def parser(
     module: str, description: str | None, examples: Sequence[str], *, peer: bool = True
 ) -> argparse.ArgumentParser:
     """A parser with the common options. `--quick` and `--json` mean the same everywhere."""
+    command = f"python -m bench.{module}".rstrip(".")
     result = argparse.ArgumentParser(
-        prog=f"python -m bench.{module}",
+        prog=command,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="examples:\n" + "\n".join(f"  python -m bench.{module} {example}" for example in examples),
+        epilog="examples:\n" + "\n".join(f"  {command} {example}" for example in examples),
     )
     if peer:
         result.add_argument("--peer", choices=sorted(set(brokers.KINDS) - {"amq"}), help="measure it in the same run")

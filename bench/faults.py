@@ -50,7 +50,7 @@ class Surgeon:
             self.stop_master: 2,
             self.delete_lock: 2,
             self.replace_lock: 2,
-            self.hold_lock: 1,
+            self.hold_lock: 2,
         }
 
     def hurt(self, allowed: set[str] | None = None) -> str:

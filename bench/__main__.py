@@ -1,0 +1,120 @@
+"""A short version of everything, in about three minutes: `make bench`, or `python -m bench [--peer activemq]`.
+
+Prints one table with what was measured, what was promised, and whether it was kept. For figures that are worth quoting
+run the single benchmarks (`python -m bench.throughput --help`, `.takeover`, `.recovery`, `.soak`) on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from bench import brokers, cli, clients, host, recovery, soak, takeover, throughput
+from bench.load import LoadError
+from bench.stats import Spread
+
+SOAK_S = 20.0
+TAKEOVER_MESSAGES = 10_000
+KEEP_ALIVE_MS = 5000
+EXAMPLES = ("", "--peer activemq", "--peer activemq --json bench.json", "--quick")
+
+
+class Line(NamedTuple):
+    """One line of the table. `kept` None = nothing was promised."""
+
+    what: str
+    amq: str
+    peer: str
+    promise: str
+    kept: bool | None
+
+
+def throughput_lines(report: dict[str, Any], kinds: list[str]) -> list[Line]:
+    lines = []
+    for row in report["rows"]:
+        rates = [f"{Spread(**row['per_s'][kind]).median:,.0f}/s" for kind in kinds] + ["–"]
+        promise = f"≥ {row['target']:g} × ActiveMQ" if row.get("target") else "–"
+        ratio = f" ({row['ratio']['median']:.1f} ×)" if "ratio" in row else ""
+        lines.append(Line(row["row"], rates[0] + ratio, rates[1], promise, row["met"] if promise != "–" else None))
+    return lines
+
+
+def takeover_line(results: list[dict[str, Any]]) -> Line:
+    seconds = [result["spread"]["first_message_s"]["median"] for result in results]
+    shown = [f"{value:.2f} s" for value in seconds] + ["–"]
+    what = f"kill -9 to first message, {results[0]['messages']:,} waiting"
+    return Line(what, shown[0], shown[1], f"≤ {takeover.TARGET_S:g} s", seconds[0] <= takeover.TARGET_S)
+
+
+def recovery_lines(results: list[dict[str, Any]], kinds: list[str]) -> list[Line]:
+    longest = [[result for result in results if result["kind"] == kind][-1] for kind in kinds]
+    starts = [f"{result['spread']['first_message_s']['median']:.2f} s" for result in longest] + ["–"]
+    memory = [result["memory_bytes_per_message"] for result in longest]
+    texts = [f"{value:,.0f} B" for value in memory] + ["–"]
+    return [
+        Line(f"cold start, {longest[0]['messages']:,} waiting", starts[0], starts[1], "–", None),
+        Line("memory for a waiting message of 1 KiB", texts[0], texts[1], "–", None),
+    ]
+
+
+def soak_line(seconds: float, directory: str | None) -> Line:
+    seed = random.SystemRandom().randrange(1, 10**6)
+    keep = Path(tempfile.mkdtemp(prefix="bench-soak-", dir=directory))
+    options = {"heartBeatSend": f"{clients.HEARTBEAT_MS}ms"}
+    group = brokers.Group("amq", 3, keep_alive_ms=1000, directory=directory, options=options)
+    with group:
+        trial = soak.Soak(group, soak.Settings(round_s=seconds), seed, keep)
+        trial.run(seconds=seconds / 2, kills=None)
+    done = f"{trial.totals['sent']:,} messages, {sum(trial.faults.values())} faults"
+    if trial.violations:
+        print(f"soak, seed {seed}, evidence in {keep}:", *trial.violations, sep="\n  ", file=sys.stderr)
+    else:
+        keep.rmdir()
+    return Line("soak: nothing lost, undone, doubled, reordered", done, "–", "no violation", not trial.violations)
+
+
+def table(lines: list[Line], kinds: list[str]) -> Table:
+    shown = Table(title="a short look; ratios on a busy machine are rough")
+    for heading in ("", "amq", *(kinds[1:] or ["peer"]), "promised", ""):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for line in lines:
+        verdict = {None: "", True: "[green]kept", False: "[red]missed"}[line.kept]
+        shown.add_row(line.what, line.amq, line.peer, line.promise, verdict)
+    return shown
+
+
+def main() -> None:
+    parser = cli.parser("", __doc__, EXAMPLES)
+    args = parser.parse_args()
+    if args.only_peer:
+        parser.error("--only-peer is for the single benchmarks")
+    cli.terminate_on_signal()
+    kinds, options = cli.kinds(args), cli.amq_options(args)
+    rows = [throughput.ROWS[name] for name in (throughput.QUICK_ROWS if args.quick else throughput.ROWS)]
+    messages = TAKEOVER_MESSAGES // 5 if args.quick else TAKEOVER_MESSAGES
+    try:
+        rates = throughput.measure(kinds, rows, throughput.QUICK, 1024, args.dir, options, cli.progress)
+        takeovers, starts = [], []
+        for kind in kinds:
+            own = options if kind == "amq" else {}
+            takeovers.append(takeover.measure(kind, messages, 2, 1, KEEP_ALIVE_MS, args.dir, own, cli.progress))
+            starts += recovery.measure(kind, [messages], 1, args.dir, own, cli.progress)
+        cli.progress("soak")
+        trial = soak_line(SOAK_S / 2 if args.quick else SOAK_S, args.dir)
+    except (LoadError, brokers.BrokerError) as error:
+        sys.exit(f"failed: {error}")
+    lines = [*throughput_lines(rates, kinds), takeover_line(takeovers), *recovery_lines(starts, kinds), trial]
+    report = {"host": host.describe(args.dir), "throughput": rates, "takeovers": takeovers, "starts": starts}
+    report["table"] = [line._asdict() for line in lines]
+    cli.show(args, report, table(lines, kinds))
+    if any(line.kept is False for line in lines):
+        sys.exit("a promise was not kept")
+
+
+if __name__ == "__main__":
+    main()
