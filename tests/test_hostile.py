@@ -1,0 +1,212 @@
+"""Acceptance: whatever strangers send to the port, they are told why and closed, and a healthy client goes on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from brokers import DEADLINE_S, Broker, Brokers
+from traffic import Producer, connect_any, drain
+
+from bench.wire import Connection, WireError, encode
+
+pytestmark = pytest.mark.slow
+LIMITS = {"connectTimeout": "500ms", "unfinishedFrameTimeout": "500ms", "maxConnections": 20}
+MEMORY_GROWTH_BYTES_MAX = 32 << 20
+LOGIN = encode("CONNECT", {"accept-version": "1.2", "host": "/"})
+
+
+@pytest.fixture
+def broker(brokers: Brokers) -> Iterator[Broker]:
+    """A broker with a healthy client, which must have been served all the time when the test ends."""
+    broker = brokers.master("a", **LIMITS)
+    healthy = Producer([broker])
+    healthy.start()
+    healthy.wait_confirmed(10)
+    yield broker
+    healthy.wait_confirmed(10)
+    confirmed = healthy.stop()
+    assert healthy.failovers == 0, "the healthy client was disconnected"
+    with connect_any([broker]) as connection:
+        assert drain(connection, len(confirmed)) == [b"message %d" % number for number in confirmed]
+    assert broker.stop() == 0
+    assert not broker.said("internal error")
+
+
+def stranger(broker: Broker) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", broker.port), 10.0)
+
+
+def read_to_end(sock: socket.socket) -> bytes:
+    """All that the broker says until it closes; TimeoutError where it does not."""
+    parts = []
+    sock.settimeout(DEADLINE_S)
+    try:
+        while data := sock.recv(1 << 16):
+            parts.append(data)
+    except ConnectionResetError:
+        pass  # it closed while bytes of ours were on their way: as good as an end
+    return b"".join(parts)
+
+
+def answer(broker: Broker, data: bytes) -> bytes:
+    with stranger(broker) as sock:
+        with suppress(ConnectionError):  # closed before we had said everything
+            sock.sendall(data)
+        return read_to_end(sock)
+
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(190),
+    "openwire": bytes.fromhex("0000011501") + b"ActiveMQ" + bytes(64),
+    "amqp": b"AMQP\x00\x01\x00\x00" + bytes(32),
+    "zeros": bytes(100_000),
+    "text": b"hello, is this the post office?\n\n",
+    "lower case": b"connect\naccept-version:1.2\n\n\0",
+    "send before connect": encode("SEND", {"destination": "/queue/a"}, b"x"),
+    "unknown command": LOGIN + b"FROBNICATE\n\n\0",
+    "no version in common": encode("CONNECT", {"accept-version": "9.9", "host": "/"}),
+    "bad utf-8": b"CONNECT\naccept-version:1.2\nhost:\xff\xfe\n\n\0",
+    "bad escape": LOGIN + b"SEND\ndestination:/queue/a\\q\n\nx\0",
+    "bad content-length": LOGIN
+    + b"SEND\ndestination:/queue/a\ncontent-length:-1\n\nx\0",
+    "content-length of a TiB": LOGIN
+    + b"SEND\ndestination:/queue/a\ncontent-length:1099511627776\n\nx",
+    "no NUL where the body ends": LOGIN
+    + b"SEND\ndestination:/queue/a\ncontent-length:1\n\nxyz\0",
+    "100,000 headers": b"CONNECT\n" + b"a:b\n" * 100_000 + b"\n\0",
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_is_answered_and_closed(broker: Broker, data: bytes) -> None:
+    assert b"ERROR\n" in answer(broker, data)
+
+
+def test_binary_noise(broker: Broker) -> None:
+    def shout(seed: int) -> None:
+        random = Random(seed)
+        noise = random.randbytes(random.randrange(1, 20_000))
+        answer(broker, (LOGIN if seed % 2 else b"") + noise)  # ends, in the time that unfinished frames get
+
+    with ThreadPoolExecutor(10) as pool:
+        assert len(list(pool.map(shout, range(100)))) == 100
+
+
+@pytest.mark.parametrize("length", [1, 7, 20, 28])
+def test_half_a_frame_is_given_up(broker: Broker, length: int) -> None:
+    assert b"ERROR\n" in answer(broker, LOGIN[:length])
+    said = answer(broker, LOGIN + encode("SEND", {"destination": "/queue/a"}, b"x")[:length])
+    assert b"CONNECTED\n" in said
+    assert b"FRAME_TIMEOUT" in said
+
+
+def test_silence_is_given_up(broker: Broker) -> None:
+    assert b"CONNECT_TIMEOUT" in answer(broker, b"")
+
+
+def test_a_header_without_end_costs_nothing(broker: Broker) -> None:
+    """100 MiB and more are thrown away unread while the client is given time to see why, then the line is cut."""
+    before = memory_bytes(broker)
+    started = time.monotonic()
+    sent = 0
+    with stranger(broker) as sock:
+        sock.sendall(b"CONNECT\nx:")
+        while sent < 100 << 20:
+            sent += sock.send(b"y" * 65536)
+        assert b"HEADER_TOO_LONG" in sock.recv(1 << 16)
+        assert memory_bytes(broker) - before < MEMORY_GROWTH_BYTES_MAX
+        with pytest.raises(ConnectionError):
+            while time.monotonic() - started < DEADLINE_S:
+                sock.sendall(b"y")
+
+
+@pytest.mark.parametrize("logged_in", [False, True])
+def test_slowloris_is_given_up(broker: Broker, logged_in: bool) -> None:
+    """Many connections that drip a byte at a time, each too slow to be worth a place."""
+    drips = b"SEND\ndestination:/queue/a\n" + b"x:y\n" * 1000
+    ends: list[bytes] = []
+
+    def drip() -> None:
+        with stranger(broker) as sock:
+            if logged_in:
+                sock.sendall(LOGIN)
+            pause = threading.Event()
+            for byte in drips:
+                try:
+                    sock.sendall(bytes([byte]))
+                except ConnectionError:
+                    break
+                pause.wait(0.05)
+            ends.append(read_to_end(sock))
+
+    started = time.monotonic()
+    threads = [threading.Thread(target=drip) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ends) == 10
+    assert time.monotonic() - started < 20, "dripping for 200 s was let go on"
+
+
+def test_one_connection_too_many_is_told_so(broker: Broker) -> None:
+    with ExitStack() as taken:
+        for _ in range(18):  # and the healthy one
+            taken.enter_context(broker.connect())
+        with broker.connect(), pytest.raises(WireError, match="maxConnections"):
+            broker.connect()
+        broker.connect().close()  # there is room again
+
+
+SMALL = {"memoryLimit": "4MiB", "maxFrameSize": "1MiB", "maxTransactionSize": "1MiB"}
+
+
+def test_a_consumer_that_does_not_read_takes_no_memory(brokers: Brokers) -> None:
+    broker = brokers.master("a")
+    body = bytes(256 << 10)
+    with broker.connect() as deaf, broker.connect() as producer:
+        deaf.send("SUBSCRIBE", {"destination": "/queue/a", "id": "1", "ack": "client", "prefetch-count": 100_000})
+        for number in range(100):
+            send_to(producer, body, number)
+        before = memory_bytes(broker)
+        for number in range(100):
+            send_to(producer, body, number)
+        # 100 more messages are kept, but not a second time for the consumer.
+        assert memory_bytes(broker) - before < 100 * len(body) + len(body) * 20
+
+
+def test_a_producer_is_held_back_at_the_memory_limit_and_goes_on(brokers: Brokers) -> None:
+    broker = brokers.master("a", **SMALL)
+    body = bytes(64 << 10)
+    sent = 0
+    with broker.connect() as producer, broker.connect() as consumer:
+        with pytest.raises(TimeoutError):
+            while sent < 200:
+                send_to(producer, body, sent, timeout_s=1.0)
+                sent += 1
+        assert 40 < sent < 70
+        consumer.send("SUBSCRIBE", {"destination": "/queue/a", "id": "1", "ack": "auto"})
+        for _ in range(sent):
+            consumer.next_frame(10)
+        producer.receipt(str(sent), 10)  # the one that was held back
+        assert consumer.next_frame(10).command == "MESSAGE"
+
+
+def send_to(connection: Connection, body: bytes, number: int, timeout_s: float = DEADLINE_S) -> None:
+    connection.send("SEND", {"destination": "/queue/a", "receipt": number, "content-length": len(body)}, body)
+    connection.receipt(str(number), timeout_s)
+
+
+def memory_bytes(broker: Broker) -> int:
+    """Resident memory of the broker's process."""
+    lines = Path(f"/proc/{broker.pid}/status").read_text().split("\n")
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS"))

@@ -1,0 +1,127 @@
+"""Clients for tests that hurt brokers: a producer that resends what was not confirmed, and a drain of a queue.
+
+They speak STOMP through `bench.wire`, which shares no code with the broker. Invariant: `confirmed` holds exactly those
+messages whose RECEIPT was read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from brokers import DEADLINE_S, Broker
+
+from bench.wire import Connection, WireError
+
+QUEUE = "/queue/orders"
+
+
+def connect_any(brokers: Sequence[Broker], timeout_s: float = DEADLINE_S) -> Connection:
+    """A connection to whichever of `brokers` serves clients, as a failover client would find it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        for broker in brokers:
+            try:
+                return Connection(broker.port, timeout_s=1.0)
+            except (OSError, WireError):
+                continue
+        logs = "\n".join(f"{broker.name}:\n{broker.log_text()}" for broker in brokers)
+        assert time.monotonic() < deadline, f"no master within {timeout_s:g} s\n{logs}"
+        time.sleep(0.01)
+
+
+def send(
+    connection: Connection, body: bytes, *, queue: str = QUEUE, timeout_s: float = DEADLINE_S, **headers: str
+) -> None:
+    """Send one message and wait until it is confirmed. WireError where the broker refuses it."""
+    words = {"destination": queue, "receipt": "sent", "content-length": str(len(body))} | headers
+    connection.send("SEND", words, body)
+    connection.receipt("sent", timeout_s)
+
+
+class Producer(threading.Thread):
+    """Sends numbered messages, `window` unconfirmed at a time, until stopped; resends after every failure under the
+    same `_AMQ_DUPL_ID`, as a failover client does."""
+
+    def __init__(self, brokers: Sequence[Broker], window: int = 20, queue: str = QUEUE) -> None:
+        super().__init__(name="producer")
+        self.confirmed: list[int] = []
+        self.failure: BaseException | None = None
+        self.failovers = 0
+        self._brokers = brokers
+        self._window = window
+        self._queue = queue
+        self._stopping = threading.Event()
+        self._progress = threading.Condition()
+
+    def wait_confirmed(self, more: int, timeout_s: float = DEADLINE_S) -> None:
+        """Until `more` messages were confirmed from now on."""
+        with self._progress:
+            target = len(self.confirmed) + more
+            done = self._progress.wait_for(lambda: len(self.confirmed) >= target or self.failure is not None, timeout_s)
+        assert done, f"only {len(self.confirmed)} of {target} messages confirmed within {timeout_s:g} s"
+        assert self.failure is None, repr(self.failure)
+
+    def stop(self) -> list[int]:
+        """End after what is on its way was confirmed; the numbers of all confirmed messages."""
+        self._stopping.set()
+        self.join()
+        assert self.failure is None, repr(self.failure)
+        return self.confirmed
+
+    def run(self) -> None:
+        try:
+            self._produce()
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            with self._progress:
+                self.failure = error
+                self._progress.notify_all()
+
+    def _produce(self) -> None:
+        number = 0
+        unconfirmed: list[int] = []
+        while unconfirmed or not self._stopping.is_set():
+            try:
+                with connect_any(self._brokers) as connection:
+                    for resent in unconfirmed:
+                        self._send(connection, resent)
+                    while unconfirmed or not self._stopping.is_set():
+                        while len(unconfirmed) < self._window and not self._stopping.is_set():
+                            unconfirmed.append(number)  # before it is sent: who knows how far it comes
+                            number += 1
+                            self._send(connection, unconfirmed[-1])
+                        first = unconfirmed[0]
+                        connection.receipt(str(first), DEADLINE_S)
+                        with self._progress:
+                            self.confirmed.append(unconfirmed.pop(0))
+                            self._progress.notify_all()
+            except (OSError, WireError):
+                self.failovers += 1
+
+    def _send(self, connection: Connection, number: int) -> None:
+        body = f"message {number}".encode()
+        headers = {"destination": self._queue, "receipt": number, "_AMQ_DUPL_ID": f"id-{number}"}
+        connection.send("SEND", headers, body)
+
+
+def drain(connection: Connection, expected: int, queue: str = QUEUE, timeout_s: float = DEADLINE_S) -> list[bytes]:
+    """Consume and acknowledge all that is in `queue`, in the order of delivery; `expected` only says how much to await.
+
+    Ends with a sentinel sent behind everything, so that one message too many is seen as well as one too few.
+    """
+    send(connection, b"the end", queue=queue)
+    prefetch = expected + 10
+    connection.send("SUBSCRIBE", {"destination": queue, "id": "drain", "ack": "client", "prefetch-count": prefetch})
+    bodies: list[bytes] = []
+    while True:
+        frame = connection.next_frame(timeout_s)
+        if frame.command != "MESSAGE":
+            continue
+        if frame.body == b"the end":
+            connection.send("ACK", {"id": frame.headers["ack"], "receipt": "drained"})
+            connection.receipt("drained", timeout_s)
+            connection.send("UNSUBSCRIBE", {"id": "drain", "receipt": "left"})
+            connection.receipt("left", timeout_s)
+            return bodies
+        bodies.append(frame.body)
