@@ -104,15 +104,17 @@ class Subscription:
 class Transaction:
     """One transaction on one link. `doomed` = why it is rollback-only: the link broke, the broker has rolled it back.
 
-    subscriptions   those from which messages were received in it
+    first   of each subscription the first message received in it. It is acknowledged last, just before the commit:
+            so it is the oldest that the broker sees unacknowledged if the consumer goes, and it counts as the failed
+            delivery, not an innocent message that was only prefetched
     """
 
-    __slots__ = ("doomed", "name", "subscriptions")
+    __slots__ = ("doomed", "first", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.doomed: AmqError | None = None
-        self.subscriptions: dict[Subscription, None] = {}
+        self.first: dict[Subscription, Delivery] = {}
 
     def check(self, cure: str) -> None:
         """Raises when it is rollback-only."""
@@ -169,6 +171,8 @@ class SessionCore:
             return None
         transaction.check("run it again")
         machine = self.machine
+        for delivery in transaction.first.values():
+            machine.write(_settling("ACK", delivery, transaction.name))
         receipt = machine.next_receipt()
         headers = [("transaction", transaction.name), ("amq-outcome-id", machine.next_id())]
         frame = encode("COMMIT", [*headers, ("receipt", receipt.decode())])
@@ -184,13 +188,13 @@ class SessionCore:
         if transaction is None or transaction.doomed is not None:
             return None
         machine = self.machine
+        for subscription in transaction.first:
+            machine.write(encode("UNSUBSCRIBE", [("id", subscription.id)]))
         receipt = machine.next_receipt()
         frame = encode("ABORT", [("transaction", transaction.name), ("receipt", receipt.decode())])
         request = machine.request(Kind.ABORT, receipt, frame, transaction.name)
-        for subscription in transaction.subscriptions:
-            if machine.subscriptions.pop(subscription.id, None) is None:
-                continue
-            machine.write(encode("UNSUBSCRIBE", [("id", subscription.id)]))
+        for subscription in transaction.first:
+            del machine.subscriptions[subscription.id]
             subscription.buffer.clear()
             subscription.id = machine.next_id()  # a new id: late deliveries to the old one are ignored
             machine.subscriptions[subscription.id] = subscription
@@ -223,7 +227,7 @@ class SessionCore:
         wire = [("destination", destination), ("ack", ACK_CLIENT if self.ack == ACK_CLIENT else ACK_INDIVIDUAL)]
         if prefetch < 1:
             raise CommandError(f"prefetch={prefetch}: write a number from 1")
-        wire.append(("activemq.prefetchSize", str(prefetch)))
+        wire.append(("activemq.prefetchSize", str(prefetch + self.transacted)))  # one more: see Transaction.first
         if selector:
             wire.append(("selector", selector))
         wire += headers.items()
@@ -244,6 +248,9 @@ class SessionCore:
         machine.subscriptions.pop(subscription.id, None)
         if machine.state is not State.CONNECTED:
             return None  # it will not be restored: that is all
+        transaction = self.transaction
+        if transaction is not None and transaction.doomed is None and subscription in transaction.first:
+            machine.write(_settling("ACK", transaction.first.pop(subscription), transaction.name))
         receipt = machine.next_receipt()
         frame = encode("UNSUBSCRIBE", [("id", subscription.id), ("receipt", receipt.decode())])
         return machine.request(Kind.UNSUBSCRIBE, receipt, frame, subscription.id)
@@ -253,9 +260,8 @@ class SessionCore:
         delivery = subscription.buffer.popleft()
         if self.transacted:
             transaction = self.current()
-            self.machine.write(_settling("ACK", delivery, transaction.name))
-            transaction.subscriptions[subscription] = None
-            delivery.settled = True
+            if transaction.first.setdefault(subscription, delivery) is not delivery:
+                self.machine.write(_settling("ACK", delivery, transaction.name))
         elif self.ack == ACK_AUTO:
             self.machine.write(_settling("ACK", delivery))
             delivery.settled = True

@@ -44,7 +44,7 @@ class FailoverOptions:
         "initialReconnectDelay", 10, "10", "wait before the first attempt after a connection broke"
     )
     max_reconnect_delay_ms: int = _option(
-        "maxReconnectDelay", 500, "30000",
+        "maxReconnectDelay", 200, "30000",
         "longest wait between two rounds of attempts. Short, so that the new master is found in a blink "
         "also after a long outage: a round costs one refused connection a broker", least=1,
     )  # fmt: skip

@@ -20,68 +20,80 @@ from amq.protocols.stomp.frame import Frame, encode
 URL = "failover:(stomp://a:1,stomp://b:2)?randomize=false&nested.heartBeat=0"
 
 
-def converse(cut_sent: int | None = None, cut_received: int | None = None) -> tuple[World, int, int]:
-    """Send, consume and commit, while the first link breaks after so many bytes. Returns the bytes of that link too."""
-    world = World(URL, alive="ab")
-    sent = received = 0
+class Cutter:
+    """A world whose first link breaks after so many bytes in one direction; `sent`, `received` count that link's."""
 
-    def exchange() -> None:
-        nonlocal sent, received
+    def __init__(self, cut_sent: int | None = None, cut_received: int | None = None) -> None:
+        self.world = World(URL, alive="ab")
+        self.sent = self.received = 0
+        self._cut_sent = cut_sent
+        self._cut_received = cut_received
+
+    def settle(self) -> None:
+        """Let everything happen that needs no time."""
+        world = self.world
         while True:
             world.act()
             if world.pending:
                 world.answer()
                 continue
-            moved = False
-            for link in list(world.wires):
-                first = link.uri.host == "a"
-                room = cut_sent - sent if first and cut_sent is not None else None
-                queued = len(b"".join(link.out))
-                world.to_broker(link, room)
-                sent += min(queued, room if room is not None else queued) if first else 0
-                moved = moved or queued > 0
-                conversation = world.wires[link]
-                room = cut_received - received if first and cut_received is not None else None
-                before = len(conversation.out)
-                if room is None or room > 0:
-                    moved = world.to_client(link, room) or moved
-                received += before - len(conversation.out) if first else 0
-                if first and link in world.wires and (sent == cut_sent or received == cut_received):
-                    world.cut(link)
-                    world.alive = {"b"}
-                    moved = True
-            if not moved and not world.pending and not world.machine.actions:
+            moved = [self._exchange(link) for link in list(world.wires)]
+            if not any(moved) and not world.machine.actions:
                 return
 
-    def finish() -> None:
-        exchange()
+    def _exchange(self, link: Link) -> bool:
+        """Move bytes of `link` both ways, as far as it lives."""
+        world, conversation = self.world, self.world.wires[link]
+        if link.uri.host != "a":
+            sent = world.to_broker(link)
+            return world.to_client(link) or sent
+        queued, room = len(b"".join(link.out)), None if self._cut_sent is None else self._cut_sent - self.sent
+        world.to_broker(link, room)
+        moved = queued if room is None else min(queued, room)
+        self.sent += moved
+        queued, room = len(conversation.out), None if self._cut_received is None else self._cut_received - self.received
+        if room is None or room > 0:
+            world.to_client(link, room)
+            moved += queued - len(conversation.out)
+            self.received += queued - len(conversation.out)
+        if link in world.wires and (self.sent == self._cut_sent or self.received == self._cut_received):
+            world.cut(link)
+            world.alive = {"b"}
+            return True
+        return moved > 0
+
+    def flow(self) -> None:
+        """Until connected and quiet."""
+        self.settle()
+        world = self.world
         while not world.machine.flowing:
             deadline = world.machine.deadline()
             assert deadline is not None
             world.now = max(world.now, deadline)
             world.machine.tick(world.now)
-            exchange()
+            self.settle()
 
+
+def converse(cut_sent: int | None = None, cut_received: int | None = None) -> Cutter:
+    """Send, consume and commit over a link that breaks somewhere, and look at what came of it."""
+    cutter = Cutter(cut_sent, cut_received)
+    world = cutter.world
     world.machine.start(world.now)
-    finish()
-    plain, transacted = world.session(), world.session(transacted=True)
-    producer = ProducerCore(plain, "/queue/in")
+    cutter.flow()
+    producer, transacted = ProducerCore(world.session(), "/queue/in"), world.session(transacted=True)
     requests = [world.send(producer, str(number)) for number in range(3)]
-    finish()
+    cutter.flow()
     consumer, _ = transacted.subscribe("/queue/in", 2, "", {})
     out = ProducerCore(transacted, "/queue/out")
-    finish()
     committed: list[str] = []
     while len(committed) < 3:
         try:
-            finish()
-            if not consumer.ready():
-                raise AssertionError("the message is lost")
+            cutter.flow()
             body = world.receive(consumer)
-            assert body is not None
+            assert body is not None, "the message is lost"
             world.send(out, body + "!")
             request = transacted.start_commit()
-            finish()
+            cutter.flow()
             assert request is not None
             assert request.done
             if request.error is not None:
@@ -94,17 +106,17 @@ def converse(cut_sent: int | None = None, cut_received: int | None = None) -> tu
     assert world.store.bodies("/queue/out") == [b"0!", b"1!", b"2!"]
     assert world.store.acknowledged == [b"0", b"1", b"2"]
     world.machine.close(world.now)
-    exchange()
-    return world, sent, received
+    cutter.settle()
+    return cutter
 
 
 def test_a_link_that_breaks_at_every_byte() -> None:
-    _, sent, received = converse()
-    assert sent > 1000
-    assert received > 500
-    for offset in range(sent):
+    whole = converse()
+    assert whole.sent > 1000
+    assert whole.received > 500
+    for offset in range(whole.sent):
         converse(cut_sent=offset)
-    for offset in range(received):
+    for offset in range(whole.received):
         converse(cut_received=offset)
 
 

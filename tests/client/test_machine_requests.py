@@ -355,7 +355,43 @@ def test_rollback_delivers_again_in_order() -> None:
     assert got == ["0", "1", "2", "3", "4"]
     session.start_commit()
     world.settle()
-    assert world.store.acknowledged == [b"0", b"1", b"2", b"3", b"4"]
+    assert sorted(world.store.acknowledged) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_rolled_back_message_is_the_one_that_failed() -> None:
+    """The broker blames the oldest unacknowledged delivery of a consumer that goes: that must be one we worked on."""
+    world = World(TWO).connect()
+    producer, session = ProducerCore(world.session(), Q), world.session(transacted=True)
+    for number in range(6):
+        world.send(producer, str(number))
+    subscription, _ = session.subscribe(Q, 1, "", {})
+    world.settle()
+    assert world.receive(subscription) == "0"
+    world.settle()
+    held = next(iter(world.wires.values())).subscriptions[subscription.id].unacked
+    assert [stored.body for stored in held.values()] == [b"0", b"1"], "prefetch 1, and the first of the transaction"
+    assert world.receive(subscription) == "1"
+    world.settle()
+    assert [stored.body for stored in held.values()] == [b"0", b"2"]
+    session.start_rollback()
+    world.settle()
+    assert world.receive(subscription) == "0"
+
+
+def test_a_consumer_that_closes_in_a_transaction_stays_part_of_it() -> None:
+    world = World(TWO).connect()
+    producer, session = ProducerCore(world.session(), Q), world.session(transacted=True)
+    world.send(producer, "1")
+    subscription, _ = session.subscribe(Q, 1, "", {})
+    world.settle()
+    world.receive(subscription)
+    session.unsubscribe(subscription)
+    world.settle()
+    assert world.store.bodies(Q) == []
+    session.start_commit()
+    world.settle()
+    assert world.store.acknowledged == [b"1"]
+    assert world.machine.is_flowing()
 
 
 def test_an_open_transaction_is_rollback_only_after_a_failover() -> None:
