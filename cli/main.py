@@ -17,6 +17,14 @@ from amq.errors import AmqError
 # command → (module in this package, one line for `amq --help`); the function has the command's name
 COMMANDS = {
     "start": ("start", "Run a broker in the foreground."),
+    "status": ("status", "Show who is master of a store, or which broker of a URL serves clients."),
+    "producer": ("producer", "Send messages: lines of a file, a text, or generated ones."),
+    "consumer": ("consumer", "Receive messages, each as a line."),
+    "demo": ("demo", "Kill the master again and again while a file goes through a queue."),
+    "perf": ("perf", "Measure throughput and latency with several processes."),
+    "journal": ("journal", "Read the journal of a store: check, dump, stat."),
+    "config": ("config", "Show or check the configuration."),
+    "user": ("user", "Manage the users file."),
 }
 
 

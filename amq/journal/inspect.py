@@ -1,0 +1,411 @@
+"""Reading a store's journal without being a broker on it: `amq journal check|dump|stat`.
+
+Invariants: nothing is written, locked or kept open; every batch and record that counts is checked against its CRC;
+damage is reported with file and offset and never ends the inspection. A master may be at work meanwhile: the end of its
+newest segment grows, old segments vanish. What looks like damage only because of that is looked at again first.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from amq.errors import CorruptError, StoreError
+from amq.journal.format import (
+    BATCH_BYTES,
+    BATCH_MAGIC,
+    HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    BatchHeader,
+    SegmentHeader,
+    crc32,
+    decode_batch_header,
+    parse_segment_name,
+)
+from amq.journal.records import (
+    KINDS,
+    MESSAGE,
+    PREVIOUS,
+    REASONS,
+    Consumed,
+    Decoder,
+    Destination,
+    Duplicates,
+    Group,
+    Outcomes,
+    Previous,
+    Record,
+    Redelivered,
+    Trimmed,
+)
+from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.journal.segment import list_segments, read_file, read_header
+from amq.message import Message
+from amq.vfs import Vfs
+
+ROUNDS_MAX = 8  # looks at a store that changes while we look
+SEALED, OPEN, EMPTY, IGNORED, GONE = "sealed", "open", "empty", "ignored", "gone"
+
+Sealing = tuple[int, Mapping[str, int]]  # number of the newest epoch (0 = none), the lengths that it sealed
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the store that no crash explains. `code` is that of the error which a broker would raise."""
+
+    code: str
+    path: str
+    offset: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: offset {self.offset}: {self.why}"
+
+
+@dataclass(slots=True)
+class SegmentReport:
+    """One segment as it was found.
+
+    state       sealed (its length is known), open (a master may still write it), empty (never begun), ignored (written
+                by a broker after it was deposed: nothing in it counts), gone (deleted while we looked)
+    file_bytes  size of the file, reserved space included
+    end         bytes of it that count
+    torn_bytes  written behind the last whole batch of an open segment: never confirmed, normal after a crash
+    """
+
+    name: str
+    epoch: int
+    number: int
+    state: str = OPEN
+    file_bytes: int = 0
+    end: int = 0
+    batches: int = 0
+    records: int = 0
+    torn_bytes: int = 0
+
+
+class Found(NamedTuple):
+    """One record and where it stands."""
+
+    segment: SegmentReport
+    batch: BatchHeader
+    offset: int
+    record: Record
+
+
+@dataclass(slots=True)
+class Tally:
+    """Messages of one segment or destination. `live` have not left their queue; bytes are those of bodies."""
+
+    messages: int = 0
+    message_bytes: int = 0
+    live: int = 0
+    live_bytes: int = 0
+    left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "messages": self.messages, "message_bytes": self.message_bytes, "live": self.live,
+            "live_bytes": self.live_bytes, "dead": self.messages - self.live,
+            "dead_bytes": self.message_bytes - self.live_bytes, **{reason: self.left[reason] for reason in REASONS},
+        }  # fmt: skip
+
+
+class Statistics:
+    """What is in the journal, by segment and by destination."""
+
+    def __init__(self) -> None:
+        self.segments: dict[str, Tally] = {}
+        self.destinations: dict[str, Tally] = {}
+        self._live: dict[int, tuple[Tally, Tally, int]] = {}
+
+    def add(self, segment: str, record: Record) -> None:
+        if isinstance(record, Group):
+            for part in record.records:
+                self.add(segment, part)
+        elif isinstance(record, Message):
+            size = len(record.body)
+            tallies = self._tallies(segment, record.destination)
+            for tally in tallies:
+                tally.messages += 1
+                tally.message_bytes += size
+                tally.live += 1
+                tally.live_bytes += size
+            self._live[record.seq] = (*tallies, size)
+        elif isinstance(record, Consumed):
+            for tally in self._tallies(segment, record.destination):
+                tally.left[REASONS[record.reason]] += len(record.seqs)
+            for seq in record.seqs:
+                *owners, size = self._live.pop(seq, (0,))
+                for owner in owners:
+                    assert isinstance(owner, Tally)
+                    owner.live -= 1
+                    owner.live_bytes -= size
+
+    def _tallies(self, segment: str, destination: str) -> tuple[Tally, Tally]:
+        return self.segments.setdefault(segment, Tally()), self.destinations.setdefault(destination, Tally())
+
+
+class Inspection:
+    """One look at the journal of `store`, whose newest epoch and sealed lengths are `sealing`.
+
+    `segments`, `problems` and `trimmed` fill while `records` runs.
+    """
+
+    def __init__(self, vfs: Vfs, store: str, sealing: Sealing) -> None:
+        """Raises OSError where there is no journal."""
+        self.segments: list[SegmentReport] = []
+        self.problems: list[Problem] = []
+        self.trimmed = (0, 0)
+        self.directory = os.path.join(store, JOURNAL_DIRECTORY)
+        self.names = list_segments(vfs, self.directory)
+        self._vfs = vfs
+        self._epoch, self._sealed = sealing
+
+    def records(self, only: str = "") -> Iterator[Found]:
+        """Every record that counts, oldest first; of one segment where `only` names it."""
+        for name in self.names:
+            if not only or name == only:
+                yield from self._segment(name)
+
+    def check_complete(self) -> None:
+        """After all `records`: is a segment missing that nobody trimmed?"""
+        counted = {report.name for report in self.segments if report.state in (SEALED, OPEN, EMPTY)}
+        missing = {name for name, end in self._sealed.items() if end and name not in counted}
+        missing |= {report.name for report in self.segments if report.state == GONE}
+        expected: dict[int, int] = {}
+        for report in self.segments:
+            if report.name in counted and (report.epoch, report.number) > self.trimmed:
+                first = self.trimmed[1] + 1 if self.trimmed[0] == report.epoch else 1
+                if report.number != expected.get(report.epoch, first):
+                    why = "the segment before it is missing: somebody removed it from the store"
+                    self._problem("STORE_CORRUPT", report.name, 0, why)
+                expected[report.epoch] = report.number + 1
+        for name in sorted(missing):
+            if (parse_segment_name(name) or (0, 0)) > self.trimmed:
+                self._problem("STORE_CORRUPT", name, 0, "segment is missing: somebody removed it")
+
+    # -- one segment --------------------------------------------------------------------------------------------------
+
+    def _segment(self, name: str) -> Iterator[Found]:
+        epoch, number = parse_segment_name(name) or (0, 0)
+        report = SegmentReport(name, epoch, number)
+        self.segments.append(report)
+        path = os.path.join(self.directory, name)
+        try:
+            batches = self._batches(report, path)
+        except FileNotFoundError:
+            report.state = GONE
+            return
+        except StoreError as error:
+            offset = error.offset if isinstance(error, CorruptError) else 0
+            why = error.why if isinstance(error, CorruptError) else error.description.removeprefix(f"{path} ")
+            self._problem(error.code, name, offset, why)
+            return
+        decoder = Decoder(path)
+        for start, head, payload in batches:
+            report.batches += 1
+            for offset, record in self._decode(report, decoder, payload, start + BATCH_BYTES):
+                report.records += 1
+                if isinstance(record, Trimmed):
+                    self.trimmed = max(self.trimmed, (record.epoch, record.number))
+                yield Found(report, head, offset, record)
+
+    def _batches(self, report: SegmentReport, path: str) -> list[tuple[int, BatchHeader, memoryview]]:
+        """Read the segment until two looks agree on what is wrong with it. Raises StoreError, OSError."""
+        before: list[Problem] | None = None
+        for _ in range(ROUNDS_MAX):
+            end = self._end(report)
+            data = read_file(self._vfs, path)
+            report.file_bytes = len(data)
+            if end == 0:
+                report.state = IGNORED
+                return []
+            header = read_header(path, data)
+            if header is None:
+                if end is not None:
+                    raise CorruptError(path, 0, "segment header is gone")
+                report.state = EMPTY
+                return []
+            batches: list[tuple[int, BatchHeader, memoryview]] = []
+            problems: list[Problem] = []
+            for item in scan(path, data, header, end):
+                if isinstance(item, Problem):
+                    problems.append(item)
+                else:
+                    batches.append(item)
+            if end is not None or not problems or problems == before:
+                break
+            before = problems
+        self.problems += problems
+        whole = max([start + BATCH_BYTES + head.payload_bytes for start, head, _ in batches], default=HEADER_BYTES)
+        report.state, report.end = (OPEN, whole) if end is None else (SEALED, end)
+        if end is None:
+            report.torn_bytes = len(data[whole:].rstrip(b"\0"))
+        return batches
+
+    def _end(self, report: SegmentReport) -> int | None:
+        """Bytes of the segment that count; None = open end."""
+        if report.name in self._sealed:
+            return self._sealed[report.name]
+        if report.epoch < self._epoch:
+            return 0
+        successor = f"{report.epoch:08d}-{report.number + 1:08d}.seg"
+        return self._previous_end(successor) if successor in self.names else None
+
+    def _previous_end(self, name: str) -> int | None:
+        """What segment `name` says of the one before it, if it says so already."""
+        path = os.path.join(self.directory, name)
+        data = read_file(self._vfs, path, HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8)
+        header = read_header(path, data)
+        if header is None or decode_batch_header(data, HEADER_BYTES, header.salt) is None:
+            return None
+        size, crc, kind = RECORD.unpack_from(data, HEADER_BYTES + BATCH_BYTES)
+        body = data[HEADER_BYTES + BATCH_BYTES + RECORD_BYTES :]
+        whole = kind == PREVIOUS and size == len(body) and crc32(body, kind) == crc
+        return Previous.decode(body).end if whole else None
+
+    def _decode(
+        self, report: SegmentReport, decoder: Decoder, payload: memoryview, at: int
+    ) -> Iterator[tuple[int, Record]]:
+        """(offset, record) of each record of a batch whose CRC is right."""
+        position = 0
+        while position < len(payload):
+            stop = len(payload)
+            if stop - position >= RECORD_BYTES:
+                stop = min(stop, position + RECORD_BYTES + RECORD.unpack_from(payload, position)[0])
+            try:
+                for record in decoder.decode(payload[position:stop], at + position):
+                    yield at + position, record
+            except StoreError as error:
+                why = error.why if isinstance(error, CorruptError) else error.description
+                self._problem(error.code, report.name, at + position, why)
+            except (ValueError, LookupError, struct.error) as error:
+                self._problem("STORE_CORRUPT", report.name, at + position, f"record cannot be read: {error}")
+            position = stop
+
+    def _problem(self, code: str, name: str, offset: int, why: str) -> None:
+        self.problems.append(Problem(code, os.path.join(self.directory, name), offset, why))
+
+
+def scan(
+    path: str, data: bytes, header: SegmentHeader, sealed: int | None
+) -> Iterator[tuple[int, BatchHeader, memoryview] | Problem]:
+    """Batches as (offset, header, payload) and the damage between them. Judges as `segment.read_batches` does, which
+    stops at the first damage; this goes on behind it."""
+    view = memoryview(data)
+    end = len(data) if sealed is None else min(sealed, len(data))
+    offset, number = HEADER_BYTES, 0
+    while offset < end:
+        head = decode_batch_header(view, offset, header.salt)
+        stop = offset + BATCH_BYTES + (head.payload_bytes if head is not None else 0)
+        why = ""
+        if head is None:
+            why = "no valid batch header"
+        elif head.epoch != header.epoch or (number and head.number != number + 1):
+            why = f"batch {head.number} of epoch {head.epoch} does not follow batch {number} of epoch {header.epoch}"
+        elif stop > end:
+            why = "batch is longer than the segment"
+        elif crc32(view[offset + BATCH_BYTES : stop], header.salt) != head.payload_crc:
+            why = f"batch {head.number} fails its checksum"
+        if head is not None and not why:
+            yield offset, head, view[offset + BATCH_BYTES : stop]
+            offset, number = stop, head.number
+            continue
+        following = _next_batch(data[:end], offset, header, number)
+        if following is not None:
+            yield Problem("STORE_CORRUPT", path, offset, f"{why}; the next whole batch begins at offset {following[0]}")
+            offset, number = following[0], following[1] - 1
+            continue
+        if sealed is not None:
+            yield Problem("STORE_CORRUPT", path, offset, why)
+        break
+    if sealed is not None and sealed > len(data):
+        why = f"file is shorter than its sealed length {sealed}: it was truncated"
+        yield Problem("STORE_CORRUPT", path, len(data), why)
+
+
+def _next_batch(data: bytes, offset: int, header: SegmentHeader, number: int) -> tuple[int, int] | None:
+    """(offset, number) of the first batch behind the damage at `offset` that was written after the damaged one."""
+    position = data.find(BATCH_MAGIC, offset + 1)
+    while position >= 0:
+        head = decode_batch_header(data, position, header.salt)
+        if head is not None and head.epoch == header.epoch and head.number > number + 1:
+            return position, head.number
+        position = data.find(BATCH_MAGIC, position + 1)
+    return None
+
+
+def inspect(vfs: Vfs, store: str, read_sealing: Callable[[], Sealing]) -> tuple[Inspection, Statistics]:
+    """Read and verify the whole journal. A takeover or a deletion meanwhile makes it begin anew, a few times at most.
+
+    `read_sealing` reads the newest epoch. Raises OSError where there is no journal, and what `read_sealing` raises.
+    """
+    sealing = read_sealing()
+    for _ in range(ROUNDS_MAX):
+        inspection, statistics = Inspection(vfs, store, sealing), Statistics()
+        for found in inspection.records():
+            statistics.add(found.segment.name, found.record)
+        inspection.check_complete()
+        before, sealing = sealing, read_sealing()
+        settled = sealing[0] == before[0] and list_segments(vfs, inspection.directory) == inspection.names
+        if settled or not inspection.problems:
+            break
+    return inspection, statistics
+
+
+def foreign_files(vfs: Vfs, store: str, known: Iterable[str]) -> list[str]:
+    """Names in the journal directory that are neither segments nor `known`: somebody put them there."""
+    names = vfs.listdir(os.path.join(store, JOURNAL_DIRECTORY))
+    return sorted(name for name in names if parse_segment_name(name) is None and name not in known)
+
+
+def kind_name(record: Record) -> str:
+    """`message`, `consumed`, …: one of `records.KINDS`."""
+    return KINDS[MESSAGE if isinstance(record, Message) else record.kind]
+
+
+def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
+    """A record as JSON. Bodies of messages only where asked for: as text, or `body_base64` where they are not UTF-8."""
+    if isinstance(record, Message):
+        return _describe_message(record, bodies)
+    facts: dict[str, Any] = {"type": kind_name(record)}
+    if isinstance(record, Group):
+        return facts | {"outcome_id": record.outcome_id, "records": [describe(part, bodies) for part in record.records]}
+    if isinstance(record, Consumed):
+        return facts | {
+            "destination": record.destination, "reason": REASONS[record.reason], "seqs": record.seqs,
+        }  # fmt: skip
+    if isinstance(record, Redelivered):
+        names = ("seq", "deliveries", "failures")
+        counts = [dict(zip(names, count, strict=True)) for count in record.counts]
+        return facts | {"destination": record.destination, "counts": counts}
+    if isinstance(record, Destination):
+        return facts | {"id": record.id, "destination": record.name}
+    if isinstance(record, Duplicates):
+        return facts | {"destination": record.destination, "ids": record.ids}
+    if isinstance(record, Outcomes):
+        return facts | {"ids": record.ids}
+    if isinstance(record, Trimmed):
+        return facts | {"epoch": record.epoch, "number": record.number}
+    return facts | {"end": record.end}
+
+
+def _describe_message(message: Message, bodies: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "type": "message", "destination": message.destination, "seq": message.seq, "body_bytes": len(message.body),
+        "priority": message.priority, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
+        "duplicate_id": message.duplicate_id, "content_type": message.content_type,
+        "properties": message.properties or {},
+    }  # fmt: skip
+    if bodies:
+        try:
+            facts["body"] = message.body.decode()
+        except UnicodeDecodeError:
+            facts["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    return facts

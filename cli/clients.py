@@ -1,0 +1,101 @@
+"""What the commands that talk to a broker share: options, the connection, news of failovers, the progress bar."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from amq.cli.output import console, is_terminal
+from amq.client import Connection, ConnectionEvent, EventKind, connect
+from amq.errors import CommandError
+
+DEFAULT_URL = "stomp://127.0.0.1:61613"
+REFRESH_S = 0.1
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def connection_options(command: _Command) -> _Command:
+    """--url, --login and --passcode."""
+    for option in (
+        click.option(
+            "--passcode", default="", envvar="AMQ_PASSCODE", help="Password, where the URL has none; or $AMQ_PASSCODE."
+        ),
+        click.option("--login", default="", envvar="AMQ_LOGIN", help="User, where the URL has none; or $AMQ_LOGIN."),
+        click.option(
+            "--url", metavar="URL", default=DEFAULT_URL, envvar="AMQ_URL", show_default=True,
+            help="stomp://HOST:PORT, or failover:(stomp://A:PORT,stomp://B:PORT)?OPTIONS; or $AMQ_URL.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+class Failovers:
+    """Listens to a connection: counts failovers and tells of them on stderr."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.interrupted_s = 0.0
+
+    def __call__(self, event: ConnectionEvent) -> None:
+        if event.kind is EventKind.INTERRUPTED:
+            click.echo(f"amq: connection to {event.old_uri} lost: {event.error}; looking for the new master", err=True)
+        elif event.kind is EventKind.FAILOVER:
+            self.count += 1
+            self.interrupted_s += event.duration_s
+            click.echo(f"amq: connected to {event.new_uri} after {event.duration_s:.3f} s", err=True)
+
+
+def open_connection(url: str, login: str, passcode: str, failovers: Failovers, **options: Any) -> Connection:
+    """Connect; the client's own warnings come out in the form of the command line's messages."""
+    logging.basicConfig(format="amq: %(message)s", level=logging.ERROR, stream=sys.stderr)
+    return connect(url, login=login, passcode=passcode, on_event=failovers, **options)
+
+
+def parse_headers(pairs: tuple[str, ...]) -> dict[str, str]:
+    """`k=v` words as headers. Raises CommandError."""
+    headers = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise CommandError(f"--header {pair}: write NAME=VALUE", code="HEADER_INVALID")
+        headers[name] = value
+    return headers
+
+
+def say_nothing(_done: int) -> None:
+    """Progress that nobody watches."""
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while the block runs, if that is a terminal. Call the yielded function with how much is done."""
+    if not is_terminal():
+        yield say_nothing
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        shown_at = 0.0
+
+        def show(done: int) -> None:
+            nonlocal shown_at
+            now = time.monotonic()
+            if now - shown_at >= REFRESH_S:
+                shown_at = now
+                bar.update(task, completed=done)
+
+        yield show
+
+
+def rate(count: int, seconds: float) -> float:
+    """How many per second, rounded for people; 0 where there was no time."""
+    return round(count / seconds, 1) if seconds > 0 else 0.0

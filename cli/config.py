@@ -1,0 +1,120 @@
+"""`amq config show|check`: what a broker would run with, and where each value comes from."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from typing import Any
+
+import click
+
+from amq.cli.output import examples, json_option, print_json, print_table
+from amq.config import BrokerConfig, Kind, Setting, load
+
+
+@click.group(
+    epilog=examples(
+        "amq config show",
+        "amq config show /etc/amq/amq.toml -o lockKeepAlivePeriod=5s",
+        "amq config check /etc/amq/amq.toml",
+    )
+)
+def config() -> None:
+    """Show or check the configuration. docs/configuration.md explains every option."""
+
+
+@config.command(
+    epilog=examples(
+        "amq config show amq.toml --json",
+        "amq config show --toml >amq.toml",
+        "AMQ_LOG_LEVEL=debug amq config show",
+    )
+)
+@click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=click.Path())
+@click.option("-o", "--option", "options", metavar="KEY=VALUE", multiple=True, help="As for `amq start`.")
+@json_option
+@click.option("--toml", "as_toml", is_flag=True, help="As a TOML file that sets every option.")
+def show(config_file: str | None, options: tuple[str, ...], as_json: bool, as_toml: bool) -> None:
+    """Show every option with its effective value and where that comes from.
+
+    Read as `amq start` would: defaults, the file, environment variables AMQ_…, -o.
+    """
+    if as_json and as_toml:
+        raise click.UsageError("give one of --json and --toml")
+    effective = load(config_file, os.environ, options)
+    _warn(effective)
+    settings = effective.explain()
+    if as_json:
+        print_json([_setting_json(effective, setting) for setting in settings])
+    elif as_toml:
+        click.echo(_toml(settings), nl=False)
+    else:
+        print_table(
+            ("section", "option", "value", "from", "live"),
+            [
+                (made.section, made.key, setting.value, setting.source, "yes" if made.reload else "restart")
+                for setting in settings
+                for made in (setting.option,)
+            ],
+        )
+
+
+@config.command(epilog=examples("amq config check /etc/amq/amq.toml", "amq config check amq.toml -o anonymous=no"))
+@click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=click.Path())
+@click.option("-o", "--option", "options", metavar="KEY=VALUE", multiple=True, help="As for `amq start`.")
+@json_option
+def check(config_file: str | None, options: tuple[str, ...], as_json: bool) -> None:
+    """Check the configuration as `amq start` would.
+
+    Exit code 3 where a broker would not start; each problem is one line with file and line. Warnings are about what is
+    allowed but probably not meant.
+    """
+    effective = load(config_file, os.environ, options)
+    if as_json:
+        print_json({"ok": True, "warnings": list(effective.warnings)})
+        return
+    _warn(effective)
+    click.echo(f"{config_file or 'the configuration'}: a broker can start with it")
+
+
+def _warn(effective: BrokerConfig) -> None:
+    for warning in effective.warnings:
+        click.echo(f"amq: warning: {warning}", err=True)
+
+
+def _setting_json(effective: BrokerConfig, setting: Setting) -> dict[str, Any]:
+    made = setting.option
+    value = effective.get(made)
+    return {
+        "section": made.section, "key": made.key, "value": list(value) if isinstance(value, tuple) else value,
+        "unit": {Kind.DURATION: "s", Kind.SIZE: "bytes"}.get(made.kind, ""), "text": setting.value,
+        "source": setting.source, "live": made.reload, "help": made.help,
+    }  # fmt: skip
+
+
+def _toml(settings: list[Setting]) -> str:
+    lines: list[str] = []
+    section = ""
+    for setting in settings:
+        made = setting.option
+        if made.section != section:
+            section = made.section
+            lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
+        lines.append(f"{made.key} = {_toml_value(made.kind, setting.value)}")
+    text = "\n".join(lines) + "\n"
+    assert tomllib.loads(text)
+    return text
+
+
+def _toml_value(kind: Kind, text: str) -> str:
+    if kind in (Kind.INTEGER, Kind.BOOLEAN):
+        return text
+    if kind is Kind.TRANSPORTS:
+        return f"[{', '.join(_quote(url) for url in text.split(','))}]"
+    return _quote(text)
+
+
+def _quote(text: str) -> str:
+    """A TOML basic string. Values hold no control characters: the loader refuses them."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,82 @@
+"""How commands print: JSON for scripts, tables for people. rich is imported only where it draws."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPE_COLUMNS = 1000
+_SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for scripts.")
+
+
+def examples(*lines: str) -> str:
+    """A paragraph of `--help` whose lines click keeps."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def console(stderr: bool = False) -> Console:
+    """Wraps lines at the width of the terminal; into a file or a pipe it writes them whole."""
+    from rich.console import Console
+
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, highlight=False, width=None if terminal else PIPE_COLUMNS)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout; numbers to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(header):
+        numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console().print(table)
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def size_text(size_bytes: int) -> str:
+    """`1536` → `1.5 KiB`."""
+    for name, factor in _SIZES:
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {name}"
+    return f"{size_bytes} B"
+
+
+def wall_text(wall_ms: int) -> str:
+    """Milliseconds since 1970 → `2026-11-21 02:16:03 UTC`."""
+    return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration_text(seconds: float) -> str:
+    """`93784` → `1 d 2 h`, `75` → `1 min 15 s`, `0.25` → `0.250 s`."""
+    if seconds < 60:
+        return f"{seconds:.3f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = int(seconds)
+    parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
+    first = next(index for index, (number, _) in enumerate(parts) if number)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number)
+
+
+def is_terminal() -> bool:
+    """Is somebody watching? Progress goes to stderr."""
+    return sys.stderr.isatty()

@@ -1,0 +1,155 @@
+"""`amq producer`: sends messages, pipelined and failing over in mid-stream; each is stored once."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import click
+
+from amq.cli import exits
+from amq.cli.clients import Failovers, connection_options, open_connection, parse_headers, progress, rate
+from amq.cli.output import examples, json_option, print_json
+from amq.client import FlushError
+from amq.errors import AmqError
+
+_EPILOG = examples(
+    "amq producer --destination /queue/orders --message 'one pizza'",
+    "amq producer --destination /queue/orders --file orders.txt",
+    "seq 1000 | amq producer --destination /queue/numbers --file -",
+    "amq producer --url 'failover:(stomp://a:61613,stomp://b:61613)' --destination /queue/a --count 1000 --size 1024",
+)
+
+
+@click.command(epilog=_EPILOG)
+@connection_options
+@click.option("--destination", metavar="NAME", required=True, help="Where to: /queue/NAME or /topic/NAME.")
+@click.option("--file", "path", metavar="FILE", help="Send each line of this file, without its line end; - is stdin.")
+@click.option("--message", metavar="TEXT", help="Send this text.")
+@click.option("--count", type=click.IntRange(min=0), help="How many. Default: 1, or all lines of --file.")
+@click.option("--size", type=click.IntRange(min=0), help="Generate messages of so many bytes.")
+@click.option("--header", "headers", metavar="K=V", multiple=True, help="A header of every message. May be repeated.")
+@click.option("--persistent/--non-persistent", default=True, help="Survive a takeover or not. Default: persistent.")
+@click.option("--priority", type=click.IntRange(0, 9), default=4, show_default=True, help="0 (lowest) to 9.")
+@click.option("--ttl", metavar="SECONDS", type=click.FloatRange(min=0), default=0.0, help="Expires after; 0 = never.")
+@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Unconfirmed at a time.")
+@click.option("--timeout", metavar="SECONDS", type=float, help="Longest wait for a broker. Default: that of the URL.")
+@json_option
+def producer(
+    url: str, login: str, passcode: str, destination: str, path: str | None, message: str | None, count: int | None,
+    size: int | None, headers: tuple[str, ...], persistent: bool, priority: int, ttl: float, window: int,
+    timeout: float | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Send messages: lines of a file, a text, or generated ones.
+
+    Sends are pipelined and confirmed by the broker when they are stored. When the master goes, what was not confirmed
+    is sent again to the next one, which stores each message once. Ends when everything is confirmed.
+    """
+    if path is not None and message is not None:
+        raise click.UsageError("give one of --file and --message")
+    if size is not None and (path is not None or message is not None):
+        raise click.UsageError("--size is for generated messages: leave out --file and --message")
+    send_options: dict[str, Any] = {
+        "headers": parse_headers(headers), "persistent": persistent, "priority": priority, "time_to_live": ttl,
+        "timeout": timeout, "wait": False,
+    }  # fmt: skip
+    failovers = Failovers()
+    report = _Report(as_json, failovers)
+    with _source(path, message, count, size) as (bodies, total):
+        try:
+            with (
+                open_connection(
+                    url, login, passcode, failovers, timeout=timeout, send_window_messages=window
+                ) as connection,
+                connection.session() as session,
+                progress("sent", total) as show,
+            ):  # fmt: skip
+                report.begin()
+                sender = session.producer(destination)
+                try:
+                    for body in bodies:
+                        sender.send(body, **send_options)
+                        report.sent += 1
+                        report.sent_bytes += len(body)
+                        show(report.sent)
+                    sender.flush(timeout)
+                finally:
+                    report.end(connection.unconfirmed)
+        except FlushError as error:
+            report.failed = len(error.failures)
+            report.show()
+            exits.fail(error.description, exits.REFUSED, error.failures[0][1].code)
+        except (AmqError, KeyboardInterrupt):
+            report.show()
+            raise
+    report.show()
+
+
+class _Report:
+    """What was sent and confirmed, and how fast."""
+
+    def __init__(self, as_json: bool, failovers: Failovers) -> None:
+        self.sent = 0
+        self.sent_bytes = 0
+        self.failed = 0
+        self._unconfirmed = 0
+        self._as_json = as_json
+        self._failovers = failovers
+        self._began: float | None = None
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        self._began = time.monotonic()
+
+    def end(self, unconfirmed: int) -> None:
+        assert self._began is not None
+        self._seconds = time.monotonic() - self._began
+        self._unconfirmed = unconfirmed
+
+    def show(self) -> None:
+        if self._began is None:
+            return
+        confirmed = self.sent - self._unconfirmed - self.failed
+        facts: dict[str, Any] = {
+            "sent": self.sent, "confirmed": confirmed, "failed": self.failed, "unconfirmed": self._unconfirmed,
+            "bytes": self.sent_bytes, "seconds": round(self._seconds, 3), "per_s": rate(confirmed, self._seconds),
+            "failovers": self._failovers.count, "interrupted_s": round(self._failovers.interrupted_s, 3),
+        }  # fmt: skip
+        if self._as_json:
+            print_json(facts, indent=None)
+            return
+        click.echo(
+            f"{confirmed:,} of {self.sent:,} messages confirmed in {self._seconds:.3f} s ({facts['per_s']:,.0f}/s), "
+            f"{self._failovers.count} failovers"
+        )
+
+
+@contextmanager
+def _source(
+    path: str | None, message: str | None, count: int | None, size: int | None
+) -> Iterator[tuple[Iterator[bytes | str], int | None]]:
+    """(bodies, how many where that is known)."""
+    if path is None:
+        number = 1 if count is None else count
+        yield (itertools.repeat(message, number) if message is not None else _generated(number, size)), number
+    elif path == "-":
+        yield _lines(sys.stdin.buffer, count), count
+    else:
+        with open(path, "rb") as file:
+            yield _lines(file, count), count
+
+
+def _lines(file: BinaryIO, count: int | None) -> Iterator[bytes]:
+    return (line.removesuffix(b"\n") for line in itertools.islice(file, count))
+
+
+def _generated(count: int, size: int | None) -> Iterator[bytes]:
+    for number in range(1, count + 1):
+        text = f"message {number}".encode()
+        yield text if size is None else text[:size].ljust(size, b".")
+
+

@@ -1,0 +1,32 @@
+"""A store as the read-only commands see it: no lock is taken, nothing is written."""
+
+from __future__ import annotations
+
+import os
+
+from amq.errors import StoreError
+from amq.journal.inspect import Sealing
+from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
+from amq.vfs import Vfs
+
+
+def check_store(vfs: Vfs, store: str) -> None:
+    """Raises StoreError where `store` is not the directory of a store."""
+    try:
+        names = vfs.listdir(store)
+    except OSError as error:
+        why = f"{store}: {error.strerror}: give the directory that `amq start --store` was given"
+        raise StoreError(why, code="STORE_MISSING") from error
+    if EPOCHS_DIRECTORY not in names:
+        what = "is empty" if not names else "is no store: it has no directory epochs"
+        raise StoreError(
+            f"{os.path.abspath(store)} {what}: no broker was ever master here; give the directory that `amq start "
+            "--store` was given",
+            code="STORE_MISSING",
+        )
+
+
+def read_sealing(vfs: Vfs, store: str) -> Sealing:
+    """Number and sealed lengths of the newest epoch. Raises CorruptError, NewerFormatError, OSError."""
+    epoch = read_newest_epoch(vfs, store)
+    return (0, {}) if epoch is None else (epoch.number, epoch.sealed)
