@@ -274,11 +274,11 @@ def test_every_blocking_call_ends_in_time(face: Any) -> None:
     async def scenario() -> None:
         muted: list[str] = []
         with Group(script=lambda _, frame: IGNORE if frame.command in muted else None) as group:
-            connection = await face.connect(group.url + "&timeout=100", send_window_messages=2)
+            connection = await face.connect(group.url + "&timeout=100", timeout=PATIENCE_S, send_window_messages=2)
             session, transacted = connection.session(), connection.session(transacted=True)
             producer = session.producer(Q)
-            consumer = await session.consumer(Q)
-            await producer.send("1")
+            consumer = await session.consumer(Q, timeout=PATIENCE_S)
+            await producer.send("1", timeout=PATIENCE_S)
             message = await consumer.receive(PATIENCE_S)
             muted += ["SEND", "SUBSCRIBE", "ACK", "UNSUBSCRIBE", "COMMIT", "ABORT", "DISCONNECT"]
             with pytest.raises(CallTimeoutError) as late:
