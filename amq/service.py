@@ -224,7 +224,7 @@ class BrokerService:
             self._keep_lease(lease)
             self._await(lease, self._hand_over())
         except BaseException:
-            self._await(None, self._fence())
+            self._await(None, self._fence(lease))
             raise
         else:
             locker.release()
@@ -332,7 +332,8 @@ class BrokerService:
             raise OwnershipLostError("the journal did not finish in time to hand over in good order")
         self.master = None
 
-    async def _fence(self) -> None:
+    async def _fence(self, lease: Lease) -> None:
+        lease.revoke()  # before anything that could hang
         master, self.master = self.master, None
         if master is not None:
             master.fence()

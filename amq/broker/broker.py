@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction
+from amq.broker.trimming import COPY, Trimmer
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, StoreFullError, TransactionRolledBackError
@@ -56,7 +57,7 @@ class Broker:
         self.blocked: dict[Callable[[], None], None] = {}  # producers that wait for memory
         self._epoch = epoch
         self._seq = epoch << SEQ_EPOCH_SHIFT
-        self._trimming: Segment | None = None
+        self._trimmer: Trimmer | None = None
 
     # -- replay, then serving -----------------------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ class Broker:
         left_over = [segment for segment in journal.segments if segment.key <= trimmed]
         if left_over:
             journal.trim(left_over[-1])  # a crash came between the mark and the deletion
-        self._trim()
+        self._trimmer = Trimmer(self, journal)
 
     # -- the one way in which state changes ---------------------------------------------------------------------------
 
@@ -99,7 +100,10 @@ class Broker:
                     queue.redelivered[seq] = (deliveries, failures)
         elif isinstance(record, Group):
             for part in record.records:
-                self.apply(part, segment)
+                if isinstance(part, Message) and (record.origin is COPY or self.journal is None):
+                    self._apply_copy(part, segment)
+                else:
+                    self.apply(part, segment)
             if record.outcome_id and segment is not None:
                 self._remember_outcome(record.outcome_id, segment)
         elif isinstance(record, Duplicates):
@@ -108,9 +112,9 @@ class Broker:
             for outcome_id in record.ids:
                 self._remember_outcome(outcome_id, segment)  # type: ignore[arg-type]
         elif isinstance(record, Trimmed):
-            if self.journal is not None:
+            if self.journal is not None and self._trimmer is not None:
                 self.journal.delete_trimmed(record)
-                self._trimming = None
+                self._trimmer.trimmed()
         else:
             assert isinstance(record, Destination | Previous)
 
@@ -131,6 +135,21 @@ class Broker:
             queue.enqueued += 1
             queue.push(message)
             self.dirty[queue] = None
+
+    def _apply_copy(self, message: Message, segment: Segment | None) -> None:
+        """A message of a group: perhaps one that is stored already and was copied forward. Then it stands there now."""
+        queue = self.queue(message.destination)
+        known = queue.messages.get(message.seq)
+        if known is None:
+            assert self.journal is None, "a copy of what has left would bring it back after a crash"
+            self._apply_message(message, segment)
+            return
+        assert segment is not None
+        _segment(known).live -= 1
+        segment.live += 1
+        known.segment = segment
+        if known.duplicate_id in queue.duplicates:
+            queue.duplicates[known.duplicate_id] = segment
 
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]
@@ -170,7 +189,8 @@ class Broker:
         for peer, receipt, _ in batch.confirms:
             if receipt:
                 peer.confirm(receipt)
-        self._trim()
+        if self._trimmer is not None:
+            self._trimmer.step()
         self.wake()
 
     def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
@@ -182,7 +202,7 @@ class Broker:
             elif isinstance(record, Group) and isinstance(record.origin, Transaction):
                 self.outcomes_pending.discard(record.outcome_id)
                 record.origin.withdraw()
-            elif isinstance(record, Group):  # a move to the dead-letter queue: it stays where it was
+            elif isinstance(record, Group) and record.origin is not COPY:  # a dead letter: it stays where it was
                 for part in record.records:
                     if isinstance(part, Consumed):
                         queue = self.queue(part.destination)
@@ -401,29 +421,6 @@ class Broker:
                 self.expire(queue, expired)
             if queue.is_idle() and queue not in self.dirty:
                 del self.queues[queue.name]
-
-    def _trim(self) -> None:
-        """Give up the oldest segments that hold nothing live. From the oldest on only, so that no acknowledgement is
-        deleted before the message it speaks of."""
-        journal = self.journal
-        if journal is None or self._trimming is not None:
-            return
-        through: Segment | None = None
-        for segment in list(journal.segments)[:-1]:
-            if segment.live:
-                break
-            through = segment
-        if through is None:
-            return
-        for queue in self.queues.values():
-            kept = [i for i, segment in queue.duplicates.items() if segment.key <= through.key]
-            if kept:
-                journal.append_record(Duplicates(queue.name, kept))
-        outcomes = [i for i, segment in self.outcomes.items() if segment.key <= through.key]
-        if outcomes:
-            journal.append_record(Outcomes(outcomes))
-        self._trimming = through
-        journal.trim(through)
 
     def check_access(self, destination: str) -> None:
         """Raises AccessError for a destination that this broker does not serve."""

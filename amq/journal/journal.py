@@ -24,6 +24,7 @@ from amq.journal.records import (
     ACKED,
     Consumed,
     Destination,
+    Group,
     Previous,
     Record,
     Trimmed,
@@ -206,6 +207,20 @@ class Journal:
                 self._begin(batch, inline)
             else:
                 return
+
+    def leaving(self) -> set[int]:
+        """Seqs of the messages whose leaving is on its way to the disk."""
+        batches = [*self._waiting, self.open]
+        if self._batch is not None:
+            batches.append(self._batch)
+        found: set[int] = set()
+        for batch in batches:
+            for seqs in batch.consumed.values():
+                found.update(seqs)
+            for record in batch.records:
+                parts = record.records if isinstance(record, Group) else (record,)
+                found.update(seq for part in parts if isinstance(part, Consumed) for seq in part.seqs)
+        return found
 
     def only_unasked(self) -> bool:
         """All that gathered is acknowledgements without receipt: nobody waits for them, they may wait for company."""

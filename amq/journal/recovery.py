@@ -19,6 +19,7 @@ from amq.journal.segment import list_segments, read_batches, read_file, read_hea
 from amq.vfs import Vfs
 
 JOURNAL_DIRECTORY = "journal"
+PROBE_NAME = ".seal.probe"  # only the holder of the lock seals
 _PEEK_BYTES = 32  # enough of a batch for its first record, if that is `Previous`
 _log = structlog.get_logger("amq.journal")
 
@@ -69,7 +70,7 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
     nobody trimmed, StoreError, OSError.
     """
     directory = os.path.join(store, JOURNAL_DIRECTORY)
-    names = list_segments(vfs, directory)
+    names = list_segments(vfs, directory, PROBE_NAME)
     sealed = dict(known)
     trimmed = (0, 0)
     successor_epoch, successor_says = 0, None
@@ -111,8 +112,9 @@ def lock_segments(vfs: Vfs, store: str) -> list[int]:
     it is a second belt; a segment that a frozen master still holds is safe by its sealed length.
     """
     directory = os.path.join(store, JOURNAL_DIRECTORY)
+    vfs.fsync_directory(directory)
     held = []
-    for name in list_segments(vfs, directory):
+    for name in list_segments(vfs, directory, PROBE_NAME):
         fd = vfs.open(os.path.join(directory, name), os.O_RDWR)
         vfs.fsync(fd)
         if vfs.try_lock(fd):

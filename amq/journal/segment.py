@@ -22,7 +22,7 @@ from amq.journal.format import (
     parse_segment_name,
     segment_name,
 )
-from amq.vfs import Vfs, write_all
+from amq.vfs import Vfs, listdir_fresh, write_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,14 @@ class Batch:
         return self.offset + BATCH_BYTES + self.header.payload_bytes
 
 
-def list_segments(vfs: Vfs, directory: str) -> list[str]:
-    """Names of the segments in the journal directory, oldest first."""
-    found = [(key, name) for name in vfs.listdir(directory) if (key := parse_segment_name(name)) is not None]
+def list_segments(vfs: Vfs, directory: str, probe: str = "") -> list[str]:
+    """Names of the segments in the journal directory, oldest first.
+
+    With `probe`, the name of a file that nobody else uses, as the server has them; without, a network client may answer
+    from a cache that is seconds old.
+    """
+    names = listdir_fresh(vfs, directory, probe) if probe else vfs.listdir(directory)
+    found = [(key, name) for name in names if (key := parse_segment_name(name)) is not None]
     return [name for _, name in sorted(found)]
 
 
