@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from bench import brokers
 
-PIPE_WIDTH = 120  # columns of a table that does not go to a terminal
+PIPE_WIDTH = 140  # columns of a table that does not go to a terminal
 
 
 def parser(
