@@ -74,11 +74,11 @@ class Trimmer:
         return stored > 2 * self._broker.memory_bytes + slack and not self._journal.full
 
     def _copy(self, segment: Segment) -> None:
-        """Append the next few live messages of `segment` again; `Broker.apply` then counts them where they stand now."""
+        """Append the next live messages of `segment` again; `Broker.apply` then counts them where they stand now."""
         broker = self._broker
         if self._copying is not segment:
             self._copying = segment
-            stored = (message for queue in broker.queues.values() for message in queue.messages.values())
+            stored = (each for queue in broker.queues.values() for each in queue.messages.values())
             self._left = [message for message in stored if message.segment is segment]
             self._left.sort(key=lambda message: message.seq, reverse=True)
         leaving = self._journal.leaving()  # a copy behind its acknowledgement would undo it
