@@ -3,7 +3,7 @@
 #   make demo    three brokers, a real text file, kill -9 of the master again and again
 #   make test    everything under tests/
 #   make lint    ruff and mypy
-#   make bench   a few seconds of every benchmark
+#   make bench   a few minutes of every benchmark
 #
 # PYTHON=/path/to/python chooses the interpreter (3.11 or later); without it the first fitting one on PATH is taken.
 
@@ -13,6 +13,7 @@ METADATA := setup.cfg pyproject.toml
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 TEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench clean
@@ -34,9 +35,7 @@ lint: $(VENV)/.installed-test
 	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq
 
 bench: $(VENV)/.installed
-	$(BIN)/python -m bench.throughput --quick
-	$(BIN)/python -m bench.takeover --quick
-	$(BIN)/python -m bench.recovery --quick
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .bench .mypy_cache .ruff_cache .hypothesis

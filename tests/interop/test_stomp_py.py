@@ -1,0 +1,249 @@
+"""stomp.py, a stock client, works unmodified: every version, ack mode and frame, and with several hosts."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("stomp")
+
+from brokers import SERVING, Broker, Brokers
+from stock import VERSIONS, Stock
+from stomp.exception import ConnectFailedException
+
+from amq.security.users_edit import add_user
+
+pytestmark = pytest.mark.slow
+versions = pytest.mark.parametrize("version", VERSIONS)
+UNICODE = "Grüße, 世界 🐍"
+
+
+@pytest.fixture
+def broker(brokers: Brokers) -> Broker:
+    return brokers.master("a", maximumRedeliveries=2)
+
+
+def bodies(stock: Stock) -> list[object]:
+    return [frame.body for frame in stock.listener.messages]
+
+
+@versions
+def test_send_and_receive(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        stock.subscribe()
+        stock.send("hello")
+        stock.send(UNICODE)
+        stock.listener.wait_messages(2)
+        assert bodies(stock) == ["hello", UNICODE]
+        assert stock.listener.connects[0].headers.get("version", "1.0") == version
+    assert stock.listener.errors == []
+
+
+@versions
+def test_headers_come_back_as_they_were_sent(broker: Broker, version: str) -> None:
+    headers = {"plain": "x", "unicode": UNICODE, "correlation-id": "42", "reply-to": "/queue/b", "priority": "7"}
+    if version != "1.0":
+        headers |= {"escaped": "a:b\\c\nd"}  # of names stomp.py escapes nothing
+    with Stock([broker], version) as stock:
+        stock.subscribe()
+        stock.send("x", headers=headers, content_type="text/plain")
+        (message,) = stock.listener.wait_messages(1)
+        assert {key: message.headers.get(key) for key in headers} == headers
+        assert message.headers["content-type"] == "text/plain"
+        assert message.headers["destination"] == "/queue/a"
+
+
+@versions
+def test_bytes_of_a_mebibyte(broker: Broker, version: str) -> None:
+    body = bytes(range(256)) * 4096
+    with Stock([broker], version, auto_decode=False) as stock:
+        stock.subscribe()
+        stock.send(body)
+        (message,) = stock.listener.wait_messages(1)
+        assert message.body == body
+
+
+@versions
+def test_auto_acknowledged_messages_are_gone(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        stock.subscribe(ack="auto")
+        stock.send("once")
+        stock.listener.wait_messages(1)
+    with Stock([broker], version) as stock:
+        stock.subscribe()
+        stock.send("later")
+        assert [frame.body for frame in stock.listener.wait_messages(1)] == ["later"]
+
+
+@versions
+def test_client_acknowledgement_is_cumulative(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        for number in range(4):
+            stock.send(str(number))
+        stock.subscribe(ack="client")
+        stock.ack(stock.listener.wait_messages(4)[1])
+    with Stock([broker], version) as stock:
+        stock.subscribe()
+        stock.listener.wait_messages(2)
+        assert bodies(stock) == ["2", "3"]
+        assert all(frame.headers["redelivered"] == "true" for frame in stock.listener.messages)
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_individual_acknowledgement(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        for number in range(4):
+            stock.send(str(number))
+        stock.subscribe(ack="client-individual")
+        messages = stock.listener.wait_messages(4)
+        stock.ack(messages[1])
+        stock.ack(messages[3])
+    with Stock([broker], version) as stock:
+        stock.subscribe()
+        stock.listener.wait_messages(2)
+        assert bodies(stock) == ["0", "2"]
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_nack_moves_to_the_dead_letter_queue(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        stock.send("poison", headers={"kind": "bad"})
+        stock.subscribe(ack="client-individual")
+        stock.nack(stock.listener.wait_messages(1)[0])
+        stock.subscribe("/queue/DLQ.a", number="2")
+        dead = stock.listener.wait_messages(2)[1]
+        assert dead.body == "poison"
+        assert dead.headers["kind"] == "bad"
+        assert dead.headers["original-destination"] == "/queue/a"
+
+
+@versions
+def test_a_message_that_was_delivered_too_often_is_a_dead_letter(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        stock.send("poison")
+    for attempt in range(3):
+        with Stock([broker], version) as stock:
+            stock.subscribe(ack="client")
+            (message,) = stock.listener.wait_messages(1)
+            assert message.headers.get("JMSXDeliveryCount", "1") == str(attempt + 1)
+    with Stock([broker], version) as stock:
+        stock.subscribe("/queue/DLQ.a")
+        assert [frame.body for frame in stock.listener.wait_messages(1)] == ["poison"]
+
+
+@versions
+def test_transactions(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        stock.send("input")
+        stock.subscribe(ack="client")
+        stock.subscribe("/queue/b", number="2")
+        (message,) = stock.listener.wait_messages(1)
+        for end, body in ((stock.connection.abort, "never"), (stock.connection.commit, "output")):
+            transaction = stock.connection.begin()
+            stock.ack(message, transaction=transaction)
+            stock.send(body, "/queue/b", transaction=transaction)
+            stock.confirmed(end, transaction)
+            if body == "never":
+                message = stock.listener.wait_messages(2)[1]  # given back by the abort
+        stock.listener.wait(lambda: "output" in bodies(stock), "output")
+        assert "never" not in bodies(stock)
+    with Stock([broker], version) as stock:
+        stock.subscribe()
+        stock.send("next")
+        assert [frame.body for frame in stock.listener.wait_messages(1)] == ["next"]  # "input" was consumed
+
+
+@versions
+def test_competing_consumers_share(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as first, Stock([broker], version) as second:
+        for stock in (first, second):
+            stock.subscribe(ack="client", headers={"activemq.prefetchSize": "5"})
+            stock.confirmed(stock.connection.begin, "t")  # its receipt says that the subscription stands
+        for number in range(10):
+            first.send(str(number))
+        assert len(first.listener.wait_messages(5)) == len(second.listener.wait_messages(5)) == 5
+        assert sorted(bodies(first) + bodies(second)) == [str(number) for number in range(10)]
+
+
+@versions
+def test_unsubscribe_ends_deliveries(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        stock.subscribe()
+        stock.send("one")
+        stock.listener.wait_messages(1)
+        stock.confirmed(stock.connection.unsubscribe, id="1")
+        stock.send("two")
+        stock.subscribe("/queue/other", number="2")
+        stock.send("elsewhere", "/queue/other")
+        stock.listener.wait_messages(2)
+        assert bodies(stock) == ["one", "elsewhere"]
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_heart_beats_both_ways(brokers: Brokers, version: str) -> None:
+    broker = brokers.master("a", heartBeatSend="200ms", heartBeatReceive="200ms")
+    with Stock([broker], version, heartbeats=(200, 200)) as stock:
+        stock.listener.wait(lambda: stock.listener.heartbeats >= 10, "heart-beats")  # 2 s: five times what it tolerates
+        assert stock.listener.heartbeat_timeouts == 0
+        assert stock.connection.is_connected()
+        broker.signal(signal.SIGSTOP)
+        stock.listener.wait(lambda: stock.listener.heartbeat_timeouts > 0, "heart-beat timeout")
+        broker.signal(signal.SIGCONT)
+
+
+@versions
+def test_a_refused_frame_is_an_error_frame_with_a_reason(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock:
+        stock.connection.send("/topic/not-served", "x", headers={"receipt": "7"})
+        stock.listener.wait(lambda: bool(stock.listener.errors), "ERROR")
+        (error,) = stock.listener.errors
+        assert error.headers["receipt-id"] == "7"
+        assert error.headers["code"] == "DESTINATION_REFUSED"
+        assert "queue" in error.body
+        stock.listener.wait(lambda: stock.listener.disconnects == 1, "end of the connection")
+
+
+@pytest.mark.parametrize(("login", "fails"), [(("alice", "right"), False), (("alice", "wrong"), True), (None, True)])
+@versions
+def test_logins(brokers: Brokers, tmp_path: Path, version: str, login: tuple[str, str] | None, fails: bool) -> None:
+    users = str(tmp_path / "users")
+    add_user(users, "alice", "right")
+    broker = brokers.master("a", usersFile=users, anonymous="no")
+    stock = Stock([broker], version, login)
+    if not fails:
+        with stock:
+            stock.send("x")
+        return
+    with pytest.raises(ConnectFailedException), stock:
+        pass
+    (error,) = stock.listener.errors
+    assert error.headers["code"] in ("LOGIN_REFUSED", "LOGIN_REQUIRED")
+    assert "right" not in error.body
+    stock.connection.transport.stop()
+
+
+@versions
+def test_several_hosts_with_failover(brokers: Brokers, version: str) -> None:
+    """What a user of stomp.py writes: connect again in `on_disconnected`; the list of hosts does the rest."""
+    group = [brokers.master("a"), brokers.slave("b"), brokers.slave("c")]
+    stock = Stock(group, version)
+
+    def reconnect() -> None:
+        threading.Thread(target=stock.connect).start()
+
+    with stock:
+        stock.send("one")
+        for victim, body in ((group[0], "two"), (None, "three")):
+            killed = victim or next(broker for broker in group[1:] if broker.said(SERVING))
+            before = stock.listener.disconnects, len(stock.listener.connects)
+            killed.kill()
+            stock.listener.wait(lambda n=before[0]: stock.listener.disconnects > n, "word of the disconnect")
+            reconnect()
+            stock.listener.wait(lambda n=before[1]: len(stock.listener.connects) > n, "new connection")
+            stock.send(body)
+        stock.subscribe()
+        stock.listener.wait_messages(3)
+        assert bodies(stock) == ["one", "two", "three"]
