@@ -213,7 +213,7 @@ def fill_up(connection: Connection, body: bytes) -> int:
 
 def consume(broker: Broker, count: int) -> list[int]:
     """Take `count` messages, each acknowledgement confirmed; their numbers."""
-    taken = []
+    taken: list[int] = []
     with broker.connect() as connection:
         connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client-individual", "prefetch-count": 1})
         while len(taken) < count:

@@ -280,14 +280,14 @@ CHECKS: tuple[Check, ...] = (
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_python(check: Check) -> None:
-    complaints = []
+    complaints: list[str] = []
     for path in files(".py"):
         complaints += check(path.relative_to(ROOT).as_posix(), path.read_text())
     assert not complaints, "\n" + "\n".join(complaints)
 
 
 def test_other_text() -> None:
-    complaints = []
+    complaints: list[str] = []
     for path in files("", ".md", ".toml", ".cfg"):
         complaints += check_text(path.relative_to(ROOT).as_posix(), path.read_text())
     assert not complaints, "\n" + "\n".join(complaints)

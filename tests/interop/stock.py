@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import stomp
+import stomp  # type: ignore[import-untyped]
 from brokers import DEADLINE_S, Broker
 
 VERSIONS: dict[str, Callable[..., Any]] = {
@@ -39,6 +39,13 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc]
     def wait_messages(self, count: int, timeout_s: float = DEADLINE_S) -> list[Any]:
         self.wait(lambda: len(self.messages) >= count, f"{count} messages", timeout_s)
         return self.messages
+
+    def wait_disconnect(self) -> None:
+        """Until there were as many ends as beginnings."""
+        self.wait(lambda: self.disconnects == len(self.connects), "word of the disconnect")
+
+    def wait_connect(self) -> None:
+        self.wait(lambda: self.disconnects < len(self.connects), "new connection")
 
     @contextlib.contextmanager
     def _note(self) -> Iterator[None]:
