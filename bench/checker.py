@@ -93,7 +93,8 @@ def undone(logs: Sequence[Log]) -> Iterator[str]:
             if event.kind != "recv" or key not in confirmed:
                 continue
             acked_us, acker = confirmed[key]
-            if event.time_us > acked_us and (acker == log.worker or opened[event.connection] > acked_us):
+            later = event.connection and opened[event.connection] > acked_us
+            if event.time_us > acked_us and (acker == log.worker or later):
                 yield (
                     f"{event.message} was delivered to {log.worker} at {event.time_us}, "
                     f"after its acknowledgement by {acker} was confirmed at {acked_us}"
@@ -110,7 +111,7 @@ def doubled(logs: Sequence[Log]) -> Iterator[str]:
             first = ids.setdefault((log.queue, event.message), event.detail)
             if first != event.detail:
                 yield f"{event.message} was delivered as message-id {first} and as {event.detail}"
-            if (event.connection, event.message) in seen:
+            if event.connection and (event.connection, event.message) in seen:
                 yield f"{event.message} was delivered twice to {log.worker} on connection {event.connection}"
             seen.add((event.connection, event.message))
 
@@ -152,11 +153,9 @@ def _work(logs: Sequence[Log]) -> Iterator[Work]:
 
 
 def two_masters(logs: Sequence[Log]) -> Iterator[str]:
-    work = list(_work(logs))
-    if all(item.epoch for item in work):
-        yield from _stale_epochs(work)
-    else:
-        yield from _intruders(logs, work)
+    work = [item for item in _work(logs) if item.connection[1]]
+    yield from _stale_epochs([item for item in work if item.epoch])
+    yield from _intruders(logs, [item for item in work if not item.epoch])
 
 
 def _stale_epochs(work: Sequence[Work]) -> Iterator[str]:

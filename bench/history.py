@@ -12,7 +12,8 @@ One text file per worker: a first line `# worker role queue`, then one line per 
     acked   its RECEIPT came
     bad     a MESSAGE came whose body is not what was sent
 
-Connections are numbered from 1 by their worker. Message names are unique in the history: `producer-serial`.
+Connections are numbered from 1 by their worker; 0 = it does not know which one. Message names are unique in the
+history: `producer-serial`.
 """
 
 from __future__ import annotations

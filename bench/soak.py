@@ -22,9 +22,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench import brokers, cli, history
+from bench import amq_clients, brokers, cli, clients, history
 from bench.checker import Violation, check
-from bench.clients import HEARTBEAT_MS, Board, Plan, work
+from bench.clients import HEARTBEAT_MS, Board, Plan
 from bench.faults import Surgeon
 
 SERVICE_TIMEOUT_S = 60.0
@@ -37,13 +37,17 @@ EXAMPLES = (
     "--quick",
     "--minutes 60 --json soak.json",
     "--kills 1000 --brokers 3 --keep-alive-ms 500",
+    "--client amq --minutes 10",
     "--seed 4711 --only kill_master --only pause_master_and_delete_lock",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """`pairs` = queues with one producer and one consumer; one more queue is shared by `shared` of each."""
+    """`pairs` = queues with one producer and one consumer; one more queue is shared by `shared` of each.
+
+    `amq_client`: the workers use `amq.connect` instead of raw sockets.
+    """
 
     pairs: int = 2
     shared: int = 2
@@ -51,6 +55,7 @@ class Settings:
     round_s: float = 20.0
     every_s: float = 1.5
     only: frozenset[str] = frozenset()
+    amq_client: bool = False
 
 
 def plans(settings: Settings, ports: list[int], seed: int) -> list[Plan]:
@@ -85,6 +90,7 @@ class Round:
         context = multiprocessing.get_context("fork")
         self.board = Board(context, len(self.plans))
         self.surgeon = Surgeon(group, seed)
+        work = amq_clients.work if settings.amq_client else clients.work
         self.processes = [
             context.Process(target=work, args=(plan, self.board, directory), daemon=True) for plan in self.plans
         ]
@@ -271,6 +277,7 @@ def main() -> None:
     parser.add_argument("--round", type=float, default=defaults.round_s, metavar="S", help="default %(default)s s")
     parser.add_argument("--every", type=float, default=defaults.every_s, metavar="S", help="mean time between faults")
     parser.add_argument("--rate", type=float, default=defaults.per_s, help="messages/s of each producer")
+    parser.add_argument("--client", choices=("raw", "amq"), default="raw", help="sockets, or amq.connect (raw)")
     parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="of bench/faults.py (repeatable)")
     parser.add_argument("--keep", default="soak-failures", metavar="DIR", help="where histories of failures stay")
     parser.add_argument("--kind", choices=sorted(brokers.KINDS), default="amq", help="default %(default)s")
@@ -278,7 +285,10 @@ def main() -> None:
     cli.terminate_on_signal()
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1, 10**6)
     print(f"seed {seed}", file=sys.stderr)
-    settings = Settings(per_s=args.rate, round_s=args.round, every_s=args.every, only=frozenset(args.only))
+    settings = Settings(
+        per_s=args.rate, round_s=args.round, every_s=args.every, only=frozenset(args.only),
+        amq_client=args.client == "amq",
+    )  # fmt: skip
     minutes = args.minutes
     if args.quick:
         settings = dataclasses.replace(settings, round_s=10.0)
