@@ -1,0 +1,152 @@
+"""Broker processes of the demo: started, killed with -9, started again. They end with the demo, however that ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from amq.errors import AmqError
+
+STOP_S = 20.0
+MASTER, SLAVE, STARTING, DEAD = "master", "slave", "starting", "dead"
+_ROLES = {"master: serving clients": MASTER, "slave: waiting for the lock": SLAVE}
+_PR_SET_PDEATHSIG = 1
+# The kernel kills the broker when we are gone, then this becomes the broker. (A preexec_fn is unsafe beside threads.)
+_LEASH = (
+    f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
+    "os.getppid() == int(sys.argv[1]) or sys.exit(); os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+class DemoBroker:
+    """One broker, over its several processes. `name` and `port` stay.
+
+    role     what its log said last
+    epoch    of its last mastership
+    serving_at  monotonic seconds when it said that it serves clients
+    """
+
+    def __init__(self, name: str, store: str, log_path: str, changed: Callable[[DemoBroker, str], None]) -> None:
+        self.name = name
+        self.port = free_port()
+        self.role = DEAD
+        self.epoch = 0
+        self.serving_at = 0.0
+        self.kills = 0
+        self._store = store
+        self._log_path = log_path
+        self._changed = changed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._last_lines: list[str] = []
+        self._wanted = False  # it should be running
+
+    @property
+    def url(self) -> str:
+        return f"stomp://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Start a process. From the main thread: the kernel's leash is held by the thread that starts it."""
+        assert threading.current_thread() is threading.main_thread()
+        self.role = STARTING
+        self._wanted = True
+        command = [
+            sys.executable, "-m", "amq", "start", "--store", self._store, "--name", self.name, "--transport", self.url,
+            "-o", "logFormat=json",
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-SEc", _LEASH, str(os.getpid()), *command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read_log, args=(self._process,), name=f"log of {self.name}")
+        self._reader.start()
+
+    def kill(self) -> float:
+        """kill -9. Monotonic seconds of that moment."""
+        assert self._process is not None
+        self._wanted = False
+        self.kills += 1
+        self._process.kill()
+        killed_at = time.monotonic()
+        self._reap()
+        return killed_at
+
+    def stop(self) -> None:
+        """SIGTERM and wait for a clean hand-over. AmqError where it does not end so."""
+        if self._process is None or not self._wanted:
+            return
+        self._wanted = False
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise AmqError(f"{self.name} did not stop within {STOP_S:g} s", code="DEMO_FAILED") from None
+        self._reap()
+        if code != 0:
+            raise AmqError(f"{self.name} ended with exit code {code}: {self.last_words()}", code="DEMO_FAILED")
+
+    def end(self) -> None:
+        """Be gone, whatever the state."""
+        self._wanted = False
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+        self._reap()
+
+    def check(self) -> None:
+        """AmqError where the process has ended although nobody told it to."""
+        if self._wanted and self._process is not None and self._process.poll() is not None:
+            code = self._process.returncode
+            raise AmqError(f"{self.name} ended by itself, exit code {code}: {self.last_words()}", code="DEMO_FAILED")
+
+    def last_words(self) -> str:
+        return " | ".join(self._last_lines[-3:])
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+        if self._reader is not None:
+            self._reader.join()
+        self.role = DEAD
+
+    def _read_log(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        with process.stderr as stream, open(self._log_path, "ab") as log:
+            for raw in stream:
+                log.write(raw)
+                self._last_lines = [*self._last_lines[-9:], raw.decode(errors="replace").strip()]
+                self._hear(raw)
+
+    def _hear(self, raw: bytes) -> None:
+        try:
+            line: dict[str, Any] = json.loads(raw)
+        except ValueError:
+            return  # a traceback; it stays in the log file and in `last_words`
+        role = _ROLES.get(line.get("event", ""))
+        if role is None:
+            return
+        if role == MASTER:
+            self.serving_at = time.monotonic()
+            self.epoch = line["epoch"]
+        self.role = role
+        self._changed(self, str(line.get("reason", "")))

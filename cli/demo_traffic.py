@@ -1,0 +1,157 @@
+"""The demo's two clients: one sends every line of the file, the other writes what it receives to the output.
+
+Both are what an application would be: one thread, one connection by the failover URL. The receiver keeps the books that
+the verdict needs. A line that was delivered again after a failover is dropped by its duplicate id; under another
+message id it would have been stored twice, and after a confirmed acknowledgement it must not come at all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from amq.client import Connection, ConnectionEvent, Consumer, DeliveryLostError, EventKind, Message, connect
+
+BATCH_MAX = 256
+POLL_S = 0.2
+PAUSE_S = 0.002
+CONNECT_S = 30.0
+
+
+class Traffic(threading.Thread):
+    """A client thread. `failure` is what ended it before its time."""
+
+    def __init__(self, name: str, url: str) -> None:
+        super().__init__(name=name)
+        self.failovers = 0
+        self.failure: BaseException | None = None
+        self.connection: Connection | None = None
+        self._url = url
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with connect(self._url, on_event=self._on_event, timeout=CONNECT_S) as self.connection:
+                self._work(self.connection)
+        except Exception as error:  # noqa: BLE001 (kept for the main thread, which ends the demo with it)
+            if not self._stopping.is_set():
+                self.failure = error
+
+    def stop(self) -> None:
+        """End now, from any thread; whatever the client waits for raises."""
+        self._stopping.set()
+        if self.connection is not None:
+            self.connection.abort()
+        self.join()
+
+    def _work(self, connection: Connection) -> None:
+        raise NotImplementedError
+
+    def _on_event(self, event: ConnectionEvent) -> None:
+        if event.kind is EventKind.FAILOVER:
+            self.failovers += 1
+
+
+class Sender(Traffic):
+    """Sends each line of a file as one message, pipelined. Line `n` waits until `may_send(n)`."""
+
+    def __init__(self, url: str, queue: str, path: str, may_send: Callable[[int], bool]) -> None:
+        super().__init__("demo-sender", url)
+        self.sent = 0
+        self._queue = queue
+        self._path = path
+        self._may_send = may_send
+
+    @property
+    def confirmed(self) -> int:
+        return self.sent - (self.connection.unconfirmed if self.connection is not None else 0)
+
+    def _work(self, connection: Connection) -> None:
+        with open(self._path, "rb") as lines, connection.session() as session:
+            producer = session.producer(self._queue)
+            for number, line in enumerate(lines):
+                while not self._may_send(number):
+                    if self._stopping.wait(PAUSE_S):
+                        return
+                producer.send(line, wait=False)
+                self.sent = number + 1
+            producer.flush()
+
+
+class Receiver(Traffic):
+    """Writes the lines to `output`, acknowledging only what is written.
+
+    received         lines written
+    dropped          deliveries of lines that were written already
+    stored_twice     lines that came under two message ids: must stay 0
+    acks_undone      lines that came again although their acknowledgement was confirmed: must stay 0
+    first_after(t)   monotonic seconds of the first delivery after the first failover after t, 0 = none yet
+    """
+
+    def __init__(self, url: str, queue: str, output: str, expected: int) -> None:
+        super().__init__("demo-receiver", url)
+        self.received = 0
+        self.dropped = 0
+        self.stored_twice = 0
+        self.acks_undone = 0
+        self._queue = queue
+        self._output = output
+        self._expected = expected
+        self._message_ids: dict[str, str] = {}  # duplicate id → message id of what was written
+        self._confirmed: set[str] = set()  # duplicate ids whose acknowledgement the broker has confirmed
+        self._reconnected = False
+        self._firsts: list[float] = []
+
+    def first_after(self, killed_at: float) -> float:
+        return next((at for at in self._firsts if at > killed_at), 0.0)
+
+    def _on_event(self, event: ConnectionEvent) -> None:
+        super()._on_event(event)
+        if event.kind is EventKind.FAILOVER:
+            self._reconnected = True
+
+    def _work(self, connection: Connection) -> None:
+        with open(self._output, "wb") as output, connection.session(ack="client") as session:
+            consumer = session.consumer(self._queue, prefetch=1000)
+            while self.received < self._expected and not self._stopping.is_set():
+                batch = self._take(consumer)
+                if batch:
+                    output.writelines(message.body for message in batch if self._is_new(message))
+                    output.flush()
+                    self.received = len(self._message_ids)
+                    self._acknowledge(batch)
+
+    def _take(self, consumer: Consumer) -> list[Message]:
+        batch: list[Message] = []
+        while len(batch) < BATCH_MAX:
+            message = consumer.receive(0 if batch else POLL_S)
+            if message is None:
+                break
+            if self._reconnected:
+                self._reconnected = False
+                self._firsts.append(time.monotonic())
+            batch.append(message)
+        return batch
+
+    def _is_new(self, message: Message) -> bool:
+        """False for a line that was written already; says which promise is broken, if one is."""
+        known = self._message_ids.get(message.duplicate_id)
+        if known is None:
+            self._message_ids[message.duplicate_id] = message.id
+            return True
+        if known != message.id:
+            self.stored_twice += 1
+        elif message.duplicate_id in self._confirmed:
+            self.acks_undone += 1
+        else:
+            self.dropped += 1
+        return False
+
+    def _acknowledge(self, batch: list[Message]) -> None:
+        """Everything up to the last of the batch, and wait until the broker has confirmed that."""
+        try:
+            batch[-1].ack(wait=True)
+        except DeliveryLostError:
+            return  # the connection broke: whatever the broker does not know to be acknowledged comes again
+        self._confirmed.update(message.duplicate_id for message in batch)

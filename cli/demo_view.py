@@ -1,0 +1,97 @@
+"""What the demo shows while it runs: a live picture on a terminal, a line for each event elsewhere."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import click
+
+from amq.cli.demo_brokers import DEAD, MASTER, SLAVE, DemoBroker
+from amq.cli.output import console
+
+REFRESH_S = 0.1
+_STYLES = {MASTER: "bold green", SLAVE: "cyan", DEAD: "bold red"}
+
+
+@dataclass(slots=True)
+class Picture:
+    """What there is to see. `takeovers_s` = from each kill to the first line from the next master."""
+
+    brokers: list[DemoBroker]
+    lines: int
+    confirmed: int = 0
+    received: int = 0
+    per_s: float = 0.0
+    takeovers_s: list[float] = field(default_factory=list)
+
+
+class PlainView(AbstractContextManager["PlainView"]):
+    """One line for each event, with the seconds since the start. `quiet`: none."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._began = time.monotonic()
+
+    def event(self, text: str) -> None:
+        """Something happened. From any thread."""
+        if not self._quiet:
+            click.echo(f"{time.monotonic() - self._began:7.3f} s  {text}")
+
+    def show(self, picture: Picture) -> None:
+        """Draw, from the main thread."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+
+class LiveView(PlainView):
+    """Events scroll by above a table of the brokers and a bar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.live import Live
+
+        self._live = Live(console=console(), refresh_per_second=1 / REFRESH_S, transient=True)
+        self._live.start()
+
+    def event(self, text: str) -> None:
+        from rich.markup import escape
+
+        self._live.console.print(f"[dim]{time.monotonic() - self._began:7.3f} s[/dim]  {escape(text)}")
+
+    def show(self, picture: Picture) -> None:
+        self._live.update(_draw(picture))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+
+def _draw(picture: Picture) -> Any:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    brokers = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("broker", "role", "epoch", "address", "pid", "killed"):
+        brokers.add_column(name)
+    for broker in picture.brokers:
+        epoch = str(broker.epoch) if broker.role == MASTER else ""
+        kills = f"{broker.kills} ×" if broker.kills else ""
+        role = Text(broker.role, style=_STYLES.get(broker.role, "yellow"))
+        brokers.add_row(broker.name, role, epoch, broker.url, str(broker.pid or ""), kills)
+    takeovers = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in picture.takeovers_s)
+    return Group(
+        "", brokers, "", ProgressBar(total=picture.lines, completed=picture.received, width=70),
+        f"{picture.received:,} of {picture.lines:,} lines received, {picture.confirmed:,} confirmed to the sender, "
+        f"{picture.per_s:,.0f} lines/s",
+        f"from kill to first line: {takeovers or '-'}",
+    )  # fmt: skip
