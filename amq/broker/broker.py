@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
@@ -31,6 +32,7 @@ from amq.journal.records import (
     Record,
     Redelivered,
     Trimmed,
+    takes_space,
 )
 from amq.journal.recovery import Segment
 from amq.message import Message
@@ -38,6 +40,16 @@ from amq.message import Message
 MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message, measured on CPython 3.11
 SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, whatever an earlier master handed out
 QUEUE_SCHEME = "queue://"
+
+
+class Stalled(Protocol):
+    """A session whose sends wait for memory."""
+
+    def unstall(self) -> None:
+        """There is memory again."""
+
+    def read_on(self) -> None:
+        """There is none yet; but what the session was given meanwhile may be acknowledged."""
 
 
 class Broker:
@@ -49,14 +61,15 @@ class Broker:
         self.wake = wake
         self.queues: dict[str, Queue] = {}
         self.outcomes: OrderedDict[str, Segment] = OrderedDict()  # commits that took place, oldest first
-        self.outcomes_pending: set[str] = set()
-        self.outcomes_refused: set[str] = set()  # told "rolled back": must stay true
+        self.outcomes_pending: dict[str, Group] = {}
+        self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
         self.memory_bytes = 0
         self.journal: Journal | None = None
         self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
-        self.blocked: dict[Callable[[], None], None] = {}  # producers that wait for memory
+        self.blocked: dict[Stalled, None] = {}  # producers that wait for memory
         self._epoch = epoch
         self._seq = epoch << SEQ_EPOCH_SHIFT
+        self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._trimmer: Trimmer | None = None
 
     # -- replay, then serving -----------------------------------------------------------------------------------------
@@ -96,7 +109,8 @@ class Broker:
         elif isinstance(record, Redelivered):
             queue = self.queue(record.destination)
             for seq, deliveries, failures in record.counts:
-                if seq in queue.messages:
+                # While serving, a return is counted at once: it may have come back again before this was durable.
+                if seq in queue.messages and (deliveries, failures) > queue.redelivered.get(seq, (0, 0)):
                     queue.redelivered[seq] = (deliveries, failures)
         elif isinstance(record, Group):
             for part in record.records:
@@ -107,10 +121,12 @@ class Broker:
             if record.outcome_id and segment is not None:
                 self._remember_outcome(record.outcome_id, segment)
         elif isinstance(record, Duplicates):
-            self._apply_duplicates(record, segment)
+            assert segment is not None
+            queue = self.queue(record.destination)
+            queue.duplicates = _copied(queue.duplicates, record.ids, segment, self.config.duplicate_window)
         elif isinstance(record, Outcomes):
-            for outcome_id in record.ids:
-                self._remember_outcome(outcome_id, segment)  # type: ignore[arg-type]
+            assert segment is not None
+            self.outcomes = _copied(self.outcomes, record.ids, segment, self.config.outcome_window)
         elif isinstance(record, Trimmed):
             if self.journal is not None and self._trimmer is not None:
                 self.journal.delete_trimmed(record)
@@ -162,18 +178,8 @@ class Broker:
         queue.acknowledged += 1
         self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
 
-    def _apply_duplicates(self, record: Duplicates, segment: Segment | None) -> None:
-        """Ids copied forward keep their age: they stand before all that are younger."""
-        assert segment is not None
-        queue = self.queue(record.destination)
-        copied = set(record.ids)
-        younger = [item for item in queue.duplicates.items() if item[0] not in copied]
-        queue.duplicates = OrderedDict([(duplicate_id, segment) for duplicate_id in record.ids] + younger)
-        while len(queue.duplicates) > self.config.duplicate_window:
-            queue.duplicates.popitem(last=False)
-
     def _remember_outcome(self, outcome_id: str, segment: Segment) -> None:
-        self.outcomes_pending.discard(outcome_id)
+        self.outcomes_pending.pop(outcome_id, None)
         self.outcomes[outcome_id] = segment
         if len(self.outcomes) > self.config.outcome_window:
             self.outcomes.popitem(last=False)
@@ -189,6 +195,11 @@ class Broker:
         for peer, receipt, _ in batch.confirms:
             if receipt:
                 peer.confirm(receipt)
+        if self._followers:
+            for record in batch.records:
+                for follower, receipt in self._followers.pop(id(record), ()):
+                    if receipt:
+                        follower.confirm(receipt)
         if self._trimmer is not None:
             self._trimmer.step()
         self.wake()
@@ -200,24 +211,27 @@ class Broker:
             if isinstance(record, Message):
                 self.withdraw(record)
             elif isinstance(record, Group) and isinstance(record.origin, Transaction):
-                self.outcomes_pending.discard(record.outcome_id)
+                self.outcomes_pending.pop(record.outcome_id, None)
                 record.origin.withdraw()
             elif isinstance(record, Group) and record.origin is not COPY:  # a dead letter: it stays where it was
                 for part in record.records:
                     if isinstance(part, Consumed):
                         queue = self.queue(part.destination)
-                        queue.put_back(queue.messages[seq] for seq in part.seqs)
+                        self._put_back(queue, [queue.messages[seq] for seq in part.seqs])
                     elif isinstance(part, Message):
                         self.withdraw(part)
         for peer, receipt, _ in refused:
             peer.fail(why, receipt)  # type: ignore[attr-defined]
+        for record in records:
+            for follower, receipt in self._followers.pop(id(record), ()):
+                follower.fail(why, receipt)
         self.wake()
 
     def withdraw(self, message: Message) -> None:
         """A message that was admitted and will not be stored."""
         self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
-        if message.seq:  # it got past `admit_id`
-            self.queue(message.destination).duplicates_pending.discard(message.duplicate_id)
+        if message.seq and message.persistent:  # it got past `admit_id`
+            self.queue(message.destination).duplicates_pending.pop(message.duplicate_id, None)
 
     # -- what sessions ask --------------------------------------------------------------------------------------------
 
@@ -230,11 +244,14 @@ class Broker:
         journal = self.journal
         assert journal is not None
         if message.persistent:
+            if message.duplicate_id and self.is_duplicate(message):
+                pending = self.queue(message.destination).duplicates_pending
+                self._follow(pending.get(message.duplicate_id), peer, receipt)
+                return
             if journal.full:
                 raise StoreFullError("the store's disk is full: the message was not stored, send it again later")
-            if message.duplicate_id and not self.admit_id(message):
-                journal.confirm(peer, receipt)  # stored before: confirmed when that is, also if it is still on its way
-                return
+            if message.duplicate_id:
+                self.admit_id(message, message)
             self._seq += 1
             message.seq = self._seq
             self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
@@ -249,16 +266,24 @@ class Broker:
             if receipt:
                 peer.confirm(receipt)
 
-    def admit_id(self, message: Message) -> bool:
-        """False where the destination has stored (or is storing) a message with this producer-given id."""
+    def is_duplicate(self, message: Message) -> bool:
+        """Has the destination stored, or is it storing, a message with this producer-given id?"""
         queue = self.queue(message.destination)
-        duplicate_id = message.duplicate_id
-        if not message.persistent or not self.config.duplicate_window:
-            return True
-        if duplicate_id in queue.duplicates or duplicate_id in queue.duplicates_pending:
-            return False
-        queue.duplicates_pending.add(duplicate_id)
-        return True
+        return message.duplicate_id in queue.duplicates or message.duplicate_id in queue.duplicates_pending
+
+    def admit_id(self, message: Message, record: Record) -> None:
+        """From here on the producer-given id of `message` is taken: it is on its way in `record`."""
+        if self.config.duplicate_window:
+            self.queue(message.destination).duplicates_pending[message.duplicate_id] = record
+
+    def _follow(self, record: Record | None, peer: Peer, receipt: str) -> None:
+        """Confirm to `peer` what `record` does for somebody else: when it is committed, never if it is rejected. None =
+        it is committed already."""
+        assert self.journal is not None
+        if record is None:
+            self.journal.confirm(peer, receipt)
+        else:
+            self._followers.setdefault(id(record), []).append((peer, receipt))
 
     def consumed(self, queue: Queue, message: Message) -> None:
         """The consumer is done with `message`: it leaves the queue when that is durable."""
@@ -267,32 +292,37 @@ class Broker:
         else:
             self._remove(queue, message)
 
-    def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int]) -> None:
+    def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool = False) -> None:
         """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries; one that
-        failed too often goes to the dead-letter queue."""
-        assert self.journal is not None
+        failed too often goes to the dead-letter queue, and so do all where the consumer `refused` them."""
         failures = set(failed)
         limit = self.config.maximum_redeliveries
-        counts: list[tuple[int, int, int]] = []
         back: list[Message] = []
         poison: list[Message] = []
         for message in messages:
             deliveries, failed_before = queue.redelivered.get(message.seq, (0, 0))
             count = (deliveries + 1, failed_before + (message.seq in failures))
-            if 0 <= limit < count[1] and self._can_move(queue, message):
-                poison.append(message)
-                continue
             queue.redelivered[message.seq] = count
-            back.append(message)
-            if message.segment is not None:
-                counts.append((message.seq, *count))
+            moves = (refused or 0 <= limit < count[1]) and self._can_move(queue, message)
+            (poison if moves else back).append(message)
+        self._put_back(queue, back)
+        reason = "refused by the consumer" if refused else f"delivered {limit + 1} times without acknowledgement"
+        for message in poison:
+            self.dead_letter(queue, message, reason)
+        self.wake()
+
+    def _put_back(self, queue: Queue, messages: list[Message]) -> None:
+        """To their old places, to be delivered again; how often they were delivered is stored."""
+        assert self.journal is not None
+        counts = [
+            (message.seq, *queue.redelivered[message.seq])
+            for message in messages
+            if message.segment is not None and message.seq in queue.redelivered
+        ]
         if counts:
             self.journal.append_record(Redelivered(queue.name, counts))
-        queue.put_back(back)
+        queue.put_back(messages)
         self.dirty[queue] = None
-        for message in poison:
-            self.dead_letter(queue, message, f"delivered {limit + 1} times without acknowledgement")
-        self.wake()
 
     # -- expiry and dead letters --------------------------------------------------------------------------------------
 
@@ -300,15 +330,20 @@ class Broker:
         """Messages past their time, already out of the queue's order."""
         assert self.journal is not None
         persistent = []
+        kept = []
+        moves = self.config.expired_messages == "dead-letter" and not self.is_dead_letter_queue(queue)
         for message in messages:
-            if self.config.expired_messages == "dead-letter" and self._can_move(queue, message):
+            if moves and self._can_move(queue, message):
                 self.dead_letter(queue, message, "expired")
+            elif moves:
+                kept.append(message)
             elif message.segment is None:
                 self._remove(queue, message)
             else:
                 persistent.append(message.seq)
         if persistent:
             self.journal.append_record(Consumed(queue.name, EXPIRED, persistent))
+        queue.put_back(kept)  # until the disk has room: `sweep` comes back to them
         self.wake()
 
     def dead_letter_name(self, queue: Queue) -> str:
@@ -328,15 +363,10 @@ class Broker:
         return not self.is_dead_letter_queue(queue) and not (self.journal.full and message.segment is not None)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
-        """Move `message`, which no consumer holds any more, to the dead-letter queue, or drop it where policy says
-        so.
+        """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, or drop
+        it where policy says so.
         """
         assert self.journal is not None
-        if not self._can_move(queue, message):
-            queue.redelivered.setdefault(message.seq, (1, 1))
-            queue.put_back([message])
-            self.dirty[queue] = None
-            return
         if message.segment is None and not self.config.dead_letter_non_persistent:
             self._remove(queue, message)
             return
@@ -344,7 +374,7 @@ class Broker:
         properties = dict(message.properties or {})
         properties["original-destination"] = "/queue/" + queue.name.removeprefix(QUEUE_SCHEME)
         properties["dead-letter-reason"] = reason
-        properties["dead-letter-deliveries"] = str(deliveries + 1)
+        properties["dead-letter-deliveries"] = str(deliveries)
         moved = Message(
             self.dead_letter_name(queue), message.body, properties, message.content_type, message.priority,
             message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
@@ -366,20 +396,18 @@ class Broker:
             transaction.roll_back()
             raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
         group = transaction.to_group(outcome_id)
-        if group.records and journal.full and transaction.sends:
+        if journal.full and takes_space(group):
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")
         for message in transaction.sends:
-            if message.duplicate_id and not self.admit_id(message):
-                transaction.roll_back()
-                raise TransactionRolledBackError(
-                    f"message {message.duplicate_id} was stored before: the whole transaction was rolled back",
-                    code="DUPLICATE_ID",
-                )
+            if message.persistent and message.duplicate_id:
+                if self.is_duplicate(message):
+                    raise self._duplicate_in(transaction, group, message)
+                self.admit_id(message, group)
             message.seq = self.next_seq()
         if group.records or outcome_id:
             if outcome_id:
-                self.outcomes_pending.add(outcome_id)
+                self.outcomes_pending[outcome_id] = group
             batch = journal.open
             journal.append_record(group)
             batch.confirms.append((peer, receipt, group))
@@ -387,15 +415,29 @@ class Broker:
             peer.confirm(receipt)
         transaction.finish()
 
+    def _duplicate_in(self, transaction: Transaction, group: Group, message: Message) -> TransactionRolledBackError:
+        """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
+        owner = self.queue(message.destination).duplicates_pending.get(message.duplicate_id)
+        transaction.roll_back()
+        if owner is None or owner is group:
+            where = "stored before" if owner is None else "sent twice in it"
+            why = f"message {message.duplicate_id} was {where}: the whole transaction was rolled back"
+            return TransactionRolledBackError(why, code="DUPLICATE_ID")
+        return TransactionRolledBackError(
+            f"message {message.duplicate_id} is just being stored for somebody else: the transaction was rolled back"
+        )
+
     def commit_outcome(self, outcome_id: str, peer: Peer, receipt: str) -> None:
         """Answer a client that lost the connection while it committed: confirmed if it took place, else it never
         will.
         """
         assert self.journal is not None
         if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
-            self.journal.confirm(peer, receipt)
+            self._follow(self.outcomes_pending.get(outcome_id), peer, receipt)
             return
-        self.outcomes_refused.add(outcome_id)
+        self.outcomes_refused[outcome_id] = None
+        if len(self.outcomes_refused) > self.config.outcome_window:
+            del self.outcomes_refused[next(iter(self.outcomes_refused))]
         raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
@@ -407,10 +449,15 @@ class Broker:
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:
                 queue.dispatch(self, now_ms)
-        if self.blocked and self.memory_bytes < self.config.memory_limit_bytes * 0.9:
-            blocked, self.blocked = self.blocked, {}
-            for resume in blocked:
-                resume()
+        if not self.blocked:
+            return
+        if self.memory_bytes >= self.config.memory_limit_bytes * 0.9:
+            for session in self.blocked:
+                session.read_on()
+            return
+        blocked, self.blocked = self.blocked, {}
+        for session in blocked:
+            session.unstall()
 
     def sweep(self) -> None:
         """Expire what nobody fetches; forget queues that hold nothing. Call every second or so."""
@@ -433,3 +480,13 @@ class Broker:
 def _segment(message: Message) -> Segment:
     assert isinstance(message.segment, Segment)
     return message.segment
+
+
+def _copied(kept: OrderedDict[str, Segment], ids: list[str], into: Segment, window: int) -> OrderedDict[str, Segment]:
+    """`kept` after its oldest `ids` were copied to segment `into`: they keep their age, before all that are younger."""
+    copied = set(ids)
+    younger = [item for item in kept.items() if item[0] not in copied]
+    merged = OrderedDict([*((each, into) for each in ids), *younger])
+    while len(merged) > window:
+        merged.popitem(last=False)
+    return merged

@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from amq.journal.records import Record
 from amq.journal.recovery import Segment
 from amq.message import Message
 
@@ -41,7 +42,7 @@ class Queue:
         self.messages: dict[int, Message] = {}  # by seq: everything stored, waiting or delivered
         self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
         self.duplicates: OrderedDict[str, Segment] = OrderedDict()  # the newest ids, oldest first → where they stand
-        self.duplicates_pending: set[str] = set()  # on their way to the journal
+        self.duplicates_pending: dict[str, Record] = {}  # on their way to the journal → in what
         self.levels: list[deque[Message]] = [deque() for _ in range(PRIORITIES)]
         self._top = 0  # no level above this one holds anything
         self.subscriptions: list[Subscription] = []
@@ -131,7 +132,7 @@ class Queue:
 
     def remember(self, duplicate_id: str, segment: Segment, window: int) -> None:
         """Keep a producer-given id; the oldest goes when there are more than `window`."""
-        self.duplicates_pending.discard(duplicate_id)
+        self.duplicates_pending.pop(duplicate_id, None)
         if window:
             self.duplicates[duplicate_id] = segment
             if len(self.duplicates) > window:

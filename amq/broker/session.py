@@ -74,11 +74,11 @@ class Session:
         for command in commands:
             if self._closed:
                 return
-            if self._stalled and not (command.__class__ in (Ack, Nack) and not command.transaction):
-                self._stall(command)
-                continue
             try:
-                handlers[command.__class__](command)
+                if self._stalled and not (command.__class__ in (Ack, Nack) and not command.transaction):
+                    self._stall(command)
+                else:
+                    handlers[command.__class__](command)
             except AmqError as error:
                 self._peer.fail(error, command.receipt)
         self._broker.wake()
@@ -88,7 +88,7 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        self._broker.blocked.pop(self.unstall, None)
+        self._broker.blocked.pop(self, None)
         for transaction in list(self._transactions.values()):
             transaction.roll_back()
         self._transactions.clear()
@@ -132,6 +132,11 @@ class Session:
         self._peer.resume_reading()
         self.handle(list(stalled))
 
+    def read_on(self) -> None:
+        """No memory yet; but what was delivered meanwhile may be acknowledged, and that frees some."""
+        if self._holds_deliveries():
+            self._peer.resume_reading()
+
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def _send(self, command: Send) -> None:
@@ -151,10 +156,10 @@ class Session:
 
     def _stall(self, command: Command) -> None:
         self._stalled.append(command)
-        self._broker.blocked[self.unstall] = None
+        self._broker.blocked[self] = None
         if isinstance(command, Send):
             self._stalled_bytes += len(command.message.body) + MESSAGE_OVERHEAD_BYTES
-        if not any(subscription.unacked for subscription in self._subscriptions.values()):
+        if not self._holds_deliveries():
             self._peer.pause_reading()
         elif self._stalled_bytes > STALLED_BYTES_MAX:
             raise StoreFullError(
@@ -164,13 +169,13 @@ class Session:
 
     def _ack(self, command: Ack) -> None:
         subscription = self._subscriptions.get(command.subscription) or self._holder(command)
+        transaction = self._transaction(command.transaction) if command.transaction else None
         settled = subscription.settle(command.seq) if subscription is not None else []
         if subscription is None or not settled:
             self._settle_unknown(command)
             return
         broker, queue = self._broker, subscription.queue
-        if command.transaction:
-            transaction = self._transaction(command.transaction)
+        if transaction is not None:
             transaction.acks.extend((subscription, message) for message in settled)
             self._confirm_now(command)
         else:
@@ -185,18 +190,17 @@ class Session:
 
     def _nack(self, command: Nack) -> None:
         subscription = self._subscriptions.get(command.subscription) or self._holder(command)
+        transaction = self._transaction(command.transaction) if command.transaction else None
         settled = subscription.settle(command.seq) if subscription is not None else []
         if subscription is None or not settled:
             self._settle_unknown(command)
             return
         broker = self._broker
-        if command.transaction:
-            transaction = self._transaction(command.transaction)
+        if transaction is not None:
             transaction.nacks.extend((subscription, message) for message in settled)
             self._confirm_now(command)
         else:
-            for message in settled:
-                broker.dead_letter(subscription.queue, message, "refused by the consumer")
+            broker.give_back(subscription.queue, settled, [message.seq for message in settled], refused=True)
             if command.receipt:
                 broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
         subscription.credit += len(settled)
@@ -295,6 +299,9 @@ class Session:
         self._broker.memory_bytes += size
         transaction.sends.append(message)
         self._confirm_now(command)
+
+    def _holds_deliveries(self) -> bool:
+        return any(subscription.unacked for subscription in self._subscriptions.values())
 
     def _confirm_now(self, command: Command) -> None:
         if command.receipt:

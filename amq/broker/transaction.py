@@ -50,8 +50,7 @@ class Transaction:
         for subscription, message in self.acks:
             if message.segment is None:
                 broker.consumed(subscription.queue, message)
-        for subscription, message in self.nacks:
-            broker.dead_letter(subscription.queue, message, "refused by the consumer")
+        self._give_back(self.nacks, refused=True)
         broker.wake()
 
     def roll_back(self) -> None:
@@ -67,9 +66,9 @@ class Transaction:
                 self.broker.withdraw(message)
         self._give_back([(s, message) for s, message in self.acks if message.segment is not None])
 
-    def _give_back(self, settled: list[tuple[Subscription, Message]]) -> None:
+    def _give_back(self, settled: list[tuple[Subscription, Message]], refused: bool = False) -> None:
         by_queue: dict[Queue, list[Message]] = {}
         for subscription, message in settled:
             by_queue.setdefault(subscription.queue, []).append(message)
         for queue, messages in by_queue.items():
-            self.broker.give_back(queue, messages, [message.seq for message in messages])
+            self.broker.give_back(queue, messages, [message.seq for message in messages], refused)

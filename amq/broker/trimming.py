@@ -8,6 +8,8 @@ rule 8 of the safety argument.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from amq.journal.journal import Journal
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 COPY_BYTES = 256 << 10  # copied forward with one batch, so that traffic hardly notices
 SLACK_SEGMENTS = 2
+# Segments are trimmed when they take so many times the space of the ids that must be copied out of them. Such copies
+# fill segments too, which hold no message: where they alone did so the broker would copy for ever.
+GAIN_MIN = 4
 COPY = object()  # origin of a group that copies messages forward
 
 
@@ -33,6 +38,7 @@ class Trimmer:
         self._copying: Segment | None = None
         self._left: list[Message] = []  # of it, newest first
         self._segments_seen = 0
+        self._gain_bytes_min = 0  # a trim that gives back less is not worth while
 
     def trimmed(self) -> None:
         """The trim mark is committed."""
@@ -53,17 +59,26 @@ class Trimmer:
         """Mark every segment before the first that holds something live, but never the newest."""
         broker, journal = self._broker, self._journal
         through = journal.segments[0]
-        for segment in list(journal.segments)[1:-1]:
+        gain_bytes = 0
+        for segment in list(journal.segments)[:-1]:
             if segment.live:
                 break
             through = segment
+            gain_bytes += max(segment.end, broker.config.journal_segment_size_bytes)
+        if gain_bytes < self._gain_bytes_min:
+            return
+        copies: list[Duplicates | Outcomes] = []
         for queue in broker.queues.values():
-            ids = [each for each, segment in queue.duplicates.items() if segment.key <= through.key]
-            if ids:
-                journal.append_record(Duplicates(queue.name, ids))
-        outcomes = [each for each, segment in broker.outcomes.items() if segment.key <= through.key]
-        if outcomes:
-            journal.append_record(Outcomes(outcomes))
+            if ids := _needed(queue.duplicates, through):
+                copies.append(Duplicates(queue.name, ids))
+        if outcomes := _needed(broker.outcomes, through):
+            copies.append(Outcomes(outcomes))
+        self._gain_bytes_min = GAIN_MIN * sum(sum(map(len, copy.ids)) for copy in copies)
+        if gain_bytes < self._gain_bytes_min:
+            return
+        self._gain_bytes_min = 0
+        for copy in copies:
+            journal.append_record(copy)
         self._marked = through
         journal.trim(through)
 
@@ -99,3 +114,13 @@ class Trimmer:
             self._journal.append_record(Group(records, origin=COPY))
         if not self._left:
             self._copying = None
+
+
+def _needed(kept: OrderedDict[str, Segment], through: Segment) -> list[str]:
+    """The ids to copy when segments up to `through` go: those that stand there, and with them all that are older, so
+    that the copies keep their age."""
+    last = 0
+    for place, segment in enumerate(kept.values(), 1):
+        if segment.key <= through.key:
+            last = place
+    return list(islice(kept, last))

@@ -1,0 +1,243 @@
+"""A full disk refuses messages, loses none, and lets acknowledgements through."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from amq.protocols.commands import ACK_INDIVIDUAL
+from tests.broker.world import Client, World
+
+
+def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0) -> Client:
+    client = world.connect()
+    client.subscribe(queue, ack, prefetch)
+    world.settle()
+    return client
+
+
+def fill_disk(world: World) -> None:
+    """Nothing more can be written to segments."""
+    for method in ("pwrite", "allocate"):
+        world.vfs.fail(method, errno.ENOSPC, times=0, path=".seg")
+    world.vfs.answer("free_bytes", 0)
+
+
+def low_on_disk(world: World) -> None:
+    """The floor is reached: sends are refused from now on, everything else can be stored."""
+    world.vfs.answer("free_bytes", 0)
+    world.journal.check_space()
+    world.settle()
+    assert world.journal.full
+
+
+def room_again(world: World) -> None:
+    world.vfs.heal()
+    world.journal.check_space()
+    world.settle()
+    assert not world.journal.full
+
+
+def test_below_the_floor_sends_are_refused_and_the_rest_goes_on(world: World) -> None:
+    producer, other = world.connect(), world.connect()
+    producer.send(b"1")
+    producer.send(b"2")
+    world.settle()
+    client = consumer(world)
+    low_on_disk(world)
+    refused = producer.send(b"3")
+    other.send(b"n", persistent=False)
+    receipt = client.ack(b"1")
+    world.settle()
+    assert producer.errors == [("STORE_FULL", refused)]
+    assert receipt in client.confirmed
+    assert world.stored() == [b"2", b"n"]
+    room_again(world)
+    confirmed = other.send(b"4")
+    world.settle()
+    assert confirmed in other.confirmed
+    assert world.stored() == [b"2", b"n", b"4"]
+    world.check_at_rest()
+    world.crash_and_recover()
+    assert world.stored() == [b"2", b"4"]
+
+
+def test_a_resent_message_that_is_stored_is_confirmed_on_a_full_disk(world: World) -> None:
+    producer = world.connect()
+    producer.send(b"1", duplicate_id="1")
+    world.settle()
+    low_on_disk(world)
+    again = world.connect()
+    receipt = again.send(b"1", duplicate_id="1")
+    new = again.send(b"2", duplicate_id="2")
+    world.settle()
+    assert again.confirmed == [receipt]
+    assert again.errors == [("STORE_FULL", new)]
+    room_again(world)
+    world.check_at_rest()
+
+
+def test_a_transaction_that_sends_is_rolled_back_on_a_full_disk(world: World) -> None:
+    world.connect().send(b"1")
+    world.settle()
+    low_on_disk(world)
+    for sends, persistent in ((True, True), (False, True), (True, False)):
+        client = consumer(world)
+        client.begin()
+        if sends:
+            client.send(b"x", "b", transaction="t", persistent=persistent)
+        if sends and persistent:
+            client.ack(b"1", "t")
+        receipt = client.commit()
+        world.settle()
+        if sends and persistent:
+            assert client.errors == [("STORE_FULL", receipt)]
+            assert world.stored("b") == []
+        else:
+            assert receipt in client.confirmed
+        client.lose()
+        world.settle()
+        world.check_at_rest()
+    assert world.stored("b") == [b"x"]
+
+
+def test_a_send_that_meets_a_full_disk_is_refused(world: World) -> None:
+    client = consumer(world, "b")
+    sender, silent = world.connect(), world.connect()
+    world.connect().send(b"1", "b")
+    world.settle()
+    fill_disk(world)
+    refused = sender.send(b"x", duplicate_id="x")
+    silent.send(b"y", receipt=False)
+    receipt = client.ack(b"1")
+    world.settle()
+    assert sender.errors == [("STORE_FULL", refused)]
+    assert silent.errors == [("STORE_FULL", "")]
+    assert (world.stored("a"), world.broker.memory_bytes) == ([], 600 + 1)
+    assert receipt not in client.confirmed  # nothing can be written at all
+    room_again(world)
+    assert receipt in client.confirmed
+    assert world.broker.memory_bytes == 0
+    again = world.connect()
+    assert again.send(b"x", duplicate_id="x")
+    world.settle()
+    assert world.stored("a") == [b"x"]
+    world.check_at_rest()
+
+
+def test_a_duplicate_of_a_send_that_is_refused_is_not_confirmed(world: World) -> None:
+    """The client lost the connection and sent again while the first copy was on its way to a disk that is full."""
+    first, second = world.connect(), world.connect()
+    first.send(b"x", duplicate_id="x")
+    world.turn()
+    fill_disk(world)
+    receipt = second.send(b"x", duplicate_id="x")
+    world.settle()
+    assert first.codes == ["STORE_FULL"]
+    assert receipt not in second.confirmed
+    assert second.errors == [("STORE_FULL", receipt)]
+    assert world.stored() == []
+    room_again(world)
+    assert second.confirmed == []
+    world.check_at_rest()
+
+
+def test_a_commit_that_is_refused_is_not_confirmed_to_who_asks_again(world: World) -> None:
+    first, second = world.connect(), world.connect()
+    first.begin()
+    first.send(b"x", transaction="t")
+    first.commit(outcome_id="o")
+    world.turn()
+    fill_disk(world)
+    receipt = second.commit("t", "o")
+    world.settle()
+    assert first.codes == ["STORE_FULL"]
+    assert receipt not in second.confirmed
+    assert second.errors == [("STORE_FULL", receipt)]
+    assert world.stored() == []
+    room_again(world)
+    third = world.connect()
+    third.commit("t", "o")
+    world.settle()
+    assert third.codes == ["TRANSACTION_ROLLED_BACK"]
+    world.check_at_rest()
+
+
+def test_a_transaction_that_meets_a_full_disk_is_rolled_back(world: World) -> None:
+    world.connect().send(b"1")
+    world.settle()
+    client, other = consumer(world), consumer(world)
+    client.begin()
+    client.ack(b"1", "t")
+    client.send(b"x", "b", transaction="t", duplicate_id="x")
+    fill_disk(world)
+    receipt = client.commit(outcome_id="o")
+    world.settle()
+    assert client.errors == [("STORE_FULL", receipt)]
+    assert other.bodies == [b"1"]
+    assert (world.stored("a"), world.stored("b")) == ([b"1"], [])
+    room_again(world)
+    world.check_at_rest()
+    world.crash_and_recover()
+    assert (world.stored("a"), world.stored("b")) == ([b"1"], [])
+    assert not world.broker.outcomes
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_refused_message_stays_where_it_is_while_the_disk_is_full(world: World, persistent: bool) -> None:
+    world.connect().send(b"1", persistent=persistent)
+    world.settle()
+    client = consumer(world, prefetch=1)
+    low_on_disk(world)
+    client.session.set_writable(False)
+    receipt = client.nack(b"1")
+    world.settle()
+    client.session.set_writable(True)
+    world.settle()
+    assert receipt in client.confirmed
+    if not persistent:
+        assert (client.bodies, world.stored("DLQ.a")) == ([b"1"], [b"1"])
+        return
+    assert client.bodies == [b"1", b"1"]
+    assert client.deliveries[-1].redelivered == 1
+    room_again(world)
+    client.nack(b"1")
+    world.settle()
+    assert (world.stored("a"), world.stored("DLQ.a")) == ([], [b"1"])
+    world.check_at_rest()
+
+
+def test_a_move_that_meets_a_full_disk_is_undone_and_the_message_delivered_again(world: World) -> None:
+    world.connect().send(b"1")
+    world.settle()
+    client = consumer(world)
+    fill_disk(world)
+    client.nack(b"1")
+    client.lose()
+    other = consumer(world)
+    world.settle()
+    assert other.bodies == [b"1"]
+    assert other.deliveries[0].redelivered == 1
+    room_again(world)
+    world.check_at_rest()
+
+
+def test_expired_messages_wait_on_a_full_disk_where_policy_is_to_move_them(make_world: Callable[..., World]) -> None:
+    world = make_world(expired_messages="dead-letter")
+    world.connect().send(b"1", expires_ms=world.clock.wall_ms() + 1)
+    world.connect().send(b"2")
+    world.settle()
+    low_on_disk(world)
+    world.clock.advance(1.0)
+    client = consumer(world)
+    world.broker.sweep()
+    world.settle()
+    assert client.bodies == [b"2"]
+    assert (world.stored("a"), world.stored("DLQ.a")) == ([b"1", b"2"], [])
+    room_again(world)
+    world.broker.sweep()
+    world.settle()
+    assert (world.stored("a"), world.stored("DLQ.a")) == ([b"2"], [b"1"])
+    world.check_at_rest()

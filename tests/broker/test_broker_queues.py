@@ -1,0 +1,428 @@
+"""Queues and their consumers: order, sharing, prefetch, acknowledgement modes, messages that come back, priorities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from amq.message import Message
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Send, Subscribe
+from tests.broker.world import Client, World
+
+
+def fill(world: World, count: int, queue: str = "a", **fields: object) -> list[bytes]:
+    bodies = [b"%d" % i for i in range(count)]
+    producer = world.connect()
+    for body in bodies:
+        producer.send(body, queue, receipt=False, **fields)  # type: ignore[arg-type]
+    world.settle()
+    return bodies
+
+
+def consumer(world: World, ack: str = ACK_INDIVIDUAL, prefetch: int = 0, queue: str = "a") -> Client:
+    client = world.connect()
+    client.subscribe(queue, ack, prefetch)
+    world.settle()
+    return client
+
+
+# -- order and sharing -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_first_in_first_out(world: World, persistent: bool) -> None:
+    bodies = fill(world, 20, persistent=persistent)
+    assert consumer(world).bodies == bodies
+
+
+def test_order_survives_batches_segments_and_takeover(make_world: Callable[..., World]) -> None:
+    world = make_world(journal_segment_size_bytes=2048, journal_batch_size_bytes=300)
+    bodies = fill(world, 100)
+    assert len(world.segments()) > 3
+    world.crash_and_recover()
+    assert consumer(world).bodies == bodies
+
+
+def test_each_message_goes_to_one_consumer_in_turn(world: World) -> None:
+    first, second, third = consumer(world), consumer(world), consumer(world)
+    fill(world, 6)
+    assert (first.bodies, second.bodies, third.bodies) == ([b"0", b"3"], [b"1", b"4"], [b"2", b"5"])
+
+
+def test_a_message_sent_before_the_first_consumer_waits(world: World) -> None:
+    bodies = fill(world, 3)
+    assert consumer(world, ACK_AUTO).bodies == bodies
+    assert world.stored() == []
+
+
+def test_queues_do_not_mix(world: World) -> None:
+    fill(world, 2, "a")
+    fill(world, 3, "b")
+    assert len(consumer(world, queue="b").bodies) == 3
+    assert world.stored("a") == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("ack", [ACK_CLIENT, ACK_INDIVIDUAL])
+def test_prefetch_bounds_what_is_outstanding(world: World, ack: str) -> None:
+    fill(world, 10)
+    client = consumer(world, ack, prefetch=3)
+    assert client.bodies == [b"0", b"1", b"2"]
+    client.ack(b"1")
+    world.settle()
+    assert client.bodies == [b"%d" % i for i in range(5 if ack == ACK_CLIENT else 4)]
+
+
+def test_prefetch_of_one_shares_work_evenly(world: World) -> None:
+    slow, fast = consumer(world, prefetch=1), consumer(world, prefetch=1)
+    fill(world, 10)
+    assert (slow.bodies, fast.bodies) == ([b"0"], [b"1"])
+    for number in range(1, 9):
+        fast.ack(b"%d" % number)
+        world.settle()
+        assert fast.bodies[-1] == b"%d" % (number + 1)
+    assert slow.bodies == [b"0"]
+
+
+def test_default_prefetch_is_configured(make_world: Callable[..., World]) -> None:
+    world = make_world(prefetch_size=2)
+    fill(world, 5)
+    assert len(consumer(world).bodies) == 2
+
+
+def test_auto_consumer_has_no_prefetch_limit_but_its_socket(world: World) -> None:
+    client = consumer(world, ACK_AUTO, prefetch=1)
+    client.session.set_writable(False)
+    bodies = fill(world, 5)
+    assert client.bodies == []
+    client.session.set_writable(True)
+    world.settle()
+    assert client.bodies == bodies
+
+
+def test_a_slow_consumer_gets_nothing_and_the_others_go_on(world: World) -> None:
+    slow, fast = consumer(world), consumer(world)
+    slow.session.set_writable(False)
+    bodies = fill(world, 4)
+    assert fast.bodies == bodies
+    fast.ack(b"0")
+    slow.session.set_writable(True)
+    world.settle()
+    fill(world, 2)
+    assert (slow.bodies, fast.bodies[4:]) in (([b"0"], [b"1"]), ([b"1"], [b"0"]))
+
+
+def test_a_consumer_that_becomes_slow_while_it_is_served_gets_no_more(world: World) -> None:
+    client = consumer(world)
+
+    def full_at_two(_subscription: object, _message: object) -> None:
+        delivered.append(1)
+        if len(delivered) == 2:
+            client.session.set_writable(False)
+
+    delivered: list[int] = []
+    world.on_deliver = full_at_two
+    bodies = fill(world, 5)
+    assert client.bodies == bodies[:2]
+    client.ack(b"0")  # gives credit, but no room in the socket
+    world.settle()
+    assert client.bodies == bodies[:2]
+    client.session.set_writable(True)
+    world.settle()
+    assert client.bodies == bodies
+    world.check()
+
+
+def test_two_subscriptions_of_one_connection_compete(world: World) -> None:
+    client = world.connect()
+    client.subscribe(id="one")
+    client.subscribe(id="two")
+    fill(world, 4)
+    assert [delivery.subscription for delivery in client.deliveries] == ["one", "two", "one", "two"]
+
+
+# -- acknowledgement ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_individual_acknowledgement_is_of_that_message_alone(world: World, persistent: bool) -> None:
+    fill(world, 4, persistent=persistent)
+    client = consumer(world)
+    receipt = client.ack(b"2")
+    world.settle()
+    assert receipt in client.confirmed
+    assert world.stored() == [b"0", b"1", b"3"]
+    world.check_at_rest()
+
+
+def test_client_acknowledgement_is_cumulative(world: World) -> None:
+    fill(world, 5)
+    client = consumer(world, ACK_CLIENT)
+    client.ack(b"2")
+    world.settle()
+    assert world.stored() == [b"3", b"4"]
+    client.ack(b"3")
+    world.settle()
+    assert world.stored() == [b"4"]
+    world.check_at_rest()
+
+
+def test_cumulative_acknowledgement_covers_its_own_subscription_only(world: World) -> None:
+    first, second = consumer(world, ACK_CLIENT), consumer(world, ACK_CLIENT)
+    fill(world, 4)
+    second.ack(b"3")
+    world.settle()
+    assert world.stored() == [b"0", b"2"]
+    assert first.bodies == [b"0", b"2"]
+
+
+def test_cumulative_acknowledgement_follows_the_order_of_delivery(world: World) -> None:
+    """Not that of sequence numbers: a message that came back is older than what was delivered before it."""
+    first, second = consumer(world, ACK_CLIENT, prefetch=1), consumer(world, ACK_CLIENT, prefetch=2)
+    fill(world, 3)
+    assert (first.bodies, second.bodies) == ([b"0"], [b"1", b"2"])
+    second.ack(b"1")
+    first.lose()
+    world.settle()
+    assert second.bodies == [b"1", b"2", b"0"]
+    second.ack(b"2")
+    world.settle()
+    assert world.stored() == [b"0"]
+
+
+def test_auto_acknowledges_by_delivering(world: World) -> None:
+    fill(world, 3)
+    client = consumer(world, ACK_AUTO)
+    client.lose()
+    world.settle()
+    assert world.stored() == []
+    assert consumer(world).bodies == []
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize(
+    "misdeed", ["twice", "never delivered", "auto", "after unsubscribe", "of another connection", "no subscription"]
+)
+def test_acknowledging_what_one_does_not_hold_is_an_error(world: World, misdeed: str) -> None:
+    fill(world, 2)
+    client = consumer(world, ACK_AUTO if misdeed == "auto" else ACK_INDIVIDUAL)
+    if misdeed == "twice":
+        client.ack(b"0")
+        client.ack(b"0")
+    elif misdeed == "never delivered":
+        client.do(Ack(12345, "a", "r"))
+    elif misdeed == "no subscription":
+        client.do(Ack(client.delivery(b"0").seq, "b", "r"))
+    elif misdeed == "of another connection":
+        other = consumer(world)
+        other.do(Ack(client.delivery(b"0").seq, "a", "r"))
+        client = other
+    else:
+        client.unsubscribe()
+        client.ack(b"0")
+    world.settle()
+    assert client.codes == ["UNKNOWN_DELIVERY"]
+    assert not client.connected
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("ack", [ACK_CLIENT, ACK_INDIVIDUAL])
+def test_an_acknowledgement_without_subscription_finds_the_one_that_holds_the_message(world: World, ack: str) -> None:
+    """STOMP 1.0 names the message only."""
+    fill(world, 2, "a")
+    fill(world, 2, "b")
+    client = world.connect()
+    client.subscribe("a", ack)
+    client.subscribe("b", ack)
+    world.settle()
+    seq = next(delivery.seq for delivery in client.deliveries if delivery.subscription == "b")
+    client.do(Ack(seq, "", "r"))
+    world.settle()
+    assert client.errors == []
+    assert "r" in client.confirmed
+    assert (world.stored("a"), world.stored("b")) == ([b"0", b"1"], [b"1"])
+
+
+def test_acknowledgement_is_confirmed_when_it_is_durable_and_not_before(world: World) -> None:
+    fill(world, 1)
+    client = consumer(world)
+    receipt = client.ack(b"0")
+    world.turn()
+    assert receipt not in client.confirmed
+    world.runner.work()  # written and synced, but nobody knows yet
+    world.turn()
+    assert receipt not in client.confirmed
+    world.settle()
+    assert receipt in client.confirmed
+    world.crash_and_recover()
+    assert world.stored() == []
+
+
+def test_acknowledgement_that_nobody_asked_about_is_stored_in_the_end(world: World) -> None:
+    fill(world, 2)
+    client = consumer(world)
+    client.ack(b"0", receipt=False)
+    world.turn()
+    assert not world.runner.jobs  # it waits for company
+    world.settle()
+    world.crash_and_recover()
+    assert world.stored() == [b"1"]
+
+
+# -- messages that come back -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("how", ["lose", "unsubscribe", "disconnect"])
+def test_what_a_consumer_leaves_takes_its_old_place(world: World, how: str, persistent: bool) -> None:
+    first = consumer(world, prefetch=4)
+    bodies = fill(world, 8, persistent=persistent)
+    first.ack(b"1")
+    getattr(first, how)()
+    world.settle()
+    second = consumer(world)
+    assert second.bodies == [body for body in bodies if body != b"1"]
+    assert [delivery.redelivered for delivery in second.deliveries] == [1, 1, 1, 0, 0, 0, 0]
+    world.check()
+
+
+def test_returned_messages_of_several_consumers_interleave_by_age(world: World) -> None:
+    clients = [consumer(world, prefetch=3) for _ in range(3)]
+    bodies = fill(world, 12)
+    for client in (clients[1], clients[0], clients[2]):
+        client.lose()
+    world.settle()
+    assert consumer(world).bodies == bodies
+
+
+def test_the_count_of_redeliveries_grows_and_survives_a_takeover(world: World) -> None:
+    fill(world, 1)
+    for before in range(3):
+        client = consumer(world)
+        assert client.deliveries[0].redelivered == before
+        client.lose()
+        world.settle()
+    world.check_at_rest()
+    world.crash_and_recover()
+    assert consumer(world).deliveries[0].redelivered == 3
+
+
+def test_counts_that_overtake_their_own_records_are_not_turned_back(world: World) -> None:
+    """The record of an earlier return commits after a later return was counted."""
+    fill(world, 1)
+    consumer(world).lose()
+    world.turn()  # the first return is on its way to the disk
+    for _ in range(2):
+        client = world.connect()
+        client.subscribe()
+        world.turn()
+        client.lose()
+    world.runner.step()
+    world.runner.step()  # the first record is committed, the others are not
+    late = world.connect()
+    late.subscribe()
+    world.turn()
+    assert late.deliveries[0].redelivered == 3
+    late.lose()
+    world.settle()
+    assert consumer(world).deliveries[0].redelivered == 4
+    world.check()
+
+
+def test_a_takeover_alone_is_no_redelivery(world: World) -> None:
+    """Nobody can say what became of it: the flag is not set, as docs/messaging.md says."""
+    fill(world, 1)
+    consumer(world)
+    world.crash_and_recover()
+    assert consumer(world).deliveries[0].redelivered == 0
+
+
+# -- priorities --------------------------------------------------------------------------------------------------------
+
+
+def test_higher_priority_first_and_first_in_first_out_within(world: World) -> None:
+    producer = world.connect()
+    for number, priority in enumerate([4, 0, 9, 4, 9, 0]):
+        producer.send(b"%d%d" % (priority, number), priority=priority)
+    world.settle()
+    expected = [b"92", b"94", b"40", b"43", b"01", b"05"]
+    assert consumer(world, prefetch=6).bodies == expected
+    world.crash_and_recover()
+    assert consumer(world).bodies == expected
+
+
+def test_a_late_message_of_high_priority_overtakes_those_that_wait(world: World) -> None:
+    client = consumer(world, prefetch=1)
+    fill(world, 3)
+    fill_high = world.connect()
+    fill_high.send(b"high", priority=9)
+    world.settle()
+    assert client.bodies == [b"0"]
+    client.ack(b"0")
+    world.settle()
+    assert client.bodies == [b"0", b"high"]
+
+
+def test_a_returned_message_of_high_priority_is_first_again(world: World) -> None:
+    first = consumer(world, prefetch=1)
+    world.connect().send(b"high", priority=7)
+    fill(world, 2)
+    assert first.bodies == [b"high"]
+    first.lose()
+    world.settle()
+    assert consumer(world).bodies == [b"high", b"0", b"1"]
+
+
+# -- subscribing -------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_served_is_refused(world: World) -> None:
+    for act, code in [
+        (lambda client: client.subscribe(selector="a = 1"), "NOT_SUPPORTED"),
+        (lambda client: client.do(Send(Message("topic://a", b"x"), "r")), "DESTINATION_REFUSED"),
+        (lambda client: client.do(Subscribe("s", "topic://a")), "DESTINATION_REFUSED"),
+        (lambda client: (client.subscribe(), client.subscribe()), "COMMAND_REFUSED"),
+        (lambda client: client.unsubscribe("nobody"), "COMMAND_REFUSED"),
+        (lambda client: client.commit("nobody"), "UNKNOWN_TRANSACTION"),
+        (lambda client: client.abort("nobody"), "UNKNOWN_TRANSACTION"),
+        (lambda client: client.send(b"x", transaction="nobody"), "UNKNOWN_TRANSACTION"),
+        (lambda client: (client.begin(), client.begin()), "COMMAND_REFUSED"),
+    ]:
+        client = world.connect()
+        act(client)  # type: ignore[no-untyped-call]
+        world.settle()
+        assert client.codes == [code]
+        assert not client.connected
+    world.check_at_rest()
+
+
+def test_nothing_is_carried_out_after_an_error(world: World) -> None:
+    client = world.connect()
+    client.do(Ack(1, "a", "r1"), Ack(2, "a", "r2"))
+    client.send(b"late")
+    world.settle()
+    assert client.errors == [("UNKNOWN_DELIVERY", "r1")]
+    assert world.stored() == []
+
+
+def test_the_receipt_of_a_disconnect_comes_last(world: World) -> None:
+    client = world.connect()
+    sent = [client.send(b"%d" % i) for i in range(3)]
+    bye = client.disconnect()
+    assert client.connected
+    world.settle()
+    assert client.confirmed == [*sent, bye]
+    assert not client.connected
+
+
+def test_a_queue_that_holds_nothing_is_forgotten(world: World) -> None:
+    client = consumer(world)
+    fill(world, 1)
+    client.ack(b"0")
+    world.settle()
+    world.broker.sweep()
+    assert world.broker.queues  # somebody listens
+    client.lose()
+    world.settle()
+    world.broker.sweep()
+    assert not world.broker.queues

@@ -1,0 +1,190 @@
+"""What the journal does for the broker: nothing is confirmed before it is durable and ours, segments are given back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
+from tests.broker.world import Client, World
+
+
+def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0) -> Client:
+    client = world.connect()
+    client.subscribe(queue, ack, prefetch)
+    world.settle()
+    return client
+
+
+# -- lease -------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_confirmed_or_delivered_while_the_lease_is_in_doubt(world: World) -> None:
+    producer = world.connect()
+    before = producer.send(b"1")
+    world.settle()
+    client = consumer(world)
+    seen = list(client.confirmed)
+    world.valid = False
+    receipts = [producer.send(b"2"), producer.send(b"n", persistent=False)]
+    acknowledged = client.ack(b"1")
+    other = consumer(world)
+    world.settle()
+    assert producer.confirmed == [before]
+    assert (client.bodies, client.confirmed, other.confirmed) == ([b"1"], seen, [])
+    world.valid = True
+    world.journal.lease_renewed()
+    world.settle()
+    assert set(receipts) <= set(producer.confirmed)
+    assert acknowledged in client.confirmed
+    assert sorted(client.bodies + other.bodies) == [b"1", b"2", b"n"]
+    world.check_at_rest()
+
+
+def test_what_was_not_confirmed_when_the_lease_ran_out_may_be_there_or_not(world: World) -> None:
+    producer = world.connect()
+    producer.send(b"1")
+    world.turn()
+    world.valid = False
+    producer.send(b"2")
+    world.settle()
+    assert producer.confirmed == []
+    world.valid = True
+    world.crash_and_recover()
+    assert world.stored() == [b"1"]  # durable, by chance; the second never reached the disk
+
+
+def test_receipts_come_in_the_turn_after_the_sync(world: World) -> None:
+    producer = world.connect()
+    receipt = producer.send(b"1")
+    world.turn()
+    world.runner.work()
+    world.turn()
+    assert producer.confirmed == []
+    world.runner.post()
+    assert producer.confirmed == []
+    world.turn()
+    assert producer.confirmed == [receipt]
+
+
+def test_a_message_is_delivered_only_when_it_is_durable(world: World) -> None:
+    client = consumer(world)
+    world.connect().send(b"1")
+    world.turn()
+    world.runner.work()
+    world.turn()
+    assert client.bodies == []
+    world.settle()
+    assert client.bodies == [b"1"]
+
+
+def test_a_small_batch_may_be_synced_in_place(world: World) -> None:
+    producer = world.connect()
+    receipt = producer.send(b"1")
+    world.turn(inline=True)
+    assert producer.confirmed == [receipt]
+
+
+# -- segments ----------------------------------------------------------------------------------------------------------
+
+
+def pump(world: World, count: int) -> None:
+    """Messages come and go."""
+    producer = world.connect()
+    client = consumer(world, "pump", ACK_AUTO)
+    for _ in range(count):
+        producer.send(bytes(500), "pump")
+        world.settle()
+    for each in (producer, client):
+        each.lose()
+    world.settle()
+
+
+@pytest.fixture
+def tiny(make_world: Callable[..., World]) -> World:
+    return make_world(journal_segment_size_bytes=2048)
+
+
+def test_segments_that_hold_nothing_are_given_back(tiny: World) -> None:
+    pump(tiny, 50)
+    assert len(tiny.segments()) <= 4
+    tiny.check_at_rest()
+    assert len(tiny.journal.segments) == len(tiny.segments()) - 1  # and the one that is prepared
+
+
+def test_a_message_that_stays_is_copied_forward(tiny: World) -> None:
+    world = tiny
+    for body in (b"1", b"2", b"3"):
+        world.connect().send(body, "a", duplicate_id=body.decode(), properties={"colour": "red"})
+    world.settle()
+    consumer(world, prefetch=1).lose()
+    world.settle()
+    for _ in range(3):
+        pump(world, 50)
+        assert len(world.segments()) <= 8
+        world.check_at_rest()
+        world.crash_and_recover()
+    again = world.connect()
+    again.send(b"2", duplicate_id="2")
+    client = consumer(world)
+    assert client.bodies == [b"1", b"2", b"3"]
+    assert [delivery.redelivered for delivery in client.deliveries] == [1, 0, 0]
+    assert client.deliveries[0].message.properties == {"colour": "red"}
+
+
+@pytest.mark.parametrize("steps", range(24))
+def test_a_crash_while_segments_are_given_back_brings_nothing_back(tiny: World, steps: int) -> None:
+    world = tiny
+    world.connect().send(b"stay", "a")
+    world.connect().send(b"keep", "b", duplicate_id="k")
+    world.settle()
+    pump(world, 20)
+    stay, keep = consumer(world), consumer(world, "b")
+    receipts = [stay.ack(b"stay"), keep.ack(b"keep")]
+    for _ in range(steps):
+        world.turn()
+        world.runner.step()
+    confirmed = [receipt in client.confirmed for receipt, client in zip(receipts, (stay, keep), strict=True)]
+    world.crash_and_recover(jobs=steps % 2)
+    assert world.stored("pump") == []
+    assert list(world.broker.queues["queue://b"].duplicates) == ["k"]
+    for queue, gone in zip("ab", confirmed, strict=True):
+        assert not (gone and world.stored(queue))
+        for body in world.stored(queue):
+            consumer(world, queue).ack(body)
+            world.settle()
+    pump(world, 8)
+    world.check_at_rest()
+    assert len(world.segments()) <= 5
+
+
+def test_segments_of_earlier_masters_are_given_back_too(tiny: World) -> None:
+    for _ in range(5):
+        pump(tiny, 10)
+        tiny.crash_and_recover()
+    assert len(tiny.segments()) <= 4
+    tiny.check_at_rest()
+
+
+def test_giving_back_ends_where_what_must_be_copied_is_larger_than_a_segment(make_world: Callable[..., World]) -> None:
+    """Ids of many queues: the copies fill segments of their own, which hold no message either."""
+    world = make_world(journal_segment_size_bytes=2048, duplicate_window=5)
+    for queue in range(40):
+        producer = world.connect()
+        for number in range(5):
+            producer.send(b"x", f"q{queue}", duplicate_id=f"{queue}-{number}-" + "x" * 60)
+        producer.lose()
+    world.settle()
+    for queue in range(40):
+        consumer(world, f"q{queue}", ACK_AUTO).lose()
+    world.settle()  # fails where it does not come to rest
+    before = world.replayed()
+    size = sum(os.path.getsize(os.path.join(world.store, JOURNAL_DIRECTORY, name)) for name in world.segments())
+    assert size < 8 * 40 * 5 * 70
+    world.check_at_rest()
+    world.crash_and_recover()
+    world.check_at_rest()
+    assert list(world.replayed()["queues"]) == list(before["queues"])

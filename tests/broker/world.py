@@ -1,0 +1,465 @@
+"""A broker and its journal on a real directory, with clients: every job, turn, crash and clock tick happens when the
+test says so.
+
+Invariant: what a `Client` has in `deliveries`, `confirmed` and `errors` is what left the broker at the end of a turn
+with a valid lease, as `amq.transports` would have sent it. A crash keeps what the disk holds, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from amq.broker.broker import MESSAGE_OVERHEAD_BYTES, Broker
+from amq.broker.session import Session
+from amq.broker.subscription import Subscription
+from amq.config.schema import BrokerConfig
+from amq.errors import AmqError
+from amq.journal.format import HEADER_BYTES
+from amq.journal.journal import Confirmable, Journal, OpenBatch
+from amq.journal.records import Record
+from amq.journal.recovery import JOURNAL_DIRECTORY, replay, seal
+from amq.journal.writer import Done, Job
+from amq.message import Message
+from amq.protocols.commands import (
+    ACK_INDIVIDUAL,
+    Abort,
+    Ack,
+    Begin,
+    Command,
+    Commit,
+    Disconnect,
+    Nack,
+    Send,
+    Subscribe,
+    Unsubscribe,
+)
+from amq.vfs import SystemVfs
+from tests.fakes import FakeClock, FaultyVfs
+
+STEPS_MAX = 10_000  # a world that is not at rest after so many steps never will be
+CONFIG: dict[str, Any] = {
+    "journal_segment_size_bytes": 16 << 10,
+    "journal_reserve_bytes": 4 << 10,
+    "store_free_floor_bytes": 64 << 10,
+}
+
+
+class ProcessFiles(SystemVfs):
+    """The files of one process, all closed when it dies. Syncs do nothing: no power fails here, torn tails are cut by
+    hand. `written` = (path, offset, bytes) of the last batch.
+    """
+
+    def __init__(self) -> None:
+        self.paths: dict[int, str] = {}
+        self.written = ("", 0, 0)
+
+    def open(self, path: str, flags: int, mode: int = 0o640) -> int:
+        fd: int = SystemVfs.open(path, flags, mode)
+        self.paths[fd] = path
+        return fd
+
+    def close(self, fd: int) -> None:
+        del self.paths[fd]
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:  # type: ignore[override]
+        written = os.pwrite(fd, data, offset)
+        if offset >= HEADER_BYTES and self.paths[fd].endswith(".seg"):
+            self.written = (self.paths[fd], offset, written)
+        return written
+
+    def fsync(self, fd: int) -> None:  # type: ignore[override]
+        assert fd in self.paths
+
+    fdatasync = fsync  # type: ignore[assignment]
+
+    @staticmethod
+    def fsync_directory(path: str) -> None:
+        assert os.path.isdir(path)
+
+    def die(self) -> None:
+        for fd in list(self.paths):
+            self.close(fd)
+
+
+class StepRunner:
+    """A JobRunner in two steps: `work` does the next job on the disk, `post` tells the broker of the oldest done."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Job, Done]] = deque()
+        self.finished: deque[tuple[Done, Any, Exception | None]] = deque()
+
+    def submit(self, job: Job, done: Done) -> None:
+        self.jobs.append((job, done))
+
+    def close(self) -> None:
+        self.jobs.clear()
+
+    def is_alive(self) -> bool:
+        return True
+
+    def work(self) -> None:
+        job, done = self.jobs.popleft()
+        result, failure = None, None
+        try:
+            result = job()
+        except Exception as error:  # noqa: BLE001 (as the real runner does)
+            failure = error
+        self.finished.append((done, result, failure))
+
+    def post(self) -> None:
+        done, result, failure = self.finished.popleft()
+        done(result, failure)
+
+    def step(self) -> bool:
+        """Do one thing; False where there is nothing to do."""
+        if self.finished:
+            self.post()
+        elif self.jobs:
+            self.work()
+        else:
+            return False
+        return True
+
+
+class Delivery(NamedTuple):
+    """What a client saw. `redelivered` = how many times the message was delivered before."""
+
+    subscription: str
+    seq: int
+    body: bytes
+    redelivered: int
+    message: Message
+
+
+class Client:
+    """One connection: the peer that the broker sees, and what a program does with it. Every command asks for a receipt
+    unless told otherwise, and returns its id.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.deliveries: list[Delivery] = []
+        self.confirmed: list[str] = []
+        self.errors: list[tuple[str, str]] = []  # (code, receipt)
+        self.connected = True
+        self.reading = True  # does the broker read from us?
+        self._closing = False
+        self._out: list[Callable[[], None]] = []
+        self.session = Session(world.broker, self)
+
+    # -- Peer ---------------------------------------------------------------------------------------------------------
+
+    def subscribed(self, command: Subscribe) -> object:
+        return command.token
+
+    def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
+        assert not self._closing, "delivered to a connection that is closing"
+        self.world.on_deliver(subscription, message)
+        delivery = Delivery(subscription.id, message.seq, message.body, redelivered, message)
+        self._out.append(lambda: self.deliveries.append(delivery))
+
+    def confirm(self, receipt: str) -> None:
+        assert receipt, "a receipt that nobody asked for"
+        self._out.append(lambda: self.confirmed.append(receipt))
+
+    def fail(self, error: Exception, receipt: str = "") -> None:
+        assert isinstance(error, AmqError)
+        if self._closing:
+            return
+        code = error.code
+        self._out.append(lambda: self.errors.append((code, receipt)))
+        self.session.close()
+        self.close()
+
+    def close(self) -> None:
+        self._closing = True
+        self.world.wake()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def send_out(self) -> None:
+        """The end of a turn with a valid lease."""
+        out, self._out = self._out, []
+        if self.connected:
+            for happen in out:
+                happen()
+        if self._closing:
+            self.connected = False
+
+    # -- the program --------------------------------------------------------------------------------------------------
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [delivery.body for delivery in self.deliveries]
+
+    @property
+    def codes(self) -> list[str]:
+        return [code for code, _ in self.errors]
+
+    def do(self, *commands: Command) -> None:
+        """What one read of the socket brings."""
+        assert self.reading, "the broker does not read from this client"
+        self.session.handle(list(commands))
+
+    def send(
+        self, body: bytes, queue: str = "a", *, receipt: bool = True, transaction: str = "", **fields: Any
+    ) -> str:
+        token = self.world.next_receipt() if receipt else ""
+        self.do(Send(Message("queue://" + queue, body, **fields), token, transaction))
+        return token
+
+    def subscribe(
+        self, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0, id: str = "", **fields: Any
+    ) -> str:
+        token = self.world.next_receipt()
+        self.do(Subscribe(id or queue, "queue://" + queue, ack, prefetch, receipt=token, **fields))
+        return token
+
+    def unsubscribe(self, id: str = "a") -> str:
+        token = self.world.next_receipt()
+        self.do(Unsubscribe(id, token))
+        return token
+
+    def delivery(self, body: bytes) -> Delivery:
+        """The latest delivery of that body."""
+        return next(delivery for delivery in reversed(self.deliveries) if delivery.body == body)
+
+    def ack(self, body: bytes, transaction: str = "", *, receipt: bool = True, command: type[Ack] = Ack) -> str:
+        delivery = self.delivery(body)
+        token = self.world.next_receipt() if receipt else ""
+        self.do(command(delivery.seq, delivery.subscription, token, transaction))
+        return token
+
+    def nack(self, body: bytes, transaction: str = "") -> str:
+        return self.ack(body, transaction, command=Nack)
+
+    def begin(self, transaction: str = "t") -> str:
+        token = self.world.next_receipt()
+        self.do(Begin(transaction, token))
+        return token
+
+    def commit(self, transaction: str = "t", outcome_id: str = "") -> str:
+        token = self.world.next_receipt()
+        self.do(Commit(transaction, token, outcome_id))
+        return token
+
+    def abort(self, transaction: str = "t") -> str:
+        token = self.world.next_receipt()
+        self.do(Abort(transaction, token))
+        return token
+
+    def disconnect(self) -> str:
+        token = self.world.next_receipt()
+        self.do(Disconnect(token))
+        return token
+
+    def lose(self) -> None:
+        """The connection breaks."""
+        self._closing = True
+        self.connected = False
+        self.session.close()
+
+
+class World:
+    """One store, one broker at a time, any number of clients. `valid` = the lease is."""
+
+    def __init__(self, path: Path | str, **config: Any) -> None:
+        self.store = str(path)
+        self.config = BrokerConfig(store=self.store, **{**CONFIG, **config})
+        self.clock = FakeClock()
+        self.files = ProcessFiles()
+        self.vfs = FaultyVfs(self.files)
+        self.valid = True
+        self.failures: list[str] = []
+        self.epoch = 0
+        self.sealed: dict[str, int] = {}
+        self.clients: list[Client] = []
+        self.on_deliver: Callable[[Subscription, Message], None] = lambda _subscription, _message: None
+        self._receipts = 0
+        os.makedirs(os.path.join(self.store, JOURNAL_DIRECTORY), exist_ok=True)
+        self.start()
+        self.settle()
+
+    # -- one mastership -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Become master: seal, replay, serve."""
+        self.sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
+        self.epoch += 1
+        self.runner = StepRunner()
+        self.woken = False
+        self.broker = Broker(self.clock, self.config, self.epoch, self.wake)
+        recovered = replay(self.vfs, self.store, self.sealed, self.broker.apply, lambda _done, _total: None)
+        self.journal = Journal(
+            self.vfs, self.clock, self.runner, self, lambda: self.valid, self.store, self.epoch,
+            recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
+        )  # fmt: skip
+        self.broker.start_serving(self.journal, recovered.trimmed)
+        self.journal.delete(recovered.unused)
+
+    def crash(self, *, jobs: int = 0, torn: float | None = None) -> None:
+        """The process dies after `jobs` more jobs reached the disk. Where the last batch written was not posted, only
+        the fraction `torn` of its bytes is there.
+        """
+        self.files.written = ("", 0, 0)
+        for _ in range(min(jobs, len(self.runner.jobs))):
+            self.runner.work()
+        path, offset, size = self.files.written
+        self.files.die()
+        self.vfs.calls.clear()
+        if torn is not None and path:
+            cut = int(size * torn)
+            with open(path, "r+b") as file:
+                file.seek(offset + cut)
+                file.write(bytes(size - cut))
+        for client in self.clients:
+            client.connected = False
+        self.clients = []
+
+    def crash_and_recover(self, *, jobs: int = 0, torn: float | None = None) -> None:
+        self.crash(jobs=jobs, torn=torn)
+        self.start()
+        self.settle()
+
+    def close(self) -> None:
+        self.files.die()
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self.woken = True
+
+    def turn(self, *, inline: bool = False, unasked: bool = False) -> None:
+        """As amq.transports.turn does it."""
+        self.woken = False
+        self.journal.flush(inline, unasked)
+        if not self.valid:
+            return
+        self.broker.dispatch()
+        self.journal.flush()
+        for client in self.clients:
+            client.send_out()
+
+    def settle(self) -> None:
+        """Let everything happen that can, until nothing does."""
+        for _ in range(STEPS_MAX):
+            self.turn()
+            if self.runner.step() or self.woken:
+                continue
+            if not self.journal.only_unasked() or not self.valid:
+                return
+            self.turn(unasked=True)
+        raise AssertionError("the broker does not come to rest")
+
+    def connect(self) -> Client:
+        client = Client(self)
+        self.clients.append(client)
+        return client
+
+    def next_receipt(self) -> str:
+        self._receipts += 1
+        return f"r{self._receipts}"
+
+    # -- JournalOwner -------------------------------------------------------------------------------------------------
+
+    def committed(self, batch: OpenBatch) -> None:
+        self.broker.committed(batch)
+
+    def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
+        self.broker.rejected(refused, records)
+
+    def store_full(self, full: bool) -> None:
+        assert self.journal.full is full
+
+    def failed(self, why: str) -> None:
+        self.failures.append(why)
+
+    # -- looking at it ------------------------------------------------------------------------------------------------
+
+    def stored(self, queue: str = "a") -> list[bytes]:
+        """Bodies of everything in the queue, waiting or delivered, oldest first."""
+        found = self.broker.queues.get("queue://" + queue)
+        return [found.messages[seq].body for seq in sorted(found.messages)] if found is not None else []
+
+    def segments(self) -> list[str]:
+        return sorted(n for n in os.listdir(os.path.join(self.store, JOURNAL_DIRECTORY)) if n.endswith(".seg"))
+
+    def check(self) -> None:
+        """Recount what the broker counts. Holds at every moment."""
+        broker = self.broker
+        live: dict[int, int] = {}
+        for queue in broker.queues.values():
+            waiting = [message.seq for level in queue.levels for message in level]
+            held = [seq for subscription in queue.subscriptions for seq in subscription.unacked]
+            places = waiting + held
+            assert len(places) == len(set(places)), f"{queue.name}: a message in two places"
+            assert set(places) <= queue.messages.keys(), f"{queue.name}: a place holds what is not stored"
+            assert queue.redelivered.keys() <= queue.messages.keys()
+            assert queue.expiring == sum(bool(message.expires_ms) for message in queue.messages.values())
+            for subscription in queue.ready:
+                assert subscription.is_ready
+                assert subscription.credit > 0
+            for message in queue.messages.values():
+                if message.segment is not None:
+                    live[id(message.segment)] = live.get(id(message.segment), 0) + 1
+        for segment in self.journal.segments:
+            assert segment.live == live.pop(id(segment), 0), f"{segment.name} counts wrong"
+        assert not live, "a stored message stands in a segment that is gone"
+        assert broker.memory_bytes >= sum(
+            len(message.body) + MESSAGE_OVERHEAD_BYTES for queue in broker.queues.values()
+            for message in queue.messages.values()
+        )  # fmt: skip
+
+    def check_at_rest(self) -> None:
+        """What must hold when nothing is on its way and no transaction is open: the memory is accounted for exactly,
+        every stored message has a place, and a replay gives the state that work has given.
+        """
+        self.check()
+        broker = self.broker
+        size = 0
+        for queue in broker.queues.values():
+            places = {message.seq for level in queue.levels for message in level}
+            places.update(seq for subscription in queue.subscriptions for seq in subscription.unacked)
+            assert places == queue.messages.keys(), f"{queue.name}: a message in no place"
+            assert not queue.duplicates_pending
+            size += sum(len(message.body) + MESSAGE_OVERHEAD_BYTES for message in queue.messages.values())
+        assert broker.memory_bytes == size
+        assert not broker.outcomes_pending
+        assert self.replayed() == stored_state(broker)
+
+    def replayed(self) -> dict[str, Any]:
+        """What a successor would find. Changes nothing."""
+        sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
+        successor = Broker(self.clock, self.config, self.epoch + 1, lambda: None)
+        trimmed = replay(self.vfs, self.store, sealed, successor.apply, lambda _done, _total: None).trimmed
+        return stored_state(successor, trimmed)
+
+
+def stored_state(broker: Broker, trimmed: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    """What of `broker`'s state the journal keeps, in comparable form."""
+    queues = {}
+    for name, queue in broker.queues.items():
+        messages = {
+            message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.text,
+                          message.duplicate_id, message.timestamp_ms, message.content_type)
+            for message in queue.messages.values()
+            if message.segment is not None and message.segment.key > trimmed  # type: ignore[attr-defined]
+        }  # fmt: skip
+        redelivered = {seq: counts for seq, counts in queue.redelivered.items() if seq in messages}
+        if messages or queue.duplicates:
+            queues[name] = (messages, redelivered, _places(queue.duplicates))
+    return {"queues": queues, "outcomes": _places(broker.outcomes)}
+
+
+def _places(kept: OrderedDict[str, Any]) -> list[tuple[str, tuple[int, int]]]:
+    return [(name, segment.key) for name, segment in kept.items()]
