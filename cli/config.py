@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from amq.cli import exits
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.config import BrokerConfig, Kind, Setting, load
+from amq.errors import ConfigError
 
 
 @click.group(
@@ -69,9 +71,15 @@ def check(config_file: str | None, options: tuple[str, ...], as_json: bool) -> N
     Exit code 3 where a broker would not start; each problem is one line with file and line. Warnings are about what is
     allowed but probably not meant.
     """
-    effective = load(config_file, os.environ, options)
+    try:
+        effective = load(config_file, os.environ, options)
+    except ConfigError as error:
+        if not as_json:
+            raise
+        print_json({"ok": False, "problems": error.description.split("\n"), "warnings": []})
+        raise click.exceptions.Exit(exits.CONFIG) from error
     if as_json:
-        print_json({"ok": True, "warnings": list(effective.warnings)})
+        print_json({"ok": True, "problems": [], "warnings": list(effective.warnings)})
         return
     _warn(effective)
     click.echo(f"{config_file or 'the configuration'}: a broker can start with it")

@@ -88,9 +88,11 @@ def _draw(picture: Picture) -> Any:
         kills = f"{broker.kills} ×" if broker.kills else ""
         role = Text(broker.role, style=_STYLES.get(broker.role, "yellow"))
         brokers.add_row(broker.name, role, epoch, broker.url, str(broker.pid or ""), kills)
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=picture.lines, completed=picture.received, width=70))
     takeovers = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in picture.takeovers_s)
     return Group(
-        "", brokers, "", ProgressBar(total=picture.lines, completed=picture.received, width=70),
+        "", brokers, "", bar,
         f"{picture.received:,} of {picture.lines:,} lines received, {picture.confirmed:,} confirmed to the sender, "
         f"{picture.per_s:,.0f} lines/s",
         f"from kill to first line: {takeovers or '-'}",

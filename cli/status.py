@@ -150,10 +150,10 @@ def _print_store(facts: dict[str, Any]) -> None:
 def _of_url(url: str, login: str, passcode: str) -> list[dict[str, Any]]:
     uris = parse(url).uris
     with ThreadPoolExecutor(min(len(uris), 16)) as pool:
-        return list(pool.map(lambda uri: _ask(uri, uri.login or login, uri.passcode or passcode), uris))
+        return list(pool.map(lambda uri: ask(uri, uri.login or login, uri.passcode or passcode), uris))
 
 
-def _ask(uri: BrokerUri, login: str, passcode: str) -> dict[str, Any]:
+def ask(uri: BrokerUri, login: str, passcode: str) -> dict[str, Any]:
     """One broker: does it serve, who is it?
 
     `state` is serving, refused (nobody listens: a slave, or nothing), unreachable, or rejected (it answers ERROR).

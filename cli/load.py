@@ -1,0 +1,411 @@
+"""STOMP 1.2 load generator: producers and consumers as processes with one blocking socket each.
+
+Invariant: a result is returned only when every message was confirmed, delivered exactly once and acknowledged; anything
+else raises `LoadError`. It must never be the limit of what it measures, so nothing is done per message that can be done
+per batch: frames stand prebuilt in a ring and get only a stamp before they leave, receipts are counted by counting NUL
+bytes, one regular expression finds all acknowledgement ids of one recv, one write answers them. Whatever needs more
+(latencies, who got what) is kept as it came and looked at when the clock has stopped.
+
+A body starts with 16 digits of monotonic microseconds at sending, 4 of the producer and 8 of the message's number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import multiprocessing
+import multiprocessing.connection
+import re
+import resource
+import socket
+import struct
+import threading
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amq.errors import AmqError
+
+HEAD_BYTES = 28
+STAMP_BYTES = 16
+BATCH_FRAMES_MAX = 256
+RECEIPT_BYTES_MIN = len(b"RECEIPT\nreceipt-id:00000000\n\n\0")
+RECV_BYTES = 1 << 20
+POLL_S = 0.1
+MODES = ("both", "send", "recv")
+ACKS = ("auto", "client", "client-individual")
+
+
+class LoadError(AmqError):
+    """A message is missing or came twice, a receipt is missing, or a connection broke."""
+
+    code = "LOAD_FAILED"
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What to do. `window` = sends of one producer that may be unconfirmed at a time."""
+
+    port: int
+    host: str = "127.0.0.1"
+    producers: int = 1
+    consumers: int = 1
+    messages: int = 10_000
+    size_bytes: int = 1024
+    window: int = 256
+    persistent: bool = True
+    ack: str = "client-individual"
+    mode: str = "both"
+    prefetch: int = 1000
+    destination: str = "/queue/bench"
+    login: str = ""
+    passcode: str = ""
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.size_bytes < HEAD_BYTES:
+            raise LoadError(f"size is {self.size_bytes} bytes, the stamp alone needs {HEAD_BYTES}: make it larger")
+        if self.mode not in MODES or self.ack not in ACKS:
+            raise LoadError(f"mode is one of {MODES}, ack one of {ACKS}")
+        if min(self.messages, self.window, self.prefetch, self.producers, self.consumers) < 1:
+            raise LoadError("messages, window, prefetch, producers, consumers: at least 1 (mode leaves a side out)")
+
+    def quota(self, producer: int) -> int:
+        return self.messages // self.producers + (producer < self.messages % self.producers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came out. Rates are messages/s; latencies microseconds by percentile name, empty where they mean nothing.
+
+    `per_s` = messages over the time from the first send (or subscription) to the last receipt or delivery.
+    `generator_cpu_us` = CPU time that the generator itself used, per message.
+    """
+
+    messages: int
+    seconds: float
+    per_s: float
+    delivery_us: dict[str, int]
+    confirm_us: dict[str, int]
+    generator_cpu_us: float
+
+
+class _Shared:
+    """What parent and workers share beside the pipes: a starting gate, a count per consumer and the word "done"."""
+
+    def __init__(self, context: Any, parties: int, consumers: int) -> None:
+        self.gate = context.Barrier(parties)
+        self.received = context.RawArray("q", consumers)
+        self.done = context.RawValue("b", 0)
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def encode(command: str, headers: Mapping[str, object], body: bytes = b"") -> bytes:
+    """One frame. Header values must need no escaping."""
+    lines = "".join(f"{key}:{value}\n" for key, value in headers.items())
+    return f"{command}\n{lines}\n".encode() + body + b"\0"
+
+
+def percentiles(values: Sequence[int]) -> dict[str, int]:
+    """p50, p99, p99.9 and max of `values` by nearest rank; empty for no values."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+    ranks = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+    return {name: ordered[math.ceil(len(ordered) * share) - 1] for name, share in ranks.items()}
+
+
+def _dial(load: Load) -> socket.socket:
+    """A connection that has logged in. Raises LoadError, OSError."""
+    sock = socket.create_connection((load.host, load.port), load.timeout_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    headers = {"accept-version": "1.2", "host": "/", "heart-beat": "0,0"}
+    if load.login:
+        headers |= {"login": load.login, "passcode": load.passcode}
+    sock.sendall(encode("CONNECT", headers))
+    answer = b""
+    while b"\0" not in answer:
+        data = sock.recv(4096)
+        if not data:
+            raise LoadError("the broker closed the connection instead of answering CONNECT")
+        answer += data
+    if not answer.lstrip().startswith(b"CONNECTED"):
+        raise LoadError(f"CONNECT was answered by {answer[:500]!r}")
+    sock.settimeout(None)
+    return sock
+
+
+def _receive_within(sock: socket.socket, seconds: float) -> None:
+    """Let the kernel end a recv after `seconds` with BlockingIOError: no poll call before each recv."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
+
+
+def _ring(load: Load, slots: int) -> tuple[bytearray, int, int]:
+    """`slots` SEND frames in a row with receipts 0…slots-1; the bytes of one; where its body's head stands."""
+    headers: dict[str, object] = {"destination": load.destination, "content-length": load.size_bytes}
+    headers |= {"persistent": str(load.persistent).lower(), "receipt": "%08d"}
+    frame = encode("SEND", headers, b"x" * load.size_bytes)
+    ring = bytearray(b"".join(frame.replace(b"%08d", b"%08d" % slot) for slot in range(slots)))
+    frame_bytes = len(ring) // slots
+    return ring, frame_bytes, frame_bytes - load.size_bytes - 1
+
+
+def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
+    slots = max(load.window, BATCH_FRAMES_MAX)
+    ring, frame_bytes, head_at = _ring(load, slots)
+    view = memoryview(ring)
+    sock = _dial(load)
+    _receive_within(sock, load.timeout_s)
+    quota, sent, confirmed = load.quota(index), 0, 0
+    # Be woken for an eighth of a window of receipts, not for each: a broker that trickles them one by one would have to
+    # share the processor with us. So many bytes always come: more receipts than that are missing while we wait for them
+    # (one more, since a part of the next one may have been read already).
+    refill = max(1, load.window // 8)
+    if refill > 1:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, refill * RECEIPT_BYTES_MIN)
+    sends, confirms = array("q"), array("q")  # pairs of (microseconds, how many)
+    shared.gate.wait(load.timeout_s)
+    cpu_s = _cpu_s()
+    while confirmed < quota:
+        slot = sent % slots
+        count = min(quota - sent, load.window - (sent - confirmed), BATCH_FRAMES_MAX, slots - slot)
+        if count:
+            now_us = _now_us()
+            prefix = b"%016d%04d%%08d" % (now_us, index)
+            first, end = slot * frame_bytes, (slot + count) * frame_bytes
+            for serial, at in enumerate(range(first + head_at, end, frame_bytes), sent):
+                ring[at : at + HEAD_BYTES] = prefix % serial
+            sock.sendall(view[first:end])
+            sent += count
+            sends.extend((now_us, count))
+            if sent < quota and sent - confirmed < load.window:
+                continue
+        if refill > 1 and sent - confirmed <= refill:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            refill = 1
+        try:
+            data = sock.recv(RECV_BYTES)
+        except BlockingIOError:
+            late = f"no receipt for {load.timeout_s} s"
+            raise LoadError(f"producer {index}: {late}, {confirmed} of {sent} confirmed") from None
+        if not data or b"ERROR" in data:
+            raise LoadError(f"producer {index}: {confirmed} of {sent} confirmed, then {data[:500]!r}")
+        count = data.count(b"\0")
+        confirmed += count
+        confirms.extend((_now_us(), count))
+    return {"cpu_s": _cpu_s() - cpu_s, "sends": sends, "confirms": confirms}
+
+
+def _message_pattern(load: Load) -> re.Pattern[bytes]:
+    """Matches one whole MESSAGE: (ack id, head of the body). The rest of the body is skipped without a look."""
+    ack = rb"" if load.ack == "auto" else rb"ack:([^\n]+)\n(?:[^\n]+\n)*?"
+    rest = load.size_bytes - HEAD_BYTES
+    return re.compile(rb"MESSAGE\n(?:[^\n]+\n)*?%b\n(\d{%d}).{%d}\0" % (ack, HEAD_BYTES, rest), re.DOTALL)
+
+
+def _subscribe(load: Load, index: int, sock: socket.socket) -> None:
+    headers: dict[str, object] = {"id": index, "destination": load.destination, "ack": load.ack}
+    headers |= {"activemq.prefetchSize": load.prefetch, "prefetch-count": load.prefetch}
+    if load.mode == "both":
+        headers["receipt"] = "subscribed"
+    sock.sendall(encode("SUBSCRIBE", headers))
+    if load.mode == "both":
+        data = b""
+        while not data.endswith((b"\0", b"\0\n")):
+            data += sock.recv(4096) or b"\0"
+        if b"RECEIPT" not in data:
+            raise LoadError(f"consumer {index}: SUBSCRIBE was answered by {data!r}")
+
+
+def _consume(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
+    pattern = _message_pattern(load)
+    buffer = bytearray(max(RECV_BYTES, 4 * load.size_bytes))
+    view = memoryview(buffer)
+    sock = _dial(load)
+    heads: list[bytes] = []
+    arrivals = array("q")  # pairs of (microseconds, how many)
+    held = 0
+    if load.mode == "both":
+        _subscribe(load, index, sock)
+    shared.gate.wait(load.timeout_s)
+    cpu_s = _cpu_s()
+    if load.mode == "recv":
+        _subscribe(load, index, sock)
+    _receive_within(sock, POLL_S)
+    leaving = False
+    while True:
+        try:
+            size = held + sock.recv_into(view[held:])
+        except BlockingIOError:
+            if shared.done.value and not leaving:
+                # The receipt of DISCONNECT proves that the broker has taken every acknowledgement before it.
+                sock.sendall(encode("DISCONNECT", {"receipt": "bye"}))
+                leaving = True
+            continue
+        if size == held:
+            raise LoadError(f"consumer {index}: the broker closed the connection after {len(heads)} messages")
+        end = buffer.rfind(b"\0", 0, size) + 1
+        if end:
+            found = pattern.findall(buffer, 0, end)
+            if len(found) != buffer.count(b"\0", 0, end):
+                _explain(index, pattern, bytes(view[:end]), leaving)
+                break
+            now_us = _now_us()
+            if load.ack == "auto":
+                heads += found
+            else:
+                acks, batch = zip(*found, strict=True)
+                last = acks[-1:] if load.ack == "client" else acks
+                sock.sendall(b"ACK\nid:" + b"\n\n\0ACK\nid:".join(last) + b"\n\n\0")
+                heads += batch
+            arrivals.extend((now_us, len(found)))
+            shared.received[index] = len(heads)
+            buffer[: size - end] = buffer[end:size]
+        held = size - end
+    return {"cpu_s": _cpu_s() - cpu_s, "heads": b"".join(heads), "arrivals": arrivals}
+
+
+def _explain(index: int, pattern: re.Pattern[bytes], data: bytes, leaving: bool) -> None:
+    """Something other than a MESSAGE came: fine when it is the receipt of our DISCONNECT, and nothing else."""
+    others = [frame for frame in pattern.sub(b"", data).split(b"\0") if frame.strip()]
+    if not (leaving and len(others) == 1 and b"RECEIPT" in others[0] and not pattern.search(data)):
+        raise LoadError(f"consumer {index}: unexpected frames {others[:3]!r:.600}, messages after the last one")
+
+
+def _work(job: Any, load: Load, index: int, shared: _Shared, pipe: multiprocessing.connection.Connection) -> None:
+    gc.disable()
+    try:
+        pipe.send(job(load, index, shared))
+    except (LoadError, OSError, threading.BrokenBarrierError) as error:
+        shared.gate.abort()
+        pipe.send(f"{type(error).__name__}: {error}")
+
+
+def run(load: Load) -> Result:
+    """Run the load once. Raises LoadError when anything is missing, doubled or broken."""
+    context = multiprocessing.get_context("fork")
+    jobs: list[tuple[Any, int]] = []
+    if load.mode != "send":
+        jobs += [(_consume, index) for index in range(load.consumers)]
+    if load.mode != "recv":
+        jobs += [(_produce, index) for index in range(load.producers)]
+    shared = _Shared(context, len(jobs) + 1, load.consumers)
+    workers, pipes = [], []
+    try:
+        for job, index in jobs:
+            ours, theirs = context.Pipe(duplex=False)
+            worker = context.Process(target=_work, args=(job, load, index, shared, theirs), daemon=True)
+            worker.start()
+            theirs.close()
+            workers.append(worker)
+            pipes.append(ours)
+        reports = _collect(load, shared, pipes)
+        for worker in workers:
+            worker.join(load.timeout_s)
+    finally:
+        for worker in workers:
+            if worker.is_alive():
+                worker.kill()
+            worker.join()
+            worker.close()
+        for pipe in pipes:
+            pipe.close()
+    return _result(load, reports)
+
+
+def _collect(load: Load, shared: _Shared, pipes: list[multiprocessing.connection.Connection]) -> dict[str, Any]:
+    """The workers' reports. Opens the gate, says "done" when everything was received, raises on the first failure."""
+    failures: list[str] = []
+    reports: list[dict[str, Any]] = []
+    try:
+        shared.gate.wait(load.timeout_s)
+    except threading.BrokenBarrierError:
+        failures.append("the workers did not all get connected")
+    start_us = _now_us()
+    waiting = list(pipes)
+    seen, moved_at_s = (0, 0), time.monotonic()
+    while waiting:
+        for pipe in multiprocessing.connection.wait(waiting, 0.005):
+            assert isinstance(pipe, multiprocessing.connection.Connection)
+            waiting.remove(pipe)
+            try:
+                report = pipe.recv()
+            except EOFError:
+                report = "a worker died"
+            if isinstance(report, str):
+                failures.append(report)
+            else:
+                reports.append(report)
+        received = sum(shared.received)
+        if received >= load.messages:
+            shared.done.value = 1
+        if (received, len(waiting)) != seen:
+            seen, moved_at_s = (received, len(waiting)), time.monotonic()
+        if time.monotonic() - moved_at_s > load.timeout_s and load.mode != "send":
+            failures.append(f"{received} of {load.messages} messages received, then nothing for {load.timeout_s} s")
+        if failures:
+            break
+    if failures:
+        # A broken gate is only ever the consequence of what another worker says.
+        raise LoadError("; ".join(text for text in failures if "BrokenBarrier" not in text) or failures[0])
+    return {"start_us": start_us, "workers": reports}
+
+
+def _result(load: Load, collected: dict[str, Any]) -> Result:
+    workers = collected["workers"]
+    arrivals, confirms = [], []
+    end_us = 0
+    heads: list[bytes] = []
+    for worker in workers:
+        for times in (worker.get("arrivals"), worker.get("confirms")):
+            if times:
+                end_us = max(end_us, times[-2])
+        if "heads" in worker:
+            mine = [worker["heads"][at : at + HEAD_BYTES] for at in range(0, len(worker["heads"]), HEAD_BYTES)]
+            heads += mine
+            arrivals += [
+                now_us - int(head[:STAMP_BYTES]) for now_us, head in zip(_spread(worker["arrivals"]), mine, strict=True)
+            ]
+        else:
+            pairs = zip(_spread(worker["sends"]), _spread(worker["confirms"]), strict=True)
+            confirms += [confirmed_us - sent_us for sent_us, confirmed_us in pairs]
+    if load.mode != "send":
+        _verify(load, heads)
+    seconds = (end_us - collected["start_us"]) / 1e6
+    return Result(
+        messages=load.messages,
+        seconds=round(seconds, 6),
+        per_s=round(load.messages / seconds, 1),
+        delivery_us=percentiles(arrivals) if load.mode == "both" else {},
+        confirm_us=percentiles(confirms) if load.mode != "recv" else {},
+        generator_cpu_us=round(sum(worker["cpu_s"] for worker in workers) / load.messages * 1e6, 2),
+    )
+
+
+def _spread(pairs: array[int]) -> list[int]:
+    """(time, how many), (time, how many), … → each time as often as it counts."""
+    return [now_us for at in range(0, len(pairs), 2) for now_us in [pairs[at]] * pairs[at + 1]]
+
+
+def _verify(load: Load, heads: list[bytes]) -> None:
+    """Every message once and no other. A backlog sent by an earlier run is only counted."""
+    distinct = set(heads)
+    twice = len(heads) - len(distinct)
+    if twice or len(heads) != load.messages:
+        raise LoadError(f"{len(heads)} messages received instead of {load.messages}, {twice} of them more than once")
+    if load.mode == "both":
+        producers = range(load.producers)
+        wanted = {b"%04d%08d" % (index, serial) for index in producers for serial in range(load.quota(index))}
+        missing = wanted - {head[STAMP_BYTES:] for head in distinct}
+        if missing:
+            raise LoadError(f"{len(missing)} messages missing, others came instead: was {load.destination} empty?")
