@@ -46,9 +46,9 @@ def perf(
     """Measure throughput and latency with several processes.
 
     A figure is shown only when every message was confirmed, delivered exactly once and acknowledged. Each producer
-    keeps --window sends unconfirmed; with a window of 1 it waits for each. Of a failover URL the broker that serves is taken;
-    a failover meanwhile fails the measurement. Latencies mean something while the broker keeps up: with a large window
-    they are those of a full queue.
+    keeps --window sends unconfirmed; with a window of 1 it waits for each. Of a failover URL the broker that serves is
+    taken; a failover meanwhile fails the measurement. Latencies mean something while the broker keeps up: with a large
+    window they are those of a full queue.
     """
     uri = _serving(url, login, passcode)
     load = Load(

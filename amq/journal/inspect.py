@@ -151,6 +151,16 @@ class Statistics:
         return self.segments.setdefault(segment, Tally()), self.destinations.setdefault(destination, Tally())
 
 
+class _Names(dict[int, str]):
+    """Destinations by number in a segment of which a part is lost: where that was the definition, `?number`."""
+
+    def __missing__(self, number: int) -> str:
+        return f"?{number}"
+
+    def get(self, number: int, default: Any = None) -> Any:  # noqa: ARG002
+        return self[number]
+
+
 class Inspection:
     """One look at the journal of `store`, whose newest epoch and sealed lengths are `sealing`.
 
@@ -175,7 +185,7 @@ class Inspection:
 
     def check_complete(self) -> None:
         """After all `records`: is a segment missing that nobody trimmed?"""
-        counted = {report.name for report in self.segments if report.state in (SEALED, OPEN, EMPTY)}
+        counted = {report.name for report in self.segments if report.state in (SEALED, OPEN)}
         missing = {name for name, end in self._sealed.items() if end and name not in counted}
         missing |= {report.name for report in self.segments if report.state == GONE}
         expected: dict[int, int] = {}
@@ -197,6 +207,7 @@ class Inspection:
         report = SegmentReport(name, epoch, number)
         self.segments.append(report)
         path = os.path.join(self.directory, name)
+        problems = len(self.problems)
         try:
             batches = self._batches(report, path)
         except FileNotFoundError:
@@ -208,6 +219,8 @@ class Inspection:
             self._problem(error.code, name, offset, why)
             return
         decoder = Decoder(path)
+        if len(self.problems) > problems:
+            decoder.names = _Names()
         for start, head, payload in batches:
             report.batches += 1
             for offset, record in self._decode(report, decoder, payload, start + BATCH_BYTES):
@@ -224,7 +237,7 @@ class Inspection:
             data = read_file(self._vfs, path)
             report.file_bytes = len(data)
             if end == 0:
-                report.state = IGNORED
+                report.state = IGNORED if data[HEADER_BYTES:].strip(b"\0") else EMPTY
                 return []
             header = read_header(path, data)
             if header is None:
