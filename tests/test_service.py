@@ -131,7 +131,10 @@ def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> Non
     run(tmp_path, scenario)
 
 
-def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(tmp_path: Path) -> None:
+def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amq.journal.journal.INLINE_SYNC_S_MAX", 1e9)  # also on a slow disk
     vfs = FaultyVfs()
     release, replaced = threading.Event(), threading.Event()
 

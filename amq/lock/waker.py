@@ -15,6 +15,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
 from amq.lock.shared_file import LOCK_FILE
+from amq.vfs import Vfs
 
 # The kernel tells of the close of a killed master's descriptor microseconds before it drops the lock: after an event,
 # try at these intervals (seconds) before going back to sleep.
@@ -33,7 +34,7 @@ class _Handler(FileSystemEventHandler):
 
 
 @contextmanager
-def watch(store_directory: str, wake: Callable[[], None]) -> Iterator[OSError | None]:
+def watch(vfs: Vfs, store_directory: str, wake: Callable[[], None]) -> Iterator[OSError | None]:
     """While the block runs, call `wake()` from another thread whenever the lock file is closed, removed or made.
 
     Yields None, or the error why nothing can be watched here (no inotify, its limits used up): poll.
@@ -41,7 +42,7 @@ def watch(store_directory: str, wake: Callable[[], None]) -> Iterator[OSError | 
     directory = os.path.abspath(store_directory)
     failure = None
     try:
-        os.stat(directory)  # an observer that was made and cannot start leaves its inotify thread behind
+        vfs.stat(directory)  # an observer that was made and cannot start leaves its inotify thread behind
         observer = Observer()
         observer.schedule(_Handler(os.path.join(directory, LOCK_FILE), wake), directory, recursive=False)
         observer.start()

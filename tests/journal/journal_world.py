@@ -71,6 +71,7 @@ class World:
         self.full: list[bool] = []
         self.failures: list[str] = []
         self.epoch = 0
+        self.sent = 0
         self.sealed: dict[str, int] = {}
         os.makedirs(self.directory, exist_ok=True)
         self.journal = self.begin()
@@ -106,7 +107,8 @@ class World:
 
     def send(self, count: int = 1, size: int = 100, waiter: Waiter | None = None, name: str = "queue://a") -> None:
         for _ in range(count):
-            message = Message(name, os.urandom(size), seq=random.getrandbits(40))
+            self.sent += 1
+            message = Message(name, os.urandom(size), seq=self.sent)
             self.journal.append(message)
             if waiter is not None:
                 self.journal.confirm(waiter, str(message.seq), message)

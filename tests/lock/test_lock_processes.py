@@ -186,7 +186,7 @@ def test_slave_wakes_when_the_master_is_killed(tmp_path: Path) -> None:
     owner = Owner.make(host, name="slave", uuid=str(uuid.uuid4()), transport_urls=(), lock_keep_alive_period_s=LONG_S)
     locker = SharedFileLocker(SystemVfs(), SystemClock(), host, str(tmp_path), owner)
     woken = threading.Event()
-    with Process(tmp_path, "master") as master, watch(str(tmp_path), woken.set) as failure:
+    with Process(tmp_path, "master") as master, watch(SystemVfs(), str(tmp_path), woken.set) as failure:
         assert failure is None
         master.ask("acquire")
         master.ask("take_over")
@@ -212,7 +212,7 @@ def test_slave_wakes_when_the_lock_file_changes(tmp_path: Path, change: str) -> 
     if change != "create":
         lock.touch()
     woken = threading.Event()
-    with watch(str(tmp_path), woken.set) as failure:
+    with watch(SystemVfs(), str(tmp_path), woken.set) as failure:
         assert failure is None
         other.write_bytes(b"not the lock file")
         assert not woken.wait(0.1)
@@ -226,7 +226,7 @@ def test_slave_wakes_when_the_lock_file_changes(tmp_path: Path, change: str) -> 
 
 
 def test_where_nothing_can_be_watched_the_reason_is_given(tmp_path: Path) -> None:
-    with watch(str(tmp_path / "missing"), lambda: None) as failure:
+    with watch(SystemVfs(), str(tmp_path / "missing"), lambda: None) as failure:
         assert isinstance(failure, OSError)
 
 
