@@ -120,7 +120,7 @@ class BrokerService:
         try:
             self._make_store()
             owner = self._owner()
-            with watch(self.config.store, self._wake.set) as unwatched:
+            with watch(self._vfs, self.config.store, self._wake.set) as unwatched:
                 if unwatched is not None:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
                 started = False
@@ -149,12 +149,16 @@ class BrokerService:
             try:
                 self._vfs.mkdir(path)
             except FileExistsError:
-                continue
+                pass  # perhaps made just now, by a broker that died before it could make the name durable
             except FileNotFoundError as error:
                 raise StoreError(
                     f"{os.path.dirname(os.path.abspath(path))} does not exist: mount the shared file system or "
                     "make the directory; a store is only made inside an existing one"
                 ) from error
+            try:
+                self._vfs.fsync_directory(os.path.dirname(path) or ".")
+            except PermissionError as error:
+                _log.info("cannot make the name of the store durable: left to the file system", reason=str(error))
 
     def _owner(self) -> Owner:
         return Owner.make(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,11 +119,9 @@ def read_epochs(vfs: Vfs, store: str) -> list[Epoch]:
 
 
 def make_epochs_directory(vfs: Vfs, store: str) -> None:
-    """Make the epochs directory, durably, where it is missing."""
-    try:
+    """Make the epochs directory where it is missing, and its name durable: whoever made it may have died before."""
+    with suppress(FileExistsError):
         vfs.mkdir(os.path.join(store, EPOCHS_DIRECTORY))
-    except FileExistsError:
-        return
     vfs.fsync_directory(store)
 
 
