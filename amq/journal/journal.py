@@ -88,7 +88,7 @@ class OpenBatch:
         self.chunks: list[bytes] = []
         self.confirms: list[tuple[Confirmable, str, Record | None]] = []
         self.consumed: defaultdict[str, list[int]] = defaultdict(list)
-        self.names: set[str] = set()
+        self.names: dict[str, None] = {}  # in order of use, so that the same calls give the same bytes
         self.size = 0
         self.flags = 0
         self.segment: Segment | None = None
@@ -164,7 +164,7 @@ class Journal:
         batch = self.open
         name = message.destination
         chunk = encode_message(message, self._ids.get(name) or self._id(name))
-        batch.names.add(name)
+        batch.names[name] = None
         batch.records.append(message)
         batch.chunks.append(chunk)
         batch.size += len(chunk)
@@ -278,7 +278,7 @@ class Journal:
         for name, seqs in batch.consumed.items():
             record = Consumed(name, ACKED, seqs)
             self._id(name)
-            batch.names.add(name)
+            batch.names[name] = None
             batch.records.append(record)
             chunk = record.encode(self._ids)
             batch.chunks.append(chunk)
@@ -351,7 +351,7 @@ class Journal:
         self.batches += 1
         self.bytes_written += end - self._position
         self._position = end
-        self._defined |= batch.names
+        self._defined.update(batch.names)
         batch.segment = self.segments[-1]
         batch.segment.end = end
         self._finish()

@@ -281,12 +281,12 @@ def raw_records(payload: bytes | memoryview) -> Iterator[tuple[int, bytes]]:
         position += size
 
 
-def destinations_of(records: Iterable[Record]) -> set[str]:
-    """Names of the destinations that `records` name."""
-    names: set[str] = set()
+def destinations_of(records: Iterable[Record]) -> dict[str, None]:
+    """Names of the destinations that `records` name, in the order of their first mention."""
+    names: dict[str, None] = {}
     for record in records:
         if isinstance(record, Message | Consumed | Redelivered | Duplicates):
-            names.add(record.destination)
+            names[record.destination] = None
         elif isinstance(record, Group):
             names |= destinations_of(record.records)
     return names

@@ -100,4 +100,4 @@ def test_an_unknown_type_is_refused_not_skipped() -> None:
 def test_what_takes_space_and_names_destinations() -> None:
     message, consumed = Message("queue://a", b""), Consumed("queue://b", 0, [1])
     assert [takes_space(r) for r in (message, consumed, Group([message]), Group([consumed]))] == [1, 0, 1, 0]
-    assert destinations_of([Group([message, consumed]), Trimmed(1, 1)]) == {"queue://a", "queue://b"}
+    assert destinations_of([Group([message, consumed]), Trimmed(1, 1)]) == dict.fromkeys(("queue://a", "queue://b"))
