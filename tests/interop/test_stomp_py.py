@@ -219,6 +219,7 @@ def test_logins(brokers: Brokers, tmp_path: Path, version: str, login: tuple[str
         return
     with pytest.raises(ConnectFailedException), stock:
         pass
+    stock.listener.wait(lambda: bool(stock.listener.errors), "ERROR")
     (error,) = stock.listener.errors
     assert error.headers["code"] in ("LOGIN_REFUSED", "LOGIN_REQUIRED")
     assert "right" not in error.body

@@ -101,6 +101,11 @@ class World:
         self.runner.drain()
         return self.journal
 
+    def end(self) -> None:
+        """Close what the present journal holds open, as the end of its process would."""
+        self.journal.abandon()
+        self.runner.drain()
+
     def messages(self) -> list[Message]:
         """The messages that the last replay found."""
         return [record for record, _ in self.replayed if isinstance(record, Message)]

@@ -75,8 +75,9 @@ def test_torn_tail_is_cut_at_every_byte(world: World, tmp_path: Path) -> None:
             copy.store = str(tmp_path / f"cut-{cut}-{len(tail)}")
             os.makedirs(copy.directory)
             Path(copy.directory, os.path.basename(path)).write_bytes(whole[:cut] + tail)
-            copy.begin()
+            copy.journal = copy.begin()
             assert seqs(copy) == receipts[:2]
+            copy.end()
             shutil.rmtree(copy.store)
 
 
