@@ -13,7 +13,6 @@ import click
 
 from amq.cli.output import console, is_terminal
 from amq.client import Connection, ConnectionEvent, EventKind, connect
-from amq.errors import CommandError
 
 DEFAULT_URL = "stomp://127.0.0.1:61613"
 REFRESH_S = 0.1
@@ -59,12 +58,12 @@ def open_connection(url: str, login: str, passcode: str, failovers: Failovers, *
 
 
 def parse_headers(pairs: tuple[str, ...]) -> dict[str, str]:
-    """`k=v` words as headers. Raises CommandError."""
+    """`k=v` words as headers. Raises BadParameter."""
     headers = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise CommandError(f"--header {pair}: write NAME=VALUE", code="HEADER_INVALID")
+            raise click.BadParameter(f"--header {pair}: write NAME=VALUE")
         headers[name] = value
     return headers
 

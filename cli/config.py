@@ -22,7 +22,10 @@ from amq.errors import ConfigError
     )
 )
 def config() -> None:
-    """Show or check the configuration. docs/configuration.md explains every option."""
+    """Show or check the configuration.
+
+    docs/configuration.md explains every option.
+    """
 
 
 @config.command(

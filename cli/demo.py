@@ -28,6 +28,7 @@ from amq.vfs import SystemVfs
 
 LINES = 100_000  # of the text that is made where no file is given
 AHEAD_LINES_MAX = 5000  # the sender stays so close to the receiver, so that it is busy when the master dies
+PHASE_LINES_MIN = 20  # lines for each kill, which falls in the middle of them
 STALL_S = 30.0
 _EPILOG = examples("amq demo", "amq demo --kills 20", "amq demo --file /usr/share/dict/words --json", "amq demo --keep")
 
@@ -124,6 +125,10 @@ class _Demo:
         self._kills: list[Kill] = []
         self._killed_at = 0.0
         self._lines = _count_lines(text)
+        if self._lines < PHASE_LINES_MIN * (kills + 1):
+            raise click.UsageError(
+                f"{text} has {self._lines} lines, too few for {kills} kills: give a longer file or fewer kills"
+            )
         self._brokers = [
             DemoBroker(f"broker-{number}", store, os.path.join(directory, f"broker-{number}.log"), self._on_role)
             for number in range(1, count + 1)
@@ -150,6 +155,7 @@ class _Demo:
         self._check()
         seconds = time.monotonic() - began
         self._step(began)
+        self._until(lambda: self._slaves() + 1 == len(self._brokers), "group in which every broker is up")
         for broker in sorted(self._brokers, key=lambda broker: broker.role == MASTER):  # the master last
             broker.stop()
         vfs = SystemVfs()
@@ -186,10 +192,13 @@ class _Demo:
         self._receiver.join(REFRESH_S / 5)
 
     def _may_send(self, line: int) -> bool:
-        """Stay near the receiver; and go past the first quarter of a phase only when its kill can take place."""
+        """Stay near the receiver. Begin a phase in earnest only when its kill can take place, end it when it has."""
         if line - self._receiver.received > AHEAD_LINES_MAX:
             return False
-        return self._armed > self._kills_wanted - 1 or line < self._point(self._armed, 0.25)
+        killed, armed = len(self._kills), self._armed
+        if killed >= self._kills_wanted:
+            return True
+        return line < (self._point(killed, 0.9) if armed > killed else self._point(killed, 0.25))
 
     def _point(self, kill: int, share: float) -> int:
         """The line at `share` of the phase in which kill number `kill` falls."""

@@ -39,7 +39,7 @@ store_option = click.option("--store", metavar="DIR", required=True, help="Store
     )
 )
 def journal() -> None:
-    """Read the journal of a store.
+    """Read the journal of a store: check, dump, stat.
 
     Reads only: no lock is taken, brokers may run meanwhile. The end of the newest segment is then a snapshot.
     """
@@ -203,7 +203,7 @@ def _matches(record: Record, kinds: tuple[str, ...], destination: str) -> bool:
         return False
     if not destination:
         return True
-    names = destinations_of(flat) | {part.name for part in flat if isinstance(part, Destination)}
+    names = set(destinations_of(flat)) | {part.name for part in flat if isinstance(part, Destination)}
     return destination in names
 
 

@@ -19,7 +19,7 @@ COMMANDS = {
     "start": ("start", "Run a broker in the foreground."),
     "status": ("status", "Show who is master of a store, or which broker of a URL serves clients."),
     "producer": ("producer", "Send messages: lines of a file, a text, or generated ones."),
-    "consumer": ("consumer", "Receive messages, each as a line."),
+    "consumer": ("consumer", "Receive messages and write each body as a line, exactly as it was sent."),
     "demo": ("demo", "Kill the master again and again while a file goes through a queue."),
     "perf": ("perf", "Measure throughput and latency with several processes."),
     "journal": ("journal", "Read the journal of a store: check, dump, stat."),

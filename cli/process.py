@@ -18,6 +18,7 @@ from amq.cli.exits import INTERNAL
 # Measured: with the default 5 ms the journal thread waits that long for the GIL after each sync: 30 % less throughput.
 SWITCH_INTERVAL_S = 0.0002
 GC_THRESHOLDS = (100_000, 50, 100)  # queues hold many long-lived objects: look at them seldom
+VITAL_THREADS = frozenset(("amq-journal", "amq-lease", "amq-watchdog"))
 _log = structlog.get_logger("amq.process")
 
 
@@ -74,5 +75,5 @@ def _thread_failed(args: threading.ExceptHookArgs) -> None:
     name = args.thread.name if args.thread is not None else "?"
     info = (args.exc_type, args.exc_value, args.exc_traceback)
     _log.critical("a thread failed", thread=name, exc_info=info)
-    if name.startswith("amq-"):
+    if name in VITAL_THREADS:
         os._exit(INTERNAL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -15,7 +16,8 @@ import uvloop
 import amq
 from amq.cli import exits, logs, process
 from amq.config import BrokerConfig, load
-from amq.config.reload import FileWatcher, Outcome, Reloader
+from amq.config.reload import Reload
+from amq.config.watch import FileWatcher
 from amq.errors import AmqError, ConfigError
 from amq.security import LoginGate
 from amq.service import BrokerService, Role
@@ -82,16 +84,16 @@ def start(
 
 class _Run:
     """The broker of this process, its signals and its live configuration. Everything runs on the event loop, except
-    `_reloaded` and `_read_users`, which the file watchers call in their own threads."""
+    what `_look_again` and `_changed` do, in a thread of the pool and in the file watcher's."""
 
     def __init__(self, config: BrokerConfig, read: Callable[[], BrokerConfig], path: str | None) -> None:
         self._config = config
         self._gate = LoginGate(config.users_file, config.anonymous)
         self._service = BrokerService(config, self._gate.authenticate, replace_process=process.replace_process)
         self._service.on_role = self._on_role
-        self._reloader = Reloader(path or os.devnull, config, read, self._reloaded)
-        self._watchers = ExitStack()
-        self._watched = path is not None
+        self._reload = Reload(config, read)
+        self._reloading = threading.Lock()  # a file watcher and SIGHUP may come at once
+        self._config_file = path
         self._stop: asyncio.Task[None] | None = None
         self._ready = False
 
@@ -103,27 +105,28 @@ class _Run:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_stop, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
-        if self._watched:
-            self._watch(self._reloader)
-        if self._config.users_file:
-            self._watch(FileWatcher([self._config.users_file], lambda _path: self._read_users()))
-        with self._watchers:
+        with ExitStack() as stack:
+            self._watch(stack)
             await self._service.start()
             await self._service.wait_for(Role.STOPPED)
         self._gate.close()
         return self._service.failure
 
-    def _watch(self, watcher: Reloader | FileWatcher) -> None:
+    def _watch(self, stack: ExitStack) -> None:
+        """Watch the files that there are until `stack` closes."""
+        paths = [path for path in (self._config_file, self._config.users_file) if path]
+        if not paths:
+            return
         try:
-            self._watchers.enter_context(watcher)
-        except ConfigError as error:
-            _log.warning("changes are not seen by themselves; SIGHUP makes the broker look", reason=str(error))
+            stack.enter_context(FileWatcher(paths, self._changed))
+        except (ConfigError, OSError) as error:
+            _log.warning("changed files are not noticed here; SIGHUP makes the broker look", reason=str(error))
 
     def _on_stop(self, number: int) -> None:
-        _log.info("told to stop: handing over; a second signal ends the process", signal=signal.Signals(number).name)
         for other in (signal.SIGTERM, signal.SIGINT):
             self._loop.remove_signal_handler(other)
             signal.signal(other, signal.SIG_DFL)  # works also where the event loop is stuck
+        _log.info("told to stop: handing over; a second signal ends the process", signal=signal.Signals(number).name)
         process.notify("STOPPING=1\nSTATUS=handing over")
         self._stop = self._loop.create_task(self._service.stop())
 
@@ -147,10 +150,21 @@ class _Run:
         self._loop.run_in_executor(None, self._look_again)
 
     def _look_again(self) -> None:
-        self._reloader.check()
-        self._read_users()
+        with self._reloading:
+            self._check()
+            self._read_users()
 
-    def _reloaded(self, outcome: Outcome) -> None:
+    def _changed(self, path: str) -> None:
+        with self._reloading:
+            if path == self._config_file:
+                self._check()
+            else:
+                self._read_users()
+
+    def _check(self) -> None:
+        outcome = self._reload.check()
+        if outcome is None:
+            return
         if outcome.error is not None:
             for problem in outcome.error.description.split("\n"):
                 _log.error("configuration not changed", reason=problem)
@@ -160,7 +174,7 @@ class _Run:
         if outcome.live:
             _log.info("configuration changed", changes=[str(change) for change in outcome.live])
         if any(change.option.key in ("usersFile", "anonymous") for change in outcome.live):
-            self._read_users(outcome.config)
+            self._read_users()
         self._loop.call_soon_threadsafe(self._apply, outcome.config)
 
     def _apply(self, config: BrokerConfig) -> None:
@@ -168,8 +182,8 @@ class _Run:
         logs.configure(config)
         self._service.reconfigure(config)
 
-    def _read_users(self, config: BrokerConfig | None = None) -> None:
-        config = config or self._reloader.config
+    def _read_users(self) -> None:
+        config = self._reload.config
         try:
             self._gate.reload(config.users_file, config.anonymous)
         except ConfigError as error:

@@ -15,7 +15,10 @@ users_option = click.option("--users", metavar="FILE", required=True, envvar="AM
 
 @click.group(epilog=examples("amq user add alice --users /etc/amq/users", "amq user list --users /etc/amq/users"))
 def user() -> None:
-    """Manage the users file: names and salted password hashes. docs/security.md says how brokers use it."""
+    """Manage the users file.
+
+    It holds names and salted password hashes; docs/security.md says how brokers use it.
+    """
 
 
 @user.command(

@@ -1,0 +1,166 @@
+"""`amq producer` and `amq consumer` against real brokers, also while the master is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+from amq_process import DEADLINE_S, ROOT, amq, command, one_line
+from brokers import Brokers, free_port
+
+from amq.cli.clients import parse_headers
+
+pytestmark = pytest.mark.slow
+QUEUE = "/queue/orders"
+
+
+def test_a_file_comes_out_as_it_went_in(brokers: Brokers, tmp_path: Path) -> None:
+    url = f"stomp://127.0.0.1:{brokers.master('a').port}"
+    text = b"first\n\n  spaces and \t tabs \r\n" + "grüße 🍕\n".encode() + b"\0\xff binary\n" + b"x" * 70_000 + b"\n"
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(text)
+    sent = amq("producer", "--url", url, "--destination", QUEUE, "--file", source, "--json")
+    assert sent.returncode == 0, sent.stderr
+    facts = json.loads(sent.stdout)
+    assert (facts["sent"], facts["confirmed"], facts["failed"], facts["failovers"]) == (6, 6, 0, 0)
+    got = amq("consumer", "--url", url, "--destination", QUEUE, "--count", 6, "--output", target, "--json")
+    assert got.returncode == 0, got.stderr
+    assert json.loads(got.stderr)["received"] == 6
+    assert target.read_bytes() == text
+
+
+def test_stdin_and_stdout(brokers: Brokers) -> None:
+    url = f"stomp://127.0.0.1:{brokers.master('a').port}"
+    done = amq("producer", "--destination", QUEUE, "--file", "-", "--count", 2, data=b"a\nb\nc\n", env={"AMQ_URL": url})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 of 2 messages confirmed")
+    got = amq("consumer", "--destination", QUEUE, "--timeout", 0.5, env={"AMQ_URL": url})
+    assert (got.returncode, got.stdout) == (0, "a\nb\n")
+    assert got.stderr.startswith("2 messages in ")
+
+
+def test_generated_messages_and_headers(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    words = ["--url", f"stomp://127.0.0.1:{master.port}", "--destination", QUEUE]
+    assert amq("producer", *words, "--count", 3, "--size", 40, "--non-persistent").returncode == 0
+    assert amq("producer", *words, "--message", "hello", "--header", "k=v=w", "--priority", 9).returncode == 0
+    with master.connect() as connection:
+        connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "auto"})
+        frames = [connection.next_frame(10) for _ in range(4)]
+    assert frames[0].body == b"hello", "highest priority first"
+    assert frames[0].headers["k"] == "v=w"
+    assert frames[0].headers["priority"] == "9"
+    assert [len(frame.body) for frame in frames[1:]] == [40, 40, 40]
+    assert frames[1].headers.get("persistent") != "true"
+
+
+@pytest.mark.parametrize("ack", ["auto", "client", "client-individual"])
+def test_what_was_consumed_does_not_come_again(brokers: Brokers, ack: str) -> None:
+    words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--destination", QUEUE]
+    assert amq("producer", *words, "--count", 700).returncode == 0
+    got = amq("consumer", *words, "--count", 600, "--ack", ack)
+    assert got.stdout.split("\n")[:600] == [f"message {number}" for number in range(1, 601)]
+    rest = amq("consumer", *words, "--timeout", 0.5)
+    assert rest.stdout.split("\n")[:-1] == [f"message {number}" for number in range(601, 701)]
+
+
+def test_too_few_messages(brokers: Brokers) -> None:
+    words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--destination", QUEUE]
+    done = amq("consumer", *words, "--count", 1, "--timeout", 0.1)
+    assert done.returncode == 1
+    assert "0 of 1 messages" in done.stderr
+
+
+def test_both_fail_over_in_mid_stream(brokers: Brokers, tmp_path: Path) -> None:
+    """Kill -9 while both are at work. Every line arrives; those that came again are the only ones that are doubled."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    url = f"failover:(stomp://127.0.0.1:{master.port},stomp://127.0.0.1:{slave.port})"
+    output = tmp_path / "out"
+    words = ["--url", url, "--destination", QUEUE]
+    lines = [b"%06d %s" % (number, b"x" * 500) for number in range(20_000)]
+    producer = subprocess.Popen(
+        command("producer", *words, "--file", "-", "--json"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+    consumer = subprocess.Popen(
+        command("consumer", *words, "--timeout", 10, "--output", output, "--json"), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+    with producer, consumer:
+        assert producer.stdin is not None
+        producer.stdin.write(b"\n".join(lines[:10_000]) + b"\n")
+        producer.stdin.flush()
+        master.kill()
+        slave.wait_serving()
+        producer.stdin.write(b"\n".join(lines[10_000:]) + b"\n")
+        sent, said = producer.communicate(timeout=DEADLINE_S)
+        _, heard = consumer.communicate(timeout=DEADLINE_S)
+    facts = json.loads(sent)
+    assert (producer.returncode, facts["confirmed"], facts["failovers"]) == (0, 20_000, 1), said
+    assert b"lost" in said
+    assert b"connected to" in said
+    summary = json.loads(heard.decode().strip().split("\n")[-1])
+    got = output.read_bytes().split(b"\n")[:-1]
+    assert list(dict.fromkeys(got)) == lines, "first deliveries in order, nothing missing"
+    assert len(got) == summary["received"]
+    assert summary["failovers"] == 1
+
+
+@pytest.mark.parametrize("verb", ["producer", "consumer"])
+def test_nobody_there(verb: str) -> None:
+    url = f"failover:(stomp://127.0.0.1:{free_port()})?startupMaxReconnectAttempts=1"
+    done = amq(verb, "--url", url, "--destination", QUEUE)
+    assert done.returncode == 6
+    assert "[CONNECT_FAILED]" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["producer", "--destination", QUEUE, "--file", "x", "--message", "y"], 2),
+        (["producer", "--destination", QUEUE, "--size", "3", "--message", "y"], 2),
+        (["producer"], 2),
+        (["consumer"], 2),
+        (["consumer", "--destination", QUEUE, "--url", "stomp://h:1?what=1"], 2),
+        (["producer", "--destination", QUEUE, "--file", "/nonexistent"], 1),
+        (["producer", "--destination", QUEUE, "--header", "nonsense"], 2),
+    ],
+)
+def test_wrong_use(words: list[str], code: int) -> None:
+    done = amq(*words)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_store_is_told(brokers: Brokers) -> None:
+    """Sends are refused, the error names the cause, and the summary says how many got through."""
+    master = brokers.master("a", storeFreeFloor="1000TiB")
+    words = ["--url", f"stomp://127.0.0.1:{master.port}", "--destination", QUEUE]
+    done = amq("producer", *words, "--count", 3, "--json")
+    assert done.returncode == 7
+    assert json.loads(done.stdout)["confirmed"] == 0
+    assert "[STORE_FULL]" in done.stderr
+
+
+def test_headers() -> None:
+    assert parse_headers(("a=b", "c=d=e", "f=")) == {"a": "b", "c": "d=e", "f": ""}
+    with pytest.raises(click.BadParameter, match="NAME=VALUE"):
+        parse_headers(("=x",))
+
+
+def test_interrupted_consumer_says_what_it_has(brokers: Brokers) -> None:
+    words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--destination", QUEUE]
+    assert amq("producer", *words, "--count", 5).returncode == 0
+    with subprocess.Popen(
+        command("consumer", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as consumer:
+        assert consumer.stdout is not None
+        assert [consumer.stdout.readline() for _ in range(5)][-1] == b"message 5\n"
+        consumer.send_signal(signal.SIGINT)
+        _, said = consumer.communicate(timeout=DEADLINE_S)
+    assert consumer.returncode == 130
+    assert said.startswith(b"5 messages in ")

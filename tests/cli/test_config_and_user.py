@@ -1,0 +1,99 @@
+"""`amq config` and `amq user`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from amq.cli.main import main
+from amq.config import OPTIONS, load
+from amq.security import Users
+
+
+def run(*words: object, data: str = "", env: dict[str, str] | None = None) -> Result:
+    return CliRunner(env=env).invoke(main, list(map(str, words)), input=data)
+
+
+def test_show_names_every_option_with_its_source(tmp_path: Path) -> None:
+    file = tmp_path / "amq.toml"
+    file.write_text('[queues]\nprefetchSize = 7\n[lock]\nlockKeepAlivePeriod = "3s"\n')
+    shown = run("config", "show", file, "-o", "logLevel=debug", "--json", env={"AMQ_MAX_CONNECTIONS": "9"})
+    assert shown.exit_code == 0, shown.output
+    by_key = {setting["key"]: setting for setting in json.loads(shown.stdout)}
+    assert set(by_key) == {option.key for option in OPTIONS}
+    assert (by_key["prefetchSize"]["value"], by_key["prefetchSize"]["source"]) == (7, f"{file}:2")
+    assert (by_key["lockKeepAlivePeriod"]["value"], by_key["lockKeepAlivePeriod"]["unit"]) == (3.0, "s")
+    assert by_key["logLevel"]["source"] == "-o logLevel"
+    assert by_key["maxConnections"]["source"] == "environment AMQ_MAX_CONNECTIONS"
+    assert by_key["duplicateWindow"]["source"] == "default"
+    table = run("config", "show", file).stdout
+    assert all(option.key in table for option in OPTIONS)
+
+
+def test_toml_can_be_read_again(tmp_path: Path) -> None:
+    options = ["-o", 'store=/srv/a "b"\\c', "-o", "transports=stomp://0.0.0.0:1,stomp://[::1]:2"]
+    file = tmp_path / "amq.toml"
+    file.write_text(run("config", "show", *options, "--toml").stdout)
+    assert load(str(file)) == load(overrides=options[1::2])
+
+
+def test_check(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text('[broker]\ntransports = ["stomp://0.0.0.0:61613"]\n')
+    bad.write_text('[lock]\nlockKeepAlivePeriod = 0\n[queues]\nprefetch = 1\n')
+    fine = run("config", "check", good)
+    assert (fine.exit_code, "a broker can start with it" in fine.stdout) == (0, True)
+    assert "amq: warning: " in fine.stderr, "nobody could log in from other hosts"
+    assert json.loads(run("config", "check", good, "--json").stdout)["warnings"]
+    wrong = run("config", "check", bad)
+    assert wrong.exit_code == 3
+    first, second = wrong.stderr.strip().split("\n")
+    assert first.startswith(f"amq: {bad}:2: lockKeepAlivePeriod")
+    assert second.startswith(f"amq: {bad}:4: prefetch")
+    as_json = run("config", "check", bad, "--json")
+    assert (as_json.exit_code, len(json.loads(as_json.stdout)["problems"])) == (3, 2)
+
+
+def test_show_is_json_or_toml() -> None:
+    assert run("config", "show", "--json", "--toml").exit_code == 2
+
+
+def test_users(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    added = run("user", "add", "alice", "--users", file, "--password-stdin", data="secret\n")
+    assert (added.exit_code, added.stdout) == (0, "alice can log in\n")
+    assert run("user", "add", "bob", "--users", file, "--password-stdin", data="pw").exit_code == 0
+    assert Users.read(str(file))["alice"].matches("secret")
+    assert run("user", "list", "--users", file).stdout == "alice\nbob\n"
+    assert json.loads(run("user", "list", "--users", file, "--json").stdout) == ["alice", "bob"]
+    again = run("user", "add", "alice", "--users", file, "--password-stdin", data="new\n")
+    assert (again.exit_code, "[USER_EXISTS]" in again.stderr) == (3, True)
+    assert run("user", "add", "alice", "--users", file, "--password-stdin", "--replace", data="new\n").exit_code == 0
+    assert Users.read(str(file))["alice"].matches("new")
+    assert run("user", "remove", "bob", "--users", file).exit_code == 0
+    assert run("user", "list", env={"AMQ_USERS_FILE": str(file)}).stdout == "alice\n"
+    assert run("user", "remove", "bob", "--users", file).exit_code == 3
+
+
+def test_the_password_is_never_an_argument(tmp_path: Path) -> None:
+    done = run("user", "add", "alice", "--users", tmp_path / "users", data="secret\n")
+    assert done.exit_code == 3
+    assert "--password-stdin" in done.stderr
+
+
+def test_the_password_is_asked_for_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from amq.cli import user
+
+    class Terminal:
+        @staticmethod
+        def isatty() -> bool:
+            return True
+
+    monkeypatch.setattr(user, "sys", type("sys", (), {"stdin": Terminal}))
+    done = run("user", "add", "alice", "--users", tmp_path / "users", data="secret\nsecret\n")
+    assert done.exit_code == 0, done.output
+    assert "secret" not in done.output
+    assert Users.read(str(tmp_path / "users"))["alice"].matches("secret")

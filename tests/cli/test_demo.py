@@ -1,0 +1,135 @@
+"""`amq demo`: its verdict is earned, its receiver sees broken promises, it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from amq_process import DEADLINE_S, ROOT, amq, command
+
+from amq.cli.demo import Kill, Verdict
+from amq.cli.demo_traffic import Receiver
+
+
+def brokers_on(directory: Path) -> list[int]:
+    """Process ids of brokers whose command line names `directory`."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            words = Path("/proc", name, "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if name.isdecimal() and str(directory) in words and "start" in words.split("\0"):
+            found.append(int(name))
+    return found
+
+
+@pytest.mark.slow
+def test_two_kills(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"".join(b"%d \xff\r\n\n" % number for number in range(5000)) + b"no line end")
+    done = amq("demo", "--kills", 2, "--file", text, "--store", tmp_path / "store", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(done.stdout)
+    assert (verdict["ok"], verdict["same"], verdict["lines"], verdict["received"]) == (True, True, 10_001, 10_001)
+    assert (verdict["stored_twice"], verdict["acks_undone"], verdict["left"], verdict["problems"]) == (0, 0, 0, [])
+    first, second = verdict["kills"]
+    assert 0 < first["serving_s"] <= first["first_line_s"] < 10
+    assert 0 < first["line"] < second["line"] < 10_001
+    assert (first["epoch"], second["epoch"]) == (2, 3)
+    assert second["broker"] == first["next_broker"]
+    assert brokers_on(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_plain_lines_and_keep(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"line\n" * 3000)
+    done = amq("demo", "--brokers", 2, "--kills", 1, "--file", text, "--keep", env={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in ("is the master, epoch 1", "kill -9", "is the master, epoch 2", "first line from", "byte for byte"):
+        assert said in done.stdout
+    (kept,) = tmp_path.glob("amq-demo-*")
+    assert f"kept: {kept}" in done.stdout
+    assert (kept / "output.txt").read_bytes() == text.read_bytes()
+    assert "master: serving clients" in (kept / "broker-1.log").read_text() + (kept / "broker-2.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        command("demo", "--store", tmp_path / "store", "--kills", 1000), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+    ) as demo:  # fmt: skip
+        assert demo.stdout is not None
+        while b"first line from" not in demo.stdout.readline():
+            assert demo.poll() is None
+        children = brokers_on(tmp_path)
+        assert len(children) >= 2
+        demo.send_signal(number)
+        demo.communicate(timeout=DEADLINE_S)
+    if number is signal.SIGINT:
+        assert demo.returncode == 130
+        assert list(tmp_path.glob("amq-demo-*")) == []
+    while brokers_on(tmp_path):  # the kernel is killing them
+        os.sched_yield()
+
+
+@pytest.mark.slow
+def test_a_broker_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file")
+    done = amq("demo", "--store", tmp_path / "store")
+    assert done.returncode == 1
+    assert "[DEMO_FAILED]" in done.stderr
+    assert "exit code 4" in done.stderr
+
+
+def verdict(**changes: Any) -> Verdict:
+    facts: dict[str, Any] = {
+        "lines": 10, "received": 10, "seconds": 1.0, "same": True, "kills": [Kill("a", 5, "b", 2, 0.1, 0.2)],
+        "delivered_again": 3, "stored_twice": 0, "acks_undone": 0, "left": 0, "problems": [],
+    }  # fmt: skip
+    return Verdict(**facts | changes)
+
+
+def test_a_good_verdict() -> None:
+    assert verdict().ok
+    assert verdict(kills=[]).ok
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        {"same": False}, {"stored_twice": 1}, {"acks_undone": 1}, {"left": 1}, {"problems": ["x"]},
+        {"kills": [Kill("a", 5)]},
+    ],
+)  # fmt: skip
+def test_each_broken_promise_spoils_the_verdict(flaw: dict[str, Any]) -> None:
+    assert not verdict(**flaw).ok
+    assert sum(not good for good, _ in verdict(**flaw).sentences()) == 1
+
+
+def test_the_receiver_keeps_the_books() -> None:
+    receiver = Receiver("", "", "", 0)
+
+    def comes(duplicate_id: str, message_id: str) -> bool:
+        return receiver._is_new(SimpleNamespace(duplicate_id=duplicate_id, id=message_id))  # type: ignore[arg-type]
+
+    assert comes("d1", "m1")
+    assert comes("d2", "m2")
+    assert not comes("d1", "m1")
+    assert (receiver.dropped, receiver.stored_twice, receiver.acks_undone) == (1, 0, 0)
+    assert not comes("d2", "m3"), "the same line under another message id: stored twice"
+    assert (receiver.dropped, receiver.stored_twice, receiver.acks_undone) == (1, 1, 0)
+    receiver._confirmed.add("d1")
+    assert not comes("d1", "m1"), "its acknowledgement was confirmed"
+    assert (receiver.dropped, receiver.stored_twice, receiver.acks_undone) == (1, 1, 1)
+    receiver._firsts = [5.0, 9.0]
+    assert [receiver.first_after(at) for at in (1.0, 6.0, 9.5)] == [5.0, 9.0, 0.0]

@@ -1,0 +1,163 @@
+"""`amq journal` on stores that real brokers wrote, at rest, at work and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amq_process import amq, amq_json, one_line
+from brokers import Broker, Brokers
+from traffic import QUEUE, Producer, drain, send
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def store(brokers: Brokers) -> Path:
+    """A store at rest: 20 messages, 5 of them consumed, one transaction."""
+    master = brokers.master("a")
+    fill(master)
+    assert master.stop() == 0
+    return brokers.store
+
+
+def fill(master: Broker) -> None:
+    with master.connect() as connection:
+        for number in range(20):
+            send(connection, b"body %d" % number)
+        connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client"})
+        frames = [connection.next_frame(10) for _ in range(5)]
+        connection.send("ACK", {"id": frames[-1].headers["ack"], "receipt": "acked"})
+        connection.receipt("acked", 10)
+        connection.send("BEGIN", {"transaction": "t1"})
+        connection.send("SEND", {"destination": "/queue/other", "transaction": "t1"}, b"\xff\x00"[:1])
+        connection.send("COMMIT", {"transaction": "t1", "receipt": "done"})
+        connection.receipt("done", 10)
+
+
+def segment_of(store: Path) -> Path:
+    return max((store / "journal").glob("*.seg"), key=lambda path: len(path.read_bytes().rstrip(b"\0")))
+
+
+def dump(store: Path, *words: object) -> list[dict[str, Any]]:
+    done = amq("journal", "dump", "--store", store, *words)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_check(store: Path) -> None:
+    facts = amq_json("journal", "check", "--store", store)
+    assert (facts["ok"], facts["problems"], facts["unknown_files"]) == (True, [], [])
+    assert sum(segment["records"] for segment in facts["segments"]) >= 22
+    done = amq("journal", "check", "--store", store)
+    assert done.returncode == 0
+    assert "everything is whole" in done.stdout
+
+
+def test_stat(store: Path) -> None:
+    facts = amq_json("journal", "stat", "--store", store)
+    (orders,) = [each for each in facts["destinations"] if each["destination"] == "queue://orders"]
+    assert (orders["messages"], orders["live"], orders["dead"], orders["acked"]) == (20, 15, 5, 5)
+    assert orders["message_bytes"] == sum(len(f"body {number}") for number in range(20))
+    assert {each["destination"] for each in facts["destinations"]} == {"queue://orders", "queue://other"}
+    assert sum(segment["live"] for segment in facts["segments"]) == 16
+    assert "queue://orders" in amq("journal", "stat", "--store", store).stdout
+
+
+def test_dump(store: Path) -> None:
+    everything = dump(store)
+    assert everything[0]["type"] == "previous"
+    assert all({"segment", "offset", "batch", "written", "type"} <= set(record) for record in everything)
+    messages = dump(store, "--type", "message", "--destination", QUEUE, "--bodies")
+    assert [record["body"] for record in messages] == [f"body {number}" for number in range(20)]
+    assert len(dump(store, "--limit", 3)) == 3
+    (group,) = dump(store, "--destination", "other", "--type", "group", "--bodies")
+    assert group["records"][-1]["body_base64"] == "/w=="
+    (consumed,) = dump(store, "--type", "consumed")
+    assert (consumed["reason"], len(consumed["seqs"])) == ("acked", 5)
+    name = everything[0]["segment"]
+    assert dump(store, "--segment", name) == [record for record in everything if record["segment"] == name]
+
+
+def test_damage_is_named_and_exits_4(store: Path) -> None:
+    segment = segment_of(store)
+    data = segment.read_bytes()
+    offset = data.index(b"body 7")
+    with open(segment, "r+b") as file:
+        file.seek(offset)
+        file.write(b"BODY")
+    done = amq("journal", "check", "--store", store, "--json")
+    assert done.returncode == 4
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (problem["file"], problem["code"]) == (str(segment), "STORE_CORRUPT")
+    assert 0 < problem["offset"] < offset
+    text = amq("journal", "check", "--store", store)
+    assert (text.returncode, f"{segment}: offset {problem['offset']}: " in one_line(text)) == (4, True)
+    rest = amq("journal", "dump", "--store", store, "--type", "message", "--bodies")
+    assert rest.returncode == 4
+    assert "body 8" in rest.stdout, "what lies behind the damage is shown"
+    assert amq("journal", "stat", "--store", store).returncode == 4
+
+
+def test_a_torn_tail_is_normal(store: Path) -> None:
+    segment = segment_of(store)
+    end = len(segment.read_bytes().rstrip(b"\0"))
+    with open(segment, "r+b") as file:
+        file.seek(end + 8)
+        file.write(b"half a batch")
+    done = amq("journal", "check", "--store", store)
+    assert done.returncode == 0, done.stderr
+    assert "torn tail" in done.stdout
+
+
+def test_a_store_at_work_is_never_called_damaged(brokers: Brokers) -> None:
+    """Small segments, so that they are made and deleted all the time, while `check` runs again and again."""
+    master = brokers.master("a", journalSegmentSize="64KiB", journalBatchSize="16KiB")
+    producer = Producer([master], window=200)
+    producer.start()
+    consumed: list[int] = []
+    stopping = threading.Event()
+
+    def consume() -> None:
+        with master.connect() as connection:
+            connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client"})
+            while not stopping.is_set():
+                frame = connection.next_frame(30)
+                connection.send("ACK", {"id": frame.headers["ack"]})
+                consumed.append(1)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    seen: set[str] = set()
+    try:
+        for _ in range(8):
+            producer.wait_confirmed(1000)
+            facts = amq_json("journal", "check", "--store", brokers.store)
+            assert facts["problems"] == []
+            seen |= {segment["name"] for segment in facts["segments"]}
+    finally:
+        stopping.set()
+        producer.stop()
+        consumer.join()
+    assert consumed
+    assert len(seen) > 5, "segments came and went meanwhile"
+    assert len(seen - set(os.listdir(brokers.store / "journal"))) > 0
+    with master.connect() as connection:
+        drain(connection, 10_000)
+
+
+@pytest.mark.parametrize("verb", ["check", "dump", "stat"])
+def test_no_store(tmp_path: Path, verb: str) -> None:
+    done = amq("journal", verb, "--store", tmp_path)
+    assert done.returncode == 4
+    assert "is empty: no broker was ever master here" in one_line(done)
+
+
+def test_no_such_segment(store: Path) -> None:
+    done = amq("journal", "dump", "--store", store, "--segment", "x")
+    assert done.returncode == 4
+    assert "amq journal stat" in one_line(done)

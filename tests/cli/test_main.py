@@ -1,0 +1,132 @@
+"""The group of commands: lazy, and every error is one line with an exit code."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+from amq_process import ROOT, amq
+from click.testing import CliRunner
+
+from amq.cli import exits, main
+from amq.client.errors import CallTimeoutError, ConnectError, FlushError, UriError
+from amq.errors import (
+    AccessError,
+    AmqError,
+    ConfigError,
+    CorruptError,
+    NewerFormatError,
+    StoreFullError,
+    TransactionRolledBackError,
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        (["--help"], ("rich", "structlog", "uvloop", "asyncio", "amq.client", "amq.service")),
+        (["start", "--help"], ("amq.client", "amq.cli.demo")),
+        (["status", "--help"], ("uvloop", "amq.service", "amq.broker")),
+    ],
+)
+def test_only_what_is_needed_is_imported(words: list[str], absent: tuple[str, ...]) -> None:
+    code = (
+        "import sys\nfrom amq.cli.main import main\n"
+        f"main({words}, standalone_mode=False)\n"
+        f"print([name for name in {absent} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
+    )  # fmt: skip
+    assert done.stderr.strip() == "[]"
+
+
+def test_one_line_about_each_command() -> None:
+    """`amq --help` tells of a command, without importing it, what the command tells of itself."""
+    context = click.Context(main.main)
+    for name, (_, about) in main.COMMANDS.items():
+        command = main.main.get_command(context, name)
+        assert command is not None
+        assert command.get_short_help_str(limit=200) == about
+        assert f"  {name} " in CliRunner().invoke(main.main, ["--help"]).output
+
+
+def test_unknown_command() -> None:
+    done = amq("strat")
+    assert done.returncode == exits.USAGE
+    assert "strat" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), exits.CONFIG),
+        (CorruptError("f", 1, "x"), exits.STORE),
+        (NewerFormatError("x"), exits.STORE),
+        (AmqError("x", code="NAME_IN_USE"), exits.LOCKED),
+        (AmqError("x", code="STORE_LOCKED"), exits.LOCKED),
+        (AmqError("x", code="TRANSPORT_UNAVAILABLE"), exits.TRANSPORT),
+        (AmqError("x", code="INTERNAL_ERROR"), exits.INTERNAL),
+        (ConnectError("x"), exits.TRANSPORT),
+        (CallTimeoutError("x"), exits.TRANSPORT),
+        (UriError("x"), exits.USAGE),
+        (AccessError("x"), exits.REFUSED),
+        (StoreFullError("x"), exits.REFUSED),
+        (TransactionRolledBackError("x"), exits.REFUSED),
+        (FlushError([("id", StoreFullError("x"))]), exits.REFUSED),
+    ],
+)
+def test_exit_code_of(error: AmqError, code: int) -> None:
+    assert exits.exit_code(error) == code
+    assert code in exits.EXIT_CODES
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Any:
+    """What `amq broken` gives, a command that raises `error`."""
+
+    @click.command()
+    def broken() -> None:
+        raise error
+
+    find: Callable[..., click.Command | None] = lambda self, context, name: broken  # noqa: ARG005, E731
+    monkeypatch.setattr(main.LazyGroup, "get_command", find)
+    return CliRunner().invoke(main.main, ["broken"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ConfigError("first\nsecond"), exits.CONFIG, "amq: first [CONFIG_INVALID]\namq: second [CONFIG_INVALID]\n"),
+        (OSError(errno.EACCES, "Permission denied", "/x"), exits.FAILED, "amq: /x: Permission denied\n"),
+        (KeyboardInterrupt(), exits.INTERRUPTED, ""),
+    ],
+)
+def test_errors_are_lines(monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str) -> None:
+    result = failing(monkeypatch, error)
+    assert result.exit_code == code
+    assert result.stderr.strip("\n") == said.strip("\n")
+
+
+def test_a_bug_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = failing(monkeypatch, ZeroDivisionError("oops"))
+    assert result.exit_code == exits.INTERNAL
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("amq: internal error: ZeroDivisionError('oops') [INTERNAL_ERROR]\n")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """`amq config show | head -1`."""
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "amq", "config", "show"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    with writer.stdout, writer.stderr:
+        writer.stdout.close()
+        assert b"Traceback" not in writer.stderr.read()
+    assert writer.wait(60) in (0, 1)

@@ -1,0 +1,221 @@
+"""`amq start` as a process: what it says, how it ends, what signals do to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from amq_process import DEADLINE_S, ROOT, amq, one_line
+from brokers import Broker, Brokers
+
+pytestmark = pytest.mark.slow
+
+
+def last_line(stderr: str) -> dict[str, object]:
+    line: dict[str, object] = json.loads(stderr.strip().split("\n")[-1])
+    return line
+
+
+def test_it_serves_and_hands_over(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    slave = brokers.slave("b")
+    serving = master.wait_serving()
+    assert serving["epoch"] == 1
+    assert serving["reason"] == "first start of this store"
+    assert serving["urls"] == [f"stomp://127.0.0.1:{master.port}"]
+    assert serving["broker"] == "a"
+    assert serving["logger"] == "amq.service"
+    assert master.stop() == 0
+    assert master.said("stopped")[0]["exit_code"] == 0
+    assert slave.wait_serving()["waited_s"] == 0
+    assert "released" in str(slave.wait_serving()["reason"])
+
+
+def test_a_slave_stops_too(brokers: Brokers) -> None:
+    brokers.master("a")
+    assert brokers.slave("b").stop() == 0
+
+
+def test_sigint_stops(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    master.signal(signal.SIGINT)
+    assert master.wait_exit() == 0
+
+
+def test_the_second_signal_ends_it_at_once(brokers: Brokers) -> None:
+    """The store hangs (a file in it is a pipe that nobody writes to), so a clean stop cannot end."""
+    broker = brokers.add("a")
+    broker.store.mkdir()
+    os.mkfifo(broker.store / "claim")
+    broker.start()
+    broker.wait_event("lock acquired")
+    broker.signal(signal.SIGTERM)
+    broker.wait_event("told to stop")
+    broker.signal(signal.SIGTERM)
+    assert broker.wait_exit() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 3, "no store directory is given"),
+        (["--store", "/nonexistent/deep/store"], 4, "does not exist"),
+        (["--store", __file__], 4, "cannot be used"),
+        (["--store", "s", "-o", "lockKeepAlivePeriod=0"], 3, "two masters can exist"),
+        (["--store", "s", "-o", "lockKeepAlive=1s"], 3, "did you mean lockKeepAlivePeriod"),
+        (["--store", "s", "--name", "no spaces!"], 3, "cannot be used"),
+        (["--store", "s", "--transport", "http://x"], 3, "unknown scheme"),
+        (["missing.toml", "--store", "s"], 3, "cannot be read"),
+        (["--store", "s", "-o", "usersFile=/nonexistent"], 3, "users file"),
+    ],
+)
+def test_exit_codes(tmp_path: Path, words: list[str], code: int, said: str) -> None:
+    words = [str(tmp_path / "s") if word == "s" else word for word in words]
+    done = amq("start", *words, env={"AMQ_STORE": ""})
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_usage_error() -> None:
+    done = amq("start", "--bogus")
+    assert done.returncode == 2
+    assert "--bogus" in done.stderr
+
+
+def test_name_in_use_store_locked_port_taken(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    again = brokers.add("a").start()
+    assert again.wait_exit() == 5
+    assert again.said("stopped")[0]["code"] == "NAME_IN_USE"
+    impatient = brokers.add("b", failIfLocked="true").start()
+    assert impatient.wait_exit() == 5
+    assert impatient.said("stopped")[0]["code"] == "STORE_LOCKED"
+    other = Broker(brokers.directory / "other", "c", master.port, brokers.options)
+    other.start()
+    assert other.wait_exit() == 6
+    assert other.said("stopped")[0]["code"] == "TRANSPORT_UNAVAILABLE"
+
+
+def test_a_damaged_store_is_refused(brokers: Brokers) -> None:
+    brokers.master("a").stop()
+    (epoch,) = (brokers.store / "epochs").glob("*.json")
+    epoch.write_text("{}")
+    broker = brokers.add("b").start()
+    assert broker.wait_exit() == 4
+    assert str(epoch) in str(broker.said("stopped")[0]["reason"])
+
+
+def test_configuration_changes_while_it_runs(brokers: Brokers, tmp_path: Path) -> None:
+    users, config = tmp_path / "users", tmp_path / "amq.toml"
+    assert amq("user", "add", "alice", "--users", users, "--password-stdin", data=b"secret\n").returncode == 0
+    config.write_text(f'[security]\nusersFile = "{users}"\n[log]\nlogLevel = "info"\n')
+    broker = Broker(brokers.store, "a", 0, {})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "amq", "start", config, "--store", brokers.store, "--transport", "stomp://127.0.0.1:0"],
+        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=ROOT,
+    )  # fmt: skip
+    broker._ended, broker._process = False, process
+    reader = threading.Thread(target=_follow, args=(process, broker))
+    reader.start()
+    try:
+        broker.wait_serving()
+        changed = '[log]\nlogLevel = "debug"\n[lock]\nfailIfLocked = true\n'
+        config.write_text(f'[security]\nusersFile = "{users}"\n{changed}')
+        assert "logLevel: info → debug" in str(broker.wait_event("configuration changed")["changes"])
+        assert "failIfLocked" in str(broker.wait_event("this change waits for a restart")["change"])
+        seen = len(broker.log)
+        config.write_text("[log]\nlogLevel = 3\n")
+        assert "logLevel" in str(broker.wait_event("configuration not changed", after=seen)["reason"])
+        seen = len(broker.log)
+        assert amq("user", "add", "bob", "--users", users, "--password-stdin", data=b"pw\n").returncode == 0
+        broker.wait_event("users read", after=seen)
+        seen = len(broker.log)
+        broker.signal(signal.SIGHUP)
+        broker.wait_event("users read", after=seen)
+        broker.signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+
+
+def _follow(process: subprocess.Popen[bytes], broker: Broker) -> None:
+    assert process.stderr is not None
+    with process.stderr as stream:
+        for raw in stream:
+            with broker._changed:
+                broker.log.append(json.loads(raw))
+                broker._changed.notify_all()
+    with broker._changed:
+        broker._ended = True
+        broker._changed.notify_all()
+
+
+def test_the_service_manager_is_told(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        path = str(brokers.directory / "notify")
+        door.bind(path)
+        door.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        master = brokers.master("a")
+        first = door.recv(4096).decode()
+        second = door.recv(4096).decode()
+        assert first == "READY=1\nSTATUS=slave, waiting for the lock"
+        assert second == f"STATUS=master, serving stomp://127.0.0.1:{master.port}"
+        assert master.stop() == 0
+        assert door.recv(4096) == b"STOPPING=1\nSTATUS=handing over"
+
+
+def test_console_lines(tmp_path: Path) -> None:
+    done = amq("start", "--store", tmp_path / "a" / "b", "-o", "logFormat=console")
+    assert done.returncode == 4
+    assert "[amq.process]" in done.stderr
+    assert "{" not in done.stderr
+
+
+def test_the_process_replaces_itself(tmp_path: Path) -> None:
+    """Same process id, same command line, every descriptor closed."""
+    script = tmp_path / "again.py"
+    script.write_text(
+        "import os, sys\n"
+        "print(os.getpid(), *sys.argv[1:], flush=True)\n"
+        f"if not os.path.exists({str(tmp_path / 'mark')!r}):\n"
+        f"    held = open({str(tmp_path / 'mark')!r}, 'w')\n"
+        "    from amq.cli.process import replace_process\n"
+        "    replace_process()\n"
+        "print(len(os.listdir('/proc/self/fd')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script, "a", "b c"], capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=True
+    )
+    first, second, descriptors = done.stdout.split("\n")[:3]
+    assert first == second
+    assert first.endswith("a b c")
+    assert int(descriptors) <= 4
+
+
+def test_a_thread_that_fails_ends_the_process() -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-c",
+            "import threading, time; from amq.cli import process; process.tune()\n"
+            "t = threading.Thread(target=lambda: 1 / 0, name='amq-journal'); t.start(); time.sleep(60)",
+        ],
+        capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 70
+    assert "ZeroDivisionError" in done.stdout + done.stderr
+
+
+def test_error_lines_are_one_line() -> None:
+    done = amq("start", "--store", "x", "-o", "prefetchSize=many", env={"AMQ_STORE": ""})
+    assert "[CONFIG_INVALID]" in one_line(done)
