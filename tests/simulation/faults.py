@@ -1,0 +1,74 @@
+"""What goes wrong: a schedule of faults, made from the seed before the run, so that it can be cut down afterwards.
+
+Which kinds occur, how many and for how long varies by seed (swarm testing): rare combinations need runs in which the
+common ones are off. A `trip` waits for a moment: it strikes when a broker makes a certain call on a certain file.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from random import Random
+
+FAULTS_S = 20.0  # true seconds in which faults begin
+KINDS = (
+    "kill", "pause", "power_off", "cut_store", "cut_network", "lose_locks", "restart_server", "crash_server",
+    "remove_lock", "replace_lock", "remove_claim", "fail_sync", "fail_call", "fill_disk", "hand_over", "restart_all",
+    "kill_client", "pause_client", "wall_clock", "trip", "trip", "trip",
+)  # fmt: skip
+MOMENTS = (
+    ("pwrite", "/journal/"), ("fdatasync", "/journal/"), ("fsync", "/journal/"), ("open", "/journal/"),
+    ("unlink", "/journal/"), ("listdir", "/journal"), ("try_lock", "/journal/"), ("fsync_directory", "/journal"),
+    ("pread", "/journal/"), ("allocate", "/journal/"),
+    ("pwrite", "/claim"), ("fsync", "/claim"), ("open", "/claim"), ("pwrite", "/lock"), ("fsync", "/lock"),
+    ("open", "/lock"), ("try_lock", "/lock"), ("stat", "/lock"), ("link", "/epochs/"), ("fsync", "/epochs/"),
+    ("listdir", "/epochs"), ("unlink", "/epochs/"), ("fsync_directory", "/epochs"), ("open", "/epochs/"),
+)  # fmt: skip
+BLOWS = ("kill", "pause", "stall", "stall", "lose_locks", "cut_store", "power_off", "crash_server", "pause_and_lose")
+ERRNOS = (errno.EIO, errno.ESTALE, errno.ENOSPC)
+CALLS = ("pwrite", "fsync", "fdatasync", "open", "listdir", "link", "allocate", "try_lock", "close", "pread")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`at`, `seconds`: when it begins and how long it lasts. `target`: which broker, host or client. The rest is the
+    trip's: `method` on a path with `place` in it, before or after its effect, the `nth` time from now: `blow`.
+    """
+
+    at: float
+    kind: str
+    target: int
+    seconds: float
+    method: str = ""
+    place: str = ""
+    after: bool = False
+    nth: int = 0
+    blow: str = ""
+    number: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.at:6.2f} s: {self.kind} {self.target} for {self.seconds:.2f} s"
+        if self.kind == "trip":
+            when = "after" if self.after else "before"
+            text += f": {self.blow} {when} {self.method} of …{self.place} number {self.nth}"
+        return text + (f": {errno.errorcode[self.number]} in {self.method}" if self.number else "")
+
+
+def schedule(rng: Random, period_s: float) -> list[Fault]:
+    """The faults of one run."""
+    kinds = rng.sample(KINDS, rng.randint(1, 8))
+    faults = []
+    for _ in range(rng.randint(2, 14)):
+        kind = rng.choice(kinds)
+        seconds = rng.choice((0.3, 0.9, 1.5, 3.0, 6.0)) * period_s * rng.uniform(0.7, 1.4)
+        at, target = rng.uniform(0.2, FAULTS_S), rng.randrange(6)
+        if kind == "trip":
+            method, place = rng.choice(MOMENTS)
+            faults.append(
+                Fault(at, kind, target, seconds, method, place, rng.random() < 0.6, rng.randint(1, 8), rng.choice(BLOWS))
+            )
+        elif kind == "fail_call":
+            faults.append(Fault(at, kind, target, seconds, rng.choice(CALLS), number=rng.choice(ERRNOS)))
+        else:
+            faults.append(Fault(at, kind, target, seconds))
+    return sorted(faults, key=lambda fault: fault.at)

@@ -1,0 +1,523 @@
+"""A host's view of the file server: caches, late writes, partitions, locks that are lost; and the door Vfs on top of it.
+
+Modelled as measured on NFSv4, GFS2 and SMB (docs/simulation.md): close-to-open, attribute caches, unsynced bytes that
+reach the server late, in any order and after the death of their writer; a deposed host whose writes are refused
+through descriptors that held a lock (`fenced`) or land all the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from amq.vfs import Vfs
+from tests.simulation.scheduler import Machine, Process, Scheduler
+from tests.simulation.storage import Inode, Server, Stat, fail, resized, splice
+
+
+@dataclass(frozen=True)
+class Mount:
+    """How a run's file system behaves.
+
+    kind             for the report
+    write_back       unsynced bytes stay on the host for a while; else the server has them at once, volatile
+    attributes_s     how long names, attributes and listings may come from a cache; 0 = never
+    fenced           the server refuses writes through a descriptor whose lock was lost (NFSv4)
+    lock_refuses     it refuses writes to a file that another host has locked (SMB)
+    soft_s           a call fails with EIO after so long without the server; 0 = it hangs (hard)
+    lease_s          the locks of a host that was silent for so long go to whoever asks
+    sync_names       names are durable at once
+    """
+
+    kind: str
+    write_back: bool
+    attributes_s: float
+    fenced: bool
+    lock_refuses: bool
+    soft_s: float
+    lease_s: float
+    sync_names: bool
+
+
+class OpenFile:
+    """An open file description."""
+
+    def __init__(self, inode: Inode, host: HostCache, process: Process, path: str, writable: bool) -> None:
+        self.inode = inode
+        self.host = host
+        self.process = process
+        self.path = path
+        self.writable = writable
+        self.fenced = False
+        self.lost_pages = False
+
+
+class Dirty:
+    """Bytes written on a host and not yet known to be durable."""
+
+    __slots__ = ("data", "file", "offset", "sent")
+
+    def __init__(self, file: OpenFile, offset: int, data: bytes) -> None:
+        self.file = file
+        self.offset = offset
+        self.data = data
+        self.sent = False
+
+
+class Pages:
+    """What a host has of one file."""
+
+    __slots__ = ("dirty", "snapshot", "version")
+
+    def __init__(self) -> None:
+        self.snapshot = b""
+        self.version = -1
+        self.dirty: list[Dirty] = []
+
+    def view(self) -> bytes:
+        data = self.snapshot
+        for piece in self.dirty:
+            data = splice(data, piece.offset, piece.data)
+        return data
+
+
+class HostCache:
+    """One machine's file system client. Shared by its processes, and outlives them."""
+
+    def __init__(self, scheduler: Scheduler, machine: Machine, server: Server, mount: Mount, rng: Random) -> None:
+        self.machine = machine
+        self.server = server
+        self.mount = mount
+        self.cut_until = 0.0  # no way to the server before
+        self.silent_since = 0.0
+        self.faults: list[tuple[str, int]] = []  # (method, errno) of calls that fail once
+        self.late_writes = 0
+        self.locks_lost = 0
+        self._scheduler = scheduler
+        self._rng = rng
+        self._pages: dict[Inode, Pages] = {}
+        self._stats: dict[str, tuple[float, Stat | None]] = {}
+        self._lists: dict[str, tuple[float, list[str]]] = {}
+        self.files: list[OpenFile] = []
+        self.watchers: list[tuple[Process, Callable[[], None]]] = []  # who is told when the lock file is closed
+
+    def connected(self) -> bool:
+        return self.machine.up and self._scheduler.now >= self.cut_until
+
+    def cut(self, seconds: float) -> None:
+        """No way to the file server for a while."""
+        if self.connected():
+            self.silent_since = self._scheduler.now
+        self.cut_until = max(self.cut_until, self._scheduler.now + seconds)
+
+    def lease_over(self) -> bool:
+        silent = not self.connected()
+        return silent and self._scheduler.now - self.silent_since > self.mount.lease_s
+
+    def power_off(self) -> None:
+        """The machine loses what it had in memory."""
+        if self.machine.up:
+            self.silent_since = self._scheduler.now
+        self.machine.up = False
+        self._pages.clear()
+        self._stats.clear()
+        self._lists.clear()
+
+    def power_on(self) -> None:
+        """The new boot tells the server that the old one is gone, with all its locks."""
+        self.machine.up = True
+        self.machine.boots += 1
+        for file in self.files:
+            if file.inode.holder is file:
+                file.inode.holder = None
+        self.files.clear()
+
+    # -- pages --------------------------------------------------------------------------------------------------------
+
+    def pages(self, inode: Inode) -> Pages:
+        pages = self._pages.get(inode)
+        if pages is None:
+            pages = self._pages[inode] = Pages()
+        return pages
+
+    def revalidate(self, inode: Inode) -> None:
+        """Close-to-open: what stands on the server now is what a reader sees who opens now."""
+        pages = self.pages(inode)
+        if pages.version != inode.version:
+            pages.snapshot, pages.version = inode.data, inode.version
+
+    def write(self, file: OpenFile, offset: int, data: bytes) -> None:
+        dirty = Dirty(file, offset, data)
+        self.pages(file.inode).dirty.append(dirty)
+        if not self.mount.write_back:
+            self._send(dirty)
+        if not dirty.sent:
+            self._scheduler.after(self._rng.expovariate(1 / 1.5), lambda: self._send_later(dirty))
+
+    def _send_later(self, dirty: Dirty) -> None:
+        if dirty.sent or not self.machine.up or dirty not in self.pages(dirty.file.inode).dirty:
+            return
+        if self.connected():
+            self._send(dirty)
+        else:
+            self._scheduler.after(0.1 + self._rng.random(), lambda: self._send_later(dirty))
+
+    def _send(self, dirty: Dirty) -> bool:
+        """One WRITE to the server. False = refused; the bytes are gone."""
+        file, inode, pages = dirty.file, dirty.file.inode, self.pages(dirty.file.inode)
+        if dirty.sent:
+            return True
+        holder = inode.holder
+        foreign = isinstance(holder, OpenFile) and holder.host is not self
+        if file.fenced or (self.mount.lock_refuses and foreign):
+            pages.dirty.remove(dirty)
+            file.lost_pages = True
+            return False
+        self.late_writes += not file.process.alive or foreign
+        before = inode.version
+        self.server.write(inode, dirty.offset, dirty.data)
+        dirty.sent = True
+        # The client takes the new change attribute for the effect of its own write: a change that another host made
+        # just before stays unseen.
+        if pages.version == before or self.mount.attributes_s:
+            pages.snapshot, pages.version = splice(pages.snapshot, dirty.offset, dirty.data), inode.version
+        return True
+
+    def flush(self, file: OpenFile, step: Callable[[], None]) -> None:
+        """Everything that this host has of the file goes to the server and is made durable. Raises EIO."""
+        pages = self.pages(file.inode)
+        for dirty in self._rng.sample(pages.dirty, len(pages.dirty)):
+            if dirty in pages.dirty and not dirty.sent:
+                self._send(dirty)
+                step()
+        if file.lost_pages:
+            raise fail(errno.EIO, file.path)
+        self.server.commit(file.inode)
+        pages.dirty = [dirty for dirty in pages.dirty if not dirty.sent]
+        if not pages.dirty and pages.version == file.inode.version:
+            pages.snapshot = file.inode.data
+
+    def drop_dirty(self, file: OpenFile) -> None:
+        """A failed writeback: the kernel marks the pages clean, their bytes never reach the server."""
+        pages = self.pages(file.inode)
+        pages.snapshot = pages.view()
+        pages.dirty = [dirty for dirty in pages.dirty if dirty.sent]
+
+    def server_restarted(self) -> None:
+        """What was sent and not committed is sent again."""
+        for pages in self._pages.values():
+            for dirty in pages.dirty:
+                if dirty.sent:
+                    dirty.sent = False
+                    self._scheduler.after(self._rng.random(), lambda dirty=dirty: self._send_later(dirty))
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def stat(self, path: str) -> Stat:
+        now = self._scheduler.now
+        expires, found = self._stats.get(path, (0.0, None))
+        if now >= expires:
+            try:
+                found = self.server.find(path).stat()
+            except FileNotFoundError:
+                found = None
+            self._stats[path] = (now + self.mount.attributes_s * self._rng.random(), found)
+        if found is None:
+            raise fail(errno.ENOENT, path)
+        return found
+
+    def absent(self, path: str) -> bool:
+        """Whether this host believes, from a while ago, that there is no such name."""
+        expires, found = self._stats.get(path, (0.0, None))
+        return found is None and self._scheduler.now < expires
+
+    def listdir(self, path: str) -> list[str]:
+        now = self._scheduler.now
+        expires, names = self._lists.get(path, (0.0, []))
+        if now >= expires:
+            found = self.server.find(path).names
+            if found is None:
+                raise fail(errno.ENOTDIR, path)
+            names = self._rng.sample(list(found), len(found))
+            self._lists[path] = (now + self.mount.attributes_s * 0.3 * self._rng.random(), names)
+        return list(names)
+
+    def touched(self, path: str) -> None:
+        """This host changed a name: what it knows of that directory is fresh."""
+        directory = path.rpartition("/")[0]
+        self._lists.pop(directory, None)
+        for known in [known for known in self._stats if known.rpartition("/")[0] == directory]:
+            del self._stats[known]
+
+    # -- locks --------------------------------------------------------------------------------------------------------
+
+    def try_lock(self, file: OpenFile) -> bool:
+        holder = file.inode.holder
+        if isinstance(holder, OpenFile) and holder is not file:
+            if holder.host is self or not holder.host.lease_over():
+                return False
+            holder.host.lose_locks()
+        file.inode.holder = file
+        return True
+
+    def lose_locks(self, only: str = "") -> None:
+        """The server forgets the locks of this host (whose path ends with `only`). Nobody is told."""
+        for file in self.files:
+            if file.inode.holder is file and file.path.endswith(only):
+                file.inode.holder = None
+                self.locks_lost += 1
+                file.fenced = self.mount.fenced
+
+    def kernel_close(self, file: OpenFile) -> None:
+        """A process that died had this open: the kernel writes what it has, then gives the lock back."""
+        if not self.machine.up or file not in self.files:
+            return
+        if not self.connected():
+            self._scheduler.after(0.2, lambda: self.kernel_close(file))
+            return
+        for dirty in list(self.pages(file.inode).dirty):
+            if dirty.file is file:
+                self._send(dirty)
+        self.let_go(file)
+
+    def let_go(self, file: OpenFile) -> None:
+        if file in self.files:
+            self.files.remove(file)
+        if file.inode.holder is file:
+            file.inode.holder = None
+        if file.writable and file.path.endswith("/lock"):
+            for process, wake in self.watchers:
+                self._scheduler.after(self._rng.random() * 0.001, wake, process)
+
+
+class SimVfs(Vfs):
+    """Door Vfs of one process. Every call takes time, may be stopped before and after its effect, and may fail."""
+
+    def __init__(self, cache: HostCache, process: Process, server_ready: Callable[[], float]) -> None:
+        self.cache = cache
+        self.process = process
+        self.on_call: Callable[[str, str, bool, str], None] = lambda _method, _path, _after, _detail: None
+        self.short_chance = 0.0
+        self.latency_s = 0.0005
+        self._server = cache.server
+        self._server_ready = server_ready  # true time at which the server answers again
+        self._files: dict[int, OpenFile] = {}
+        self._next_fd = 10
+        self._scheduler = process.scheduler
+        self._rng = process.rng
+
+    # -- time and trouble ---------------------------------------------------------------------------------------------
+
+    def _begin(self, method: str, path: str, remote: bool = True, detail: str = "") -> None:
+        self.process.check()
+        self.on_call(method, path, False, detail)
+        self.process.check()
+        self._trouble(method, path)
+        if remote:
+            self._scheduler.sleep(self.latency_s * (0.1 + self._rng.random()))
+            self._reach(path)
+        self.process.stall()
+
+    def _end(self, method: str, path: str, remote: bool = True) -> None:
+        self.process.check()
+        self.on_call(method, path, True, "")
+        self.process.check()
+        if remote:
+            self._scheduler.sleep(self.latency_s * (0.1 + self._rng.random()))
+        self.process.stall()
+
+    def _trouble(self, method: str, path: str) -> None:
+        for fault in self.cache.faults:
+            if fault[0] == method:
+                self.cache.faults.remove(fault)
+                raise fail(fault[1], path)
+
+    def _reach(self, path: str) -> None:
+        """Wait for the server; with a soft mount not for ever."""
+        since = self._scheduler.now
+        while not self.cache.connected() or self._scheduler.now < self._server_ready():
+            soft_s = self.cache.mount.soft_s
+            if soft_s and self._scheduler.now - since > soft_s:
+                raise fail(errno.EIO, path)
+            self._scheduler.sleep(0.05 + 0.05 * self._rng.random())
+
+    def _file(self, fd: int) -> OpenFile:
+        file = self._files.get(fd)
+        if file is None:
+            raise fail(errno.EBADF)
+        return file
+
+    def died(self) -> None:
+        """The process is dead: what it had open is the kernel's now."""
+        for file in self._files.values():
+            delay_s = self._rng.random() * 0.2
+            self._scheduler.after(delay_s, lambda file=file: self.cache.kernel_close(file))
+
+    # -- Vfs ----------------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, flags: int, mode: int = 0o640) -> int:
+        self._begin("open", path)
+        if not flags & os.O_CREAT and self.cache.absent(path):
+            raise fail(errno.ENOENT, path)
+        try:
+            inode = self._server.find(path)
+            if flags & os.O_CREAT and flags & os.O_EXCL:
+                raise fail(errno.EEXIST, path)
+        except FileNotFoundError:
+            if not flags & os.O_CREAT:
+                raise
+            self._room(1, path)
+            inode = self._server.create(path)
+            self.cache.touched(path)
+        if inode.names is not None:
+            raise fail(errno.EISDIR, path)
+        self.cache.revalidate(inode)
+        self._next_fd += 1
+        self._files[self._next_fd] = file = OpenFile(
+            inode, self.cache, self.process, path, bool(flags & os.O_ACCMODE)
+        )
+        self.cache.files.append(file)
+        fd = self._next_fd
+        self._end("open", path)
+        return fd
+
+    def close(self, fd: int) -> None:
+        file = self._file(fd)
+        self._begin("close", file.path, remote=False)
+        self._files.pop(fd, None)
+        try:
+            dirty = any(piece.file is file for piece in self.cache.pages(file.inode).dirty)
+            if dirty or file.inode.holder is file:
+                self._reach(file.path)
+                for piece in list(self.cache.pages(file.inode).dirty):
+                    if piece.file is file:
+                        self.cache._send(piece)
+        except OSError:
+            self.cache.kernel_close(file)
+            raise
+        self.cache.let_go(file)
+        self._end("close", file.path, remote=False)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        file = self._file(fd)
+        self._begin("pread", file.path, remote=False)
+        return self.cache.pages(file.inode).view()[offset : offset + size]
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        file = self._file(fd)
+        piece = bytes(data)
+        detail = f"{len(piece)} at {offset}, CRC {zlib.crc32(piece):08x}"
+        self._begin("pwrite", file.path, remote=False, detail=detail)
+        if len(piece) > 1 and self._rng.random() < self.short_chance:
+            piece = piece[: self._rng.randrange(1, len(piece))]
+        inode = file.inode
+        size = max(len(inode.data), inode.allocated, len(self.cache.pages(inode).snapshot))
+        self._room(offset + len(piece) - size, file.path)
+        if file.fenced:
+            raise fail(errno.EIO, file.path)
+        self.cache.write(file, offset, piece)
+        self._end("pwrite", file.path, remote=False)
+        return len(piece)
+
+    def fdatasync(self, fd: int) -> None:
+        self._sync("fdatasync", self._file(fd))
+
+    def fsync(self, fd: int) -> None:
+        self._sync("fsync", self._file(fd))
+
+    def _sync(self, method: str, file: OpenFile) -> None:
+        try:
+            self._begin(method, file.path)
+            self.cache.flush(file, lambda: self._between(file.path))
+        except OSError:
+            if self.cache.connected():
+                self.cache.drop_dirty(file)
+            raise
+        self._end(method, file.path)
+
+    def _between(self, path: str) -> None:
+        self._scheduler.sleep(self.latency_s * 0.1)
+        self._reach(path)
+
+    def fsync_directory(self, path: str) -> None:
+        self._begin("fsync_directory", path)
+        self._server.sync_directory(self._server.find(path))
+        self._end("fsync_directory", path)
+
+    def fstat(self, fd: int) -> Any:
+        file = self._file(fd)
+        self._begin("fstat", file.path, remote=False)
+        pages = self.cache.pages(file.inode)
+        return Stat(1, file.inode.number, len(pages.view()), 1)
+
+    def stat(self, path: str) -> Any:
+        self._begin("stat", path)
+        return self.cache.stat(path)
+
+    def listdir(self, path: str) -> list[str]:
+        self._begin("listdir", path)
+        return self.cache.listdir(path)
+
+    def mkdir(self, path: str) -> None:
+        self._begin("mkdir", path)
+        self._server.create(path, directory=True)
+        self.cache.touched(path)
+        self._end("mkdir", path)
+
+    def link(self, source: str, target: str) -> None:
+        self._begin("link", target)
+        self._server.link(source, target)
+        self.cache.touched(target)
+        self._end("link", target)
+
+    def unlink(self, path: str) -> None:
+        self._begin("unlink", path)
+        self._server.unlink(path)
+        self.cache.touched(path)
+        self._end("unlink", path)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        file = self._file(fd)
+        self._begin("ftruncate", file.path)
+        if file.fenced:
+            raise fail(errno.EBADF, file.path)
+        self._server.resize(file.inode, size)
+        self.cache.revalidate(file.inode)
+        self._end("ftruncate", file.path)
+
+    def allocate(self, fd: int, size: int) -> bool:
+        file = self._file(fd)
+        self._begin("allocate", file.path)
+        inode = file.inode
+        self._room(size - max(len(inode.data), inode.allocated), file.path)
+        inode.allocated = max(inode.allocated, size)
+        if len(inode.data) < size:
+            self._server.resize(inode, size)
+            pages = self.cache.pages(inode)
+            pages.snapshot, pages.version = resized(pages.snapshot, size), inode.version
+        self._end("allocate", file.path)
+        return True
+
+    def try_lock(self, fd: int) -> bool:
+        file = self._file(fd)
+        self._begin("try_lock", file.path)
+        got = self.cache.try_lock(file)
+        self._end("try_lock", file.path)
+        return got
+
+    def lock_held(self, fd: int) -> bool:
+        holder = self._file(fd).inode.holder
+        return holder is not None and holder is not self._file(fd)
+
+    def free_bytes(self, path: str) -> int:
+        self._begin("free_bytes", path)
+        return self._server.free_bytes()
+
+    def _room(self, more: int, path: str) -> None:
+        if more > 0 and more > self._server.free_bytes():
+            raise fail(errno.ENOSPC, path)

@@ -1,0 +1,271 @@
+"""The oracle: what was promised to whom, and whether it is kept. It sees clients' calls, and every commit of a broker.
+
+Checked all the time: P1 to P4 of docs/master-slave.md against the state with which each new master begins, against
+each delivery, and against the lengths that each new epoch seals. Checked at the end: everything that a client was told
+is true. `history` is all that happened; its digest is the identity of a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from amq.broker.broker import Broker
+from amq.client.link import Link
+from amq.errors import AmqError
+from amq.journal.inspect import inspect
+from amq.journal.journal import OpenBatch
+from amq.journal.records import Consumed, Group, Record
+from amq.lock.epoch import read_epoch, read_newest_epoch
+from amq.message import Message
+from amq.transports.connection import Connection
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.storage import PlainVfs, Server
+
+STORE = "/mnt/store"
+TAIL_LINES = 400
+
+
+class Violation(Exception):  # noqa: N818 (it is no error of the program that raises it)
+    """A promise was broken."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message of an application, by the id that it gave."""
+
+    queue: str
+    producer: str
+    number: int
+    group: str = ""  # messages of one transaction
+    confirmed: bool = False
+    may_be_early: bool = False  # sent again after others of its producer: its place in the queue is open
+    wire_ids: set[str] = field(default_factory=set)
+    deliveries: int = 0
+    ack_tried: bool = False
+    acked_epoch: int = 0  # the epoch in which the acknowledgement was confirmed to the application
+
+
+class Oracle:
+    """Raises nothing by itself: the first broken promise is kept in `violation`, and the run ends."""
+
+    def __init__(self, scheduler: Scheduler, server: Server) -> None:
+        self.violation = ""
+        self.sent: dict[str, Sent] = {}
+        self.groups: dict[str, str] = {}  # transaction → "open", "committed", "rolled back"
+        self.counts: Counter[str] = Counter()
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.link_epochs: dict[Link, int] = {}
+        self.rotten = False  # damage is on purpose
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._scheduler = scheduler
+        self._server = server
+        self._vfs = PlainVfs(server)
+        self._stored: dict[int, tuple[int, str]] = {}  # seq → (epoch that committed it, id)
+        self._consumed: dict[int, int] = {}  # seq → epoch that committed its end
+        self._ends: dict[str, tuple[int, int]] = {}  # segment → (how far it was committed, by which epoch)
+        self._newest_epoch = 0
+        self._order: dict[tuple[str, str], tuple[int, int]] = {}
+
+    # -- history ------------------------------------------------------------------------------------------------------
+
+    def log(self, text: str) -> None:
+        line = f"{self._scheduler.now:10.5f} {text}"
+        self._digest.update(line.encode())
+        self.tail.append(line)
+
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def broken(self, promise: str, what: str) -> None:
+        """A promise is broken."""
+        self.log(f"VIOLATION {promise}: {what}")
+        self.violation = self.violation or f"{promise}: {what}"
+
+    def over(self) -> bool:
+        return bool(self.violation)
+
+    # -- what applications were told ----------------------------------------------------------------------------------
+
+    def sending(self, message_id: str, queue: str, producer: str, number: int, group: str = "") -> None:
+        if message_id not in self.sent:
+            self.sent[message_id] = Sent(queue, producer, number, group)
+
+    def confirmed(self, message_id: str) -> None:
+        self.counts["confirmed"] += 1
+        self.sent[message_id].confirmed = True
+        self.log(f"confirmed {message_id}")
+
+    def delivered(self, message_id: str, wire_id: str, epoch: int) -> None:
+        """An application received a message on a connection to the master of `epoch`."""
+        self.counts["delivered"] += 1
+        sent = self.sent.get(message_id)
+        if sent is None:
+            self.broken("P5", f"{message_id} was delivered and never sent")
+            return
+        self.log(f"delivered {message_id} {wire_id} epoch {epoch}")
+        sent.deliveries += 1
+        sent.wire_ids.add(wire_id)
+        if len(sent.wire_ids) > 1:
+            self.broken("P4", f"{message_id} is stored twice, as {sorted(sent.wire_ids)}")
+        if sent.acked_epoch and epoch > sent.acked_epoch:
+            self.broken("P2", f"{message_id} was acknowledged in epoch {sent.acked_epoch}, came back in {epoch}")
+        if self.groups.get(sent.group) == "rolled back":
+            self.broken("transaction", f"{message_id} was delivered, its transaction {sent.group} was rolled back")
+
+    def acknowledging(self, message_id: str) -> None:
+        if message_id in self.sent:
+            self.sent[message_id].ack_tried = True
+
+    def acknowledged(self, message_id: str, epoch: int) -> None:
+        self.counts["acknowledged"] += 1
+        self.log(f"acknowledged {message_id} epoch {epoch}")
+        self.sent[message_id].acked_epoch = epoch
+
+    def finish(self) -> None:
+        """Every queue is empty and every application content: is all of it true?"""
+        for message_id, sent in self.sent.items():
+            if sent.confirmed and not sent.deliveries:
+                self.broken("P1", f"{message_id} was confirmed and never delivered")
+            if sent.confirmed and not sent.ack_tried:
+                self.broken("P1", f"{message_id} was confirmed, delivered, never acknowledged, and is gone")
+        for group, state in self.groups.items():
+            parts = [bool(sent.deliveries) for sent in self.sent.values() if sent.group == group]
+            if any(parts) and not all(parts):
+                self.broken("transaction", f"{group} took place in part ({sum(parts)} of {len(parts)} messages)")
+            if state == "committed" and not all(parts):
+                self.broken("transaction", f"{group} was committed and is not there")
+
+    # -- what brokers do ----------------------------------------------------------------------------------------------
+
+    def _committed(self, broker: Broker, batch: OpenBatch) -> None:
+        epoch = broker._epoch
+        self.counts["batches"] += 1
+        for record in batch.records:
+            self._record(epoch, record)
+        if batch.segment is not None and batch.records:
+            name, end = batch.segment.name, batch.segment.end
+            self._ends[name] = (end, epoch)
+            self.log(f"committed {name} to {end}, {len(batch.records)} records")
+            if epoch < self._newest_epoch:
+                self._check_sealed(name, end, epoch)
+
+    def _record(self, epoch: int, record: Record) -> None:
+        if isinstance(record, Message):
+            if record.seq not in self._stored:  # else it was copied forward
+                self._stored[record.seq] = (epoch, record.duplicate_id)
+                self._check_order(record)
+        elif isinstance(record, Consumed):
+            for seq in record.seqs:
+                self._consumed[seq] = epoch
+        elif isinstance(record, Group):
+            for part in record.records:
+                self._record(epoch, part)
+
+    def _check_order(self, message: Message) -> None:
+        sent = self.sent.get(message.duplicate_id)
+        if sent is None or sent.may_be_early:
+            return
+        key = (sent.queue, sent.producer)
+        seq, number = self._order.get(key, (0, -1))
+        if number > sent.number:
+            self.broken("order", f"{message.duplicate_id} was stored behind number {number} of its producer")
+        elif message.seq <= seq:
+            self.broken("order", f"{message.duplicate_id} has seq {message.seq}, the one before it {seq}")
+        self._order[key] = (message.seq, sent.number)
+
+    def _check_sealed(self, name: str, end: int, epoch: int) -> None:
+        try:
+            sealed = read_epoch(self._vfs, STORE, self._newest_epoch).sealed
+        except (OSError, AmqError) as error:
+            self.broken("P5", f"epoch {self._newest_epoch} cannot be read: {error}")
+            return
+        if name in sealed and sealed[name] < end:
+            self.broken("P3", f"epoch {epoch} confirmed {name} to {end}, a later epoch sealed it at {sealed[name]}")
+
+    def linked(self, number: int) -> None:
+        """An epoch has just come to be: everything committed so far must be inside the lengths that it seals."""
+        self.log(f"epoch {number} linked")
+        self.counts["epochs"] += 1
+        if number <= self._newest_epoch:
+            self.broken("P3", f"epoch {number} was made a second time")
+        self._newest_epoch = max(number, self._newest_epoch)
+        for name, (end, epoch) in self._ends.items():
+            if epoch < number:
+                self._check_sealed(name, end, epoch)
+
+    def _begins(self, broker: Broker) -> None:
+        """A new master has replayed the journal: is its state what was promised?"""
+        epoch = broker._epoch
+        present = {seq: m for queue in broker.queues.values() for seq, m in queue.messages.items()}
+        self.log(f"epoch {epoch} begins with {len(present)} messages")
+        self.counts["masters"] += 1
+        for seq, (stored_epoch, message_id) in self._stored.items():
+            sent = self.sent.get(message_id)
+            if stored_epoch < epoch and seq not in present and not (sent is not None and sent.ack_tried):
+                self.broken("P1", f"{message_id} (seq {seq}) of epoch {stored_epoch} is lost in epoch {epoch}")
+        for seq, consumed_epoch in self._consumed.items():
+            if consumed_epoch < epoch and seq in present:
+                self.broken("P2", f"seq {seq}, consumed in epoch {consumed_epoch}, is back in epoch {epoch}")
+        ids = Counter(message.duplicate_id for message in present.values())
+        for message_id, count in ids.items():
+            if count > 1:
+                self.broken("P4", f"{message_id} is in the queues {count} times")
+
+    def _delivers(self, connection: Connection, message: Message) -> None:
+        epoch = connection._hub.broker._epoch
+        if self._consumed.get(message.seq, epoch + 1) <= epoch:
+            self.broken("P2", f"epoch {epoch} delivers {message.duplicate_id}, consumed in an epoch before or in it")
+
+    def check_journal(self) -> None:
+        """What `amq journal check` says, now."""
+        try:
+            self._vfs.stat(f"{STORE}/journal")
+        except FileNotFoundError:
+            return
+
+        def sealing() -> tuple[int, Any]:
+            newest = read_newest_epoch(self._vfs, STORE)
+            return (newest.number, newest.sealed) if newest is not None else (0, {})
+
+        try:
+            inspection, _ = inspect(self._vfs, STORE, sealing)
+        except (OSError, AmqError) as error:
+            self.broken("P5", f"the journal cannot be checked: {error}")
+            return
+        for problem in inspection.problems:
+            self.broken("P5", f"journal check: {problem}")
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        """While the block runs, see what brokers and clients do."""
+        committed, serving, deliver, accept = Broker.committed, Broker.start_serving, Connection.deliver, Link.accept
+
+        def see_committed(broker: Broker, batch: OpenBatch) -> None:
+            self._committed(broker, batch)
+            committed(broker, batch)
+
+        def see_serving(broker: Broker, journal: Any, trimmed: tuple[int, int]) -> None:
+            serving(broker, journal, trimmed)
+            self._begins(broker)
+
+        def see_deliver(connection: Connection, subscription: Any, message: Message, redelivered: int) -> None:
+            self._delivers(connection, message)
+            deliver(connection, subscription, message, redelivered)
+
+        def see_accept(link: Link, frame: Any, now: float) -> None:
+            accept(link, frame, now)
+            self.link_epochs[link] = int(frame.headers["amq-epoch"])
+
+        with (
+            patch.object(Broker, "committed", see_committed),
+            patch.object(Broker, "start_serving", see_serving),
+            patch.object(Connection, "deliver", see_deliver),
+            patch.object(Link, "accept", see_accept),
+        ):
+            yield

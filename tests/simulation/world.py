@@ -1,0 +1,417 @@
+"""The world of one run: machines, file server, network, brokers with a supervisor, applications, faults. One seed gives
+one history; `run(seed)` is all that most callers need.
+
+A run has two parts: faults for `FAULTS_S`, then peace, in which within `PEACE_S` exactly one master must serve, every
+application be content and every queue be empty (liveness).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import structlog
+
+from amq.config.schema import BrokerConfig
+from amq.errors import AmqError
+from amq.service import BrokerService, Role
+from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
+from tests.simulation.faults import FAULTS_S, Fault, schedule
+from tests.simulation.hosts import HostCache, Mount, SimVfs
+from tests.simulation.network import Network
+from tests.simulation.oracle import STORE, Oracle
+from tests.simulation.scheduler import HostDoor, Killed, Machine, Process, Scheduler, Task
+from tests.simulation.storage import Server
+
+PEACE_S = 90.0
+CHECK_EVERY_S = 1.7
+PORT = 61613
+RATE_MAX = 0.0049  # clocks of two hosts differ by less than 1 %
+MOUNTS = (
+    Mount("local", False, 0.0, False, False, 0.0, 1e9, False),
+    Mount("nfs4 hard", True, 0.0, True, False, 0.0, 2.5, True),
+    Mount("nfs4 soft, default cache", True, 3.0, True, False, 3.0, 2.5, True),
+    Mount("nfs without fencing", True, 1.5, False, False, 0.0, 2.5, False),
+    Mount("gfs2", False, 0.0, False, False, 0.0, 1.0, False),
+    Mount("smb", True, 0.0, False, True, 4.0, 4.0, True),
+)
+FATAL_CODES = ("STORE_CORRUPT", "STORE_INCOMPLETE", "STORE_FOREIGN_FILE", "STORE_NEWER_FORMAT", "INTERNAL_ERROR")
+
+
+async def anybody(_login: str, _passcode: str, _loopback: bool) -> str:
+    return "anybody"
+
+
+class Slot:
+    """One broker as its operator sees it: started again whenever it ends."""
+
+    def __init__(self, name: str, machine: Machine, config: BrokerConfig) -> None:
+        self.name = name
+        self.machine = machine
+        self.config = config
+        self.process: Process | None = None
+        self.vfs: SimVfs | None = None
+        self.service: BrokerService | None = None
+
+    @property
+    def master(self) -> bool:
+        alive = self.process is not None and self.process.alive
+        return alive and self.service is not None and self.service.role is Role.MASTER
+
+
+@dataclass
+class Result:
+    """How a run ended. `violation` is empty where every promise was kept."""
+
+    seed: int
+    violation: str
+    digest: str
+    faults: list[Fault]
+    mount: str
+    counts: Counter[str]
+    simulated_s: float
+    steps: int
+    tail: list[str]
+
+
+class World:
+    """Everything of one run, made from `seed`; `faults` in place of those that the seed would give."""
+
+    def __init__(self, seed: int, faults: list[Fault] | None = None) -> None:
+        self.seed = seed
+        rng = Random(seed)
+        self.rng = Random(rng.getrandbits(64))
+        self.scheduler = Scheduler(Random(rng.getrandbits(64)))
+        self.scheduler.on_crash = self._crashed
+        self.mount = rng.choice(MOUNTS)
+        self.period_s = rng.choice((0.6, 1.0, 1.6))
+        self.server = Server(Random(rng.getrandbits(64)), self.mount.sync_names, 4 << 20)
+        self.server.create("/mnt", directory=True)
+        self.server.sync_directory(self.server.root)
+        self.oracle = Oracle(self.scheduler, self.server)
+        self.network = Network(
+            self.scheduler, Random(rng.getrandbits(64)), rng.choice((0.0005, 0.002, 0.02)),
+            rng.choice((0.0, 0.05, 0.5)), rng.choice((0.0, 0.0, 0.002, 0.02)),
+        )  # fmt: skip
+        self.stall_chance = rng.choice((0.0, 0.0, 0.0005, 0.003))
+        self.short_chance = rng.choice((0.0, 0.0, 0.1))
+        self.vfs_latency_s = rng.choice((0.0002, 0.001, 0.01))
+        self.server_ready_at = 0.0
+        self.peace = False
+        self.machines: list[Machine] = []
+        self.caches: list[HostCache] = []
+        self.slots: list[Slot] = []
+        self.applications: list[tuple[Application, Machine]] = []
+        self.trips: list[list[Any]] = []  # [fault, calls left]
+        self._make_brokers(rng)
+        self._make_applications(rng)
+        self.faults = schedule(Random(rng.getrandbits(64)), self.period_s) if faults is None else faults
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def _machine(self, name: str, rng: Random) -> Machine:
+        rate = 1.0 + rng.choice((-RATE_MAX, 0.0, RATE_MAX, rng.uniform(-RATE_MAX, RATE_MAX)))
+        machine = Machine(self.scheduler, name, rate, Random(rng.getrandbits(64)))
+        self.machines.append(machine)
+        return machine
+
+    def _make_brokers(self, rng: Random) -> None:
+        hosts = 1 if self.mount.kind == "local" else rng.choice((2, 2, 3))
+        for i in range(hosts):
+            machine = self._machine(f"host{i}", rng)
+            self.caches.append(HostCache(self.scheduler, machine, self.server, self.mount, Random(rng.getrandbits(64))))
+        segment_bytes = rng.choice((4 << 10, 16 << 10, 64 << 10))
+        uneven = rng.random() < 0.3
+        for i in range(max(2, hosts + rng.randrange(2))):
+            machine = self.machines[i % hosts]
+            period_s = self.period_s * (rng.choice((0.5, 1.0, 2.0)) if uneven else 1.0)
+            config = BrokerConfig(
+                name=f"broker{i}", store=STORE, transports=(f"stomp://{machine.name}:{PORT + i}",),
+                lock_keep_alive_period_s=period_s, lock_acquire_sleep_interval_s=rng.choice((0.1, 0.5)),
+                journal_segment_size_bytes=segment_bytes, journal_reserve_bytes=64 << 10,
+                store_free_floor_bytes=128 << 10, maximum_redeliveries=-1, heart_beat_send_s=1.0,
+                heart_beat_receive_s=1.0, journal_batch_size_bytes=rng.choice((2 << 10, 1 << 20)),
+                transaction_timeout_s=20.0,
+            )  # fmt: skip
+            self.slots.append(Slot(f"broker{i}", machine, config))
+
+    def _make_applications(self, rng: Random) -> None:
+        uris = ",".join(f"{slot.config.transports[0]}?heartBeat=1000&connectTimeout=1000" for slot in self.slots)
+        url = f"failover:({uris})"
+        body_bytes = rng.choice((40, 400, 3000))
+        made: list[Any] = [
+            partial(Producer, queue="a", burst=1, body_bytes=body_bytes),
+            partial(Producer, queue="b", burst=rng.choice((5, 20)), body_bytes=body_bytes),
+            partial(TransactedProducer, queues=["a", "c"]),
+            partial(Producer, queue="c", burst=2, body_bytes=body_bytes),
+            partial(Mover, source="c", target="d"),
+            *(partial(Consumer, queue=queue, prefetch=rng.choice((1, 3, 20))) for queue in "aabd"),
+        ]
+        for i, make in enumerate(made):
+            name = f"client{i}"
+            application = make(name, url, self.oracle, Random(rng.getrandbits(64)))
+            self.applications.append((application, self._machine(name, rng)))
+
+    # -- brokers ------------------------------------------------------------------------------------------------------
+
+    def start_broker(self, slot: Slot) -> None:
+        if not slot.machine.up or (slot.process is not None and slot.process.alive):
+            return
+        slot.process = process = slot.machine.spawn(slot.name)
+        process.loop.network = self.network
+        process.stall_chance = 0.0 if self.peace else self.stall_chance
+        process.stall_s = self.period_s
+        cache = self.caches[self.machines.index(slot.machine)]
+        slot.vfs = vfs = SimVfs(cache, process, lambda: self.server_ready_at)
+        vfs.short_chance, vfs.latency_s = self.short_chance, self.vfs_latency_s
+        vfs.on_call = partial(self._on_call, slot, process)
+        self.oracle.log(f"{slot.name} starts as pid {process.pid} on {slot.machine.name}")
+        process.run_loop(lambda: self._broker_main(slot, process, vfs))
+
+    async def _broker_main(self, slot: Slot, process: Process, vfs: SimVfs) -> None:
+        service = BrokerService(
+            slot.config, anybody, vfs=vfs, clock=process, host=HostDoor(process),
+            entropy=Random(process.rng.getrandbits(64)), threads=process, make_runner=process.runner,
+            replace_process=lambda: self._replace(slot, process),
+        )  # fmt: skip
+        slot.service = service
+        service.on_role = lambda role: self.oracle.log(f"{slot.name} is {role.value}")
+        await service.start()
+        await service.wait_for(Role.STOPPED)
+        failure = service.failure
+        self.oracle.log(f"{slot.name} stopped: {failure.code if failure is not None else 'cleanly'}")
+        if failure is not None and failure.code in FATAL_CODES and not self.oracle.rotten:
+            self.oracle.broken("P5", f"{slot.name} stopped with {failure.code}: {failure}")
+        self.scheduler.after(0.001, lambda: self.end_process(slot.process if slot.process is process else None))
+
+    def _replace(self, slot: Slot, process: Process) -> None:
+        self.oracle.counts["replaced"] += 1
+        self.oracle.log(f"{slot.name} replaces its process")
+        self.end_process(process)
+        raise Killed
+
+    def end_process(self, process: Process | None, silent: bool = False) -> None:
+        """Kill it (it may have ended by itself: then nothing is left to do but to close); its slot starts it again."""
+        if process is None or not process.alive:
+            return
+        process.kill()
+        self.network.process_died(process, silent)
+        for slot in self.slots:
+            if slot.process is process and slot.vfs is not None:
+                slot.vfs.died()
+                wait_s = self.rng.choice((0.05, 0.5, 2.0))
+                self.scheduler.after(wait_s, partial(self.start_broker, slot))
+
+    def power_off(self, machine: Machine, seconds: float) -> None:
+        if not machine.up:
+            return
+        self.caches[self.machines.index(machine)].power_off()
+        for process in list(machine.processes):
+            self.end_process(process, silent=True)
+        self.scheduler.after(seconds, lambda: self.power_on(machine))
+
+    def power_on(self, machine: Machine) -> None:
+        if machine.up:
+            return
+        self.caches[self.machines.index(machine)].power_on()
+        for slot in self.slots:
+            if slot.machine is machine:
+                self.start_broker(slot)
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def start_client(self, application: Application, machine: Machine) -> None:
+        process = machine.spawn(application.name)
+        process.loop.network = self.network
+        application.start(process)
+
+    def kill_client(self, index: int) -> None:
+        application, machine = self.applications[index % len(self.applications)]
+        process = application.process
+        if process is not None and process.alive:
+            process.kill()
+            self.network.process_died(process, silent=False)
+            self.scheduler.after(self.rng.random(), partial(self.start_client, application, machine))
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    def _crashed(self, task: Task, error: Exception) -> None:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        at = f"{where.filename.rpartition('/')[2]}:{where.lineno} in {where.name}"
+        self.oracle.broken("code", f"{task.process.name}, {task.name}: {type(error).__name__}: {error} at {at}")
+
+    def _on_call(self, slot: Slot, process: Process, method: str, path: str, after: bool, detail: str) -> None:
+        if not after:
+            self.oracle.log(f"{slot.name} {method} {path} {detail}")
+        elif method == "link" and "/epochs/" in path:
+            self.oracle.linked(int(path.rpartition("/")[2].partition(".")[0]))
+        for trip in list(self.trips):
+            fault = trip[0]
+            if fault.method == method and fault.after == after and fault.place in path:
+                trip[1] -= 1
+                if trip[1] <= 0:
+                    self.trips.remove(trip)
+                    self._strike(fault, slot, process)
+
+    def _strike(self, fault: Fault, slot: Slot, process: Process) -> None:
+        from tests.simulation.injection import strike
+
+        strike(self, fault, slot, process)
+
+    @contextmanager
+    def _watch(self, vfs: SimVfs, _store: str, wake: Callable[[], None]) -> Iterator[OSError | None]:
+        """In place of `amq.lock.waker.watch`: the kernel of a local file system tells who waits for the lock file."""
+        if self.mount.kind != "local":
+            yield OSError("no file events on a network")
+            return
+        watcher = (vfs.process, wake)
+        vfs.cache.watchers.append(watcher)
+        try:
+            yield None
+        finally:
+            vfs.cache.watchers.remove(watcher)
+
+    def settled(self) -> bool:
+        """One master, every application content, every queue empty."""
+        masters = [slot for slot in self.slots if slot.master]
+        if len(masters) != 1 or any(not application.content() for application, _ in self.applications):
+            return False
+        service = masters[0].service
+        assert service is not None
+        master = service.master
+        return master is not None and not any(queue.messages for queue in master.broker.queues.values())
+
+    def _check(self) -> None:
+        self.oracle.check_journal()
+        self.scheduler.after(CHECK_EVERY_S, self._check)
+
+    def run(self) -> Result:
+        from tests.simulation.injection import inject
+
+        oracle, scheduler = self.oracle, self.scheduler
+        with self._quiet(), oracle.observing(), patch("amq.service.watch", self._watch):
+            for slot in self.slots:
+                scheduler.after(self.rng.random(), partial(self.start_broker, slot))
+            for application, machine in self.applications:
+                scheduler.after(self.rng.random(), partial(self.start_client, application, machine))
+            for fault in self.faults:
+                scheduler.at(fault.at, partial(inject, self, fault))
+            scheduler.after(CHECK_EVERY_S, self._check)
+            scheduler.run(FAULTS_S + 2.0, oracle.over)
+            if not oracle.over():
+                self._make_peace()
+                scheduler.run(scheduler.now + PEACE_S, lambda: oracle.over() or self.settled())
+            if not oracle.over():
+                if self.settled():
+                    oracle.check_journal()
+                    oracle.finish()
+                else:
+                    oracle.broken("liveness", self._diagnosis())
+            result = self._result()
+            self._tear_down()
+        return result
+
+    def _make_peace(self) -> None:
+        """Faults are over. What they have set in motion goes on by itself."""
+        self.peace = True
+        self.oracle.log("peace")
+        self.trips.clear()
+        self.network.heal()
+        for cache in self.caches:
+            cache.cut_until = min(cache.cut_until, self.scheduler.now)
+            cache.faults.clear()
+        for machine in self.machines[: len(self.caches)]:
+            for process in machine.processes:
+                process.stall_chance = 0.0
+            self.power_on(machine)
+        for application, _ in self.applications:
+            application.stopping = True
+
+    def _diagnosis(self) -> str:
+        masters = [slot.name for slot in self.slots if slot.master]
+        waiting = [application.name for application, _ in self.applications if not application.content()]
+        left: list[str] = []
+        for slot in self.slots:
+            if slot.master and slot.service is not None and slot.service.master is not None:
+                queues = slot.service.master.broker.queues.values()
+                left += [f"{queue.name}: {len(queue.messages)}" for queue in queues if queue.messages]
+        return f"after {PEACE_S:g} s of peace: masters {masters}, waiting {waiting}, left in queues {left}"
+
+    def _result(self) -> Result:
+        counts = self.oracle.counts
+        counts["cuts"] = self.network.cuts
+        counts["late writes"] = sum(cache.late_writes for cache in self.caches)
+        counts["locks lost"] = sum(cache.locks_lost for cache in self.caches)
+        counts["torn writes"] = self.server.torn_writes
+        return Result(
+            self.seed, self.oracle.violation, self.oracle.digest(), self.faults, self.mount.kind, counts,
+            self.scheduler.now, self.scheduler.steps, list(self.oracle.tail),
+        )  # fmt: skip
+
+    def _tear_down(self) -> None:
+        for machine in self.machines:
+            for process in machine.processes:
+                if process.alive:
+                    process.kill()
+                self.scheduler.reap(process)
+                process.loop.bury()
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Logs go into the history; what dead processes leave unfinished is no news; garbage is collected at the end."""
+        before = structlog.get_config()
+        structlog.configure(processors=[self._logged], cache_logger_on_first_use=False)
+        loggers = [logging.getLogger(name) for name in ("amq.client", "asyncio")]
+        disabled = [logger.disabled for logger in loggers]
+        collecting = gc.isenabled()
+        gc.disable()
+        told = sys.unraisablehook
+
+        def tell(unraisable: Any) -> None:
+            if not isinstance(unraisable.exc_value, Killed):  # a coroutine of a dead process met a door at its end
+                told(unraisable)
+
+        sys.unraisablehook = tell
+        for logger in loggers:
+            logger.disabled = True
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                warnings.simplefilter("ignore", ResourceWarning)
+                yield
+                gc.collect()
+        finally:
+            for logger, was in zip(loggers, disabled, strict=True):
+                logger.disabled = was
+            structlog.configure(**before)
+            sys.unraisablehook = told
+            if collecting:
+                gc.enable()
+
+    def _logged(self, _logger: Any, level: str, event: dict[str, Any]) -> Any:
+        task = self.scheduler.current
+        if task is not None and task.process.alive and level != "debug":
+            facts = [f"{key}={value}" for key, value in event.items() if isinstance(value, str | int | float)]
+            self.oracle.log(f"{task.process.name} says {' '.join(facts)}")
+            if level == "critical" and "exc_info" in event:
+                self.oracle.log(f"  because of {event['exc_info']!r}")
+        raise structlog.DropEvent
+
+
+def run(seed: int, faults: list[Fault] | None = None) -> Result:
+    """One run."""
+    try:
+        return World(seed, faults).run()
+    except AmqError as error:  # the harness itself must never meet one
+        raise AssertionError(f"seed {seed}: {error}") from error
