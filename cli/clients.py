@@ -44,7 +44,7 @@ class Failovers:
 
     def __call__(self, event: ConnectionEvent) -> None:
         if event.kind is EventKind.INTERRUPTED:
-            click.echo(f"amq: connection to {event.old_uri} lost: {event.error}; looking for the new master", err=True)
+            click.echo(f"amq: connection to {event.old_uri} lost: {event.error}; connecting again", err=True)
         elif event.kind is EventKind.FAILOVER:
             self.count += 1
             self.interrupted_s += event.duration_s

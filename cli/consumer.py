@@ -13,7 +13,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.clients import Failovers, connection_options, open_connection, parse_headers, progress, rate, say_nothing
-from amq.cli.output import examples, json_option
+from amq.cli.output import examples
 from amq.client import Consumer, DeliveryLostError, Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 
@@ -28,20 +28,23 @@ _EPILOG = examples(
 
 @click.command(epilog=_EPILOG)
 @connection_options
-@click.option("--destination", metavar="NAME", required=True, help="Where from: /queue/NAME or /topic/NAME.")
+@click.option("--destination", metavar="NAME", required=True, help="Where from: /queue/NAME.")
 @click.option("--output", metavar="FILE", default="-", show_default=True, help="Where bodies go; - is stdout.")
-@click.option("--count", type=click.IntRange(min=1), help="Stop after so many. Default: never.")
+@click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after so many. Default: never.")
 @click.option(
     "--timeout", metavar="SECONDS", type=click.FloatRange(min=0),
     help="Stop when none comes for so long. Default: never.",
 )  # fmt: skip
-@click.option("--prefetch", type=click.IntRange(min=1), default=1000, show_default=True, help="Sent ahead of acks.")
+@click.option(
+    "--prefetch", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
+    help="Sent ahead of acks.",
+)  # fmt: skip
 @click.option(
     "--ack", type=click.Choice([ACK_INDIVIDUAL, ACK_CLIENT, ACK_AUTO]), default=ACK_INDIVIDUAL, show_default=True,
     help="Acknowledge each message, all up to one, or as soon as it arrives (what then is not written is lost).",
 )  # fmt: skip
 @click.option("--header", "headers", metavar="K=V", multiple=True, help="A header of SUBSCRIBE. May be repeated.")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="The summary as JSON, on stderr, for scripts.")
 def consumer(
     url: str, login: str, passcode: str, destination: str, output: str, count: int | None, timeout: float | None,
     prefetch: int, ack: str, headers: tuple[str, ...], as_json: bool,

@@ -34,8 +34,14 @@ _EPILOG = examples("amq demo", "amq demo --kills 20", "amq demo --file /usr/shar
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--brokers", "count", type=click.IntRange(2, 9), default=3, show_default=True, help="How many brokers.")
-@click.option("--kills", type=click.IntRange(0, 1000), default=3, show_default=True, help="Kills of masters.")
+@click.option(
+    "--brokers", "count", metavar="N", type=click.IntRange(2, 9), default=3, show_default=True,
+    help="How many brokers.",
+)  # fmt: skip
+@click.option(
+    "--kills", metavar="N", type=click.IntRange(0, 1000), default=3, show_default=True,
+    help="Kills of masters.",
+)  # fmt: skip
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False), help="Text. Default: Python code.")
 @click.option("--store", metavar="DIR", help="Store directory to use, on any file system. Default: a temporary one.")
 @click.option("--keep", is_flag=True, help="Keep store, logs and output, and say where they are.")

@@ -83,7 +83,7 @@ def check(store: str, as_json: bool) -> None:
 )
 @click.option("--destination", metavar="NAME", default="", help="Only records about this destination, /queue/NAME.")
 @click.option("--bodies", is_flag=True, help="With the bodies of messages: text, or base64 where they are not UTF-8.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many records.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many records.")
 def dump(
     store: str, segment: str, kinds: tuple[str, ...], destination: str, bodies: bool, limit: int | None
 ) -> None:  # fmt: skip

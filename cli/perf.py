@@ -25,14 +25,30 @@ _EPILOG = examples(
 
 @click.command(epilog=_EPILOG)
 @connection_options
-@click.option("--producers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes that send.")
-@click.option("--consumers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes that receive.")
-@click.option("--count", type=click.IntRange(min=1), default=50_000, show_default=True, help="Messages in all.")
-@click.option("--size", type=click.IntRange(min=HEAD_BYTES), default=1024, show_default=True, help="Bytes of a body.")
 @click.option(
-    "--window", type=click.IntRange(min=1), default=256, show_default=True, help="Unconfirmed sends of one producer."
-)
-@click.option("--prefetch", type=click.IntRange(min=1), default=1000, show_default=True, help="Sent ahead of acks.")
+    "--producers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
+    help="Processes that send.",
+)  # fmt: skip
+@click.option(
+    "--consumers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
+    help="Processes that receive.",
+)  # fmt: skip
+@click.option(
+    "--count", metavar="N", type=click.IntRange(min=1), default=50_000, show_default=True,
+    help="Messages in all.",
+)  # fmt: skip
+@click.option(
+    "--size", metavar="N", type=click.IntRange(min=HEAD_BYTES), default=1024, show_default=True,
+    help="Bytes of a body.",
+)  # fmt: skip
+@click.option(
+    "--window", metavar="N", type=click.IntRange(min=1), default=256, show_default=True,
+    help="Unconfirmed sends of one producer.",
+)  # fmt: skip
+@click.option(
+    "--prefetch", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
+    help="Sent ahead of acks.",
+)  # fmt: skip
 @click.option("--persistent/--non-persistent", default=True, help="Survive a takeover or not. Default: persistent.")
 @click.option("--ack", type=click.Choice(ACKS), default="client-individual", show_default=True, help="Ack mode.")
 @click.option("--mode", type=click.Choice(MODES), default="both", show_default=True, help="Leave one side out.")

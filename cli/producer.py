@@ -27,16 +27,22 @@ _EPILOG = examples(
 
 @click.command(epilog=_EPILOG)
 @connection_options
-@click.option("--destination", metavar="NAME", required=True, help="Where to: /queue/NAME or /topic/NAME.")
+@click.option("--destination", metavar="NAME", required=True, help="Where to: /queue/NAME.")
 @click.option("--file", "path", metavar="FILE", help="Send each line of this file, without its line end; - is stdin.")
 @click.option("--message", metavar="TEXT", help="Send this text.")
-@click.option("--count", type=click.IntRange(min=0), help="How many. Default: 1, or all lines of --file.")
-@click.option("--size", type=click.IntRange(min=0), help="Generate messages of so many bytes.")
+@click.option("--count", metavar="N", type=click.IntRange(min=0), help="How many. Default: 1, or all lines of --file.")
+@click.option("--size", metavar="N", type=click.IntRange(min=0), help="Generate messages of so many bytes.")
 @click.option("--header", "headers", metavar="K=V", multiple=True, help="A header of every message. May be repeated.")
 @click.option("--persistent/--non-persistent", default=True, help="Survive a takeover or not. Default: persistent.")
-@click.option("--priority", type=click.IntRange(0, 9), default=4, show_default=True, help="0 (lowest) to 9.")
+@click.option(
+    "--priority", metavar="N", type=click.IntRange(0, 9), default=4, show_default=True,
+    help="0 (lowest) to 9.",
+)  # fmt: skip
 @click.option("--ttl", metavar="SECONDS", type=click.FloatRange(min=0), default=0.0, help="Expires after; 0 = never.")
-@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Unconfirmed at a time.")
+@click.option(
+    "--window", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
+    help="Unconfirmed at a time.",
+)  # fmt: skip
 @click.option("--timeout", metavar="SECONDS", type=float, help="Longest wait for a broker. Default: that of the URL.")
 @json_option
 def producer(

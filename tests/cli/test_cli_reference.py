@@ -1,0 +1,88 @@
+"""docs/cli.md says what the program says, and every example in it is a command line that the program takes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from amq_process import ROOT
+
+from amq.cli import reference
+from amq.cli.exits import EXIT_CODES
+from amq.cli.main import main
+
+COMMANDS = dict(reference.commands())
+LEAVES = {name: command for name, command in COMMANDS.items() if not isinstance(command, click.Group)}
+EXAMPLES = [(name, example) for name, command in COMMANDS.items() for example in reference.examples(command)]
+
+
+def test_the_page_is_up_to_date() -> None:
+    written = Path(ROOT, reference.PAGE_PATH).read_text(encoding="utf-8")
+    assert written == reference.page(), "run: python -m amq.cli.reference"
+
+
+def test_every_command_option_and_exit_code_is_on_the_page() -> None:
+    page = reference.page()
+    for name, command in COMMANDS.items():
+        assert re.search(f"^##+ {name}$", page, re.MULTILINE)
+        section = page.split(f"# {name}\n")[1]
+        for option in reference.options(command):
+            for word in (*option.opts, *option.secondary_opts):
+                assert word in section, (name, word)
+    for code in EXIT_CODES:
+        assert f"| {code} |" in page
+
+
+def test_the_contract() -> None:
+    """Names that others rely on."""
+    assert set(LEAVES) == {
+        "amq start", "amq status", "amq producer", "amq consumer", "amq demo", "amq perf", "amq journal check",
+        "amq journal dump", "amq journal stat", "amq config show", "amq config check", "amq user add",
+        "amq user remove", "amq user list",
+    }  # fmt: skip
+    words = {
+        name: {word for option in reference.options(command) for word in option.opts}
+        for name, command in LEAVES.items()
+    }
+    assert {"--store", "--name", "--transport", "-o"} <= words["amq start"]
+    assert {"--store", "--url", "--json"} <= words["amq status"]
+    for side in ("amq producer", "amq consumer"):
+        assert {"--url", "--destination", "--count", "--timeout", "--json"} <= words[side]
+    assert {"--file", "--message", "--size"} <= words["amq producer"]
+    assert "--output" in words["amq consumer"]
+    assert {"--brokers", "--kills", "--file"} <= words["amq demo"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself(name: str) -> None:
+    command = COMMANDS[name]
+    assert reference.examples(command), "no examples"
+    assert inspect.cleandoc(command.help or "").endswith((".", "`"))
+    for option in reference.options(command):
+        assert option.help, option.opts
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_each_example_is_a_command_line(
+    name: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """It is parsed to its last option, with files that it names being there; nothing is run."""
+    (command_line,) = [part for part in re.split(r"\s\|\s|\s&&\s", example) if re.match(r"(AMQ_\w+=\S+ )*amq ", part)]
+    words = [word for word in shlex.split(re.sub(r">\S+", "", command_line)) if not re.match(r"AMQ_\w+=", word)]
+    assert " ".join(words).startswith(name)
+    words = [str(tmp_path / "file") if word.startswith("/usr/share/") else word for word in words]
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    command: click.Command = main
+    context = click.Context(main, info_name="amq")
+    rest = words[1:]
+    while isinstance(command, click.Group):
+        found = command.get_command(context, rest[0])
+        assert found is not None, rest[0]
+        command, rest = found, rest[1:]
+    with command.make_context("x", list(rest), parent=context) as made:
+        assert made.params

@@ -1,0 +1,43 @@
+"""`amq perf`: a figure only for work that was done."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from amq_process import amq, one_line
+from brokers import Brokers, free_port
+
+pytestmark = pytest.mark.slow
+
+
+def test_perf(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    url = f"failover:(stomp://127.0.0.1:{free_port()},stomp://127.0.0.1:{master.port})?randomize=false"
+    words = ["--url", url, "--producers", 2, "--consumers", 2, "--count", 2000, "--size", 100]
+    done = amq("perf", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["load"]["port"] == master.port, "the broker of the URL that serves"
+    assert facts["result"]["messages"] == 2000
+    assert facts["result"]["per_s"] > 0
+    assert set(facts["result"]["confirm_us"]) == {"p50", "p99", "p99.9", "max"}
+    assert "passcode" not in facts["load"]
+    text = amq("perf", *words, "--non-persistent", "--window", 7).stdout
+    assert "2,000 non-persistent messages of 100 bytes, window 7" in text
+    assert "send to delivery" in text
+
+
+def test_one_side_at_a_time(brokers: Brokers) -> None:
+    words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--count", 300, "--destination", "/queue/p"]
+    assert "1 producers, 300 persistent" in amq("perf", *words, "--mode", "send").stdout
+    assert "1 consumers, 300 persistent" in amq("perf", *words, "--mode", "recv").stdout
+    missing = amq("perf", *words, "--mode", "recv", "--timeout", 0.5)
+    assert missing.returncode == 1
+    assert "[LOAD_FAILED]" in one_line(missing)
+
+
+def test_nobody_serves() -> None:
+    done = amq("perf", "--url", f"stomp://127.0.0.1:{free_port()}")
+    assert done.returncode == 6
+    assert "no broker serves clients" in one_line(done)
