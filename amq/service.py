@@ -123,10 +123,12 @@ class BrokerService:
             with watch(self._vfs, self.config.store, self._wake.set) as unwatched:
                 if unwatched is not None:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
+                # One for all terms: it numbers its attempts, and no two may write the same claim.
+                locker = SharedFileLocker(self._vfs, self._clock, self._host, self.config.store, owner)
                 started = False
                 while not self._stopping.is_set():
                     try:
-                        self._term(owner)
+                        self._term(owner, locker)
                         started = True
                     except OSError as error:
                         if not started:
@@ -169,11 +171,10 @@ class BrokerService:
             lock_keep_alive_period_s=self.config.lock_keep_alive_period_s,
         )
 
-    def _term(self, owner: Owner) -> None:
+    def _term(self, owner: Owner, locker: SharedFileLocker) -> None:
         """Wait for the lock as a slave; if we get it, be the master until that ends."""
         with closing(Presence.open(self._vfs, self.config.store, owner)) as self._presence:
             self._await(None, self._set_role(Role.SLAVE))
-            locker = SharedFileLocker(self._vfs, self._clock, self._host, self.config.store, owner)
             try:
                 if not self._wait_for_lock(locker):
                     return

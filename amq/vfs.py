@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import struct
+from contextlib import suppress
 from typing import Protocol
 
 import portalocker
@@ -163,5 +164,6 @@ def listdir_fresh(vfs: Vfs, path: str, probe: str) -> list[str]:
         fd = vfs.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     vfs.close(fd)
     names = vfs.listdir(path)
-    vfs.unlink(name)
+    with suppress(FileNotFoundError):  # a crash of the file server may have taken it
+        vfs.unlink(name)
     return [found for found in names if found != probe]
