@@ -159,7 +159,11 @@ class Surgeon:
             holder = os.open(self._lock_path(), os.O_RDWR)
             # struct flock of 64-bit Linux: type, whence, start, length, pid
             request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, LOCK_OFFSET, 1, 0)
-            fcntl.fcntl(holder, fcntl.F_OFD_SETLK, request)
+            try:
+                fcntl.fcntl(holder, fcntl.F_OFD_SETLK, request)
+            except BlockingIOError:  # a broker that starts again was quicker
+                os.close(holder)
+                return
             self.note("lock held by a stranger")
 
             def release() -> None:
