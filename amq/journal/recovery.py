@@ -73,11 +73,11 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
     names = list_segments(vfs, directory, PROBE_NAME)
     sealed = dict(known)
     trimmed = (0, 0)
-    successor_epoch, successor_says = 0, None
+    successor, successor_says = (0, 0), None
     for name in reversed(names):
         if name in known:
             continue
-        epoch, _ = parse_segment_name(name) or (0, 0)
+        epoch, number = parse_segment_name(name) or (0, 0)
         if epoch > last_epoch:
             raise StoreError(
                 f"{os.path.join(directory, name)} is of epoch {epoch}, but the newest epoch file is of {last_epoch}: "
@@ -90,11 +90,12 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
                 _log.warning("segment of a deposed master: it was made after the seal and counts nothing", segment=name)
             sealed[name] = 0
             continue
-        end = successor_says if epoch == successor_epoch else None
+        # Where the successor is gone this one is trimmed too: a crash can undo one unlink and keep another.
+        end = successor_says if (epoch, number + 1) == successor else None
         found = _measure(vfs, os.path.join(directory, name), end)
         sealed[name] = found.end
         trimmed = max(trimmed, found.trimmed)
-        successor_epoch, successor_says = epoch, found.previous_end
+        successor, successor_says = (epoch, number), found.previous_end
     present = set(names)
     for name in known:
         if name not in present:
@@ -151,7 +152,7 @@ def _measure(vfs: Vfs, path: str, end: int | None) -> _Measured:
 
 def _walk(vfs: Vfs, path: str, fd: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:
     """(offset, end, flags, payload or its beginning) of each batch of a complete segment, by its headers."""
-    header = read_header(path, vfs.pread(fd, HEADER_BYTES, 0))
+    header = read_header(path, vfs.pread(fd, HEADER_BYTES + _PEEK_BYTES, 0))
     offset = HEADER_BYTES
     while offset < end:
         piece = vfs.pread(fd, BATCH_BYTES + _PEEK_BYTES, offset)
@@ -235,8 +236,7 @@ def _check_complete(directory: str, found: list[Segment], trimmed: tuple[int, in
     """No segment is missing after the trimmed ones: numbers run from 1 in each epoch."""
     expected: dict[int, int] = {}
     for segment in found:
-        if segment.key <= trimmed:
-            expected[segment.epoch] = segment.number + 1
+        if segment.key <= trimmed:  # any of them may be there: a crash can undo one unlink and keep another
             continue
         first = trimmed[1] + 1 if trimmed[0] == segment.epoch else 1
         if segment.number != expected.get(segment.epoch, first):
