@@ -9,6 +9,7 @@ clients off, whoever else is stuck. The journal thread is the master's (`amq.jou
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import uuid
@@ -37,6 +38,11 @@ from amq.master import Authenticate, MakeRunner, Master
 from amq.threads import Event, SystemThreads, Threads
 from amq.vfs import SystemVfs, Vfs
 
+_CURES = {
+    errno.EROFS: "mount it read-write",
+    errno.EACCES: "give this broker's user read and write access to the store",
+    errno.ENOSPC: "free some space there",
+}
 FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced
 _log = structlog.get_logger("amq.service")
 
@@ -139,7 +145,8 @@ class BrokerService:
             self.failure = error
         except OSError as error:
             path = error.filename or self.config.store
-            self.failure = StoreError(f"{path}: {error.strerror or error}; the store cannot be used")
+            cure = _CURES.get(error.errno or 0, "the store cannot be used")
+            self.failure = StoreError(f"{path}: {error.strerror or error}; {cure}")
         except BaseException as error:  # noqa: BLE001 (last resort of the thread: told, and the broker stops)
             _log.critical("the lease thread failed", exc_info=error)
             self.failure = AmqError(f"internal error: {error!r}", code="INTERNAL_ERROR")
@@ -281,6 +288,8 @@ class BrokerService:
             raise OwnershipLostError(self._end_reason)
         deadline = lease.deadline
         lease.check()
+        if self._end_reason:
+            raise OwnershipLostError(self._end_reason)
         if self._clock.monotonic() >= deadline:  # the event loop may have seen it expired
             _log.warning("lease had run out and was proved again: going on")
             self._post(self._lease_renewed)

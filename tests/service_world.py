@@ -86,6 +86,7 @@ class Services:
         self.store = store / "store"
         self.made: list[tuple[BrokerService, int]] = []
         self.clients: list[Client] = []
+        self.period_s = PERIOD_S
 
     async def connect(self, port: int) -> Client:
         client = await Client.connect(port)
@@ -96,7 +97,7 @@ class Services:
         port = port or free_port()
         config = BrokerConfig(
             name=name, store=str(self.store), transports=(f"stomp://127.0.0.1:{port}",),
-            lock_keep_alive_period_s=PERIOD_S, lock_acquire_sleep_interval_s=0.1,
+            lock_keep_alive_period_s=self.period_s, lock_acquire_sleep_interval_s=0.1,
         )  # fmt: skip
         service = BrokerService(config, anybody, **doors)
         self.made.append((service, port))

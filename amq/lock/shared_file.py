@@ -306,11 +306,32 @@ class SharedFileLocker:
             raise OwnershipLostError(f"{self._lock_path} was removed or replaced while this broker took over")
         self._go_on()
         self._close()
-        self._fd = self._vfs.open(self._lock_path, os.O_RDWR | os.O_CREAT)
+        self._fd = self._make_locked()
+        if self._fd is None:
+            self._fd = self._vfs.open(self._lock_path, os.O_RDWR | os.O_CREAT)
         if not self._try_lock(self._fd) or not self._in_place(self._fd):
             raise OwnershipLostError(f"{self._lock_path} was removed or replaced and another broker locked it first")
         self._vfs.fsync_directory(self._store)
         self._enter(LockerEvent.REGAIN)
+
+    def _make_locked(self) -> int | None:
+        """A new lock file that is locked before it has its name: slaves that wake when it appears come too late. None =
+        there is one already."""
+        temporary = f"{self._lock_path}.{self.owner.uuid}"
+        fd = self._vfs.open(temporary, os.O_RDWR | os.O_CREAT)
+        try:
+            if self._try_lock(fd):
+                self._vfs.link(temporary, self._lock_path)
+                return fd
+        except FileExistsError:
+            pass
+        except BaseException:
+            self._vfs.close(fd)
+            raise
+        finally:
+            self._vfs.unlink(temporary)
+        self._vfs.close(fd)
+        return None
 
     # -- the lock file -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from amq.protocols.detect import detect
 from amq.transports.turn import Turn
 
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
+IGNORED_BYTES_MAX = 4 << 20  # enough for what was on its way when the client was told
 LINGER_S = 5.0  # how long a closing connection may take to read what it is told
 _log = structlog.get_logger("amq.connection")
 
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = False
         self._said_goodbye = False
+        self._ignored_bytes = 0  # read after the last word
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
         self._frame_since = 0.0
@@ -93,6 +95,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
+            self._ignored_bytes += len(data)
+            if self._ignored_bytes > IGNORED_BYTES_MAX:
+                self.abort()
             return
         protocol = self.protocol
         if protocol is None:
