@@ -108,11 +108,11 @@ class Queue:
                 subscription.is_ready = False
             elif len(ready) > 1:
                 ready.rotate(-1)
+            before = redelivered.get(message.seq) if redelivered else None
             if subscription.auto:
                 owner.consumed(self, message)
             else:
                 subscription.unacked[message.seq] = message
-            before = redelivered.get(message.seq) if redelivered else None
             subscription.peer.deliver(subscription, message, before[0] if before else 0)
         if expired:
             owner.expire(self, expired)

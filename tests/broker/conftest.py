@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker.world import World
+pytest.register_assert_rewrite("tests.broker.world", "tests.broker.model")
+
+from tests.broker.world import World  # noqa: E402 (after the rewriting is asked for)
 
 
 @pytest.fixture

@@ -130,6 +130,53 @@ def test_ids_keep_their_age_however_often_they_are_copied(make_world: Callable[.
     assert remembered(world) == ids[-12:]
 
 
+@pytest.mark.xfail(strict=True, reason="a Duplicates record does not say how old its ids are")
+def test_what_was_forgotten_stays_forgotten_when_segments_go(make_world: Callable[..., World]) -> None:
+    """Ids copied forward and then pushed out must not, after a takeover, push out those copied forward later."""
+    world = make_world(duplicate_window=5)
+
+    def take(body: bytes) -> None:
+        client = world.connect()
+        client.subscribe("kept")
+        world.settle()
+        client.ack(body)
+        client.lose()
+        world.settle()
+
+    for number, ids in enumerate((["7", "3"], ["8"], ["9", "5"], ["4", "2"], [])):
+        world.connect().send(b"%d" % number, "kept")  # keeps the segment of this epoch
+        if number in (2, 4):
+            take(b"%d" % (number // 2 - 1))  # gives an older one back
+        send(world, *ids)
+        drain(world)
+        assert world.segments()[0] == f"{(1, 1, 2, 2, 3)[number]:08}-00000001.seg"
+        if number < 4:
+            world.crash_and_recover()
+    assert remembered(world) == ["8", "9", "5", "4", "2"]
+    world.crash_and_recover()
+    assert remembered(world) == ["8", "9", "5", "4", "2"]
+
+
+@pytest.mark.xfail(strict=True, reason="a message copied forward looks like a new one to a replay")
+def test_a_message_copied_forward_does_not_make_its_id_young(make_world: Callable[..., World]) -> None:
+    world = make_world(journal_segment_size_bytes=1024, duplicate_window=3)
+    send(world, "old", "1", "2", "3")
+    client = world.connect()
+    client.subscribe()
+    world.settle()
+    for body in (b"1", b"2", b"3"):
+        client.ack(body)
+    for number in range(60):
+        send(world, f"{number}", queue="pump")
+        drain(world, "pump")
+    assert world.segments()[0] > "00000001-00000003.seg"
+    assert world.stored() == [b"old"]
+    assert remembered(world) == ["1", "2", "3"]
+    world.crash_and_recover()
+    assert world.stored() == [b"old"]
+    assert remembered(world) == ["1", "2", "3"]
+
+
 def test_a_moved_message_does_not_take_its_id_along(world: World) -> None:
     send(world, "1")
     client = world.connect()

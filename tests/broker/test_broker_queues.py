@@ -115,7 +115,7 @@ def test_a_slow_consumer_gets_nothing_and_the_others_go_on(world: World) -> None
 def test_a_consumer_that_becomes_slow_while_it_is_served_gets_no_more(world: World) -> None:
     client = consumer(world)
 
-    def full_at_two(_subscription: object, _message: object) -> None:
+    def full_at_two(*_: object) -> None:
         delivered.append(1)
         if len(delivered) == 2:
             client.session.set_writable(False)
@@ -305,6 +305,14 @@ def test_the_count_of_redeliveries_grows_and_survives_a_takeover(world: World) -
     world.check_at_rest()
     world.crash_and_recover()
     assert consumer(world).deliveries[0].redelivered == 3
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_an_auto_consumer_is_told_of_redeliveries_too(world: World, persistent: bool) -> None:
+    fill(world, 1, persistent=persistent)
+    consumer(world).lose()
+    world.settle()
+    assert consumer(world, ACK_AUTO).deliveries[0].redelivered == 1
 
 
 def test_counts_that_overtake_their_own_records_are_not_turned_back(world: World) -> None:

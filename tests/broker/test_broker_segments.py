@@ -135,6 +135,25 @@ def test_a_message_that_stays_is_copied_forward(tiny: World) -> None:
     assert client.deliveries[0].message.properties == {"colour": "red"}
 
 
+def test_a_message_that_leaves_is_not_copied_behind_its_acknowledgement(tiny: World) -> None:
+    world, count = tiny, 40
+    stays = world.connect()
+    for number in range(count):
+        stays.send(b"%d" % number)
+    world.settle()
+    client, producer = consumer(world), world.connect()
+    consumer(world, "pump", ACK_AUTO)
+    for number in range(count):
+        producer.send(bytes(500), "pump")
+        world.turn()
+        client.ack(b"%d" % number)  # waits while the batch before it commits
+        world.settle()
+        world.check_at_rest()
+    assert world.segments()[0] > "00000001-00000004.seg"
+    world.crash_and_recover()
+    assert world.stored() == []
+
+
 @pytest.mark.parametrize("steps", range(24))
 def test_a_crash_while_segments_are_given_back_brings_nothing_back(tiny: World, steps: int) -> None:
     world = tiny

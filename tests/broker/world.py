@@ -160,7 +160,7 @@ class Client:
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
         assert not self._closing, "delivered to a connection that is closing"
-        self.world.on_deliver(subscription, message)
+        self.world.on_deliver(self, subscription, message, redelivered)
         delivery = Delivery(subscription.id, message.seq, message.body, redelivered, message)
         self._out.append(lambda: self.deliveries.append(delivery))
 
@@ -201,6 +201,11 @@ class Client:
     @property
     def bodies(self) -> list[bytes]:
         return [delivery.body for delivery in self.deliveries]
+
+    @property
+    def refused(self) -> bool:
+        """The broker has closed this connection, or is about to."""
+        return self._closing
 
     @property
     def codes(self) -> list[str]:
@@ -284,7 +289,7 @@ class World:
         self.epoch = 0
         self.sealed: dict[str, int] = {}
         self.clients: list[Client] = []
-        self.on_deliver: Callable[[Subscription, Message], None] = lambda _subscription, _message: None
+        self.on_deliver: Callable[[Client, Subscription, Message, int], None] = lambda *_: None
         self._receipts = 0
         os.makedirs(os.path.join(self.store, JOURNAL_DIRECTORY), exist_ok=True)
         self.start()
@@ -421,17 +426,24 @@ class World:
         )  # fmt: skip
 
     def check_at_rest(self) -> None:
-        """What must hold when nothing is on its way and no transaction is open: the memory is accounted for exactly,
-        every stored message has a place, and a replay gives the state that work has given.
+        """What must hold when nothing is on its way: the memory is accounted for exactly, every stored message has a
+        place, and a replay gives the state that work has given.
         """
         self.check()
         broker = self.broker
-        size = 0
+        transactions = [each for client in self.clients for each in client.session._transactions.values()]
+        settled = {message.seq for each in transactions for _, message in each.acks + each.nacks}
+        size = sum(each.size for each in transactions)
         for queue in broker.queues.values():
-            places = {message.seq for level in queue.levels for message in level}
+            places = {message.seq for level in queue.levels for message in level} | (settled & queue.messages.keys())
             places.update(seq for subscription in queue.subscriptions for seq in subscription.unacked)
             assert places == queue.messages.keys(), f"{queue.name}: a message in no place"
             assert not queue.duplicates_pending
+            waits = any(not 0 < m.expires_ms <= self.clock.wall_ms() for level in queue.levels for m in level)
+            for subscription in queue.subscriptions:
+                room = subscription.auto or len(subscription.unacked) < subscription.prefetch
+                slow = not subscription.peer.session._writable  # type: ignore[attr-defined]
+                assert not (waits and room) or slow, f"{queue.name}: a message waits beside a consumer with room"
             size += sum(len(message.body) + MESSAGE_OVERHEAD_BYTES for message in queue.messages.values())
         assert broker.memory_bytes == size
         assert not broker.outcomes_pending
