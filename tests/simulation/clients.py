@@ -57,7 +57,7 @@ class Application:
 
     def epoch(self, connection: aio.Connection) -> int:
         link = connection._machine.link
-        return self.oracle.link_epochs[link] if link in self.oracle.link_epochs else 0
+        return self.oracle.link_epochs.get(link, 0) if link is not None else 0
 
     async def nap(self, mean_s: float) -> None:
         await asyncio.sleep(self.rng.expovariate(1 / mean_s))

@@ -14,7 +14,7 @@ FAULTS_S = 20.0  # true seconds in which faults begin
 KINDS = (
     "kill", "pause", "power_off", "cut_store", "cut_network", "lose_locks", "restart_server", "crash_server",
     "remove_lock", "replace_lock", "remove_claim", "fail_sync", "fail_call", "fill_disk", "hand_over", "restart_all",
-    "kill_client", "pause_client", "wall_clock", "trip", "trip", "trip",
+    "kill_client", "pause_client", "wall_clock", "blackout", "trip", "trip", "trip", "trip",
 )  # fmt: skip
 MOMENTS = (
     ("pwrite", "/journal/"), ("fdatasync", "/journal/"), ("fsync", "/journal/"), ("open", "/journal/"),
@@ -24,7 +24,11 @@ MOMENTS = (
     ("open", "/lock"), ("try_lock", "/lock"), ("stat", "/lock"), ("link", "/epochs/"), ("fsync", "/epochs/"),
     ("listdir", "/epochs"), ("unlink", "/epochs/"), ("fsync_directory", "/epochs"), ("open", "/epochs/"),
 )  # fmt: skip
-BLOWS = ("kill", "pause", "stall", "stall", "lose_locks", "cut_store", "power_off", "crash_server", "pause_and_lose")
+BLOWS = (
+    "kill", "pause", "stall", "stall_and_lose", "stall_and_lose", "lose_locks", "cut_store", "power_off",
+    "crash_server", "pause_and_lose", "kill_then_crash", "blackout",
+)  # fmt: skip
+NUMBERS = (1, 1, 1, 1, 2, 3, 5, 8)  # which of the calls a trip strikes
 ERRNOS = (errno.EIO, errno.ESTALE, errno.ENOSPC)
 CALLS = ("pwrite", "fsync", "fdatasync", "open", "listdir", "link", "allocate", "try_lock", "close", "pread")
 
@@ -64,9 +68,8 @@ def schedule(rng: Random, period_s: float) -> list[Fault]:
         at, target = rng.uniform(0.2, FAULTS_S), rng.randrange(6)
         if kind == "trip":
             method, place = rng.choice(MOMENTS)
-            faults.append(
-                Fault(at, kind, target, seconds, method, place, rng.random() < 0.6, rng.randint(1, 8), rng.choice(BLOWS))
-            )
+            after, nth, blow = rng.random() < 0.5, rng.choice(NUMBERS), rng.choice(BLOWS)
+            faults.append(Fault(at, kind, target, seconds, method, place, after, nth, blow))
         elif kind == "fail_call":
             faults.append(Fault(at, kind, target, seconds, rng.choice(CALLS), number=rng.choice(ERRNOS)))
         else:

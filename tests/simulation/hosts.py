@@ -1,4 +1,4 @@
-"""A host's view of the file server: caches, late writes, partitions, locks that are lost; and the door Vfs on top of it.
+"""A host's view of the file server: caches, late writes, partitions, locks that are lost.
 
 Modelled as measured on NFSv4, GFS2 and SMB (docs/simulation.md): close-to-open, attribute caches, unsynced bytes that
 reach the server late, in any order and after the death of their writer; a deposed host whose writes are refused
@@ -8,16 +8,12 @@ through descriptors that held a lock (`fenced`) or land all the same.
 from __future__ import annotations
 
 import errno
-import os
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from amq.vfs import Vfs
 from tests.simulation.scheduler import Machine, Process, Scheduler
-from tests.simulation.storage import Inode, Server, Stat, fail, resized, splice
+from tests.simulation.storage import Inode, Server, Stat, fail, splice
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,7 @@ class HostCache:
         dirty = Dirty(file, offset, data)
         self.pages(file.inode).dirty.append(dirty)
         if not self.mount.write_back:
-            self._send(dirty)
+            self.send(dirty)
         if not dirty.sent:
             self._scheduler.after(self._rng.expovariate(1 / 1.5), lambda: self._send_later(dirty))
 
@@ -163,18 +159,20 @@ class HostCache:
         if dirty.sent or not self.machine.up or dirty not in self.pages(dirty.file.inode).dirty:
             return
         if self.connected():
-            self._send(dirty)
+            self.send(dirty)
         else:
             self._scheduler.after(0.1 + self._rng.random(), lambda: self._send_later(dirty))
 
-    def _send(self, dirty: Dirty) -> bool:
+    def send(self, dirty: Dirty) -> bool:
         """One WRITE to the server. False = refused; the bytes are gone."""
         file, inode, pages = dirty.file, dirty.file.inode, self.pages(dirty.file.inode)
         if dirty.sent:
             return True
+        if dirty not in pages.dirty:
+            return False
         holder = inode.holder
         foreign = isinstance(holder, OpenFile) and holder.host is not self
-        if file.fenced or (self.mount.lock_refuses and foreign):
+        if file.fenced or inode.gone or (self.mount.lock_refuses and foreign):
             pages.dirty.remove(dirty)
             file.lost_pages = True
             return False
@@ -189,11 +187,12 @@ class HostCache:
         return True
 
     def flush(self, file: OpenFile, step: Callable[[], None]) -> None:
-        """Everything that this host has of the file goes to the server and is made durable. Raises EIO."""
+        """Everything that this host has of the file goes to the server and is made durable. Raises EIO, ESTALE."""
+        self.check_handle(file)
         pages = self.pages(file.inode)
         for dirty in self._rng.sample(pages.dirty, len(pages.dirty)):
             if dirty in pages.dirty and not dirty.sent:
-                self._send(dirty)
+                self.send(dirty)
                 step()
         if file.lost_pages:
             raise fail(errno.EIO, file.path)
@@ -201,6 +200,10 @@ class HostCache:
         pages.dirty = [dirty for dirty in pages.dirty if not dirty.sent]
         if not pages.dirty and pages.version == file.inode.version:
             pages.snapshot = file.inode.data
+
+    def check_handle(self, file: OpenFile) -> None:
+        if file.inode.gone:
+            raise fail(errno.ESTALE, file.path)
 
     def drop_dirty(self, file: OpenFile) -> None:
         """A failed writeback: the kernel marks the pages clean, their bytes never reach the server."""
@@ -257,6 +260,7 @@ class HostCache:
     # -- locks --------------------------------------------------------------------------------------------------------
 
     def try_lock(self, file: OpenFile) -> bool:
+        self.check_handle(file)
         holder = file.inode.holder
         if isinstance(holder, OpenFile) and holder is not file:
             if holder.host is self or not holder.host.lease_over():
@@ -282,7 +286,7 @@ class HostCache:
             return
         for dirty in list(self.pages(file.inode).dirty):
             if dirty.file is file:
-                self._send(dirty)
+                self.send(dirty)
         self.let_go(file)
 
     def let_go(self, file: OpenFile) -> None:
@@ -293,231 +297,3 @@ class HostCache:
         if file.writable and file.path.endswith("/lock"):
             for process, wake in self.watchers:
                 self._scheduler.after(self._rng.random() * 0.001, wake, process)
-
-
-class SimVfs(Vfs):
-    """Door Vfs of one process. Every call takes time, may be stopped before and after its effect, and may fail."""
-
-    def __init__(self, cache: HostCache, process: Process, server_ready: Callable[[], float]) -> None:
-        self.cache = cache
-        self.process = process
-        self.on_call: Callable[[str, str, bool, str], None] = lambda _method, _path, _after, _detail: None
-        self.short_chance = 0.0
-        self.latency_s = 0.0005
-        self._server = cache.server
-        self._server_ready = server_ready  # true time at which the server answers again
-        self._files: dict[int, OpenFile] = {}
-        self._next_fd = 10
-        self._scheduler = process.scheduler
-        self._rng = process.rng
-
-    # -- time and trouble ---------------------------------------------------------------------------------------------
-
-    def _begin(self, method: str, path: str, remote: bool = True, detail: str = "") -> None:
-        self.process.check()
-        self.on_call(method, path, False, detail)
-        self.process.check()
-        self._trouble(method, path)
-        if remote:
-            self._scheduler.sleep(self.latency_s * (0.1 + self._rng.random()))
-            self._reach(path)
-        self.process.stall()
-
-    def _end(self, method: str, path: str, remote: bool = True) -> None:
-        self.process.check()
-        self.on_call(method, path, True, "")
-        self.process.check()
-        if remote:
-            self._scheduler.sleep(self.latency_s * (0.1 + self._rng.random()))
-        self.process.stall()
-
-    def _trouble(self, method: str, path: str) -> None:
-        for fault in self.cache.faults:
-            if fault[0] == method:
-                self.cache.faults.remove(fault)
-                raise fail(fault[1], path)
-
-    def _reach(self, path: str) -> None:
-        """Wait for the server; with a soft mount not for ever."""
-        since = self._scheduler.now
-        while not self.cache.connected() or self._scheduler.now < self._server_ready():
-            soft_s = self.cache.mount.soft_s
-            if soft_s and self._scheduler.now - since > soft_s:
-                raise fail(errno.EIO, path)
-            self._scheduler.sleep(0.05 + 0.05 * self._rng.random())
-
-    def _file(self, fd: int) -> OpenFile:
-        file = self._files.get(fd)
-        if file is None:
-            raise fail(errno.EBADF)
-        return file
-
-    def died(self) -> None:
-        """The process is dead: what it had open is the kernel's now."""
-        for file in self._files.values():
-            delay_s = self._rng.random() * 0.2
-            self._scheduler.after(delay_s, lambda file=file: self.cache.kernel_close(file))
-
-    # -- Vfs ----------------------------------------------------------------------------------------------------------
-
-    def open(self, path: str, flags: int, mode: int = 0o640) -> int:
-        self._begin("open", path)
-        if not flags & os.O_CREAT and self.cache.absent(path):
-            raise fail(errno.ENOENT, path)
-        try:
-            inode = self._server.find(path)
-            if flags & os.O_CREAT and flags & os.O_EXCL:
-                raise fail(errno.EEXIST, path)
-        except FileNotFoundError:
-            if not flags & os.O_CREAT:
-                raise
-            self._room(1, path)
-            inode = self._server.create(path)
-            self.cache.touched(path)
-        if inode.names is not None:
-            raise fail(errno.EISDIR, path)
-        self.cache.revalidate(inode)
-        self._next_fd += 1
-        self._files[self._next_fd] = file = OpenFile(
-            inode, self.cache, self.process, path, bool(flags & os.O_ACCMODE)
-        )
-        self.cache.files.append(file)
-        fd = self._next_fd
-        self._end("open", path)
-        return fd
-
-    def close(self, fd: int) -> None:
-        file = self._file(fd)
-        self._begin("close", file.path, remote=False)
-        self._files.pop(fd, None)
-        try:
-            dirty = any(piece.file is file for piece in self.cache.pages(file.inode).dirty)
-            if dirty or file.inode.holder is file:
-                self._reach(file.path)
-                for piece in list(self.cache.pages(file.inode).dirty):
-                    if piece.file is file:
-                        self.cache._send(piece)
-        except OSError:
-            self.cache.kernel_close(file)
-            raise
-        self.cache.let_go(file)
-        self._end("close", file.path, remote=False)
-
-    def pread(self, fd: int, size: int, offset: int) -> bytes:
-        file = self._file(fd)
-        self._begin("pread", file.path, remote=False)
-        return self.cache.pages(file.inode).view()[offset : offset + size]
-
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
-        file = self._file(fd)
-        piece = bytes(data)
-        detail = f"{len(piece)} at {offset}, CRC {zlib.crc32(piece):08x}"
-        self._begin("pwrite", file.path, remote=False, detail=detail)
-        if len(piece) > 1 and self._rng.random() < self.short_chance:
-            piece = piece[: self._rng.randrange(1, len(piece))]
-        inode = file.inode
-        size = max(len(inode.data), inode.allocated, len(self.cache.pages(inode).snapshot))
-        self._room(offset + len(piece) - size, file.path)
-        if file.fenced:
-            raise fail(errno.EIO, file.path)
-        self.cache.write(file, offset, piece)
-        self._end("pwrite", file.path, remote=False)
-        return len(piece)
-
-    def fdatasync(self, fd: int) -> None:
-        self._sync("fdatasync", self._file(fd))
-
-    def fsync(self, fd: int) -> None:
-        self._sync("fsync", self._file(fd))
-
-    def _sync(self, method: str, file: OpenFile) -> None:
-        try:
-            self._begin(method, file.path)
-            self.cache.flush(file, lambda: self._between(file.path))
-        except OSError:
-            if self.cache.connected():
-                self.cache.drop_dirty(file)
-            raise
-        self._end(method, file.path)
-
-    def _between(self, path: str) -> None:
-        self._scheduler.sleep(self.latency_s * 0.1)
-        self._reach(path)
-
-    def fsync_directory(self, path: str) -> None:
-        self._begin("fsync_directory", path)
-        self._server.sync_directory(self._server.find(path))
-        self._end("fsync_directory", path)
-
-    def fstat(self, fd: int) -> Any:
-        file = self._file(fd)
-        self._begin("fstat", file.path, remote=False)
-        pages = self.cache.pages(file.inode)
-        return Stat(1, file.inode.number, len(pages.view()), 1)
-
-    def stat(self, path: str) -> Any:
-        self._begin("stat", path)
-        return self.cache.stat(path)
-
-    def listdir(self, path: str) -> list[str]:
-        self._begin("listdir", path)
-        return self.cache.listdir(path)
-
-    def mkdir(self, path: str) -> None:
-        self._begin("mkdir", path)
-        self._server.create(path, directory=True)
-        self.cache.touched(path)
-        self._end("mkdir", path)
-
-    def link(self, source: str, target: str) -> None:
-        self._begin("link", target)
-        self._server.link(source, target)
-        self.cache.touched(target)
-        self._end("link", target)
-
-    def unlink(self, path: str) -> None:
-        self._begin("unlink", path)
-        self._server.unlink(path)
-        self.cache.touched(path)
-        self._end("unlink", path)
-
-    def ftruncate(self, fd: int, size: int) -> None:
-        file = self._file(fd)
-        self._begin("ftruncate", file.path)
-        if file.fenced:
-            raise fail(errno.EBADF, file.path)
-        self._server.resize(file.inode, size)
-        self.cache.revalidate(file.inode)
-        self._end("ftruncate", file.path)
-
-    def allocate(self, fd: int, size: int) -> bool:
-        file = self._file(fd)
-        self._begin("allocate", file.path)
-        inode = file.inode
-        self._room(size - max(len(inode.data), inode.allocated), file.path)
-        inode.allocated = max(inode.allocated, size)
-        if len(inode.data) < size:
-            self._server.resize(inode, size)
-            pages = self.cache.pages(inode)
-            pages.snapshot, pages.version = resized(pages.snapshot, size), inode.version
-        self._end("allocate", file.path)
-        return True
-
-    def try_lock(self, fd: int) -> bool:
-        file = self._file(fd)
-        self._begin("try_lock", file.path)
-        got = self.cache.try_lock(file)
-        self._end("try_lock", file.path)
-        return got
-
-    def lock_held(self, fd: int) -> bool:
-        holder = self._file(fd).inode.holder
-        return holder is not None and holder is not self._file(fd)
-
-    def free_bytes(self, path: str) -> int:
-        self._begin("free_bytes", path)
-        return self._server.free_bytes()
-
-    def _room(self, more: int, path: str) -> None:
-        if more > 0 and more > self._server.free_bytes():
-            raise fail(errno.ENOSPC, path)

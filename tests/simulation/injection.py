@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.simulation.faults import Fault
+from tests.simulation.hosts import HostCache
 from tests.simulation.oracle import STORE
 from tests.simulation.scheduler import Killed, Process
 from tests.simulation.world import Slot, World
@@ -29,7 +30,7 @@ def _slot(world: World, fault: Fault) -> Slot:
     return world.slots[fault.target % len(world.slots)]
 
 
-def _cache(world: World, slot: Slot):  # type: ignore[no-untyped-def]
+def _cache(world: World, slot: Slot) -> HostCache:
     return world.caches[world.machines.index(slot.machine)]
 
 
@@ -88,6 +89,13 @@ def _crash_server(world: World, fault: Fault) -> None:
     if world.mount.kind == "local":
         for cache in world.caches:
             world.power_off(cache.machine, fault.seconds * 0.3)
+
+
+def _blackout(world: World, fault: Fault) -> None:
+    """The power fails for the file server and all hosts at once."""
+    _crash_server(world, fault)
+    for cache in world.caches:
+        world.power_off(cache.machine, fault.seconds * 0.3)
 
 
 def _remove(world: World, name: str, replace: bool = False) -> None:
@@ -176,6 +184,7 @@ _KINDS: dict[str, Callable[[World, Fault], None]] = {
     "kill_client": _kill_client,
     "pause_client": _pause_client,
     "wall_clock": _wall_clock,
+    "blackout": _blackout,
     "trip": _trip,
 }
 
@@ -186,19 +195,23 @@ def strike(world: World, fault: Fault, slot: Slot, process: Process) -> None:
     world.oracle.counts[f"trip {fault.blow}"] += 1
     blow, scheduler = fault.blow, world.scheduler
     cache = _cache(world, slot)
-    if blow == "kill":
+    if blow in ("kill", "kill_then_crash"):
         world.end_process(process)
+        if blow == "kill_then_crash":
+            scheduler.after(world.rng.random() * 2 * world.period_s, lambda: _blackout(world, fault))
+    elif blow == "blackout":
+        scheduler.at(scheduler.now, lambda: _blackout(world, fault))
     elif blow == "power_off":
         world.power_off(slot.machine, fault.seconds)
     elif blow == "crash_server":
         scheduler.at(scheduler.now, lambda: _crash_server(world, fault))
     elif blow == "cut_store":
         cache.cut(fault.seconds)
-    elif blow == "stall":
+    if blow in ("lose_locks", "pause_and_lose", "stall_and_lose"):
+        cache.lose_locks()
+    if blow in ("stall", "stall_and_lose"):
         scheduler.sleep(fault.seconds)
         return
-    if blow in ("lose_locks", "pause_and_lose"):
-        cache.lose_locks()
     if blow in ("pause", "pause_and_lose"):
         _pause_process(world, process, fault.seconds)
     if not process.alive:

@@ -31,10 +31,6 @@ STORE = "/mnt/store"
 TAIL_LINES = 400
 
 
-class Violation(Exception):  # noqa: N818 (it is no error of the program that raises it)
-    """A promise was broken."""
-
-
 @dataclass(slots=True)
 class Sent:
     """One message of an application, by the id that it gave."""
@@ -212,6 +208,9 @@ class Oracle:
         for seq, consumed_epoch in self._consumed.items():
             if consumed_epoch < epoch and seq in present:
                 self.broken("P2", f"seq {seq}, consumed in epoch {consumed_epoch}, is back in epoch {epoch}")
+        for seq in sorted(present.keys() - self._stored.keys()):  # durable when their master died, not yet confirmed
+            self._stored[seq] = (epoch, present[seq].duplicate_id)
+            self._check_order(present[seq])
         ids = Counter(message.duplicate_id for message in present.values())
         for message_id, count in ids.items():
             if count > 1:

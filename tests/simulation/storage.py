@@ -30,8 +30,10 @@ class Stat:
 class Inode:
     """A file or a directory. `unstable`: writes since the last commit, (offset, bytes) or (size, None) = length set."""
 
-    __slots__ = ("allocated", "data", "durable", "durable_names", "holder", "links", "names", "number", "unstable",
-                 "version")  # fmt: skip
+    __slots__ = (
+        "allocated", "data", "durable", "durable_names", "gone", "holder", "links", "names", "number", "unstable",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, number: int, directory: bool) -> None:
         self.number = number
@@ -42,6 +44,7 @@ class Inode:
         self.allocated = 0
         self.links = 0
         self.holder: object = None  # the open file that holds the lock
+        self.gone = False  # it had no durable name when the server crashed: its handles are stale
         self.names: dict[str, Inode] | None = {} if directory else None
         self.durable_names: dict[str, Inode] | None = {} if directory else None
 
@@ -168,6 +171,8 @@ class Server:
         for inode in self._files:
             inode.links = 0
         self._count_links(self.root)
+        for inode in self._files:
+            inode.gone = not inode.links
         self._files = [inode for inode in self._files if inode.links]
 
     def _crash_file(self, inode: Inode) -> None:
@@ -231,7 +236,7 @@ class PlainVfs(Vfs):
         self._open: dict[int, Inode] = {}
         self._next_fd = 3
 
-    def open(self, path: str, flags: int, mode: int = 0o640) -> int:
+    def open(self, path: str, flags: int, _mode: int = 0o640) -> int:
         assert flags & (os.O_ACCMODE | os.O_CREAT) == os.O_RDONLY
         self._next_fd += 1
         self._open[self._next_fd] = self.server.find(path)

@@ -27,8 +27,9 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AmqError
 from amq.service import BrokerService, Role
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
+from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault, schedule
-from tests.simulation.hosts import HostCache, Mount, SimVfs
+from tests.simulation.hosts import HostCache, Mount
 from tests.simulation.network import Network
 from tests.simulation.oracle import STORE, Oracle
 from tests.simulation.scheduler import HostDoor, Killed, Machine, Process, Scheduler, Task
@@ -369,7 +370,7 @@ class World:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Logs go into the history; what dead processes leave unfinished is no news; garbage is collected at the end."""
+        """Logs go into the history; what dead processes leave unfinished is no news; garbage is collected last."""
         before = structlog.get_config()
         structlog.configure(processors=[self._logged], cache_logger_on_first_use=False)
         loggers = [logging.getLogger(name) for name in ("amq.client", "asyncio")]

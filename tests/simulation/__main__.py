@@ -1,0 +1,62 @@
+"""`make simulate`: fresh seeds until told to stop, or one seed in full (`SEED=…`), for `STEPS` runs.
+
+A failure prints its seed, the smallest schedule of faults that still fails, and the end of the history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from itertools import count
+from random import SystemRandom
+
+from tests.simulation.pool import report, run_seeds, shrink
+from tests.simulation.world import run
+
+TOLD_EVERY = 20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="the one to replay; without it fresh ones")
+    parser.add_argument("--steps", type=int, default=0, help="how many seeds; 0 = no end (with a seed: 1)")
+    options = parser.parse_args()
+    first = options.seed if options.seed is not None else SystemRandom().randrange(1 << 40)
+    if options.seed is not None and options.steps <= 1:
+        result = run(first)
+        sys.stdout.write(report(shrink(result) if result.violation else result, 400) + "\n")
+        return int(bool(result.violation))
+    started, failures, seconds = time.monotonic(), 0, 0.0
+    totals: Counter[str] = Counter()
+    seeds = range(first, first + options.steps) if options.steps else count(first)
+    for number, result in enumerate(_results(seeds), 1):
+        totals += result.counts
+        seconds += result.simulated_s
+        if result.violation:
+            failures += 1
+            sys.stdout.write(report(shrink(result)) + "\n")
+        if number % TOLD_EVERY == 0 or number == options.steps:
+            spent_s = time.monotonic() - started
+            sys.stdout.write(
+                f"{number} seeds from {first}, {seconds / 3600:.1f} simulated hours in {spent_s:.0f} s, "
+                f"{failures} failures: {dict(totals.most_common())}\n"
+            )
+            sys.stdout.flush()
+    return int(bool(failures))
+
+
+def _results(seeds):  # type: ignore[no-untyped-def]
+    """Batches, because a pool reads all of its input at once."""
+    batch = []
+    for seed in seeds:
+        batch.append(seed)
+        if len(batch) == TOLD_EVERY * 5:
+            yield from run_seeds(batch)
+            batch = []
+    yield from run_seeds(batch)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

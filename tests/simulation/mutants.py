@@ -1,0 +1,410 @@
+"""Holes made on purpose: each mutant takes one rule out of the code by replacing one function. A simulation that lets a
+mutant live has a hole itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import amq.journal.recovery
+import amq.lock.shared_file
+import amq.service
+from amq.broker.broker import Broker
+from amq.broker.trimming import Trimmer
+from amq.errors import OwnershipLostError
+from amq.journal import journal as journal_module
+from amq.journal.format import SegmentHeader, encode_batch
+from amq.journal.journal import Journal
+from amq.journal.records import Consumed, Duplicates, Group, Record
+from amq.journal.recovery import Segment, list_segments
+from amq.journal.segment import OpenSegment, read_batches
+from amq.lock.epoch import Epoch, epoch_path
+from amq.lock.lease import Lease
+from amq.lock.locker import LockerEvent
+from amq.lock.shared_file import SharedFileLocker
+from amq.message import Message
+from amq.transports.turn import Turn
+from amq.vfs import Vfs, write_all
+
+Mutant = Callable[[], AbstractContextManager[object]]
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(make: Mutant) -> Mutant:
+    MUTANTS[make.__name__] = make
+    return make
+
+
+def _patch(target: Any, name: str, value: Any) -> AbstractContextManager[object]:
+    return patch.object(target, name, value)
+
+
+# -- lease and confirm rule --------------------------------------------------------------------------------------------
+
+
+@mutant
+def no_lease_check_before_confirming() -> AbstractContextManager[object]:
+    return _patch(Lease, "valid", lambda _lease, _now: True)
+
+
+@mutant
+def journal_commits_without_lease() -> AbstractContextManager[object]:
+    def finish(journal: Journal) -> None:
+        batch, journal._batch, journal._busy = journal._batch, None, journal_module._Busy.NOTHING
+        assert batch is not None
+        journal._owner.committed(batch)
+
+    return _patch(Journal, "_finish", finish)
+
+
+@mutant
+def confirmed_before_the_sync() -> AbstractContextManager[object]:
+    def write_batch(
+        journal: Journal, file: OpenSegment, chunks: list[bytes], position: int, number: int, wall_s: int, flags: int
+    ) -> int:
+        data = encode_batch(b"".join(chunks), file.salt, journal._epoch, number, len(chunks), wall_s, flags)
+        write_all(journal._vfs, file.fd, data, position)
+        return position + len(data)
+
+    return _patch(Journal, "_write_batch", write_batch)
+
+
+@mutant
+def failed_sync_tried_again() -> AbstractContextManager[object]:
+    """A second sync that succeeds proves nothing: the pages are gone."""
+    from tests.simulation.door import SimVfs
+
+    real = SimVfs.fdatasync
+
+    def fdatasync(vfs: SimVfs, fd: int) -> None:
+        try:
+            real(vfs, fd)
+        except OSError:
+            real(vfs, fd)
+
+    return _patch(SimVfs, "fdatasync", fdatasync)
+
+
+@mutant
+def lease_moved_from_the_end_of_the_check() -> AbstractContextManager[object]:
+    def check(lease: Lease) -> None:
+        if lease._revoked:
+            raise OwnershipLostError("this lease was given up")
+        try:
+            lease._prove()
+        except OSError as error:
+            lease.revoke()
+            raise OwnershipLostError(str(error)) from error
+        except BaseException:
+            lease.revoke()
+            raise
+        lease.proved = lease._clock.monotonic()
+        lease.deadline = lease.proved + lease.period_s
+
+    return _patch(Lease, "check", check)
+
+
+@mutant
+def lease_on_the_wall_clock() -> AbstractContextManager[object]:
+    real = Lease.__init__
+
+    class WallClock:
+        def __init__(self, clock: Any) -> None:
+            self.wall_ms = clock.wall_ms
+
+        def monotonic(self) -> float:
+            return float(self.wall_ms()) / 1000
+
+    def init(lease: Lease, prove: Any, clock: Any, period_s: float) -> None:
+        real(lease, prove, WallClock(clock), period_s)
+
+    valid = _patch(Lease, "valid", lambda lease, _now: lease._clock.monotonic() < lease.deadline)
+    return _both(_patch(Lease, "__init__", init), valid)
+
+
+@mutant
+def errors_of_a_check_only_warned_about() -> AbstractContextManager[object]:
+    real = SharedFileLocker._prove
+
+    def prove(locker: SharedFileLocker) -> None:
+        with suppress(OSError, OwnershipLostError):
+            real(locker)
+
+    return _patch(SharedFileLocker, "_prove", prove)
+
+
+@mutant
+def claim_not_looked_at() -> AbstractContextManager[object]:
+    return _patch(SharedFileLocker, "_check_claim", lambda _locker: None)
+
+
+# -- takeover ----------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def no_wait_after_the_claim() -> AbstractContextManager[object]:
+    return _patch(SharedFileLocker, "_wait_for", lambda _locker, _previous: (0.0, "impatient"))
+
+
+@mutant
+def own_period_instead_of_the_old_masters() -> AbstractContextManager[object]:
+    real = SharedFileLocker._wait_for
+
+    def wait_for(locker: SharedFileLocker, previous: Epoch | None) -> tuple[float, str]:
+        if previous is not None:
+            owner = replace(previous.owner, lock_keep_alive_period_s=locker.owner.lock_keep_alive_period_s)
+            previous = replace(previous, owner=owner)
+        return real(locker, previous)
+
+    return _patch(SharedFileLocker, "_wait_for", wait_for)
+
+
+@mutant
+def pid_alone_proves_death() -> AbstractContextManager[object]:
+    def gone(owner: Any, host: Any) -> bool:
+        return not host.is_running(owner.pid, owner.pid_start)
+
+    return _patch(amq.lock.shared_file, "provably_gone", gone)
+
+
+@mutant
+def seal_before_the_wait() -> AbstractContextManager[object]:
+    real = SharedFileLocker._take_over
+
+    def take_over(locker: SharedFileLocker, pause: Any, seal: Callable[[Epoch | None], Mapping[str, int]]) -> Any:
+        previous = amq.lock.shared_file.read_newest_epoch(locker._vfs, locker._store)
+        sealed = seal(previous)
+        return real(locker, pause, lambda _previous: sealed)
+
+    return _patch(SharedFileLocker, "_take_over", take_over)
+
+
+@mutant
+def claim_written_after_the_wait() -> AbstractContextManager[object]:
+    write = SharedFileLocker._write_claim
+    enter = SharedFileLocker._enter
+    held: dict[int, tuple[int, str]] = {}
+
+    def later(locker: SharedFileLocker, number: int, attempt: str) -> None:
+        held[id(locker)] = (number, attempt)
+        enter(locker, LockerEvent.CLAIM)
+
+    def prove(locker: SharedFileLocker) -> None:
+        if id(locker) in held:
+            with _patch(SharedFileLocker, "_enter", lambda *_: None):
+                write(locker, *held.pop(id(locker)))
+        real(locker)
+
+    real = SharedFileLocker._prove
+    return _both(_patch(SharedFileLocker, "_write_claim", later), _patch(SharedFileLocker, "_prove", prove))
+
+
+@mutant
+def epoch_not_exclusive() -> AbstractContextManager[object]:
+    real = amq.lock.shared_file.link_epoch
+
+    def link(vfs: Vfs, store: str, epoch: Epoch, attempt: str) -> bool:
+        with suppress(FileNotFoundError):
+            vfs.unlink(epoch_path(store, epoch.number))
+        return real(vfs, store, epoch, attempt)
+
+    return _patch(amq.lock.shared_file, "link_epoch", link)
+
+
+@mutant
+def old_segments_not_synced_before_the_seal() -> AbstractContextManager[object]:
+    return _patch(amq.service, "lock_segments", lambda _vfs, _store: [])
+
+
+@mutant
+def seal_measures_old_segments_again() -> AbstractContextManager[object]:
+    real = amq.service.seal
+
+    def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dict[str, int]:
+        sealed = real(vfs, store, last_epoch, known)
+        directory = os.path.join(store, amq.journal.recovery.JOURNAL_DIRECTORY)
+        for name in known:
+            if name in sealed:
+                sealed[name] = amq.journal.recovery._measure(vfs, os.path.join(directory, name), None).end
+        return sealed
+
+    no_assertion = patch.object(amq.lock.shared_file, "all", lambda _parts: True, create=True)
+    return _both(_patch(amq.service, "seal", seal), no_assertion)
+
+
+@mutant
+def replay_reads_past_the_seal() -> AbstractContextManager[object]:
+    real = amq.service.replay
+
+    def replay(vfs: Vfs, store: str, sealed: Mapping[str, int], apply: Any, progress: Any) -> Any:
+        directory = os.path.join(store, amq.journal.recovery.JOURNAL_DIRECTORY)
+        found = list_segments(vfs, directory)
+        ends = {n: amq.journal.recovery._measure(vfs, os.path.join(directory, n), None).end for n in found}
+        return real(vfs, store, {**sealed, **ends}, apply, progress)
+
+    return _patch(amq.service, "replay", replay)
+
+
+# -- journal -----------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def directory_not_synced() -> AbstractContextManager[object]:
+    from tests.simulation.door import SimVfs
+
+    return _patch(SimVfs, "fsync_directory", lambda _vfs, _path: None)
+
+
+@mutant
+def torn_batch_accepted() -> AbstractContextManager[object]:
+    def lenient(path: str, data: bytes, header: SegmentHeader, sealed: int | None, verify: bool = True) -> Any:
+        return read_batches(path, data, header, sealed, verify and sealed is not None)
+
+    return _patch(amq.journal.recovery, "read_batches", lenient)
+
+
+@mutant
+def segments_deleted_before_the_mark_is_committed() -> AbstractContextManager[object]:
+    real = Journal.trim
+
+    def trim(journal: Journal, through: Segment) -> None:
+        real(journal, through)
+        journal.delete([segment.name for segment in journal.segments if segment.key <= through.key])
+
+    return _patch(Journal, "trim", trim)
+
+
+@mutant
+def segments_with_live_messages_deleted() -> AbstractContextManager[object]:
+    def step(trimmer: Trimmer) -> None:
+        segments = trimmer._journal.segments
+        if trimmer._marked is None and len(segments) > 4:
+            trimmer._marked = segments[0]
+            trimmer._journal.trim(segments[0])
+
+    return _patch(Trimmer, "step", step)
+
+
+@mutant
+def duplicate_ids_not_copied_forward() -> AbstractContextManager[object]:
+    real = Journal.append_record
+
+    def append(journal: Journal, record: Record) -> None:
+        if not isinstance(record, Duplicates):
+            real(journal, record)
+
+    return _patch(Journal, "append_record", append)
+
+
+# -- broker ------------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def a_resend_is_stored_twice() -> AbstractContextManager[object]:
+    return _patch(Broker, "is_duplicate", lambda _broker, _message: False)
+
+
+@mutant
+def duplicate_ids_forgotten_at_takeover() -> AbstractContextManager[object]:
+    real = Broker.start_serving
+
+    def start(broker: Broker, journal: Journal, trimmed: tuple[int, int]) -> None:
+        real(broker, journal, trimmed)
+        for queue in broker.queues.values():
+            queue.duplicates.clear()
+
+    return _patch(Broker, "start_serving", start)
+
+
+@mutant
+def acknowledgements_not_in_the_journal() -> AbstractContextManager[object]:
+    def consumed(broker: Broker, queue: Any, message: Message) -> None:
+        broker._remove(queue, message)
+
+    return _patch(Broker, "consumed", consumed)
+
+
+@mutant
+def transaction_stored_half() -> AbstractContextManager[object]:
+    real = Group.encode
+
+    def encode(group: Group, ids: dict[str, int]) -> bytes:
+        half = Group(group.records[: max(1, len(group.records) // 2)], group.outcome_id)
+        return real(half if group.outcome_id else group, ids)
+
+    return _patch(Group, "encode", encode)
+
+
+@mutant
+def transaction_applied_half() -> AbstractContextManager[object]:
+    real = Broker.apply
+
+    def apply(broker: Broker, record: Record, segment: Segment | None) -> None:
+        if isinstance(record, Group) and record.outcome_id and broker.journal is None:
+            record = Group([part for part in record.records if not isinstance(part, Consumed)], record.outcome_id)
+        real(broker, record, segment)
+
+    return _patch(Broker, "apply", apply)
+
+
+@mutant
+def outcomes_forgotten_at_takeover() -> AbstractContextManager[object]:
+    real = Broker.start_serving
+
+    def start(broker: Broker, journal: Journal, trimmed: tuple[int, int]) -> None:
+        broker.outcomes.clear()
+        real(broker, journal, trimmed)
+
+    return _patch(Broker, "start_serving", start)
+
+
+@mutant
+def sequence_numbers_begin_anew() -> AbstractContextManager[object]:
+    real = Broker.__init__
+
+    def init(broker: Broker, *arguments: Any, **options: Any) -> None:
+        real(broker, *arguments, **options)
+        broker._seq = 1 << 44
+
+    return _patch(Broker, "__init__", init)
+
+
+@mutant
+def returned_messages_lost() -> AbstractContextManager[object]:
+    return _patch(Broker, "give_back", lambda *_, **__: None)
+
+
+@mutant
+def confirmed_at_once() -> AbstractContextManager[object]:
+    real = Broker.store
+
+    def store(broker: Broker, message: Message, peer: Any, receipt: str) -> None:
+        real(broker, message, peer, "")
+        if receipt:
+            peer.confirm(receipt)
+
+    return _patch(Broker, "store", store)
+
+
+@mutant
+def nothing_waits_for_the_lease_to_be_sent() -> AbstractContextManager[object]:
+    """The gate at the end of a turn and the confirm rule, both off."""
+    real = Turn.__init__
+
+    def init(turn: Turn, loop: Any, _valid: Any) -> None:
+        real(turn, loop, lambda: True)
+
+    finish = journal_commits_without_lease()
+    return _both(_patch(Turn, "__init__", init), finish)
+
+
+@contextmanager
+def _both(one: AbstractContextManager[object], other: AbstractContextManager[object]) -> Iterator[None]:
+    with one, other:
+        yield
+

@@ -1,0 +1,69 @@
+"""Runs of many seeds in two processes, with or without a mutant; cutting a failing schedule down."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+
+from tests.simulation.faults import Fault
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.world import Result, run
+
+PROCESSES = 2
+
+
+def run_seed(seed: int, mutant: str = "") -> Result:
+    """One run; the history is left out where nothing was wrong."""
+    with MUTANTS[mutant]() if mutant else nullcontext():
+        result = run(seed)
+    if not result.violation:
+        result.tail = []
+    return result
+
+
+def run_seeds(seeds: Iterable[int]) -> Iterator[Result]:
+    """The results, in the order of the seeds."""
+    with _pool() as pool:
+        yield from pool.map(run_seed, seeds, chunksize=4)
+
+
+def first_caught(mutant: str, seeds: Iterable[int]) -> Result | None:
+    """The first run that catches `mutant`, None where it lives."""
+    return next((result for seed in seeds if (result := run_seed(seed, mutant)).violation), None)
+
+
+def hunt(mutants: Iterable[str], seeds: range) -> dict[str, Result | None]:
+    """For each mutant the first run that catches it."""
+    names = list(mutants)
+    with _pool() as pool:
+        return dict(zip(names, pool.map(first_caught, names, [seeds] * len(names)), strict=True))
+
+
+def shrink(result: Result) -> Result:
+    """Leave out faults, one after the other, as long as the run still fails in the same way."""
+    promise = result.violation.partition(":")[0]
+    faults = list(result.faults)
+    i = 0
+    while i < len(faults):
+        fewer: list[Fault] = faults[:i] + faults[i + 1 :]
+        shorter = run(result.seed, fewer)
+        if shorter.violation.startswith(promise):
+            faults, result = fewer, shorter
+        else:
+            i += 1
+    return result
+
+
+def report(result: Result, lines: int = 60) -> str:
+    """What a person needs to go on: seed, promise, the smallest schedule, the end of the history."""
+    return "\n".join((
+        f"seed {result.seed} on {result.mount}: {result.violation}",
+        f"replay it: make simulate SEED={result.seed}", "faults:", *(f"  {fault}" for fault in result.faults),
+        "history:", *result.tail[-lines:],
+    ))  # fmt: skip
+
+
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"))

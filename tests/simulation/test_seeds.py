@@ -1,0 +1,26 @@
+"""Many worlds, in none of which a promise is broken; and enough happened in them for that to mean something."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.pool import report, run_seeds, shrink
+
+SEEDS = range(1, 301)
+
+
+@pytest.mark.slow
+def test_no_promise_is_broken() -> None:
+    counts: Counter[str] = Counter()
+    for result in run_seeds(SEEDS):
+        if result.violation:
+            pytest.fail(report(shrink(result)), pytrace=False)
+        counts += result.counts
+    wanted = {
+        "epochs": 900, "confirmed": 50_000, "locks lost": 500, "late writes": 50, "torn writes": 5, "cuts": 500,
+        "pause": 30, "kill": 30, "power_off": 30, "crash_server": 30, "trip": 100, "replaced": 3,
+    }  # fmt: skip
+    short = {kind: counts[kind] for kind, least in wanted.items() if counts[kind] < least}
+    assert not short, f"too little happened: {short} of {counts}"
