@@ -13,10 +13,12 @@ METADATA := setup.cfg pyproject.toml
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 TEST_ARGS ?=
 DEMO_ARGS ?=
+SEED ?=
+STEPS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench simulate clean
 
 help:
 	@sed -n '3,8s/^# \{0,1\}//p' Makefile
@@ -36,6 +38,9 @@ lint: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+simulate: $(VENV)/.installed-test
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS))
 
 clean:
 	rm -rf $(VENV) build *.egg-info .bench .mypy_cache .ruff_cache .hypothesis
