@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from amq.errors import AccessError, AmqError, ConfigError, StoreError
+from amq.errors import AccessError, AmqError, CommandError, ConfigError, StoreError, StoreFullError
 
 OK = 0
 FAILED = 1
@@ -48,6 +48,7 @@ _BY_CODE = {
     "LOGIN_REFUSED": REFUSED,
     "LOGIN_REQUIRED": REFUSED,
 }
+_CONNECTION = ("CONNECTION_LOST", "CONNECT_FAILED")
 _BY_CLASS: tuple[tuple[type[AmqError], int], ...] = (
     (ConfigError, CONFIG),
     (StoreError, STORE),
@@ -56,7 +57,9 @@ _BY_CLASS: tuple[tuple[type[AmqError], int], ...] = (
 
 
 def exit_code(error: AmqError) -> int:
-    """The exit code for `error`."""
+    """The exit code for `error`. A connection that ended because the broker refused something is a refusal."""
+    if error.code in _CONNECTION and isinstance(error.__cause__, AccessError | CommandError | StoreFullError):
+        return REFUSED
     if error.code in _BY_CODE:
         return _BY_CODE[error.code]
     return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), REFUSED)

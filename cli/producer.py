@@ -14,9 +14,10 @@ import click
 from amq.cli import exits
 from amq.cli.clients import Failovers, connection_options, open_connection, parse_headers, progress, rate
 from amq.cli.output import examples, json_option, print_json
-from amq.client import FlushError
+from amq.client import FlushError, Producer
 from amq.errors import AmqError
 
+LAST_FLUSH_S = 1.0  # after Ctrl-C, for what is on its way
 _EPILOG = examples(
     "amq producer --destination /queue/orders --message 'one pizza'",
     "amq producer --destination /queue/orders --file orders.txt",
@@ -83,16 +84,33 @@ def producer(
                         report.sent_bytes += len(body)
                         show(report.sent)
                     sender.flush(timeout)
-                finally:
-                    report.end(connection.unconfirmed)
+                    report.end()
+                except FlushError as error:
+                    report.end(failed=len(error.failures))
+                    raise
+                except (AmqError, KeyboardInterrupt) as error:
+                    failed = _settle(sender, LAST_FLUSH_S if isinstance(error, KeyboardInterrupt) else 0.0)
+                    report.end(failed, connection.unconfirmed)
+                    connection.abort()  # a close in good order would wait for what is unconfirmed
+                    raise
         except FlushError as error:
-            report.failed = len(error.failures)
             report.show()
             exits.fail(error.description, exits.REFUSED, error.failures[0][1].code)
         except (AmqError, KeyboardInterrupt):
             report.show()
             raise
     report.show()
+
+
+def _settle(sender: Producer, timeout_s: float) -> int:
+    """After an error: how many sends the broker has refused, or lost with the connection."""
+    try:
+        sender.flush(timeout_s)
+    except FlushError as error:
+        return len(error.failures)
+    except AmqError:
+        return 0  # no answer: they are unconfirmed, and counted so
+    return 0
 
 
 class _Report:
@@ -111,8 +129,9 @@ class _Report:
     def begin(self) -> None:
         self._began = time.monotonic()
 
-    def end(self, unconfirmed: int) -> None:
+    def end(self, failed: int = 0, unconfirmed: int = 0) -> None:
         assert self._began is not None
+        self.failed = failed
         self._seconds = time.monotonic() - self._began
         self._unconfirmed = unconfirmed
 

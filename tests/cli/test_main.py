@@ -14,7 +14,7 @@ from amq_process import ROOT, amq
 from click.testing import CliRunner
 
 from amq.cli import exits, main
-from amq.client.errors import CallTimeoutError, ConnectError, FlushError, UriError
+from amq.client.errors import CallTimeoutError, ConnectError, ConnectionLostError, FlushError, UriError
 from amq.errors import (
     AccessError,
     AmqError,
@@ -84,6 +84,13 @@ def test_unknown_command() -> None:
 def test_exit_code_of(error: AmqError, code: int) -> None:
     assert exits.exit_code(error) == code
     assert code in exits.EXIT_CODES
+
+
+def test_a_connection_that_ended_by_a_refusal() -> None:
+    error = ConnectionLostError("the connection broke: the disk is full")
+    assert exits.exit_code(error) == exits.TRANSPORT
+    error.__cause__ = StoreFullError("the disk is full")
+    assert exits.exit_code(error) == exits.REFUSED
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Any:
