@@ -1,0 +1,162 @@
+"""Mutants: production code with one safety measure taken out. The explorer must see each of them.
+
+A mutant is a function recompiled from its own source with one piece of text replaced; the text must be there exactly
+once, so that a mutant cannot go stale unnoticed.
+"""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from amq import service
+from amq.broker import broker, trimming
+from amq.journal import journal, recovery, segment
+from amq.lock import epoch, shared_file
+from tests.crash import process
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`what` in words. `owner`.`name` is the function, `old` → `new` the change, `users` the modules that imported it
+    by name. `workload` is the one in which it must be seen."""
+
+    what: str
+    owner: Any
+    name: str
+    old: str
+    new: str
+    workload: str
+    users: tuple[ModuleType, ...] = ()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        mutated = self._compiled()
+        places = [self.owner, *self.users]
+        patches = [mock.patch.object(place, self.name, mutated) for place in places]
+        for patch in patches:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in patches:
+                patch.stop()
+
+    def _compiled(self) -> Callable[..., Any]:
+        function = getattr(self.owner, self.name)
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(self.old) == 1, f"{self.what}: {self.old!r} is no longer once in {self.name}: {source}"
+        names: dict[str, Any] = {}
+        code = compile(
+            source.replace(self.old, self.new), f"<mutant: {self.what}>", "exec", __future__.annotations.compiler_flag
+        )
+        exec(code, function.__globals__, names)
+        return names[self.name]  # type: ignore[no-any-return]
+
+
+MUTANTS = (
+    Mutant(
+        "directory not synced after a segment is made", segment, "create_segment",
+        "vfs.fsync_directory(directory)", "pass", "queues", (journal,),
+    ),
+    Mutant(
+        "header not synced before the first batch", segment, "create_segment", "vfs.fsync(fd)", "pass",
+        "queues", (journal,),
+    ),
+    Mutant(
+        "confirmed before fdatasync", journal.Journal, "_write_batch", "self._vfs.fdatasync(file.fd)", "pass",
+        "queues",
+    ),
+    Mutant(
+        "segments unlinked before the trim mark is durable", journal.Journal, "trim",
+        "batch.flags |= HAS_TRIM_MARK",
+        "batch.flags |= HAS_TRIM_MARK; self.delete_trimmed(Trimmed(through.epoch, through.number))", "trimming",
+    ),
+    Mutant(
+        "trim mark that sealing does not find", journal.Journal, "trim", "batch.flags |= HAS_TRIM_MARK", "pass",
+        "trimming",
+    ),
+    Mutant(
+        "segment trimmed with a live message in it", trimming.Trimmer, "_trim", "if segment.live:", "if False:",
+        "trimming",
+    ),
+    Mutant(
+        "ids not copied before their segment is trimmed", trimming.Trimmer, "_trim", "for copy in copies:",
+        "for copy in ():", "duplicates",
+    ),
+    Mutant(
+        "outcomes not copied before their segment is trimmed", trimming.Trimmer, "_trim",
+        "if outcomes := _needed(broker.outcomes, through):", "if outcomes := ():", "outcomes",
+    ),
+    Mutant(
+        "message copied forward behind its acknowledgement", trimming.Trimmer, "_copy",
+        "self._journal.leaving()", "set()", "copying",
+    ),
+    Mutant(
+        "torn batch accepted", segment, "read_batches", "elif verify and crc32(", "elif False and crc32(",
+        "queues", (recovery,),
+    ),
+    Mutant(
+        "sealed length counts reserved zeros", recovery, "seal", "sealed[name] = found.end",
+        "sealed[name] = len(read_file(vfs, os.path.join(directory, name)))", "queues", (service,),
+    ),
+    Mutant(
+        "sealed length of the last epoch measured again", recovery, "seal", "if name in known:", "if False:",
+        "deposed", (service,),
+    ),
+    Mutant(
+        "segments of a deposed master count", recovery, "seal", "sealed[name] = 0",
+        "sealed[name] = _measure(vfs, os.path.join(directory, name), None).end", "deposed", (service,),
+    ),
+    Mutant(
+        "segments not synced before they are sealed", recovery, "lock_segments", "vfs.fsync(fd)", "pass",
+        "written-and-killed", (service,),
+    ),
+    Mutant(
+        "replay reads on behind the sealed length", recovery, "replay",
+        "read_batches(path, data, header, sealed[name])", "read_batches(path, read_file(vfs, path), header, None)",
+        "deposed", (process,),
+    ),
+    Mutant(
+        "segment does not say where the one before it ends", journal.Journal, "_roll",
+        "self._previous_end = self._position", "self._previous_end = 0", "trimming",
+    ),
+    Mutant(
+        "acknowledgement not in the journal", broker.Broker, "consumed",
+        "self.journal.open.consumed[queue.name].append(message.seq)", "self._remove(queue, message)", "trimming",
+    ),
+    Mutant(
+        "transaction written as separate batches", broker.Broker, "commit", "journal.append_record(group)",
+        "[(journal.append_record(part), journal._rotate()) for part in group.records]", "transactions",
+    ),
+    Mutant(
+        "dead letter moved in two batches", broker.Broker, "dead_letter",
+        "self.journal.append_record(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))",
+        "self.journal.append(moved); self.journal._rotate(); "
+        "self.journal.append_record(Consumed(queue.name, DEAD_LETTERED, [message.seq]))",
+        "queues",
+    ),
+    Mutant(
+        "epoch file linked before its fsync", epoch, "link_epoch", "vfs.fsync(fd)", "pass", "queues", (shared_file,),
+    ),
+    Mutant(
+        "epoch's name not synced", epoch, "link_epoch", "vfs.fsync_directory(directory)", "pass", "queues",
+        (shared_file,),
+    ),
+    Mutant(
+        "names of the store's directories not synced", service.BrokerService, "_make_store",
+        "self._vfs.fsync_directory(os.path.dirname(path) or \".\")", "pass", "queues",
+    ),
+    Mutant(
+        "refused by a full disk and stored all the same", journal.Journal, "_reject",
+        "batch.records, batch.chunks = [batch.records[i] for i in keep], [batch.chunks[i] for i in keep]", "pass",
+        "full",
+    ),
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""A broker process on a `Disk`: the real locker, takeover, recovery, journal and broker, driven step by step.
+
+Start-up takes the road of `amq.service`: make the store, lock, take over (claim, wait, seal, link), replay, serve.
+Invariant: a client's receipt is told to `decided` at the end of the turn in which the client got it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+from zlib import crc32
+
+from amq.broker.broker import Broker
+from amq.config.schema import BrokerConfig
+from amq.journal.journal import Journal
+from amq.journal.recovery import replay
+from amq.lock.epoch import Epoch
+from amq.lock.host import Owner
+from amq.lock.shared_file import SharedFileLocker
+from amq.service import BrokerService
+from tests.broker.world import Client, StepRunner, World
+from tests.crash.disk import Disk, DiskVfs
+from tests.crash.oracle import State, observed
+from tests.fakes import FakeClock, FakeHost
+
+STORE = "/store"
+CONFIG: dict[str, Any] = {
+    "journal_segment_size_bytes": 4 << 10,
+    "journal_reserve_bytes": 1 << 10,
+    "store_free_floor_bytes": 1 << 10,
+    "duplicate_window": 6,
+    "outcome_window": 6,
+}
+
+
+class Process(World):
+    """Made = master and serving. `found` = what the replay gave; `shown_at` = the point of the log at which it may have
+    been shown to clients, `ready_at` the point at which the takeover was over."""
+
+    def __init__(self, disk: Disk, name: str, host: str = "", settle: bool = True, **config: Any) -> None:
+        self.disk = disk
+        self.name = name
+        self.store = STORE
+        self.config = BrokerConfig(store=STORE, **{**CONFIG, **config})
+        self.clock = FakeClock()
+        self.files = DiskVfs(disk)  # type: ignore[assignment]
+        self.vfs = self.files  # type: ignore[assignment]
+        self.valid = True
+        self.failures: list[str] = []
+        self.clients: list[Client] = []
+        self.on_deliver = lambda *_: None
+        self.decided: Callable[[Client, str, str], None] = lambda *_: None  # (client, receipt, error's code or "")
+        self._receipts = 0
+        self._told: dict[Client, tuple[int, int]] = {}
+        self._host = FakeHost(host or name, f"boot of {host or name}", own_start=crc32(name.encode()))
+        self.start()
+        if settle:
+            self.settle()
+
+    def start(self) -> None:
+        """The road of BrokerService: `_compete`, `_term`, `_serve`, without its threads."""
+        service = cast(BrokerService, SimpleNamespace(_vfs=self.vfs, config=self.config, _held=[]))
+        BrokerService._make_store(service)
+        owner = Owner.make(
+            self._host, name=self.name, uuid=f"uuid of {self.name}", transport_urls=(), lock_keep_alive_period_s=2.0
+        )
+        self.locker = SharedFileLocker(self.vfs, self.clock, self._host, STORE, owner)
+        assert self.locker.try_acquire(), "the lock of a dead process is free"
+
+        def seal(previous: Epoch | None) -> Mapping[str, int]:
+            return BrokerService._seal(service, previous)
+
+        mastership = self.locker.take_over(self._pause, seal)
+        assert mastership is not None
+        self.lease = mastership.lease
+        self.epoch = mastership.epoch.number
+        self.sealed = dict(mastership.epoch.sealed)
+        self.runner = StepRunner()
+        self.woken = False
+        self.broker = Broker(self.clock, self.config, self.epoch, self.wake)
+        recovered = replay(self.vfs, STORE, self.sealed, self.broker.apply, lambda _done, _total: None)
+        self.found: State = observed(self.broker, recovered.trimmed)
+        self.lease.check()
+        self.journal = Journal(
+            self.vfs, self.clock, self.runner, self, lambda: self.lease.valid(self.clock.monotonic()), STORE,
+            self.epoch, recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
+        )  # fmt: skip
+        self.shown_at = self.ready_at = len(self.disk.log)
+        self.broker.start_serving(self.journal, recovered.trimmed)
+        self.journal.delete(recovered.unused)
+
+    def _pause(self, seconds: float) -> bool:
+        self.clock.advance(seconds)
+        return False
+
+    def turn(self, *, inline: bool = False, unasked: bool = False) -> None:
+        super().turn(inline=inline, unasked=unasked)
+        for client in self.clients:
+            confirmed, failed = self._told.get(client, (0, 0))
+            for receipt in client.confirmed[confirmed:]:
+                self.decided(client, receipt, "")
+            for code, receipt in client.errors[failed:]:
+                self.decided(client, receipt, code)
+            self._told[client] = len(client.confirmed), len(client.errors)
+
+    def kill(self) -> None:
+        """kill -9: what it wrote is in the memory of its host, what it synced is on the disk."""
+        self.files.die()
+        for client in self.clients:
+            client.connected = False
+        self.clients = []
+
+    def stop(self) -> None:
+        """A clean end: all committed, the store released."""
+        self.settle()
+        assert self.journal.idle()
+        self.locker.release()
+        self.files.die()

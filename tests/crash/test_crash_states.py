@@ -1,0 +1,48 @@
+"""Every crash state of every workload is one that P1 to P5 allow, and so is every crash of its recovery.
+
+A bigger run: AMQ_CRASH_IMAGES=64 (images at each point of the log) AMQ_CRASH_DEEP_EVERY=5 (each so many-th recovery is
+itself cut short at each of its calls). How it works: docs/crash-states.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash.explorer import Explorer
+from tests.crash.mutants import MUTANTS, Mutant
+from tests.crash.oracle import Violation
+from tests.crash.workloads import WORKLOADS
+
+IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "7"))
+DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "80"))
+MUTANT_IMAGES = 16
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_crash_states(name: str, record_property: Callable[[str, object], None]) -> None:
+    script = WORKLOADS[name].script()
+    explorer = Explorer(script.config, IMAGES, DEEP_EVERY)
+    explorer.explore(script.disk.image, script.disk.log, script.oracle)
+    assert explorer.prefixes == len(script.disk.log) + 1
+    assert explorer.states > explorer.prefixes / 2, "hardly anything was explored"
+    record_property("states", explorer.states)
+    print(f"{name}: {len(script.disk.log)} calls, {explorer.states} states recovered twice")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+def test_explorer_sees(mutant: Mutant) -> None:
+    with mutant.applied(), pytest.raises(Violation) as caught:
+        script = WORKLOADS[mutant.workload].script()
+        Explorer(script.config, MUTANT_IMAGES).explore(script.disk.image, script.disk.log, script.oracle)
+    print(f"{mutant.what}: {caught.value}")
+
+
+def test_one_workload_gives_one_log() -> None:
+    assert WORKLOADS["killed"].script().disk.log == WORKLOADS["killed"].script().disk.log
+
+
+def test_mutants_are_many_and_told_apart() -> None:
+    assert len({mutant.what for mutant in MUTANTS}) == len(MUTANTS) >= 15
