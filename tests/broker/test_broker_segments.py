@@ -136,17 +136,20 @@ def test_a_message_that_stays_is_copied_forward(tiny: World) -> None:
 
 
 def test_a_message_that_leaves_is_not_copied_behind_its_acknowledgement(tiny: World) -> None:
-    world, count = tiny, 40
+    world, count = tiny, 60
     stays = world.connect()
     for number in range(count):
         stays.send(b"%d" % number)
     world.settle()
+    pump(world, 110)
     client, producer = consumer(world), world.connect()
     consumer(world, "pump", ACK_AUTO)
     for number in range(count):
         producer.send(bytes(500), "pump")
         world.turn()
-        client.ack(b"%d" % number)  # waits while the batch before it commits
+        client.begin()
+        client.ack(b"%d" % number, "t")
+        client.commit()  # waits while the batch before it commits
         world.settle()
         world.check_at_rest()
     assert world.segments()[0] > "00000001-00000004.seg"
