@@ -266,6 +266,9 @@ class BrokerService:
         gc.disable()  # a replay makes objects that stay: collecting meanwhile costs a third of the time
         try:
             recovered = replay(self._vfs, self.config.store, epoch.sealed, broker.apply, progress)
+        except StoreError:
+            lease.check()  # somebody who overtook us deletes segments: that is not damage but our loss
+            raise
         finally:
             if collecting:
                 gc.enable()

@@ -203,7 +203,11 @@ class SharedFileLocker:
         waited_s = self._clock.monotonic() - claimed
         self._prove()
         self._enter(LockerEvent.EXPIRE)
-        sealed = dict(seal(previous))
+        try:
+            sealed = dict(seal(previous))
+        except StoreError:
+            self._prove()  # somebody who overtook us changes the store: that is not damage but our loss
+            raise
         if previous is not None:
             assert all(previous.sealed.get(name, end) == end for name, end in sealed.items()), "a seal was broken"
         self._go_on()

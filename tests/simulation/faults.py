@@ -29,6 +29,22 @@ BLOWS = (
     "crash_server", "pause_and_lose", "kill_then_crash", "blackout",
 )  # fmt: skip
 NUMBERS = (1, 1, 1, 1, 2, 3, 5, 8)  # which of the calls a trip strikes
+# What each rule of the safety argument is there for: (method, place, after?, blow, shortest, longest in periods).
+WORST = (
+    ("fdatasync", "/journal/", False, "pause_and_lose", 1.3, 4.0),  # a batch lands after the seal
+    ("pwrite", "/journal/", False, "pause_and_lose", 1.3, 4.0),
+    ("fdatasync", "/journal/", True, "pause_and_lose", 1.3, 4.0),  # durable, confirmed late or never
+    ("fdatasync", "/journal/", False, "stall_and_lose", 1.0, 2.0),
+    ("listdir", "/epochs", True, "stall_and_lose", 0.8, 1.6),  # a check that takes long
+    ("open", "/claim", True, "stall_and_lose", 0.8, 1.6),
+    ("link", "/epochs/", False, "pause_and_lose", 2.0, 5.0),  # a candidate that is overtaken
+    ("fsync", "/epochs/", True, "pause_and_lose", 2.0, 5.0),
+    ("link", "/epochs/", True, "pause_and_lose", 2.0, 5.0),
+    ("fdatasync", "/journal/", False, "kill_then_crash", 0.3, 1.0),  # what was only in memory when it was sealed
+    ("pwrite", "/journal/", True, "blackout", 0.3, 1.0),  # a torn batch
+    ("unlink", "/journal/", True, "pause_and_lose", 1.3, 4.0),  # a deposed master deletes on
+    ("fsync_directory", "/journal", False, "blackout", 0.3, 1.0),
+)
 ERRNOS = (errno.EIO, errno.ESTALE, errno.ENOSPC)
 CALLS = ("pwrite", "fsync", "fdatasync", "open", "listdir", "link", "allocate", "try_lock", "close", "pread")
 
@@ -66,7 +82,11 @@ def schedule(rng: Random, period_s: float) -> list[Fault]:
         kind = rng.choice(kinds)
         seconds = rng.choice((0.3, 0.9, 1.5, 3.0, 6.0)) * period_s * rng.uniform(0.7, 1.4)
         at, target = rng.uniform(0.2, FAULTS_S), rng.randrange(6)
-        if kind == "trip":
+        if kind == "trip" and rng.random() < 0.5:
+            method, place, after, blow, shortest, longest = rng.choice(WORST)
+            seconds = rng.uniform(shortest, longest) * period_s
+            faults.append(Fault(at, kind, target, seconds, method, place, after, rng.choice(NUMBERS), blow))
+        elif kind == "trip":
             method, place = rng.choice(MOMENTS)
             after, nth, blow = rng.random() < 0.5, rng.choice(NUMBERS), rng.choice(BLOWS)
             faults.append(Fault(at, kind, target, seconds, method, place, after, nth, blow))

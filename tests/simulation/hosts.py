@@ -197,9 +197,10 @@ class HostCache:
         if file.lost_pages:
             raise fail(errno.EIO, file.path)
         self.server.commit(file.inode)
+        for dirty in pages.dirty:
+            if dirty.sent:  # clean now, and still in the cache
+                pages.snapshot = splice(pages.snapshot, dirty.offset, dirty.data)
         pages.dirty = [dirty for dirty in pages.dirty if not dirty.sent]
-        if not pages.dirty and pages.version == file.inode.version:
-            pages.snapshot = file.inode.data
 
     def check_handle(self, file: OpenFile) -> None:
         if file.inode.gone:

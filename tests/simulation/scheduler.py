@@ -375,6 +375,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 task.get_coro().close()  # type: ignore[union-attr]
         self.close()
 
+    def __del__(self) -> None:
+        """There is nothing to close: not asyncio's complaint of a loop left open."""
+
     def main(self) -> None:
         while True:
             self._run_once()

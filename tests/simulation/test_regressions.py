@@ -6,11 +6,14 @@ import asyncio
 import os
 from pathlib import Path
 
-from amq.errors import OwnershipLostError
-from amq.lock.epoch import make_epochs_directory
+import pytest
+
+from amq.errors import OwnershipLostError, StoreError
+from amq.lock.epoch import Epoch, make_epochs_directory
 from amq.service import Role
 from amq.vfs import listdir_fresh
-from tests.fakes import FaultyVfs
+from tests.fakes import FakeClock, FaultyVfs
+from tests.lock.lock_world import Broker
 from tests.service_world import PATIENCE_S, services
 
 
@@ -45,3 +48,20 @@ def test_whoever_finds_the_epochs_directory_makes_its_name_durable(tmp_path: Pat
     make_epochs_directory(vfs, str(tmp_path))
     make_epochs_directory(vfs, str(tmp_path))
     assert vfs.calls.count(("fsync_directory", str(tmp_path))) == 2
+
+
+def test_a_candidate_that_was_overtaken_lost_and_found_no_damage(tmp_path: Path) -> None:
+    """It paused before its seal; what the new master had written meanwhile looked like a store without its epochs, and
+    the broker stopped for good."""
+    base = FakeClock()
+    slow, quick = Broker(tmp_path, "slow", base), Broker(tmp_path, "quick", base)
+    slow.vfs.answer("try_lock", True)
+    quick.vfs.answer("try_lock", True)
+
+    def seal(_previous: Epoch | None) -> dict[str, int]:
+        quick.become_master()
+        raise StoreError("a segment of an epoch that is newer than the newest epoch")
+
+    assert slow.locker.try_acquire()
+    with pytest.raises(OwnershipLostError):
+        slow.locker.take_over(slow.pause, seal)

@@ -36,7 +36,8 @@ from tests.simulation.scheduler import HostDoor, Killed, Machine, Process, Sched
 from tests.simulation.storage import Server
 
 PEACE_S = 90.0
-CHECK_EVERY_S = 1.7
+CHECK_EVERY_S = 3.1
+LOOK_EVERY_S = 0.2
 PORT = 61613
 RATE_MAX = 0.0049  # clocks of two hosts differ by less than 1 %
 MOUNTS = (
@@ -136,7 +137,7 @@ class World:
         uneven = rng.random() < 0.3
         for i in range(max(2, hosts + rng.randrange(2))):
             machine = self.machines[i % hosts]
-            period_s = self.period_s * (rng.choice((0.5, 1.0, 2.0)) if uneven else 1.0)
+            period_s = self.period_s * (rng.choice((0.3, 1.0, 2.0)) if uneven else 1.0)
             config = BrokerConfig(
                 name=f"broker{i}", store=STORE, transports=(f"stomp://{machine.name}:{PORT + i}",),
                 lock_keep_alive_period_s=period_s, lock_acquire_sleep_interval_s=rng.choice((0.1, 0.5)),
@@ -312,7 +313,9 @@ class World:
             scheduler.run(FAULTS_S + 2.0, oracle.over)
             if not oracle.over():
                 self._make_peace()
-                scheduler.run(scheduler.now + PEACE_S, lambda: oracle.over() or self.settled())
+                end = scheduler.now + PEACE_S
+                while scheduler.now < end and not oracle.over() and not self.settled():
+                    scheduler.run(scheduler.now + LOOK_EVERY_S, oracle.over)
             if not oracle.over():
                 if self.settled():
                     oracle.check_journal()
