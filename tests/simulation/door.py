@@ -171,6 +171,11 @@ class SimVfs(Vfs):
         self._server.sync_directory(self._server.find(path))
         self._end("fsync_directory", path)
 
+    def drop_cache(self, fd: int) -> None:
+        file = self._file(fd)
+        self._begin("drop_cache", file.path)
+        self.cache.drop_cache(file.inode)
+
     def fstat(self, fd: int) -> Any:
         file = self._file(fd)
         self._begin("fstat", file.path, remote=False)

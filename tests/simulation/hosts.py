@@ -143,6 +143,8 @@ class HostCache:
 
     def revalidate(self, inode: Inode) -> None:
         """Close-to-open: what stands on the server now is what a reader sees who opens now."""
+        if inode.liar not in (None, self):
+            self.server.reread(inode)
         pages = self.pages(inode)
         if pages.version != inode.version:
             pages.snapshot, pages.version = inode.data, inode.version
@@ -210,7 +212,17 @@ class HostCache:
         """A failed writeback: the kernel marks the pages clean, their bytes never reach the server."""
         pages = self.pages(file.inode)
         pages.snapshot = pages.view()
-        pages.dirty = [dirty for dirty in pages.dirty if dirty.sent]
+        if not self.mount.write_back:
+            self.server.forget_unstable(file.inode, self)
+        pages.dirty = []
+
+    def drop_cache(self, inode: Inode) -> None:
+        """The next read comes from the server, and there from the disk."""
+        if inode.liar is self:
+            self.server.reread(inode)
+        pages = self.pages(inode)
+        pages.version = -1
+        self.revalidate(inode)
 
     def server_restarted(self) -> None:
         """What was sent and not committed is sent again."""

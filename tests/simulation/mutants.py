@@ -254,6 +254,13 @@ def replay_reads_past_the_seal() -> AbstractContextManager[object]:
 
 
 @mutant
+def memory_trusted_after_a_failed_sync() -> AbstractContextManager[object]:
+    from tests.simulation.door import SimVfs
+
+    return _patch(SimVfs, "drop_cache", lambda _vfs, _fd: None)
+
+
+@mutant
 def directory_not_synced() -> AbstractContextManager[object]:
     from tests.simulation.door import SimVfs
 

@@ -31,8 +31,8 @@ class Inode:
     """A file or a directory. `unstable`: writes since the last commit, (offset, bytes) or (size, None) = length set."""
 
     __slots__ = (
-        "allocated", "data", "durable", "durable_names", "gone", "holder", "links", "names", "number", "unstable",
-        "version",
+        "allocated", "data", "durable", "durable_names", "gone", "holder", "liar", "links", "names", "number",
+        "unstable", "version",
     )  # fmt: skip
 
     def __init__(self, number: int, directory: bool) -> None:
@@ -44,6 +44,7 @@ class Inode:
         self.allocated = 0
         self.links = 0
         self.holder: object = None  # the open file that holds the lock
+        self.liar: object = None  # the host that sees, in `data`, bytes which the disk does not have
         self.gone = False  # it had no durable name when the server crashed: its handles are stale
         self.names: dict[str, Inode] | None = {} if directory else None
         self.durable_names: dict[str, Inode] | None = {} if directory else None
@@ -61,6 +62,14 @@ def splice(data: bytes, offset: int, piece: bytes) -> bytes:
 
 def resized(data: bytes, size: int) -> bytes:
     return data[:size].ljust(size, b"\0")
+
+
+def replayed(inode: Inode) -> bytes:
+    """What is on the disk and on its way there."""
+    data = inode.durable
+    for offset, piece in inode.unstable:
+        data = resized(data, offset) if piece is None else splice(data, offset, piece)
+    return data
 
 
 def fail(number: int, path: str = "") -> OSError:
@@ -157,8 +166,23 @@ class Server:
         inode.version += 1
 
     def commit(self, inode: Inode) -> None:
-        inode.durable = inode.data
+        if inode.liar is None:
+            inode.durable = inode.data
+        else:
+            inode.durable = replayed(inode)
         inode.unstable = []
+
+    def forget_unstable(self, inode: Inode, liar: object) -> None:
+        """The disk refused what was not committed; the host that wrote it goes on seeing it in its memory."""
+        if inode.unstable:
+            inode.unstable = []
+            inode.liar = liar
+
+    def reread(self, inode: Inode) -> None:
+        """Somebody reads the disk and not that memory."""
+        inode.data = replayed(inode)
+        inode.liar = None
+        inode.version += 1
 
     def crash(self) -> None:
         """Power off and on: what was not committed survives by chance, sector by sector, name by name."""
@@ -195,6 +219,7 @@ class Server:
             self.torn_writes += 0 < kept < len(piece)
         inode.data = inode.durable = data
         inode.unstable = []
+        inode.liar = None
         inode.version += 1
 
     def _crash_names(self, directory: Inode) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amq.errors import OwnershipLostError, StoreError
+from amq.journal.recovery import seal
 from amq.lock.epoch import Epoch, make_epochs_directory
 from amq.service import Role
 from amq.vfs import listdir_fresh
@@ -58,10 +59,22 @@ def test_a_candidate_that_was_overtaken_lost_and_found_no_damage(tmp_path: Path)
     slow.vfs.answer("try_lock", True)
     quick.vfs.answer("try_lock", True)
 
-    def seal(_previous: Epoch | None) -> dict[str, int]:
+    def seal_late(_previous: Epoch | None) -> dict[str, int]:
         quick.become_master()
         raise StoreError("a segment of an epoch that is newer than the newest epoch")
 
     assert slow.locker.try_acquire()
     with pytest.raises(OwnershipLostError):
-        slow.locker.take_over(slow.pause, seal)
+        slow.locker.take_over(slow.pause, seal_late)
+
+
+def test_the_end_of_a_journal_is_read_from_the_disk_and_not_from_memory(tmp_path: Path) -> None:
+    """A batch whose sync failed stayed in the memory of the host, as if clean. The next master of that host sealed it,
+    and confirmed resends of its messages; they were nowhere, and every other host found the journal damaged."""
+    directory = tmp_path / "journal"
+    directory.mkdir()
+    (directory / "00000001-00000001.seg").write_bytes(bytes(100))
+    vfs = FaultyVfs()
+    seal(vfs, str(tmp_path), 1, {})
+    of_segment = [method for method, path in vfs.calls if path.endswith(".seg")]
+    assert of_segment.index("drop_cache") < of_segment.index("pread")
