@@ -156,6 +156,37 @@ def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
     run(tmp_path, scenario)
 
 
+def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Path) -> None:
+    """Its receipt is committed when it has been told why and the socket is half-closed; the others get theirs."""
+    vfs = FaultyVfs()
+    hung, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hung.set()
+        release.wait(PATIENCE_S)
+
+    async def scenario(world: Services) -> None:
+        world.period_s = 5.0
+        _, port = await world.master("a", vfs=vfs)
+        clients = [await world.connect(port) for _ in range(4)]
+        for client in clients:  # many talkers: the sync is the journal thread's
+            await client.store(b"warm up")
+        vfs.before("fdatasync", hang, path=".seg")
+        for number, client in enumerate(clients):
+            await client.send("SEND", ("destination", "/queue/a"), ("receipt", f"r{number}"), body=b"x")
+        await until(hung.is_set)
+        rude = clients[1]
+        await rude.send("NONSENSE")
+        while (await rude.receive()).command != "ERROR":
+            pass
+        release.set()
+        for number, client in enumerate(clients):
+            if client is not rude:
+                assert (await client.receive()).headers["receipt-id"] == f"r{number}"
+
+    run(tmp_path, scenario)
+
+
 def test_deleted_lock_file_never_makes_two_masters(tmp_path: Path) -> None:
     async def scenario(world: Services) -> None:
         first, _ = await world.master("a")

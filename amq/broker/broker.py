@@ -8,7 +8,6 @@ synchronous and deterministic: the same calls give the same state.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction
 from amq.broker.trimming import COPY, Trimmer
+from amq.broker.window import Window
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, StoreFullError, TransactionRolledBackError
@@ -60,7 +60,7 @@ class Broker:
         self.config = config
         self.wake = wake
         self.queues: dict[str, Queue] = {}
-        self.outcomes: OrderedDict[str, Segment] = OrderedDict()  # commits that took place, oldest first
+        self.outcomes = Window(config.outcome_window)  # commits that took place
         self.outcomes_pending: dict[str, Group] = {}
         self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
         self.memory_bytes = 0
@@ -78,7 +78,7 @@ class Broker:
         """The queue of that full name; it comes into being when it is first used."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name)
+            queue = self.queues[name] = Queue(name, self.config.duplicate_window)
         return queue
 
     def start_serving(self, journal: Journal, trimmed: tuple[int, int]) -> None:
@@ -87,6 +87,7 @@ class Broker:
             for message in [m for m in queue.messages.values() if _segment(m).key <= trimmed]:
                 self._remove(queue, message)
             queue.start_serving()
+        self.outcomes.settle()
         self.journal = journal
         left_over = [segment for segment in journal.segments if segment.key <= trimmed]
         if left_over:
@@ -119,14 +120,14 @@ class Broker:
                 else:
                     self.apply(part, segment)
             if record.outcome_id and segment is not None:
-                self._remember_outcome(record.outcome_id, segment)
+                self.outcomes_pending.pop(record.outcome_id, None)
+                self.outcomes.remember(record.outcome_id, record.seq, segment)
         elif isinstance(record, Duplicates):
             assert segment is not None
-            queue = self.queue(record.destination)
-            queue.duplicates = _copied(queue.duplicates, record.ids, segment, self.config.duplicate_window)
+            self._apply_ids(self.queue(record.destination).duplicates, record.ids, segment)
         elif isinstance(record, Outcomes):
             assert segment is not None
-            self.outcomes = _copied(self.outcomes, record.ids, segment, self.config.outcome_window)
+            self._apply_ids(self.outcomes, record.ids, segment)
         elif isinstance(record, Trimmed):
             if self.journal is not None and self._trimmer is not None:
                 self.journal.delete_trimmed(record)
@@ -144,7 +145,7 @@ class Broker:
         if message.expires_ms:
             queue.expiring += 1
         if message.duplicate_id and segment is not None:
-            queue.remember(message.duplicate_id, segment, self.config.duplicate_window)
+            queue.remember(message, segment)
         if self.journal is None:
             self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
         else:
@@ -164,8 +165,7 @@ class Broker:
         _segment(known).live -= 1
         segment.live += 1
         known.segment = segment
-        if known.duplicate_id in queue.duplicates:
-            queue.duplicates[known.duplicate_id] = segment
+        queue.duplicates.moved(known.duplicate_id, known.seq, segment)
 
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]
@@ -178,11 +178,12 @@ class Broker:
         queue.acknowledged += 1
         self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
 
-    def _remember_outcome(self, outcome_id: str, segment: Segment) -> None:
-        self.outcomes_pending.pop(outcome_id, None)
-        self.outcomes[outcome_id] = segment
-        if len(self.outcomes) > self.config.outcome_window:
-            self.outcomes.popitem(last=False)
+    def _apply_ids(self, window: Window, ids: list[tuple[str, int]], segment: Segment) -> None:
+        for id, seq in ids:
+            if self.journal is None:
+                window.remember(id, seq, segment)
+            else:
+                window.moved(id, seq, segment)
 
     # -- what the journal tells ---------------------------------------------------------------------------------------
 
@@ -395,6 +396,9 @@ class Broker:
         if outcome_id in self.outcomes_refused:
             transaction.roll_back()
             raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
+        if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
+            transaction.roll_back()
+            raise TransactionRolledBackError(f"commit {outcome_id} took place before", code="DUPLICATE_ID")
         group = transaction.to_group(outcome_id)
         if journal.full and takes_space(group):
             transaction.roll_back()
@@ -407,6 +411,7 @@ class Broker:
             message.seq = self.next_seq()
         if group.records or outcome_id:
             if outcome_id:
+                group.seq = self.next_seq()
                 self.outcomes_pending[outcome_id] = group
             batch = journal.open
             journal.append_record(group)
@@ -480,13 +485,3 @@ class Broker:
 def _segment(message: Message) -> Segment:
     assert isinstance(message.segment, Segment)
     return message.segment
-
-
-def _copied(kept: OrderedDict[str, Segment], ids: list[str], into: Segment, window: int) -> OrderedDict[str, Segment]:
-    """`kept` after its oldest `ids` were copied to segment `into`: they keep their age, before all that are younger."""
-    copied = set(ids)
-    younger = [item for item in kept.items() if item[0] not in copied]
-    merged = OrderedDict([*((each, into) for each in ids), *younger])
-    while len(merged) > window:
-        merged.popitem(last=False)
-    return merged

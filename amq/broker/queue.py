@@ -8,10 +8,11 @@ one subscription's `unacked`, an open transaction, or a record on its way to the
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from amq.broker.window import Window
 from amq.journal.records import Record
 from amq.journal.recovery import Segment
 from amq.message import Message
@@ -37,11 +38,11 @@ class Queue:
         "name", "ready", "redelivered", "subscriptions",
     )  # fmt: skip
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, duplicate_window: int) -> None:
         self.name = name
         self.messages: dict[int, Message] = {}  # by seq: everything stored, waiting or delivered
         self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
-        self.duplicates: OrderedDict[str, Segment] = OrderedDict()  # the newest ids, oldest first → where they stand
+        self.duplicates = Window(duplicate_window)  # producer-given ids
         self.duplicates_pending: dict[str, Record] = {}  # on their way to the journal → in what
         self.levels: list[deque[Message]] = [deque() for _ in range(PRIORITIES)]
         self._top = 0  # no level above this one holds anything
@@ -85,6 +86,7 @@ class Queue:
         """After a replay: put everything stored into its place. Copied-forward messages come back to their own."""
         for message in sorted(self.messages.values(), key=_seq):
             self.push(message)
+        self.duplicates.settle()
 
     def dispatch(self, owner: QueueOwner, now_ms: int) -> None:
         """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
@@ -130,13 +132,10 @@ class Queue:
                 self.levels[priority] = deque(message for message in level if message.seq not in gone)
         return expired
 
-    def remember(self, duplicate_id: str, segment: Segment, window: int) -> None:
-        """Keep a producer-given id; the oldest goes when there are more than `window`."""
-        self.duplicates_pending.pop(duplicate_id, None)
-        if window:
-            self.duplicates[duplicate_id] = segment
-            if len(self.duplicates) > window:
-                self.duplicates.popitem(last=False)
+    def remember(self, message: Message, segment: Segment) -> None:
+        """Keep the producer-given id of a message that is stored."""
+        self.duplicates_pending.pop(message.duplicate_id, None)
+        self.duplicates.remember(message.duplicate_id, message.seq, segment)
 
 
 def _seq(message: Message) -> int:

@@ -113,13 +113,13 @@ class Session:
             self._broker.wake()
 
     def expire_transactions(self, now: float) -> None:
-        """Roll back what was opened longer ago than the limit."""
+        """Roll back what was not used for longer than the limit."""
         limit_s = self._broker.config.transaction_timeout_s
         for transaction in list(self._transactions.values()):
-            if now - transaction.opened_at > limit_s:
+            if now - transaction.used_at > limit_s:
                 self._peer.fail(
                     TransactionRolledBackError(
-                        f"transaction {transaction.name} was open for more than {limit_s:g} s and was rolled back",
+                        f"transaction {transaction.name} was idle for more than {limit_s:g} s and was rolled back",
                         code="TRANSACTION_TIMEOUT",
                     ),
                     "",
@@ -283,6 +283,7 @@ class Session:
         transaction = self._transactions.get(name)
         if transaction is None:
             raise CommandError(f"there is no open transaction {name!r} on this connection", code="UNKNOWN_TRANSACTION")
+        transaction.used_at = self._broker.clock.monotonic()
         return transaction
 
     def _add_to_transaction(self, command: Send) -> None:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """`acks` and `nacks` = (subscription, message). `opened_at` is monotonic seconds."""
+    """`acks` and `nacks` = (subscription, message). `used_at` is monotonic seconds."""
 
-    __slots__ = ("acks", "broker", "nacks", "name", "opened_at", "sends", "size")
+    __slots__ = ("acks", "broker", "nacks", "name", "sends", "size", "used_at")
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
         self.name = name
-        self.opened_at = broker.clock.monotonic()
+        self.used_at = broker.clock.monotonic()
         self.sends: list[Message] = []
         self.acks: list[tuple[Subscription, Message]] = []
         self.nacks: list[tuple[Subscription, Message]] = []
@@ -39,7 +39,7 @@ class Transaction:
             if message.segment is not None:
                 consumed.setdefault(subscription.queue.name, []).append(message.seq)
         records.extend(Consumed(name, ACKED, seqs) for name, seqs in consumed.items())
-        return Group(records, outcome_id, self)
+        return Group(records, outcome_id, origin=self)
 
     def finish(self) -> None:
         """The commit is on its way: what needs no journal happens now."""

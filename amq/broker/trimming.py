@@ -8,8 +8,6 @@ rule 8 of the safety argument.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from amq.journal.journal import Journal
@@ -25,6 +23,7 @@ SLACK_SEGMENTS = 2
 # Segments are trimmed when they take so many times the space of the ids that must be copied out of them. Such copies
 # fill segments too, which hold no message: where they alone did so the broker would copy for ever.
 GAIN_MIN = 4
+ID_BYTES = 20  # what an id takes beside its characters: its seq, quotes, brackets
 COPY = object()  # origin of a group that copies messages forward
 
 
@@ -69,11 +68,11 @@ class Trimmer:
             return
         copies: list[Duplicates | Outcomes] = []
         for queue in broker.queues.values():
-            if ids := _needed(queue.duplicates, through):
+            if ids := queue.duplicates.standing_in(through):
                 copies.append(Duplicates(queue.name, ids))
-        if outcomes := _needed(broker.outcomes, through):
+        if outcomes := broker.outcomes.standing_in(through):
             copies.append(Outcomes(outcomes))
-        self._gain_bytes_min = GAIN_MIN * sum(sum(map(len, copy.ids)) for copy in copies)
+        self._gain_bytes_min = GAIN_MIN * sum(len(id) + ID_BYTES for copy in copies for id, _ in copy.ids)
         if gain_bytes < self._gain_bytes_min:
             return
         self._gain_bytes_min = 0
@@ -114,13 +113,3 @@ class Trimmer:
             self._journal.append_record(Group(records, origin=COPY))
         if not self._left:
             self._copying = None
-
-
-def _needed(kept: OrderedDict[str, Segment], through: Segment) -> list[str]:
-    """The ids to copy when segments up to `through` go: those that stand there, and with them all that are older, so
-    that the copies keep their age."""
-    last = 0
-    for place, segment in enumerate(kept.values(), 1):
-        if segment.key <= through.key:
-            last = place
-    return list(islice(kept, last))

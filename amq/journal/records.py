@@ -33,8 +33,10 @@ _CONSUMED = struct.Struct("<IBI")
 _U32 = struct.Struct("<I")
 _TRIMMED = struct.Struct("<QQ")
 _U64 = struct.Struct("<Q")
+_GROUP = struct.Struct("<QI")
 _REDELIVERY = struct.Struct("<QII")
 _TEXT = 1
+_PRIORITY_MAX = 9
 
 
 class Destination:
@@ -87,32 +89,36 @@ class Redelivered:
 class Group:
     """Records that happen together or not at all: a transaction, a move to the dead-letter queue.
 
-    `outcome_id` names the commit so that a client can ask for it later, "" = nobody will. `origin` is what a live
-    broker made the group of, None in a replay; it is never written.
+    `outcome_id` names the commit so that a client can ask for it later, "" = nobody will; `seq` is then its age.
+    `origin` is what a live broker made the group of, None in a replay; it is never written.
     """
 
     kind = GROUP
-    __slots__ = ("origin", "outcome_id", "records")
+    __slots__ = ("origin", "outcome_id", "records", "seq")
 
-    def __init__(self, records: list[Record], outcome_id: str = "", origin: object = None) -> None:
+    def __init__(self, records: list[Record], outcome_id: str = "", seq: int = 0, origin: object = None) -> None:
         self.records = records
         self.outcome_id = outcome_id
+        self.seq = seq
         self.origin = origin
 
     def encode(self, ids: dict[str, int]) -> bytes:
         outcome = self.outcome_id.encode()
-        parts = [_U32.pack(len(outcome)), outcome]
+        parts = [_GROUP.pack(self.seq, len(outcome)), outcome]
         parts.extend(encode_record(record, ids) for record in self.records)
         return frame_record(GROUP, b"".join(parts))
 
 
 class Duplicates:
-    """Producer-given ids that a destination still remembers, copied out of a segment about to be deleted."""
+    """Producer-given ids that a destination still remembers, copied out of a segment about to be deleted.
+
+    `ids` = (id, seq of the message that brought it).
+    """
 
     kind = DUPLICATES
     __slots__ = ("destination", "ids")
 
-    def __init__(self, destination: str, ids: list[str]) -> None:
+    def __init__(self, destination: str, ids: list[tuple[str, int]]) -> None:
         self.destination = destination
         self.ids = ids
 
@@ -121,12 +127,12 @@ class Duplicates:
 
 
 class Outcomes:
-    """Commits that took place, copied out of a segment about to be deleted."""
+    """Commits that took place, copied out of a segment about to be deleted: `ids` = (outcome id, seq of its group)."""
 
     kind = OUTCOMES
     __slots__ = ("ids",)
 
-    def __init__(self, ids: list[str]) -> None:
+    def __init__(self, ids: list[tuple[str, int]]) -> None:
         self.ids = ids
 
     def encode(self, _: dict[str, int]) -> bytes:
@@ -201,8 +207,12 @@ class Decoder:
         self._path = path
         self.names: dict[int, str] = {}
 
-    def decode(self, payload: bytes | memoryview, at: int = 0, verify: bool = True) -> Iterator[Record]:
-        """The records of one batch payload, which starts at offset `at` of the file. Raises CorruptError."""
+    def decode(
+        self, payload: bytes | memoryview, at: int = 0, verify: bool = True, grouped: bool = False
+    ) -> Iterator[Record]:
+        """The records of one batch payload, which starts at offset `at` of the file; `grouped` = of a group, in which
+        no other group stands. Raises CorruptError, NewerFormatError.
+        """
         position, end = 0, len(payload)
         unpack, names = _FRAMED_MESSAGE.unpack_from, self.names
         framed_bytes = _FRAMED_MESSAGE.size
@@ -227,21 +237,31 @@ class Decoder:
                 j = i + n_type
                 k = j + n_dup
                 m = k + n_props
-                yield Message(
-                    name, bytes(payload[m:stop]), json.loads(bytes(payload[k:m])) if n_props else None,
-                    str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires,
-                    str(payload[j:k], "utf-8") if n_dup else "", bool(flags & _TEXT), seq,
-                )  # fmt: skip
+                if m > stop or priority > _PRIORITY_MAX:
+                    raise CorruptError(self._path, at + position, "message has impossible lengths or priority")
+                try:
+                    record: Record = Message(
+                        name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
+                        str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires,
+                        str(payload[j:k], "utf-8") if n_dup else "", bool(flags & _TEXT), seq,
+                    )  # fmt: skip
+                except (ValueError, RecursionError) as error:
+                    raise CorruptError(self._path, at + position, f"message: {error}") from error
+            elif kind == GROUP and grouped:
+                raise CorruptError(self._path, at + position, "a group stands in a group")
             else:
                 try:
-                    yield self._decode_other(kind, bytes(payload[start:stop]), at + start)
-                except (struct.error, ValueError, KeyError) as error:
+                    record = self._decode_other(kind, bytes(payload[start:stop]), at + start)
+                except (struct.error, ValueError, KeyError, RecursionError) as error:
                     raise CorruptError(self._path, at + position, f"record of type {kind}: {error}") from error
+            yield record
             position = stop
 
     def _decode_other(self, kind: int, body: bytes, at: int) -> Record:
         if kind == CONSUMED:
             destination, reason, count = _CONSUMED.unpack_from(body)
+            if reason >= len(REASONS):
+                raise NewerFormatError(f"{self._path}: offset {at}: reason {reason} is unknown: upgrade this broker")
             seqs = list(struct.unpack_from(f"<{count}Q", body, _CONSUMED.size))
             return Consumed(self.names[destination], reason, seqs)
         if kind == DESTINATION:
@@ -252,18 +272,37 @@ class Decoder:
         if kind == REDELIVERED:
             return Redelivered(self.names[_U32.unpack_from(body)[0]], list(_REDELIVERY.iter_unpack(body[4:])))
         if kind == GROUP:
-            size = _U32.unpack_from(body)[0]
-            outcome_id = body[4 : 4 + size].decode()
-            return Group(list(self.decode(body[4 + size :], at + 4 + size)), outcome_id)
+            seq, size = _GROUP.unpack_from(body)
+            start = _GROUP.size + size
+            outcome_id = body[_GROUP.size : start].decode()
+            return Group(list(self.decode(body[start:], at + start, grouped=True)), outcome_id, seq)
         if kind == DUPLICATES:
-            return Duplicates(self.names[_U32.unpack_from(body)[0]], json.loads(body[4:]))
+            return Duplicates(self.names[_U32.unpack_from(body)[0]], _ids(body[4:]))
         if kind == OUTCOMES:
-            return Outcomes(json.loads(body))
+            return Outcomes(_ids(body))
         if kind == TRIMMED:
             return Trimmed.decode(body)
         if kind == PREVIOUS:
             return Previous.decode(body)
         raise NewerFormatError(f"{self._path}: offset {at}: record type {kind} is unknown here: upgrade this broker")
+
+
+def _properties(text: bytes) -> dict[str, str]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("properties are no JSON object")
+    return found
+
+
+def _ids(text: bytes) -> list[tuple[str, int]]:
+    found = json.loads(text)
+    if not isinstance(found, list) or not all(map(_is_id, found)):
+        raise ValueError("ids are no JSON list of [id, seq]")
+    return [(each[0], each[1]) for each in found]
+
+
+def _is_id(found: object) -> bool:
+    return isinstance(found, list) and [type(each) for each in found] == [str, int]
 
 
 def takes_space(record: Record) -> bool:

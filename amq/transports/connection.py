@@ -224,7 +224,8 @@ class Connection(asyncio.Protocol):
     def send_out(self) -> None:
         """Write what gathered in this turn, in one piece. Called by the turn, when the lease is valid."""
         transport, out = self._transport, self._out
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._said_goodbye:
+            out.clear()  # what is committed for a client that broke the protocol meanwhile: it is not there any more
             return
         if out:
             self._out, self._out_bytes = [], 0

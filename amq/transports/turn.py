@@ -64,9 +64,8 @@ class Turn:
         journal.flush()
         if self._unasked is None and journal.only_unasked():
             self._unasked = self._loop.call_later(UNASKED_DELAY_S, self._flush_unasked)
-        unsent, self.unsent = self.unsent, {}
-        for connection in unsent:
-            connection.send_out()
+        while self.unsent:
+            self.unsent.popitem()[0].send_out()
 
     def _flush_unasked(self) -> None:
         self._unasked = None

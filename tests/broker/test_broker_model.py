@@ -37,7 +37,6 @@ ALL_QUEUES = (*QUEUES, *(DLQ + queue for queue in QUEUES))
 CLIENTS_MAX = 4
 OUTCOMES_PENDING_MAX = 5
 # What is exercised together: small windows; segments that come and go; the same with live messages copied forward.
-# Not yet all at once: see what test_broker_duplicates expects to fail.
 MODES = ("windows", "trimming", "copying")
 pick = st.integers(0, 1 << 16)  # an index into whatever there is
 usually = st.sampled_from([True, True, True, False])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from amq.broker.broker import MESSAGE_OVERHEAD_BYTES, Broker
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
+from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError
 from amq.journal.format import HEADER_BYTES
@@ -468,10 +469,12 @@ def stored_state(broker: Broker, trimmed: tuple[int, int] = (0, 0)) -> dict[str,
             if message.segment is not None and message.segment.key > trimmed  # type: ignore[attr-defined]
         }  # fmt: skip
         redelivered = {seq: counts for seq, counts in queue.redelivered.items() if seq in messages}
+        queue.duplicates.settle()
         if messages or queue.duplicates:
             queues[name] = (messages, redelivered, _places(queue.duplicates))
+    broker.outcomes.settle()
     return {"queues": queues, "outcomes": _places(broker.outcomes)}
 
 
-def _places(kept: OrderedDict[str, Any]) -> list[tuple[str, tuple[int, int]]]:
-    return [(name, segment.key) for name, segment in kept.items()]
+def _places(kept: Window) -> list[tuple[str, tuple[int, int]]]:
+    return [(name, segment.key) for name, (_, segment) in kept.items()]

@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "outcomes not copied before their segment is trimmed", trimming.Trimmer, "_trim",
-        "if outcomes := _needed(broker.outcomes, through):", "if outcomes := ():", "outcomes",
+        "if outcomes := broker.outcomes.standing_in(through):", "if outcomes := ():", "outcomes",
     ),
     Mutant(
         "message copied forward behind its acknowledgement", trimming.Trimmer, "_copy",

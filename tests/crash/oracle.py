@@ -55,8 +55,10 @@ def observed(broker: Broker, trimmed: tuple[int, int] = (0, 0)) -> State:
         ]
         if bodies:
             state.queues[short] = bodies
+        queue.duplicates.settle()
         if queue.duplicates:
             state.ids[short] = list(queue.duplicates)
+    broker.outcomes.settle()
     state.outcomes = list(broker.outcomes)
     return state
 

@@ -38,18 +38,18 @@ simple = (
     messages
     | st.builds(Consumed, names, st.integers(0, 3), st.lists(u64, max_size=5))
     | st.builds(Redelivered, names, st.lists(st.tuples(u64, st.integers(0, 99), st.integers(0, 99)), max_size=4))
-    | st.builds(Duplicates, names, st.lists(text, max_size=4))
-    | st.builds(Outcomes, st.lists(text, max_size=4))
+    | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
+    | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
     | st.builds(Previous, u64)
 )
-records = simple | st.builds(Group, st.lists(simple, max_size=4), text)
+records = simple | st.builds(Group, st.lists(simple, max_size=4), text, u64)
 
 
 def facts(record: Record) -> object:
     """Everything that a record says, comparable."""
     if isinstance(record, Group):
-        return (Group, record.outcome_id, [facts(part) for part in record.records])
+        return (Group, record.outcome_id, record.seq, [facts(part) for part in record.records])
     return (type(record), *(getattr(record, slot) for slot in record.__slots__ if slot not in ("segment", "origin")))
 
 

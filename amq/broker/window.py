@@ -1,0 +1,56 @@
+"""Window: the youngest of the ids that a destination (or the broker) remembers, and where they stand in the journal.
+
+An id's age is the seq it was stored with. So it does not matter in which order a replay finds ids, their copies in
+later segments, and messages that were copied forward: the window ends as it was.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from amq.journal.recovery import Segment
+
+
+class Window(OrderedDict[str, tuple[int, Segment]]):
+    """id → (seq, segment), oldest first; at most `size` of them once `settle` was called, and from then on."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._settled = True
+
+    def remember(self, id: str, seq: int, segment: Segment) -> None:
+        """Keep `id`. The oldest goes when there are too many."""
+        if not self._size:
+            return
+        known = self.get(id)
+        if known is not None and known[0] > seq:
+            return  # an older message with the same id, from a time when it had been forgotten
+        if known is None or known[0] != seq:
+            youngest = next(reversed(self.values()))[0] if self else 0
+            self._settled = self._settled and seq > youngest
+            if known is not None:
+                self.move_to_end(id)
+        self[id] = (seq, segment)
+        if len(self) > self._size:
+            if self._settled:
+                self.popitem(last=False)
+            elif len(self) > 2 * self._size:
+                self.settle()
+
+    def moved(self, id: str, seq: int, segment: Segment) -> None:
+        """The id stands in `segment` now; one that was forgotten meanwhile stays forgotten."""
+        if self.get(id, (0, None))[0] == seq:
+            self[id] = (seq, segment)
+
+    def settle(self) -> None:
+        """After a replay: by age, the youngest only."""
+        if not self._settled:
+            youngest = sorted(self.items(), key=lambda item: item[1][0])[-self._size :]
+            self.clear()
+            self.update(youngest)
+            self._settled = True
+
+    def standing_in(self, through: Segment) -> list[tuple[str, int]]:
+        """(id, seq) of those whose record goes when segments up to `through` do."""
+        return [(id, seq) for id, (seq, segment) in self.items() if segment.key <= through.key]
