@@ -206,7 +206,11 @@ class SharedFileLocker:
         try:
             sealed = dict(seal(previous))
         except StoreError:
-            self._prove()  # somebody who overtook us changes the store: that is not damage but our loss
+            # Somebody who overtook us changes the store, before our claim or after it: no damage, but our loss.
+            self._prove()
+            newest = read_newest_epoch(self._vfs, self._store, f".{self.owner.uuid}.probe")
+            if newest is not None and newest.number >= number:
+                raise OwnershipLostError(f"another broker took epoch {newest.number}") from None
             raise
         if previous is not None:
             assert all(previous.sealed.get(name, end) == end for name, end in sealed.items()), "a seal was broken"

@@ -78,3 +78,20 @@ def test_the_end_of_a_journal_is_read_from_the_disk_and_not_from_memory(tmp_path
     seal(vfs, str(tmp_path), 1, {})
     of_segment = [method for method, path in vfs.calls if path.endswith(".seg")]
     assert of_segment.index("drop_cache") < of_segment.index("pread")
+
+
+def test_a_candidate_that_claimed_late_lost_and_found_no_damage(tmp_path: Path) -> None:
+    """As above, but it paused between reading the newest epoch and its claim, which therefore stands."""
+    base = FakeClock()
+    slow, quick = Broker(tmp_path, "slow", base), Broker(tmp_path, "quick", base)
+    slow.vfs.answer("try_lock", True)
+    quick.vfs.answer("try_lock", True)
+
+    def seal_late(previous: Epoch | None) -> dict[str, int]:
+        assert previous is None
+        raise StoreError("a segment of an epoch that is newer than the newest epoch")
+
+    assert slow.locker.try_acquire()
+    slow.vfs.before("open", lambda: quick.become_master() and None, path="claim")
+    with pytest.raises(OwnershipLostError):
+        slow.locker.take_over(slow.pause, seal_late)
