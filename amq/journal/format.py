@@ -45,7 +45,7 @@ BATCH_BYTES_MAX = (1 << 32) - 1
 HAS_TRIM_MARK = 1
 assert (HEADER_BYTES, BATCH_BYTES, RECORD_BYTES) == (64, 44, 9)
 
-_NAME = re.compile(r"^(\d{8})-(\d{8})\.seg$")
+_NAME = re.compile(r"([0-9]{8})-([0-9]{8})\.seg")
 crc32 = zlib.crc32
 
 
@@ -56,7 +56,7 @@ def segment_name(epoch: int, number: int) -> str:
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
     """(epoch, number), or None where `name` is not a segment's."""
-    match = _NAME.match(name)
+    match = _NAME.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 

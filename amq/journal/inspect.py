@@ -276,12 +276,13 @@ class Inspection:
         path = os.path.join(self.directory, name)
         data = read_file(self._vfs, path, HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8)
         header = read_header(path, data)
-        if header is None or decode_batch_header(data, HEADER_BYTES, header.salt) is None:
+        whole = len(data) == HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8
+        if header is None or not whole or decode_batch_header(data, HEADER_BYTES, header.salt) is None:
             return None
         size, crc, kind = RECORD.unpack_from(data, HEADER_BYTES + BATCH_BYTES)
         body = data[HEADER_BYTES + BATCH_BYTES + RECORD_BYTES :]
-        whole = kind == PREVIOUS and size == len(body) and crc32(body, kind) == crc
-        return Previous.decode(body).end if whole else None
+        says = kind == PREVIOUS and size == len(body) and crc32(body, kind) == crc
+        return Previous.decode(body).end if says else None
 
     def _decode(
         self, report: SegmentReport, decoder: Decoder, payload: memoryview, at: int
@@ -330,7 +331,7 @@ def scan(
             yield offset, head, view[offset + BATCH_BYTES : stop]
             offset, number = stop, head.number
             continue
-        following = _next_batch(data[:end], offset, header, number)
+        following = _next_batch(data, offset, end, header, number)
         if following is not None:
             yield Problem("STORE_CORRUPT", path, offset, f"{why}; the next whole batch begins at offset {following[0]}")
             offset, number = following[0], following[1] - 1
@@ -343,14 +344,16 @@ def scan(
         yield Problem("STORE_CORRUPT", path, len(data), why)
 
 
-def _next_batch(data: bytes, offset: int, header: SegmentHeader, number: int) -> tuple[int, int] | None:
-    """(offset, number) of the first batch behind the damage at `offset` that was written after the damaged one."""
-    position = data.find(BATCH_MAGIC, offset + 1)
+def _next_batch(data: bytes, offset: int, end: int, header: SegmentHeader, number: int) -> tuple[int, int] | None:
+    """(offset, number) of the first batch between the damage at `offset` and `end` that was written after the damaged
+    one."""
+    end -= BATCH_BYTES - len(BATCH_MAGIC)  # a header stands before it
+    position = data.find(BATCH_MAGIC, offset + 1, end)
     while position >= 0:
         head = decode_batch_header(data, position, header.salt)
         if head is not None and head.epoch == header.epoch and head.number > number + 1:
             return position, head.number
-        position = data.find(BATCH_MAGIC, position + 1)
+        position = data.find(BATCH_MAGIC, position + 1, end)
     return None
 
 

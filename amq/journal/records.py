@@ -274,6 +274,8 @@ class Decoder:
         if kind == GROUP:
             seq, size = _GROUP.unpack_from(body)
             start = _GROUP.size + size
+            if start > len(body):
+                raise ValueError("the outcome id is longer than the record")
             outcome_id = body[_GROUP.size : start].decode()
             return Group(list(self.decode(body[start:], at + start, grouped=True)), outcome_id, seq)
         if kind == DUPLICATES:

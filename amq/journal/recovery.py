@@ -7,6 +7,7 @@ those lengths to `apply`, oldest first. Nothing is ever changed in an old segmen
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -176,16 +177,19 @@ def _summarise(path: str, batches: Iterable[tuple[int, int, int, bytes | memoryv
     last = 0
     trimmed = (0, 0)
     for offset, batch_end, flags, payload in batches:
-        if previous is None:
-            kind, body = next(raw_records(payload), (0, b""))
-            if kind != PREVIOUS:
-                raise CorruptError(path, offset, "segment does not begin with what came before it")
-            previous = Previous.decode(body).end
-        if flags & HAS_TRIM_MARK:
-            for kind, body in raw_records(payload):
-                if kind == TRIMMED:
-                    mark = Trimmed.decode(body)
-                    trimmed = max(trimmed, (mark.epoch, mark.number))
+        try:
+            if previous is None:
+                kind, body = next(raw_records(payload), (0, b""))
+                if kind != PREVIOUS:
+                    raise CorruptError(path, offset, "segment does not begin with what came before it")
+                previous = Previous.decode(body).end
+            if flags & HAS_TRIM_MARK:
+                for kind, body in raw_records(payload):
+                    if kind == TRIMMED:
+                        mark = Trimmed.decode(body)
+                        trimmed = max(trimmed, (mark.epoch, mark.number))
+        except struct.error as error:
+            raise CorruptError(path, offset, f"batch holds no whole records: {error}") from error
         last = batch_end
     return _Measured(last, previous, trimmed)
 

@@ -25,7 +25,7 @@ from amq.vfs import Vfs, listdir_fresh, write_all
 EPOCHS_DIRECTORY = "epochs"
 KIND = "epoch"
 EPOCHS_KEPT = 64
-_NAME = re.compile(r"(\d{10})\.json")
+_NAME = re.compile(r"([0-9]{10})\.json")
 _TEMPORARY = ".tmp"
 
 

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from amq.errors import ConfigError, CorruptError
 from amq.lock.document import field
 
+PERIOD_S_MAX = 1e6  # more than any configuration allows: a longer one could not even be waited for
+PID_MAX = (1 << 31) - 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -149,12 +151,14 @@ class Owner:
         texts = [field(body, name, str, path) for name in ("uuid", "name", "host", "boot_id", "namespaces")]
         numbers = [field(body, name, int, path) for name in ("pid", "pid_start")]
         urls = tuple(str(url) for url in field(body, "transport_urls", (list, tuple), path))
-        period_s = float(field(body, "lock_keep_alive_period_s", (int, float), path))
-        if not 0 < period_s < math.inf:
-            raise CorruptError(path, 0, f"lock_keep_alive_period_s is {period_s}")
+        period_s = field(body, "lock_keep_alive_period_s", (int, float), path)
+        if not 0 < period_s < PERIOD_S_MAX:
+            raise CorruptError(path, 0, "lock_keep_alive_period_s is no possible period")
         uuid, name, host, boot_id, namespaces = texts
         pid, pid_start = numbers
-        return cls(uuid, name, host, boot_id, namespaces, pid, pid_start, urls, period_s)
+        if not 0 < pid <= PID_MAX:
+            raise CorruptError(path, 0, "pid is no possible one")
+        return cls(uuid, name, host, boot_id, namespaces, pid, pid_start, urls, float(period_s))
 
     def same_process(self, other: Owner) -> bool:
         """Whether both brokers live in one process."""

@@ -1,0 +1,110 @@
+"""Valid inputs of every target, small ones: what mutation starts from."""
+
+from __future__ import annotations
+
+from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch
+from amq.journal.records import (
+    Consumed,
+    Destination,
+    Duplicates,
+    Group,
+    Outcomes,
+    Previous,
+    Record,
+    Redelivered,
+    Trimmed,
+    encode_record,
+)
+from amq.lock.document import encode
+from amq.lock.host import Owner
+from amq.lock.shared_file import RECORD_BYTES, RELEASE_OFFSET
+from amq.message import Message
+from amq.security.users import PasswordHash
+
+HEADER = SegmentHeader(1, 1, bytes(16), 0xC0FFEE)
+IDS = {"queue://a": 1, "queue://b": 2}
+DESTINATIONS: list[Record] = [Destination(1, "queue://a"), Destination(2, "queue://b")]
+OWNER = Owner("uuid-1", "master", "alpha", "boot-1", "pid:[1]", 100, 5000, ("stomp://alpha:61613",), 2.0)
+
+
+def message(seq: int, body: bytes = b"body", destination: str = "queue://a") -> Message:
+    return Message(destination, body, {"k": "v"}, "text/plain", 4, True, 1, 2, f"id-{seq}", True, seq)
+
+
+RECORDS: list[Record] = [
+    message(1), message(2, b"", "queue://b"), Consumed("queue://a", 0, [1]), Redelivered("queue://b", [(2, 1, 1)]),
+    Group([message(3), Consumed("queue://b", 2, [2])], "commit"), Duplicates("queue://a", [("x", 1), ("y", 2)]),
+    Outcomes([("commit", 3)]), Trimmed(1, 0),
+]  # fmt: skip
+
+
+def payload(records: list[Record]) -> bytes:
+    return b"".join(encode_record(record, IDS) for record in records)
+
+
+def batch(data: bytes, number: int, flags: int = 0, header: SegmentHeader = HEADER) -> bytes:
+    return encode_batch(data, header.salt, header.epoch, number, 1, 0, flags)
+
+
+def segments() -> list[bytes]:
+    first = batch(payload([Previous(0), *DESTINATIONS, *RECORDS[:3]]), 1)
+    second = batch(payload(RECORDS[3:]), 2, HAS_TRIM_MARK)
+    return [
+        HEADER.encode() + bytes(100), HEADER.encode() + first + bytes(512), HEADER.encode() + first + second,
+        HEADER.encode() + first + second[:-9] + bytes(9),
+    ]  # fmt: skip
+
+
+def payloads() -> list[bytes]:
+    return [payload(RECORDS), *(payload([record]) for record in RECORDS)]
+
+
+def epoch_document(**changes: object) -> bytes:
+    body = {
+        "number": 1, "owner": OWNER.to_json(), "sealed": {"00000001-00000001.seg": 100}, "started_wall_ms": 5,
+        "reason": "first start", "attempt": "a-1",
+    }  # fmt: skip
+    return encode("epoch", {**body, **changes})
+
+
+def epochs() -> list[bytes]:
+    return [epoch_document(), epoch_document(sealed={}), epoch_document(number=2)]
+
+
+def claims() -> list[bytes]:
+    return [b"", encode("claim", {"epoch": 1, "attempt": "uuid-1-1", "name": "x"}, RECORD_BYTES)]
+
+
+def locks() -> list[bytes]:
+    beat = encode("heartbeat", {"owner": OWNER.to_json(), "epoch": 1, "count": 1, "wall_ms": 5}, RECORD_BYTES)
+    mark = encode("release", {"epoch": 1, "uuid": OWNER.uuid, "wall_ms": 5}, RECORD_BYTES)
+    return [b"", beat, beat.ljust(RELEASE_OFFSET, b"\0") + mark]
+
+
+def presences() -> list[bytes]:
+    return [b"", encode("broker", {"role": "slave", "owner": OWNER.to_json()}, 16 << 10)]
+
+
+def users() -> list[bytes]:
+    line = b"alice:" + str(PasswordHash(1 << 14, 8, 1, bytes(16), bytes(32))).encode()
+    return [b"", b"# nobody\n", line, line + b"\r\n\n" + line.replace(b"alice", "zoë".encode()) + b"\n"]
+
+
+def broker_urls() -> list[bytes]:
+    return [
+        b"stomp://localhost:61613", b"failover:(stomp://a:1,stomp://[::1]:2)?randomize=false&maxReconnectAttempts=3",
+        b"failover://stomp://u:secret@a", b"stomp://u%40:secret@h?connectionTimeout=5",
+        b"failover:(stomp://a,stomp://b)?priorityBackup=true&priorityURIs=stomp://b&nested.connectionTimeout=9",
+    ]  # fmt: skip
+
+
+def transport_urls() -> list[bytes]:
+    return [b"stomp://0.0.0.0:61613", b"stomp://[::]:0", b"stomp://host.example"]
+
+
+def first_bytes() -> list[bytes]:
+    return [
+        b"CONNECT\naccept-version:1.2\nhost:h\n\n\0SEND\ndestination:/queue/a\ncontent-length:3\n\nabc\0\n",
+        b"AMQP\0\1\0\0", b"\0\0\1\x2a\x01ActiveMQ", b"\x10\x0c\0\4MQTT\4\2\0\x3c", b"GET / HTTP/1.1\r\n",
+        b"\x16\x03\x01",
+    ]  # fmt: skip

@@ -1,0 +1,193 @@
+"""Every reader of bytes that come from outside, as a function of bytes: one table for hypothesis and for atheris.
+
+Invariant of each: it returns, or raises one of `errors`, the documented ones; in time and memory bounded by the size of
+what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from amq.broker.broker import Broker
+from amq.client.errors import UriError
+from amq.client.uri import parse
+from amq.config.schema import BrokerConfig
+from amq.config.transport_url import parse_transport_url
+from amq.errors import ConfigError, OwnershipLostError, ProtocolError, StoreError
+from amq.journal.format import segment_name
+from amq.journal.inspect import Inspection, Statistics
+from amq.journal.records import Decoder
+from amq.journal.recovery import replay, seal
+from amq.lock.epoch import read_epochs, read_newest_epoch
+from amq.lock.host import Owner
+from amq.lock.shared_file import SharedFileLocker
+from amq.lock.status import store_status
+from amq.message import Message
+from amq.protocols.detect import detect
+from amq.protocols.stomp.frame import Limits
+from amq.protocols.stomp.server import StompServer
+from amq.security.users import parse_users
+from tests.crash.disk import ROOT, Disk, DiskVfs, Image
+from tests.fakes import FakeClock, FakeHost
+from tests.fuzz import corpus
+
+STORE = "/store"
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    run: Callable[[bytes], None]
+    errors: tuple[type[Exception], ...]
+    seeds: Callable[[], list[bytes]]
+
+    def check(self, data: bytes) -> bool:
+        """True = parsed, False = refused as documented. Anything else is raised."""
+        try:
+            self.run(data)
+        except self.errors:
+            return False
+        return True
+
+
+def store(files: dict[str, bytes]) -> DiskVfs:
+    """A disk with these files in the store, by their path in it."""
+    image = Image({}, {ROOT: {"store": 2}, 2: {}})
+    for path, data in files.items():
+        *directories, name = path.split("/")
+        node = 2
+        for directory in directories:
+            node = image.directories[node].setdefault(directory, 1000 + len(image.directories))
+            image.directories.setdefault(node, {})
+        image.directories[node][name] = 10 + len(image.files)
+        image.files[image.directories[node][name]] = data
+    return DiskVfs(Disk(image))
+
+
+def recover(files: dict[str, bytes], last_epoch: int, known: dict[str, int]) -> None:
+    """`amq journal check` and stat, which report damage and raise nothing; then what a new master does."""
+    vfs = store({f"journal/{name}": data for name, data in files.items()} | {"journal/reserve": b""})
+    inspection, statistics = Inspection(vfs, STORE, (last_epoch, known)), Statistics()
+    for found in inspection.records():
+        statistics.add(found.segment.name, found.record)
+    inspection.check_complete()
+    sealed = seal(vfs, STORE, last_epoch, known)
+    broker = Broker(FakeClock(), BrokerConfig(store=STORE), last_epoch + 1, lambda: None)
+    replay(vfs, STORE, sealed, broker.apply, lambda _done, _total: None)
+    for queue in broker.queues.values():
+        queue.start_serving()
+
+
+def segment(data: bytes) -> None:
+    recover({segment_name(1, 1): data}, 1, {})
+
+
+def records(data: bytes) -> None:
+    """The records of a batch, whose checksums are right."""
+    decoder = Decoder("segment")
+    decoder.names.update({1: "queue://a", 2: "queue://b"})
+    for record in decoder.decode(data, verify=False):
+        if isinstance(record, Message):
+            assert record.properties is None or isinstance(record.properties, dict)
+
+
+def epoch(data: bytes) -> None:
+    """An epoch file, as status, history and a candidate read it."""
+    vfs = store({"epochs/0000000001.json": data, "lock": b""})
+    read_epochs(vfs, STORE)
+    read_newest_epoch(vfs, STORE)
+    store_status(vfs, STORE)
+    _candidate(vfs)
+
+
+def claim(data: bytes) -> None:
+    """The file of claims, as a candidate sees it, and as a master that was deposed."""
+    vfs = store({"claim": data})
+    _candidate(vfs)
+    locker = _locker(vfs, "old")
+    assert locker.try_acquire()
+    assert locker.take_over(_pause, lambda _previous: {}) is not None
+    node = vfs.disk.find(f"{STORE}/claim")
+    vfs.disk.files[node][:] = data
+    with suppress(OwnershipLostError):
+        locker.prove()
+
+
+def lock(data: bytes) -> None:
+    """Heartbeat and release mark: a candidate, a slave that wants a name for its log, status."""
+    epochs = {"epochs/0000000001.json": corpus.epoch_document()}
+    vfs = store({"lock": data, **epochs})
+    _locker(vfs, "slave").holder()
+    _candidate(vfs)
+    store_status(store({"lock": data, **epochs}), STORE)
+
+
+def presence(data: bytes) -> None:
+    """A broker's own file, locked and read by others."""
+    vfs = store({"brokers/other.json": data})
+    vfs.try_lock(vfs.open(f"{STORE}/brokers/other.json", 0))
+    store_status(vfs, STORE)
+
+
+def users(data: bytes) -> None:
+    parse_users(data, "users")
+
+
+def broker_url(data: bytes) -> None:
+    url = parse(data.decode("utf-8", "surrogateescape"))
+    assert url.uris
+    str(url)
+    assert "secret" not in repr(url)
+
+
+def transport_url(data: bytes) -> None:
+    str(parse_transport_url(data.decode("utf-8", "surrogateescape")))
+
+
+def first_bytes(data: bytes) -> None:
+    detect(data)
+
+
+def stomp(data: bytes) -> None:
+    """Never raises: a breach of the protocol is a command."""
+    server = StompServer(Limits(20, 200, 2000, 4000), "ID:x-")
+    for start in range(0, len(data), 97):
+        server.receive(data[start : start + 97])
+
+
+def _candidate(vfs: DiskVfs) -> None:
+    locker = _locker(vfs, "candidate")
+    assert locker.try_acquire()
+    with suppress(OwnershipLostError):
+        locker.take_over(_pause, lambda previous: dict(previous.sealed) if previous is not None else {})
+    locker.abandon()
+
+
+def _locker(vfs: DiskVfs, name: str) -> SharedFileLocker:
+    host = FakeHost(name)
+    owner = Owner.make(host, name=name, uuid=f"uuid-{name}", transport_urls=(), lock_keep_alive_period_s=2.0)
+    return SharedFileLocker(vfs, FakeClock(), host, STORE, owner)
+
+
+def _pause(_seconds: float) -> bool:
+    return True  # told to stop
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("segment", segment, (StoreError,), corpus.segments),
+        Target("records", records, (StoreError,), corpus.payloads),
+        Target("epoch", epoch, (StoreError,), corpus.epochs),
+        Target("claim", claim, (StoreError,), corpus.claims),
+        Target("lock", lock, (StoreError,), corpus.locks),
+        Target("presence", presence, (StoreError,), corpus.presences),
+        Target("users", users, (ConfigError,), corpus.users),
+        Target("broker-url", broker_url, (UriError,), corpus.broker_urls),
+        Target("transport-url", transport_url, (ValueError,), corpus.transport_urls),
+        Target("first-bytes", first_bytes, (ProtocolError,), corpus.first_bytes),
+        Target("stomp", stomp, (), corpus.first_bytes),
+    )
+}
