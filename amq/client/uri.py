@@ -29,6 +29,8 @@ _AUTHORITY = re.compile(
     r"(?:(?P<login>[^:@/]*)(?::(?P<passcode>[^@/]*))?@)?"
     r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:@/?#\s%]+)(?::(?P<port>[0-9]{1,5}))?/?"
 )
+_LOGIN = re.compile(r"^((?:[a-z+]+:)?(?://)?).*@", re.DOTALL | re.IGNORECASE)
+_NO_PORT = re.compile(r"^([a-z+]+:(?://)?[^\[\]:/@]*):(?![0-9]{1,5}(?:/|$)).*", re.DOTALL | re.IGNORECASE)
 _SCHEME_CURES = {
     "tcp": "tcp:// means OpenWire, which this client does not speak; write stomp://HOST:61613",
     "ssl": "TLS is not available in this client",
@@ -147,9 +149,9 @@ def _query(query: str) -> dict[str, str]:
     for pair in filter(None, query.split("&")):
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UriError(f"option {name}: no value; write {name}=VALUE")
+            raise UriError(f"option {_hidden(name)}: no value; write {_hidden(name)}=VALUE")
         if name in values:
-            raise UriError(f"option {name} is given twice: keep one")
+            raise UriError(f"option {_hidden(name)} is given twice: keep one")
         values[name] = unquote(value)
     return values
 
@@ -161,7 +163,7 @@ def _options(kind: type[_Options], values: dict[str, str]) -> _Options:
     for alias, value in values.items():
         name = ALIASES.get(alias, alias)
         if name not in fields:
-            raise UriError(f"option {alias}: {_cure(alias, kind)}")
+            raise UriError(f"option {_hidden(alias)}: {_cure(alias, kind)}")
         if fields[name].name in given:
             raise UriError(f"option {name} is given twice (as {alias} too): keep one")
         metadata, default = fields[name].metadata, fields[name].default
@@ -199,5 +201,10 @@ def _value(name: str, value: str, default: object, least: int) -> object:
 
 def _shown(part: str) -> str:
     """`part` for an error message: short, and without login and passcode."""
-    part = re.sub(r"//[^/]*@", "//…@", part)
-    return repr(part if len(part) <= 80 else part[:80] + "…")
+    return repr(_hidden(part))
+
+
+def _hidden(part: str) -> str:
+    """`part` without login and passcode, also where a character that should have been percent-encoded cut them."""
+    part = _NO_PORT.sub(r"\1:…", _LOGIN.sub(r"\1…@", part))
+    return part if len(part) <= 80 else part[:80] + "…"

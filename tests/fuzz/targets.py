@@ -139,7 +139,7 @@ def broker_url(data: bytes) -> None:
     url = parse(data.decode("utf-8", "surrogateescape"))
     assert url.uris
     str(url)
-    assert "secret" not in repr(url)
+    assert "passcode" not in repr(url)
 
 
 def transport_url(data: bytes) -> None:
