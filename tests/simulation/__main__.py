@@ -9,11 +9,12 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import count
 from random import SystemRandom
 
-from tests.simulation.pool import report, run_seeds, shrink
-from tests.simulation.world import run
+from tests.simulation.pool import Focus, report, run_seeds, shrink
+from tests.simulation.world import Result, run
 
 TOLD_EVERY = 20
 
@@ -22,16 +23,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="the one to replay; without it fresh ones")
     parser.add_argument("--steps", type=int, default=0, help="how many seeds; 0 = no end (with a seed: 1)")
+    parser.add_argument("--focus", default="", help="kinds of faults to which it is limited, separated by commas")
     options = parser.parse_args()
+    focus = tuple(filter(None, options.focus.split(",")))
     first = options.seed if options.seed is not None else SystemRandom().randrange(1 << 40)
     if options.seed is not None and options.steps <= 1:
-        result = run(first)
+        result = run(first, focus=focus)
         sys.stdout.write(report(shrink(result) if result.violation else result, 400) + "\n")
         return int(bool(result.violation))
     started, failures, seconds = time.monotonic(), 0, 0.0
     totals: Counter[str] = Counter()
     seeds = range(first, first + options.steps) if options.steps else count(first)
-    for number, result in enumerate(_results(seeds), 1):
+    for number, result in enumerate(_results(seeds, focus), 1):
         totals += result.counts
         seconds += result.simulated_s
         if result.violation:
@@ -47,15 +50,16 @@ def main() -> int:
     return int(bool(failures))
 
 
-def _results(seeds):  # type: ignore[no-untyped-def]
+def _results(seeds: Iterable[int], focus: Focus) -> Iterator[Result]:
     """Batches, because a pool reads all of its input at once."""
-    batch = []
+    batch: list[int] = []
     for seed in seeds:
         batch.append(seed)
         if len(batch) == TOLD_EVERY * 5:
-            yield from run_seeds(batch)
+            yield from run_seeds(batch, [focus])
             batch = []
-    yield from run_seeds(batch)
+    if batch:
+        yield from run_seeds(batch, [focus])
 
 
 if __name__ == "__main__":

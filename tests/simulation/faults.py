@@ -30,21 +30,21 @@ BLOWS = (
 )  # fmt: skip
 NUMBERS = (1, 1, 1, 1, 2, 3, 5, 8)  # which of the calls a trip strikes
 # What each rule of the safety argument is there for: (method, place, after?, blow, shortest, longest in periods).
-WORST = (
-    ("fdatasync", "/journal/", False, "pause_and_lose", 1.3, 4.0),  # a batch lands after the seal
-    ("pwrite", "/journal/", False, "pause_and_lose", 1.3, 4.0),
-    ("fdatasync", "/journal/", True, "pause_and_lose", 1.3, 4.0),  # durable, confirmed late or never
-    ("fdatasync", "/journal/", False, "stall_and_lose", 1.0, 2.0),
-    ("listdir", "/epochs", True, "stall_and_lose", 0.8, 1.6),  # a check that takes long
-    ("open", "/claim", True, "stall_and_lose", 0.8, 1.6),
-    ("link", "/epochs/", False, "pause_and_lose", 2.0, 5.0),  # a candidate that is overtaken
-    ("fsync", "/epochs/", True, "pause_and_lose", 2.0, 5.0),
-    ("link", "/epochs/", True, "pause_and_lose", 2.0, 5.0),
-    ("fdatasync", "/journal/", False, "kill_then_crash", 0.3, 1.0),  # what was only in memory when it was sealed
-    ("pwrite", "/journal/", True, "blackout", 0.3, 1.0),  # a torn batch
-    ("unlink", "/journal/", True, "pause_and_lose", 1.3, 4.0),  # a deposed master deletes on
-    ("fsync_directory", "/journal", False, "blackout", 0.3, 1.0),
-)
+WORST = {
+    "late batch": ("fdatasync", "/journal/", False, "pause_and_lose", 1.3, 4.0),
+    "late bytes": ("pwrite", "/journal/", False, "pause_and_lose", 1.3, 4.0),
+    "late confirmation": ("fdatasync", "/journal/", True, "pause_and_lose", 1.3, 4.0),
+    "slow sync": ("fdatasync", "/journal/", False, "stall_and_lose", 1.0, 2.0),
+    "slow check": ("listdir", "/epochs", True, "stall_and_lose", 0.8, 1.6),
+    "slow look at the claim": ("open", "/claim", True, "stall_and_lose", 0.8, 1.6),
+    "late link": ("link", "/epochs/", False, "pause_and_lose", 2.0, 5.0),
+    "late epoch": ("fsync", "/epochs/", True, "pause_and_lose", 2.0, 5.0),
+    "late master": ("link", "/epochs/", True, "pause_and_lose", 2.0, 5.0),
+    "sealed in memory": ("fdatasync", "/journal/", False, "kill_then_crash", 0.3, 1.0),
+    "torn batch": ("pwrite", "/journal/", True, "blackout", 0.3, 1.0),
+    "late deletion": ("unlink", "/journal/", True, "pause_and_lose", 1.3, 4.0),
+    "unsynced name": ("fsync_directory", "/journal", False, "blackout", 0.3, 1.0),
+}
 ERRNOS = (errno.EIO, errno.ESTALE, errno.ENOSPC)
 CALLS = ("pwrite", "fsync", "fdatasync", "open", "listdir", "link", "allocate", "try_lock", "close", "pread")
 
@@ -66,6 +66,10 @@ class Fault:
     blow: str = ""
     number: int = 0
 
+    def strikes(self, method: str, path: str, after: bool) -> bool:
+        """Whether this call is one that the trip waits for."""
+        return self.method == method and self.after == after and self.place in path
+
     def __str__(self) -> str:
         text = f"{self.at:6.2f} s: {self.kind} {self.target} for {self.seconds:.2f} s"
         if self.kind == "trip":
@@ -74,18 +78,19 @@ class Fault:
         return text + (f": {errno.errorcode[self.number]} in {self.method}" if self.number else "")
 
 
-def schedule(rng: Random, period_s: float) -> list[Fault]:
-    """The faults of one run."""
-    kinds = rng.sample(KINDS, rng.randint(1, 8))
+def schedule(rng: Random, period_s: float, focus: tuple[str, ...] = ()) -> list[Fault]:
+    """The faults of one run. With `focus`: many, of these kinds alone; a name of `WORST` stands for that trip."""
+    kinds = list(focus) or rng.sample(KINDS, rng.randint(1, 8))
     faults = []
-    for _ in range(rng.randint(2, 14)):
+    for _ in range(16 if focus else rng.randint(2, 14)):
         kind = rng.choice(kinds)
         seconds = rng.choice((0.3, 0.9, 1.5, 3.0, 6.0)) * period_s * rng.uniform(0.7, 1.4)
         at, target = rng.uniform(0.2, FAULTS_S), rng.randrange(6)
-        if kind == "trip" and rng.random() < 0.5:
-            method, place, after, blow, shortest, longest = rng.choice(WORST)
+        if kind in WORST or (kind == "trip" and rng.random() < 0.5):
+            worst = WORST[kind] if kind in WORST else rng.choice(list(WORST.values()))
+            method, place, after, blow, shortest, longest = worst
             seconds = rng.uniform(shortest, longest) * period_s
-            faults.append(Fault(at, kind, target, seconds, method, place, after, rng.choice(NUMBERS), blow))
+            faults.append(Fault(at, "trip", target, seconds, method, place, after, rng.choice(NUMBERS), blow))
         elif kind == "trip":
             method, place = rng.choice(MOMENTS)
             after, nth, blow = rng.random() < 0.5, rng.choice(NUMBERS), rng.choice(BLOWS)

@@ -33,6 +33,20 @@ from amq.vfs import Vfs, write_all
 
 Mutant = Callable[[], AbstractContextManager[object]]
 MUTANTS: dict[str, Mutant] = {}
+# Mutants for which rare things must come together: to which faults their hunt is limited.
+FOCUS: dict[str, tuple[str, ...]] = {
+    "journal_commits_without_lease": ("late batch", "late bytes"),
+    "lease_moved_from_the_end_of_the_check": ("slow check", "slow look at the claim"),
+    "own_period_instead_of_the_old_masters": ("lose_locks", "slow check", "slow look at the claim"),
+    "old_segments_not_synced_before_the_seal": ("sealed in memory",),
+    "seal_measures_old_segments_again": ("late batch", "late bytes", "kill"),
+    "replay_reads_past_the_seal": ("late batch", "late bytes", "kill"),
+    "epoch_not_exclusive": ("late link", "late epoch", "lose_locks"),
+    "torn_batch_accepted": ("torn batch", "blackout"),
+    "failed_sync_tried_again": ("fail_sync", "power_off"),
+    "memory_trusted_after_a_failed_sync": ("fail_sync", "crash_server"),
+    "duplicate_ids_not_copied_forward": ("pause_client", "kill", "cut_network"),
+}
 
 
 def mutant(make: Mutant) -> Mutant:

@@ -8,30 +8,35 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 
 from tests.simulation.faults import Fault
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import FOCUS, MUTANTS
 from tests.simulation.world import Result, run
 
 PROCESSES = 2
 
 
-def run_seed(seed: int, mutant: str = "") -> Result:
+Focus = tuple[str, ...]
+
+
+def run_seed(seed: int, mutant: str = "", focus: Focus = ()) -> Result:
     """One run; the history is left out where nothing was wrong."""
     with MUTANTS[mutant]() if mutant else nullcontext():
-        result = run(seed)
+        result = run(seed, focus=focus)
     if not result.violation:
         result.tail = []
     return result
 
 
-def run_seeds(seeds: Iterable[int]) -> Iterator[Result]:
-    """The results, in the order of the seeds."""
+def run_seeds(seeds: Iterable[int], focuses: Iterable[Focus] = ((),)) -> Iterator[Result]:
+    """The results for each focus, in the order of the seeds."""
+    jobs = [(seed, "", focus) for focus in focuses for seed in seeds]
     with _pool() as pool:
-        yield from pool.map(run_seed, seeds, chunksize=4)
+        yield from pool.map(run_seed, *zip(*jobs, strict=True), chunksize=4)
 
 
 def first_caught(mutant: str, seeds: Iterable[int]) -> Result | None:
     """The first run that catches `mutant`, None where it lives."""
-    return next((result for seed in seeds if (result := run_seed(seed, mutant)).violation), None)
+    focus = FOCUS.get(mutant, ())
+    return next((result for seed in seeds if (result := run_seed(seed, mutant, focus)).violation), None)
 
 
 def hunt(mutants: Iterable[str], seeds: range) -> dict[str, Result | None]:

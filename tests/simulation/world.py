@@ -88,9 +88,10 @@ class Result:
 
 
 class World:
-    """Everything of one run, made from `seed`; `faults` in place of those that the seed would give."""
+    """Everything of one run, made from `seed`; `faults` in place of those that the seed would give; `focus` = kinds of
+    faults, and blows of `WORST`, to which it is limited."""
 
-    def __init__(self, seed: int, faults: list[Fault] | None = None) -> None:
+    def __init__(self, seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = ()) -> None:
         self.seed = seed
         rng = Random(seed)
         self.rng = Random(rng.getrandbits(64))
@@ -118,7 +119,7 @@ class World:
         self.trips: list[list[Any]] = []  # [fault, calls left]
         self._make_brokers(rng)
         self._make_applications(rng)
-        self.faults = schedule(Random(rng.getrandbits(64)), self.period_s) if faults is None else faults
+        self.faults = schedule(Random(rng.getrandbits(64)), self.period_s, focus) if faults is None else faults
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -258,13 +259,13 @@ class World:
             self.oracle.log(f"{slot.name} {method} {path} {detail}")
         elif method == "link" and "/epochs/" in path:
             self.oracle.linked(int(path.rpartition("/")[2].partition(".")[0]))
-        for trip in list(self.trips):
-            fault = trip[0]
-            if fault.method == method and fault.after == after and fault.place in path:
-                trip[1] -= 1
-                if trip[1] <= 0:
-                    self.trips.remove(trip)
-                    self._strike(fault, slot, process)
+        due = [trip for trip in self.trips if trip[0].strikes(method, path, after)]
+        for trip in due:
+            trip[1] -= 1
+        ripe = [trip for trip in due if trip[1] <= 0]
+        self.trips = [trip for trip in self.trips if trip not in ripe]
+        for fault, _ in ripe:
+            self._strike(fault, slot, process)
 
     def _strike(self, fault: Fault, slot: Slot, process: Process) -> None:
         from tests.simulation.injection import strike
@@ -413,9 +414,9 @@ class World:
         raise structlog.DropEvent
 
 
-def run(seed: int, faults: list[Fault] | None = None) -> Result:
+def run(seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = ()) -> Result:
     """One run."""
     try:
-        return World(seed, faults).run()
+        return World(seed, faults, focus).run()
     except AmqError as error:  # the harness itself must never meet one
         raise AssertionError(f"seed {seed}: {error}") from error
