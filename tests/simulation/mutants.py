@@ -35,6 +35,8 @@ Mutant = Callable[[], AbstractContextManager[object]]
 MUTANTS: dict[str, Mutant] = {}
 # Mutants for which rare things must come together: to which faults their hunt is limited.
 FOCUS: dict[str, tuple[str, ...]] = {
+    "claim_not_looked_at": ("lose_locks",),
+    "no_wait_after_the_claim": ("lose_locks",),
     "journal_commits_without_lease": ("late batch", "late bytes"),
     "lease_moved_from_the_end_of_the_check": ("slow check", "slow look at the claim"),
     "own_period_instead_of_the_old_masters": ("lose_locks", "slow check", "slow look at the claim"),
