@@ -66,6 +66,8 @@ class Oracle:
         self._consumed: dict[int, int] = {}  # seq → epoch that committed its end
         self._ends: dict[str, tuple[int, int]] = {}  # segment → (how far it was committed, by which epoch)
         self._newest_epoch = 0
+        self._linked: dict[int, int] = {}  # epoch → crashes of the server before it was linked
+        self._worked: set[int] = set()  # epochs in which something was committed
         self._order: dict[tuple[str, str], tuple[int, int]] = {}
 
     # -- history ------------------------------------------------------------------------------------------------------
@@ -147,6 +149,7 @@ class Oracle:
         if batch.segment is not None and batch.records:
             name, end = batch.segment.name, batch.segment.end
             self._ends[name] = (end, epoch)
+            self._worked.add(epoch)
             self.log(f"committed {name} to {end}, {len(batch.records)} records")
             if epoch < self._newest_epoch:
                 self._check_sealed(name, end, epoch)
@@ -178,6 +181,8 @@ class Oracle:
     def _check_sealed(self, name: str, end: int, epoch: int) -> None:
         try:
             sealed = read_epoch(self._vfs, STORE, self._newest_epoch).sealed
+        except FileNotFoundError:
+            return  # its name was lost with the power, before it was durable
         except (OSError, AmqError) as error:
             self.broken("P5", f"epoch {self._newest_epoch} cannot be read: {error}")
             return
@@ -188,8 +193,11 @@ class Oracle:
         """An epoch has just come to be: everything committed so far must be inside the lengths that it seals."""
         self.log(f"epoch {number} linked")
         self.counts["epochs"] += 1
-        if number <= self._newest_epoch:
+        # A name that was not yet durable may go with the power, and be made again; then nothing was done in its epoch.
+        lost = self._server.crashes > self._linked.get(number, 0) and number not in self._worked
+        if number in self._linked and not lost:
             self.broken("P3", f"epoch {number} was made a second time")
+        self._linked[number] = self._server.crashes
         self._newest_epoch = max(number, self._newest_epoch)
         for name, (end, epoch) in self._ends.items():
             if epoch < number:
