@@ -4,6 +4,7 @@
 #   make test    everything under tests/
 #   make lint    ruff and mypy
 #   make bench   a few minutes of every benchmark
+#   make simulate   brokers in a simulated world, until Ctrl-C; SEED=… STEPS=… replays
 #
 # PYTHON=/path/to/python chooses the interpreter (3.11 or later); without it the first fitting one on PATH is taken.
 
@@ -21,7 +22,7 @@ BENCH_ARGS ?=
 .PHONY: help demo test lint bench simulate clean
 
 help:
-	@sed -n '3,8s/^# \{0,1\}//p' Makefile
+	@sed -n '3,9s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
