@@ -131,14 +131,12 @@ class BrokerService:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
                 # One for all terms: it numbers its attempts, and no two may write the same claim.
                 locker = SharedFileLocker(self._vfs, self._clock, self._host, self.config.store, owner)
-                started = False
                 while not self._stopping.is_set():
                     try:
                         self._term(owner, locker)
-                        started = True
                     except OSError as error:
-                        if not started:
-                            raise
+                        if self.role is Role.STARTING:
+                            raise  # the store could never be used: a person must look
                         _log.warning("store not usable now, trying again", reason=str(error))
                         self._stopping.wait(self.config.lock_acquire_sleep_interval_s)
         except AmqError as error:
