@@ -39,7 +39,8 @@ class Explorer:
     prefixes: int = 0
     states: int = 0
     _names: Iterator[int] = field(default_factory=itertools.count)
-    _seen: set[tuple[int, int, int]] = field(default_factory=set)
+    _seen: set[tuple[int, int]] = field(default_factory=set)  # what was recovered already: (image, what was allowed)
+    _allowed: dict[int, list[State]] = field(default_factory=dict)  # kept, so that an id names one list for ever
 
     def explore(self, image: Image, log: list[Call], judge: Judge, deep: bool = False) -> None:
         """All of `log`, which began on `image`. Raises Violation."""
@@ -48,10 +49,11 @@ class Explorer:
             if at:
                 remains.follow(log[at - 1])
             allowed = judge.allowed(at)
+            self._allowed[id(allowed)] = allowed
             self.prefixes += not deep
             dice = random.Random(at)
             for left, choice in remains.images(self.deep_limit if deep else self.limit, dice):
-                key = (left.key(), id(allowed), len(allowed))  # the oracle keeps each list that it gives
+                key = left.key(), id(allowed)  # judges give the same list as long as the same is allowed
                 if key in self._seen:
                     continue
                 self._seen.add(key)

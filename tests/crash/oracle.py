@@ -134,7 +134,7 @@ class Fixed:
     def __init__(self, allowed: list[State], shown_at: int, shown: State) -> None:
         self._allowed = allowed
         self._shown_at = shown_at
-        self._shown = shown
+        self._shown = [shown]
 
     def allowed(self, at: int) -> list[State]:
-        return self._allowed if at < self._shown_at else [self._shown]
+        return self._allowed if at < self._shown_at else self._shown

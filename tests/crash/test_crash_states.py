@@ -16,8 +16,8 @@ from tests.crash.mutants import MUTANTS, Mutant
 from tests.crash.oracle import Violation
 from tests.crash.workloads import WORKLOADS
 
-IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "7"))
-DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "80"))
+IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "10"))
+DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "70"))
 MUTANT_IMAGES = 16
 
 
@@ -42,6 +42,16 @@ def test_explorer_sees(mutant: Mutant) -> None:
 
 def test_one_workload_gives_one_log() -> None:
     assert WORKLOADS["killed"].script().disk.log == WORKLOADS["killed"].script().disk.log
+
+
+def test_exploring_again_explores_the_same() -> None:
+    counts = []
+    for _ in range(2):
+        script = WORKLOADS["transactions"].script()
+        explorer = Explorer(script.config, 8, 20)
+        explorer.explore(script.disk.image, script.disk.log, script.oracle)
+        counts.append(explorer.states)
+    assert counts[0] == counts[1]
 
 
 def test_mutants_are_many_and_told_apart() -> None:
