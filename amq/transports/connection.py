@@ -26,7 +26,7 @@ from amq.protocols.detect import detect
 from amq.transports.turn import Turn
 
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
-IGNORED_BYTES_MAX = 4 << 20  # enough for what was on its way when the client was told
+IGNORED_BYTES_MAX = 256 << 20  # a client that talks on before it listens still learns why
 LINGER_S = 5.0  # how long a closing connection may take to read what it is told
 _log = structlog.get_logger("amq.connection")
 
