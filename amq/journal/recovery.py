@@ -66,9 +66,9 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
     """Sealed length of every segment in the store: {name: bytes that count}, 0 for a segment that was never begun.
 
     `known` are lengths that epoch `last_epoch` sealed when it began: they stand, whatever was written to those files
-    since. Segments of `last_epoch` are measured. Any other segment was made by a deposed master after it had been
-    sealed out: nothing in it was confirmed, it counts 0. Raises CorruptError, also where a segment is gone that
-    nobody trimmed, StoreError, OSError.
+    since, and their names stay until a mark says that they were trimmed: `replay`, which reads every mark, judges
+    whether one may be gone. Segments of `last_epoch` are measured. Any other segment was made by a deposed master after
+    it had been sealed out: nothing in it was confirmed, it counts 0. Raises CorruptError, StoreError, OSError.
     """
     directory = os.path.join(store, JOURNAL_DIRECTORY)
     names = list_segments(vfs, directory, PROBE_NAME)
@@ -99,9 +99,7 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
         successor, successor_says = (epoch, number), found.previous_end
     present = set(names)
     for name in known:
-        if name not in present:
-            if (parse_segment_name(name) or (0, 0)) > trimmed and known[name]:
-                raise CorruptError(os.path.join(directory, name), 0, "segment is missing: somebody removed it")
+        if name not in present and (not known[name] or (parse_segment_name(name) or (0, 0)) <= trimmed):
             del sealed[name]
     return sealed
 
@@ -237,6 +235,9 @@ def replay(
                 records += 1
         done += sealed[name]
         progress(done, total)
+    for name in sorted(sealed.keys() - names):
+        if sealed[name] and (parse_segment_name(name) or (0, 0)) > trimmed:
+            raise CorruptError(os.path.join(directory, name), 0, "segment is missing: somebody removed it")
     _check_complete(directory, segments, trimmed)
     return Recovered(segments, unused, trimmed, uuid, records, done)
 
