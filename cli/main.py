@@ -18,6 +18,7 @@ from amq.errors import AmqError
 COMMANDS = {
     "start": ("start", "Run a broker in the foreground."),
     "status": ("status", "Show who is master of a store, or which broker of a URL serves clients."),
+    "doctor": ("doctor", "Find out whether a directory is fit to be a store."),
     "producer": ("producer", "Send messages: lines of a file, a text, or generated ones."),
     "consumer": ("consumer", "Receive messages and write each body as a line, exactly as it was sent."),
     "demo": ("demo", "Kill the master again and again while a file goes through a queue."),

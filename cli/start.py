@@ -14,7 +14,7 @@ import structlog
 import uvloop
 
 import amq
-from amq.cli import exits, logs, process
+from amq.cli import exits, logs, process, store_check
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
@@ -46,13 +46,16 @@ _EPILOG = "\b\nExamples:\n" + "\n".join(
     "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
     help="Any option of the configuration, see `amq config show`. May be repeated; wins over file and environment.",
 )  # fmt: skip
+@click.option("--allow-unsafe-store", is_flag=True, help="Start also on a store that `amq doctor` finds unfit.")
 def start(
-    config_file: str | None, store: str | None, name: str | None, transports: tuple[str, ...], options: tuple[str, ...]
-) -> None:
+    config_file: str | None, store: str | None, name: str | None, transports: tuple[str, ...],
+    options: tuple[str, ...], allow_unsafe_store: bool,
+) -> None:  # fmt: skip
     """Run a broker in the foreground.
 
     All brokers that are started on one store form a group: the one that gets the lock is the master and serves clients,
-    the others are slaves that take over when it goes. What happens is logged on stderr.
+    the others are slaves that take over when it goes. What happens is logged on stderr. A store on which two brokers
+    could be master, or none, is refused (exit code 4) with the reason and the cure; `amq doctor` tells more.
 
     SIGTERM or SIGINT: commit what came in, hand the store over, exit; a second one ends the process at once (safe, as
     any crash is). SIGHUP: read the configuration and the users file again. The configuration file is also watched.
@@ -61,7 +64,8 @@ def start(
 
     def read() -> BrokerConfig:
         return load(
-            config_file, os.environ, options, store=store, name=name, transports=transports, require_store=True
+            config_file, os.environ, options, store=store, name=name, transports=transports,
+            allow_unsafe_store=allow_unsafe_store or None, require_store=True,
         )  # fmt: skip
 
     config = read()
@@ -73,6 +77,7 @@ def start(
         _log.warning(warning)
     if config.max_connections >= files:
         _log.warning("maxConnections is more than the files that may be open: raise `ulimit -n`", open_files_max=files)
+    store_check.check(config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         failure = runner.run(_Run(config, read, config_file).until_stopped())
     if failure is not None:

@@ -39,6 +39,7 @@ def load(
     store: str | None = None,
     name: str | None = None,
     transports: Sequence[str] = (),
+    allow_unsafe_store: bool | None = None,
     require_store: bool = False,
     host_name: str | None = None,
 ) -> BrokerConfig:
@@ -47,7 +48,7 @@ def load(
     path          TOML file, or None
     env           environment variables; None = do not look at any
     overrides     `-o` arguments, `key=value` or `section.key=value`; a later one wins
-    store, name, transports  the dedicated command-line options, where given
+    store, name, transports, allow_unsafe_store  the dedicated command-line options, where given
     require_store True where a broker is to start: a missing store is then an error
     host_name     what a blank `name` becomes; None = ask this host
     Raises ConfigError that lists every problem.
@@ -58,9 +59,13 @@ def load(
     loading.read_environment(env or {})
     for override in overrides:
         loading.read_override(override)
-    for key, given in (("store", store), ("name", name), ("transports", list(transports) or None)):
+    dedicated: tuple[tuple[str, object, str], ...] = (
+        ("store", store, "--store"), ("name", name, "--name"), ("transports", list(transports) or None, "--transport"),
+        ("allowUnsafeStore", allow_unsafe_store, "--allow-unsafe-store"),
+    )  # fmt: skip
+    for key, given, option in dedicated:
         if given is not None:
-            loading.put(BY_KEY[key], given, "--transport" if key == "transports" else f"--{key}")
+            loading.put(BY_KEY[key], given, option)
     return loading.finish(require_store, host_name)
 
 

@@ -107,6 +107,12 @@ class BrokerConfig:
         "Other programs fill the same file system: more.",
         minimum=64 << 10, maximum=1 << 50, elsewhere=("storeUsage", "max-disk-usage", "disk_free_limit"),
     )  # fmt: skip
+    allow_unsafe_store: bool = option(
+        "store", "allowUnsafeStore", Kind.BOOLEAN, False,
+        "Start also where `amq doctor` finds the store unfit; a warning at each start says so.",
+        "To try something out, with messages that may be lost. Never to have peace: on such a store there can be two "
+        "masters, or none.",
+    )  # fmt: skip
 
     prefetch_size: int = option(
         "queues", "prefetchSize", Kind.INTEGER, 1000,

@@ -40,9 +40,9 @@ def test_every_command_option_and_exit_code_is_on_the_page() -> None:
 def test_the_contract() -> None:
     """Names that others rely on."""
     assert set(LEAVES) == {
-        "amq start", "amq status", "amq producer", "amq consumer", "amq demo", "amq perf", "amq journal check",
-        "amq journal dump", "amq journal stat", "amq config show", "amq config check", "amq user add",
-        "amq user remove", "amq user list",
+        "amq start", "amq status", "amq producer", "amq consumer", "amq demo", "amq perf", "amq doctor",
+        "amq journal check", "amq journal dump", "amq journal stat", "amq config show", "amq config check",
+        "amq user add", "amq user remove", "amq user list",
     }  # fmt: skip
     words = {
         name: {word for option in reference.options(command) for word in option.opts}

@@ -1,0 +1,84 @@
+"""The clocks on which leases run (assumption A1): what they are, whether they go at the right rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from amq.doctor.finding import Finding, Level, unfit
+from amq.doctor.hands import Hands
+from amq.doctor.machine import Machine
+
+DRIFT_MAX = 0.01
+MEASURED_S_MIN = 0.2
+_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+_COARSE = ("jiffies", "refined-jiffies", "pit")
+_WHY = "a lease runs on it: rates of two hosts may differ by 1 %, and it must go on while the machine is suspended"
+
+
+def judge_clocks(machine: Machine) -> Iterator[Finding]:
+    """What can be said without waiting."""
+    source = machine.read(_SOURCE).strip()
+    ahead_s = machine.clock_s("CLOCK_BOOTTIME") - machine.clock_s("CLOCK_MONOTONIC")
+    suspended = f", was suspended for {ahead_s:.0f} s since boot" if ahead_s >= 1 else ""
+    found = f"CLOCK_BOOTTIME from {source or 'an unknown source'}{suspended}"
+    if source in _COARSE:
+        cure = "look why the kernel uses no better clock source"
+        yield Finding(Level.WARNING, "clock", found, "it loses time when interrupts are late", cure)
+    else:
+        yield Finding(Level.OK, "clock", found, _WHY)
+    if " hypervisor" in machine.read("/proc/cpuinfo"):
+        yield Finding(
+            Level.NOTE, "virtual machine", "yes",
+            "while a hypervisor pauses it (snapshot, stop), its clock may stand still too: it wakes with a lease that "
+            "seems to run",
+            "stop the broker before you pause or snapshot the virtual machine of a master",
+        )  # fmt: skip
+
+
+class Rate:
+    """How fast the clock of leases goes, beside the hardware's, from here to `judge`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._started = self._read()
+
+    def _read(self) -> tuple[float, float]:
+        return self._machine.clock_s("CLOCK_BOOTTIME"), self._machine.clock_s("CLOCK_MONOTONIC_RAW")
+
+    def judge(self) -> Iterator[Finding]:
+        boot_s, raw_s = (now - then for now, then in zip(self._read(), self._started, strict=True))
+        if raw_s < MEASURED_S_MIN:
+            return
+        off = boot_s / raw_s - 1
+        if abs(off) > DRIFT_MAX:
+            why = "it is being steered, or a clock is broken: leases of two hosts run at different rates"
+            yield unfit("clock rate", f"{off * 100:+.2f} %", why, "look at chrony or ntpd, and at the hypervisor")
+
+
+class PeerRate:
+    """How fast another host's clock goes beside ours, from here to `judge`."""
+
+    def __init__(self, machine: Machine, peer: Hands) -> None:
+        self._machine = machine
+        self._peer = peer
+        self._started = self._read()
+
+    def _read(self) -> tuple[float, float, float]:
+        """(ours, theirs, how far apart the two readings may be), seconds."""
+        before = self._machine.clock_s("CLOCK_BOOTTIME")
+        theirs = float(self._peer.call("time"))
+        after = self._machine.clock_s("CLOCK_BOOTTIME")
+        return (before + after) / 2, theirs, (after - before) / 2
+
+    def judge(self, who: str) -> Iterator[Finding]:
+        ours, theirs, doubt = self._read()
+        ours_s, theirs_s = ours - self._started[0], theirs - self._started[1]
+        if ours_s < MEASURED_S_MIN:
+            return
+        off, doubt = theirs_s / ours_s - 1, (doubt + self._started[2]) / ours_s
+        found = f"{off * 100:+.2f} % ± {doubt * 100:.2f} % in {ours_s:.1f} s"
+        if abs(off) - doubt > DRIFT_MAX:
+            why = "two masters may confirm for the difference"
+            yield unfit(f"clock rate, {who}", found, why, "look at chrony or ntpd, and at the hypervisors")
+        else:
+            yield Finding(Level.OK, f"clock rate, {who}", found, _WHY)

@@ -1,0 +1,259 @@
+"""File systems, judged by how they are mounted, before anything is tried. Facts: docs/assumptions.md.
+
+Invariant: a file system of one host is never unfit for that; one on which locks are known not to exclude between
+hosts, or not to come free, is; one that nobody tried is told to be tried (`--peer`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from amq.doctor.finding import Finding, Level, unfit
+from amq.doctor.machine import Machine
+from amq.doctor.mounts import Mount, nfs_lease_s, nfs_server_name
+from amq.doctor.options import BARRIERS, GFS2_RULES, LOOSE_CACHE, NFS_RULES, SMB_RULES, WRITABLE, judge_options
+
+TYPE_TOPIC = "file system"
+ALONE_TOPIC = "shared between hosts"
+LEASE_TOPIC = "lease time"
+LEASE_S_MAX = 30
+LOCAL_TYPES = frozenset((
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2", "tmpfs", "ramfs",
+    "overlay", "aufs", "ecryptfs", "fuse.fuse-overlayfs",
+))  # fmt: skip
+PASSING_TYPES = {
+    "tmpfs": "it is memory: gone at the next reboot",
+    "ramfs": "it is memory: gone at the next reboot",
+    "overlay": "in a container it goes with the container: put the store on a volume",
+}
+NFS_TYPES = frozenset(("nfs", "nfs4"))
+SMB_TYPES = frozenset(("cifs", "smb3", "smbfs"))
+LOCKLESS_TYPES = {
+    "fuse.sshfs": "sshfs has no locks between hosts, and keeps old content",
+    "fuse.rclone": "rclone has no locks between hosts",
+    "fuse.s3fs": "an object store has neither locks nor hard links",
+    "fuse.gcsfuse": "an object store has neither locks nor hard links",
+    "fuse.goofys": "an object store has neither locks nor hard links",
+    "fuse.mount-s3": "an object store has neither locks nor hard links",
+    "fuse.blobfuse2": "an object store has neither locks nor hard links",
+    "fuse.blobfuse": "an object store has neither locks nor hard links",
+}
+LOCAL_LOCK_TYPES = {
+    "9p": "QEMU's server grants every lock",
+    "virtiofs": "locks stay inside one virtual machine unless the server is told to share them",
+    "vboxsf": "locks stay inside one virtual machine",
+    "vmhgfs": "locks stay inside one virtual machine",
+    "fuse.vmhgfs-fuse": "locks stay inside one virtual machine",
+    "prl_fs": "locks stay inside one virtual machine",
+    "hostfs": "locks stay inside one guest",
+}
+# What statfs(2) says of a directory on such a mount; of the types whose judgement matters most.
+MAGIC = {
+    "nfs": (0x6969,), "nfs4": (0x6969,), "gfs2": (0x01161970,), "ocfs2": (0x7461636F,),
+    "cifs": (0xFF534D42, 0xFE534D42), "smb3": (0xFF534D42, 0xFE534D42), "ceph": (0x00C36400,),
+    "ext4": (0xEF53,), "xfs": (0x58465342,), "btrfs": (0x9123683E,), "tmpfs": (0x01021994,), "overlay": (0x794C7630,),
+}  # fmt: skip
+_RELY = "brokers on different hosts need one file system with locks that exclude between them"
+
+
+class Judgement(NamedTuple):
+    """lease_s: after how long the server gives a dead host's locks away; None = unknown, 0 = no server.
+    mount_options: the recommended ones; "" = nothing to say."""
+
+    findings: list[Finding]
+    lease_s: float | None
+    mount_options: str
+
+
+def judge(mount: Mount, machine: Machine) -> Judgement:
+    """What is known of a file system that is mounted like this."""
+    kind = mount.fs_type
+    if kind in NFS_TYPES:
+        return _judge_nfs(mount, machine)
+    if kind in SMB_TYPES:
+        return Judgement(list(_judge_smb(mount)), None, "vers=3.1.1,cache=none")
+    if kind in _OTHERS:
+        return Judgement(list(_OTHERS[kind](mount, machine)), None, "")
+    if kind in LOCKLESS_TYPES:
+        finding = unfit(TYPE_TOPIC, kind, LOCKLESS_TYPES[kind], "use NFSv4, GFS2 or SMB 3; on one host, a local disk")
+        return Judgement([finding], None, "")
+    if kind in LOCAL_TYPES:
+        return Judgement([*_judge_local(mount), *_judge_server(machine)], 0.0, "")
+    return Judgement(list(_judge_unknown(mount)), None, "")
+
+
+def judge_magic(mount: Mount, magic: int) -> Iterator[Finding]:
+    """Whether statfs(2) and mountinfo are of one opinion."""
+    if mount.fs_type in MAGIC and magic not in MAGIC[mount.fs_type]:
+        yield Finding(
+            Level.WARNING, "statfs", f"type 0x{magic:x}, which is not {mount.fs_type}",
+            "the kernel says two things of one directory: what is said here of the mount may be wrong",
+            "see what is mounted there, and over it: `findmnt -T DIR`",
+        )  # fmt: skip
+
+
+def _judge_local(mount: Mount) -> Iterator[Finding]:
+    kind = mount.fs_type
+    yield Finding(Level.OK, TYPE_TOPIC, kind, "a file system of this host, by what is mounted here")
+    passing = f"; {PASSING_TYPES[kind]}" if kind in PASSING_TYPES else ""
+    yield Finding(
+        Level.WARNING, ALONE_TOPIC, "no",
+        f"all brokers must run on this host, and go down with it{passing}",
+        "for brokers on several hosts mount NFSv4, GFS2 or SMB 3",
+    )  # fmt: skip
+    yield WRITABLE.judge(mount)
+    if mount.has("nobarrier") or mount.has("barrier"):
+        yield BARRIERS.judge(mount)
+
+
+def _judge_server(machine: Machine) -> Iterator[Finding]:
+    """On the NFS server itself."""
+    lease = machine.read("/proc/fs/nfsd/nfsv4leasetime").strip()
+    if lease.isdecimal():
+        finding = _judge_lease(float(lease))
+        yield Finding(Level.NOTE, f"{LEASE_TOPIC} of the NFS server here", finding.found, finding.why, finding.cure)
+
+
+def _judge_unknown(mount: Mount) -> Iterator[Finding]:
+    known = LOCAL_LOCK_TYPES.get(mount.fs_type, "nobody tried it with amq")
+    yield Finding(
+        Level.WARNING, TYPE_TOPIC, mount.fs_type, f"{known}; {_RELY}",
+        "see whether locks exclude: `amq doctor DIR --as-peer` on one host, `amq doctor DIR --peer HOST` on another",
+    )  # fmt: skip
+    yield WRITABLE.judge(mount)
+
+
+# -- NFS ---------------------------------------------------------------------------------------------------------------
+
+
+def _judge_nfs(mount: Mount, machine: Machine) -> Judgement:
+    version = _version(mount)
+    server = nfs_server_name(machine, mount)
+    findings = [_judge_version(mount, version, f", server {server}" if server else "")]
+    lease_s: float | None = None
+    if version >= (4, 0):
+        lease_s = nfs_lease_s(machine, mount)
+        findings.append(_judge_lease(lease_s))
+        findings += _judge_lost_locks(machine)
+    findings += judge_options(NFS_RULES, mount)
+    return Judgement(findings, lease_s, "vers=4.2,soft,timeo=20,retrans=2,lookupcache=none,sync,proto=tcp")
+
+
+def _version(mount: Mount) -> tuple[int, int]:
+    """(4, 2); (0, 0) = not shown. Older kernels split it into vers and minorversion."""
+    found = re.fullmatch(r"(\d+)(?:\.(\d+))?", mount.get("vers") or mount.get("nfsvers"))
+    if not found:
+        return 0, 0
+    minor = found[2] or mount.get("minorversion") or "0"
+    return int(found[1]), int(minor) if minor.isdecimal() else 0
+
+
+def _judge_version(mount: Mount, version: tuple[int, int], server: str) -> Finding:
+    found = f"NFSv{version[0]}{f'.{version[1]}' if version[0] >= 4 else ''}{server}"
+    if version >= (4, 1):
+        return Finding(Level.OK, TYPE_TOPIC, found, "locks end with the server's lease, a repeated request counts once")
+    if version == (4, 0):
+        return Finding(
+            Level.WARNING, TYPE_TOPIC, found, "a request that is repeated after a fault may be carried out twice",
+            "mount with vers=4.2 (or 4.1)",
+        )  # fmt: skip
+    if version[0] == 0:
+        return Finding(Level.WARNING, TYPE_TOPIC, f"NFS, {mount.fs_type}", "the version is not shown", "use vers=4.2")
+    return unfit(
+        TYPE_TOPIC, found,
+        "the lock of a host that died stays taken until somebody frees it on the server: no slave ever takes over",
+        "mount with vers=4.2; to free such a lock: on the server write the export's path to "
+        "/proc/fs/nfsd/unlock_filesystem",
+    )  # fmt: skip
+
+
+def _judge_lease(lease_s: float | None) -> Finding:
+    why = "so long after a host died, or was cut off, its lock is given to a slave"
+    cure = "set it on the server to 10 to 20 s before it starts: lease-time and grace-time in /etc/nfs.conf"
+    if lease_s is None:
+        return Finding(Level.NOTE, LEASE_TOPIC, "unknown", f"{why}; 90 s unless set", f"ask the server; {cure}")
+    if lease_s > LEASE_S_MAX:
+        return Finding(Level.WARNING, LEASE_TOPIC, f"{lease_s:g} s", why, cure)
+    return Finding(Level.OK, LEASE_TOPIC, f"{lease_s:g} s", why)
+
+
+def _judge_lost_locks(machine: Machine) -> Iterator[Finding]:
+    if machine.read("/sys/module/nfs/parameters/recover_lost_locks").strip() == "Y":
+        yield Finding(
+            Level.WARNING, "recover_lost_locks", "Y",
+            "this client takes lost locks again by itself, so that the server no longer refuses the late writes of a "
+            "deposed master",
+            "set nfs.recover_lost_locks=N, the default",
+        )  # fmt: skip
+
+
+# -- cluster file systems, SMB -----------------------------------------------------------------------------------------
+
+
+def _judge_gfs2(mount: Mount, machine: Machine) -> Iterator[Finding]:
+    protocol = _gfs2_protocol(mount, machine)
+    if protocol == "lock_nolock":
+        yield unfit(
+            TYPE_TOPIC, "gfs2, lock_nolock",
+            "locks and caches stay on this node: two nodes get the lock, and damage the file system",
+            "make it with mkfs.gfs2 -p lock_dlm and run dlm_controld, with fencing, on each node",
+        )  # fmt: skip
+    elif protocol == "lock_dlm":
+        yield Finding(Level.OK, TYPE_TOPIC, "gfs2, lock_dlm", "locks are taken in the cluster")
+    else:
+        yield Finding(
+            Level.WARNING, TYPE_TOPIC, f"gfs2, lock protocol {protocol or 'unknown'}",
+            "only lock_dlm excludes between nodes", "look at `tunegfs2 -l DEVICE`",
+        )  # fmt: skip
+    yield Finding(
+        Level.NOTE, "fencing", "not visible from here",
+        "until the cluster has fenced a dead node the file system stands still, and nobody takes over",
+        "test it: `stonith_admin --fence NODE`, or what your cluster has",
+    )  # fmt: skip
+    yield from judge_options(GFS2_RULES, mount)
+
+
+def _gfs2_protocol(mount: Mount, machine: Machine) -> str:
+    """The mount shows its lock protocol only where it was given as an option; sysfs always knows."""
+    for table in machine.names("/sys/fs/gfs2"):
+        if machine.read(f"/sys/fs/gfs2/{table}/id").strip() == mount.device:
+            return machine.read(f"/sys/fs/gfs2/{table}/lock_module/proto_name").strip()
+    return mount.get("lockproto")
+
+
+def _judge_ocfs2(_mount: Mount, _machine: Machine) -> Iterator[Finding]:
+    yield unfit(
+        TYPE_TOPIC, "ocfs2",
+        "with its usual cluster stack (o2cb) byte-range locks stay on one node: every node gets the lock",
+        "use GFS2 or NFSv4",
+    )  # fmt: skip
+
+
+def _judge_ceph(mount: Mount, _machine: Machine) -> Iterator[Finding]:
+    yield Finding(
+        Level.WARNING, TYPE_TOPIC, mount.fs_type, "it should do by its documentation; nobody tried it with amq",
+        "try it: `amq doctor DIR --as-peer` on one host, `amq doctor DIR --peer HOST` on another",
+    )  # fmt: skip
+    yield WRITABLE.judge(mount)
+
+
+_OTHERS: dict[str, Callable[[Mount, Machine], Iterator[Finding]]] = {
+    "gfs2": _judge_gfs2,
+    "ocfs2": _judge_ocfs2,
+    "ceph": _judge_ceph,
+}
+
+
+def _judge_smb(mount: Mount) -> Iterator[Finding]:
+    yield Finding(Level.OK, TYPE_TOPIC, f"SMB {mount.get('vers')}".strip(), "locks exclude between hosts")
+    yield Finding(
+        Level.NOTE, "dead clients", "not visible from here",
+        "the server keeps the lock of a host that died until it drops the connection; by default it never does",
+        "in smb.conf: socket options = SO_KEEPALIVE TCP_KEEPIDLE=4 TCP_KEEPINTVL=2 TCP_KEEPCNT=3 "
+        "TCP_USER_TIMEOUT=10000",
+    )  # fmt: skip
+    for finding in judge_options(SMB_RULES, mount):
+        loose = finding.topic == LOOSE_CACHE.topic and mount.get("cache") in ("loose", "singleclient", "ro")
+        yield LOOSE_CACHE if loose else finding

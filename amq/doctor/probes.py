@@ -1,0 +1,262 @@
+"""What the broker relies on, tried with two pairs of hands, and what it costs, measured with one.
+
+Invariant: a finding says what was seen; nothing is UNFIT here that was not seen to fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from amq.clock import Clock
+from amq.doctor.finding import Finding, Level, unfit
+from amq.doctor.hands import Hands
+from amq.vfs import Vfs, write_all
+
+ROUNDS = 10
+FREE_PATIENCE_S = 5.0
+SEEN_PATIENCE_S = 5.0
+SEEN_S_MAX = 1.0
+BLOCK = bytes(4096)
+_LOCKLESS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_LINKLESS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long something took, seconds."""
+
+    count: int
+    median_s: float
+    p99_s: float
+    max_s: float
+
+    @classmethod
+    def of(cls, times_s: Sequence[float]) -> Times:
+        """Of at least one time."""
+        ordered = sorted(times_s)
+        p99 = ordered[min(len(ordered) - 1, math.ceil(len(ordered) * 0.99) - 1)]
+        return cls(len(ordered), ordered[len(ordered) // 2], p99, ordered[-1])
+
+    def __str__(self) -> str:
+        return f"median {self.median_s * 1000:.2f} ms, p99 {self.p99_s * 1000:.2f} ms ({self.count} times)"
+
+    def to_json(self) -> dict[str, float]:
+        return {"count": self.count, "median_s": self.median_s, "p99_s": self.p99_s, "max_s": self.max_s}
+
+
+# -- two pairs of hands ------------------------------------------------------------------------------------------------
+
+
+def try_locks(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
+    """Does the lock of one keep the other out, both ways, also when they come at once? Raises OSError where the file
+    system fails in another way than refusing locks."""
+    topic = f"lock, {who}"
+    try:
+        problem = _exclusion(a, b) or _exclusion(b, a) or _race(a, b, rounds)
+    except OSError as error:
+        if error.errno not in _LOCKLESS:
+            raise
+        return unfit(
+            topic, f"refused: {error.strerror}", "without locks every broker would be master",
+            "mount with locking (NFSv4 brings its own; GFS2 needs dlm_controld; SMB without nobrl)",
+        )  # fmt: skip
+    finally:
+        for operation in ("unlock", "remove"):  # SMB removes no file that somebody has open
+            a.call(operation, "lock")
+            b.call(operation, "lock")
+    if problem:
+        return unfit(
+            topic, problem, "the lock chooses the one master: with a lock that does not exclude there are several",
+            "look at the mount options above; use NFSv4, GFS2 with lock_dlm or SMB 3",
+        )  # fmt: skip
+    return Finding(Level.OK, topic, f"excludes, both ways, {rounds} races", "the lock chooses the one master")
+
+
+def _exclusion(first: Hands, second: Hands) -> str:
+    """What went wrong; "" = nothing."""
+    if not first.call("lock", "lock"):
+        return "a lock that nobody holds is refused"
+    if second.call("lock", "lock"):
+        return "both had the lock at once"
+    first.call("unlock", "lock")
+    if not _get(second):
+        return f"a lock that was given back was not free {FREE_PATIENCE_S:g} s later"
+    second.call("unlock", "lock")
+    return ""
+
+
+def _get(hands: Hands) -> bool:
+    started = hands.call("time")
+    while not hands.call("lock", "lock"):
+        if hands.call("time") - started >= FREE_PATIENCE_S:
+            return False
+    return True
+
+
+def _race(a: Hands, b: Hands, rounds: int) -> str:
+    for _ in range(rounds):
+        theirs = b.start("lock", "lock")
+        mine = a.call("lock", "lock")
+        if theirs() and mine:
+            return "both had the lock at once, in a race"
+        a.call("unlock", "lock")
+        b.call("unlock", "lock")
+    return ""
+
+
+def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
+    """Does a name go to one of two who link it? Raises OSError as `try_locks`."""
+    topic = f"link, {who}"
+    names = [f"link-{number}" for number in range(rounds)]
+    try:
+        a.call("put", "mine", "a")
+        b.call("put", "theirs", "b")
+        problem = next((found for name in names if (found := _link_race(a, b, name))), "")
+    except OSError as error:
+        if error.errno not in _LINKLESS:
+            raise
+        return unfit(
+            topic, f"refused: {error.strerror}", "an epoch gets its number by link(), which must succeed for one only",
+            "use a file system with hard links",
+        )  # fmt: skip
+    finally:
+        for name in (*names, "mine"):
+            a.call("remove", name)
+        b.call("remove", "theirs")
+    if problem:
+        return unfit(
+            topic, problem, "an epoch gets its number by link(): two brokers would own one number",
+            "do not use this file system",
+        )  # fmt: skip
+    return Finding(Level.OK, topic, f"exclusive, {rounds} races", "link() gives an epoch's number to one broker")
+
+
+def _link_race(a: Hands, b: Hands, name: str) -> str:
+    theirs = b.start("link", "theirs", name)
+    mine = a.call("link", "mine", name)
+    got = theirs()
+    if mine and got:
+        return "two made the same name"
+    if not mine and not got:
+        return "nobody could make a name that did not exist"
+    text = "a" if mine else "b"
+    if a.call("read", name) != text or b.call("read", name) != text:
+        return "the name does not lead to the file of the one who made it"
+    return "" if not a.call("link", "mine", name) else "a name was made that exists"
+
+
+def try_coherence(a: Hands, b: Hands, who: str, tag: str = "ab", rounds: int = ROUNDS) -> Finding:
+    """Does b, which opens and lists afresh, see what a wrote, synced and closed before? The names carry `tag`, so that
+    nobody has asked for them, or removed them, before: that a *missing* name is remembered is allowed."""
+    topic = f"close-to-open, {who}"
+    problem = ""
+    content, names = f"text-{tag}", [f"new-{tag}-{number}" for number in range(rounds)]
+    try:
+        for number, name in enumerate(names):
+            text = f"{number:4d}" + "x" * (number // 2)  # overwritten, sometimes longer
+            a.call("put", content, text)
+            if (found := b.call("read", content)) != text:
+                problem = f"read {found!r} where {text!r} had been written and synced"
+                break
+            a.call("put", name, "")
+            if not b.call("listed", name):
+                problem = "a listing that was made afresh lacks a file that had been made before"
+                break
+    finally:
+        for name in (content, *names):
+            a.call("remove", name)
+    if problem:
+        return unfit(
+            topic, problem,
+            "a deposed master would not see that it is deposed, a new one not all that was confirmed",
+            "look at the mount options above (nocto, cache=loose); do not use this file system",
+        )  # fmt: skip
+    return Finding(
+        Level.OK, topic, f"{rounds} times as written", "who opens a file afresh reads what was synced before"
+    )
+
+
+def try_visibility(a: Hands, b: Hands, who: str, tag: str = "ab") -> tuple[Finding, dict[str, float | None]]:
+    """How long until b sees a name that a made, and for which b had asked before: {how: seconds or None = too long}."""
+    seen_s: dict[str, float | None] = {}
+    for how in ("stat", "open", "list"):
+        name = f"seen-{tag}-{how}"
+        try:
+            b.call("look", name, how, 0.0)  # now its host knows that there is no such name
+            a.call("put", name, "")
+            seen_s[how] = b.call("look", name, how, SEEN_PATIENCE_S)
+        finally:
+            a.call("remove", name)
+    late = any(delay is None or delay > SEEN_S_MAX for delay in seen_s.values())
+    texts = [f"{how} {'more than 5 s' if s is None else f'{s:.2f} s'}" for how, s in seen_s.items()]
+    found, topic = ", ".join(texts), f"new name seen, {who}"
+    if late:
+        why = "slaves and checks see changes late; safe, but a takeover takes longer"
+        return Finding(Level.WARNING, topic, found, why, "on NFS mount with lookupcache=none"), seen_s
+    return Finding(Level.OK, topic, found, "how soon other hosts see a file that was made"), seen_s
+
+
+# -- one pair ----------------------------------------------------------------------------------------------------------
+
+
+def measure_sync(vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: int) -> Times:
+    """What it costs to make 4 KiB durable (write, fdatasync), on the file `path`, which is gone afterwards."""
+    fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        times: list[float] = []
+        first = clock.monotonic()
+        while len(times) < count_max and (not times or clock.monotonic() - first < budget_s):
+            started = clock.monotonic()
+            write_all(vfs, fd, BLOCK, len(times) * len(BLOCK))
+            vfs.fdatasync(fd)
+            times.append(clock.monotonic() - started)
+        return Times.of(times)
+    finally:
+        vfs.close(fd)
+        vfs.unlink(path)
+
+
+def measure_check(vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: int) -> Times:
+    """What a check of the lease costs: a heartbeat (write, fsync), two files opened afresh, one listing."""
+    fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        times: list[float] = []
+        first = clock.monotonic()
+        while len(times) < count_max and (not times or clock.monotonic() - first < budget_s):
+            started = clock.monotonic()
+            for fresh in _checked(vfs, fd, path):
+                vfs.close(fresh)
+            times.append(clock.monotonic() - started)
+        return Times.of(times)
+    finally:
+        vfs.close(fd)
+        vfs.unlink(path)
+
+
+def _checked(vfs: Vfs, fd: int, path: str) -> Iterator[int]:
+    fresh = vfs.open(path, os.O_RDONLY)
+    vfs.fstat(fresh)
+    yield fresh
+    write_all(vfs, fd, BLOCK, 0)
+    vfs.fsync(fd)
+    fresh = vfs.open(path, os.O_RDONLY)
+    vfs.pread(fresh, len(BLOCK), 0)
+    yield fresh
+    vfs.listdir(os.path.dirname(path))
+
+
+def try_directory_sync(vfs: Vfs, clock: Clock, directory: str) -> Finding:
+    started = clock.monotonic()
+    try:
+        vfs.fsync_directory(directory)
+    except OSError as error:
+        return unfit(
+            "directory sync", f"refused: {error.strerror}", "names of new segments and epochs must survive a crash",
+            "use another file system",
+        )  # fmt: skip
+    took_ms = (clock.monotonic() - started) * 1000
+    return Finding(Level.OK, "directory sync", f"{took_ms:.2f} ms", "names of new files survive a crash")

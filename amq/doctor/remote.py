@@ -1,0 +1,204 @@
+"""The hands of another process, through a socket: a child of ours, or `amq doctor DIR --as-peer` on another host.
+
+One JSON object a line, answered in order:
+
+    {"hello": RUN, "nonce": N}        → {"result": {"host": …, "boot_id": …, "mount": {…}, "findings": […]}}
+    {"do": OPERATION, "with": […]}    → {"result": …} or {"errno": n, "error": "…"} or {"refused": "…"}
+
+Before the hello a file `amq-doctor-RUN-hello` with the nonce is put into the directory. The one who is greeted opens
+it: so both know that they are in one directory, and whoever cannot write to it can have nothing done.
+
+Why a socket and not only files: the socket tells *when* something was done on the other side, without which a file that
+appears late cannot be told from one that was made late. No clock is compared between hosts, only how fast they run.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, Self
+
+from amq.clock import Clock, SystemClock
+from amq.doctor.hands import LocalHands
+from amq.errors import AmqError
+from amq.threads import SystemThreads, Threads
+from amq.vfs import SystemVfs, Vfs
+
+VERSION = 1
+LINE_BYTES_MAX = 64 << 10
+PATIENCE_S = 60.0  # a lock request may wait for the grace period of a server that just started
+HELLO_PATIENCE_S = 10.0
+END_PATIENCE_S = 5.0
+HELLO = "hello"
+
+
+class PeerError(AmqError):
+    """The other side cannot be reached, or speaks something else."""
+
+    code = "PEER_UNREACHABLE"
+
+
+class NotSharedError(AmqError):
+    """The other side is reached, and what we put into the directory is not in its own."""
+
+    code = "PEER_ELSEWHERE"
+
+
+class RemoteHands:
+    """Hands at the other end of `sock`. A context manager; its end lets go of everything there."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._sock.settimeout(PATIENCE_S)
+        self._stream = sock.makefile("rwb")
+        self._due = 0  # answers that are not yet read
+
+    def hello(self, run: str, nonce: str) -> dict[str, Any]:
+        """Make oneself known. What the other side says of itself. Raises PeerError, NotSharedError."""
+        answer = self._ask({"hello": run, "nonce": nonce, "version": VERSION})()
+        if not isinstance(answer, dict):
+            raise PeerError("it answered something that is no greeting: start `amq doctor DIR --as-peer` there")
+        return answer
+
+    def call(self, operation: str, *arguments: Any) -> Any:
+        return self.start(operation, *arguments)()
+
+    def start(self, operation: str, *arguments: Any) -> Callable[[], Any]:
+        return self._ask({"do": operation, "with": arguments})
+
+    def _ask(self, question: dict[str, Any]) -> Callable[[], Any]:
+        assert self._due == 0, "one question at a time"
+        try:
+            self._stream.write(json.dumps(question).encode() + b"\n")
+            self._stream.flush()
+        except OSError as error:
+            raise PeerError(f"the connection broke: {error}") from error
+        self._due += 1
+        return self._answer
+
+    def _answer(self) -> Any:
+        self._due -= 1
+        try:
+            line = self._stream.readline(LINE_BYTES_MAX)
+            answer = json.loads(line)
+        except (OSError, ValueError) as error:
+            why = "it closed the connection" if isinstance(error, ValueError) and not line else str(error)
+            raise PeerError(f"no answer: {why}") from error
+        if not isinstance(answer, dict):
+            raise PeerError("it speaks something else: start `amq doctor DIR --as-peer` there")
+        if "errno" in answer:
+            raise OSError(int(answer["errno"]), str(answer.get("error", "")))
+        if answer.get("refused") == NotSharedError.code:
+            raise NotSharedError("it does not find there what was put into the directory here")
+        if "refused" in answer:
+            raise PeerError(str(answer["refused"]))
+        return answer.get("result")
+
+    def close(self) -> None:
+        self._stream.close()
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ChildHands(RemoteHands):
+    """The hands of a process that we start, and that ends with the block, by its id."""
+
+    def __init__(self, directory: str, run: str) -> None:
+        ours, theirs = socket.socketpair()
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; from amq.doctor.remote import serve_child; "
+            f"serve_child({directory!r}, {run!r})"
+        )
+        with theirs:
+            self._process = subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+        super().__init__(ours)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        super().close()  # at which it ends by itself, unless it hangs
+        try:
+            self._process.wait(END_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Guest:
+    """The other end: what is asked of this process. One for each connection.
+
+    introduce() says who we are, once the caller has shown that it can write to our directory.
+    """
+
+    def __init__(
+        self, vfs: Vfs, clock: Clock, threads: Threads, directory: str, introduce: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._doors = (vfs, clock, threads, directory)
+        self._introduce = introduce
+        self._hands: LocalHands | None = None
+
+    def trust(self, run: str) -> None:
+        """The caller is known: it started us."""
+        self._hands = LocalHands(*self._doors, run, "b")
+
+    def serve(self, sock: socket.socket) -> None:
+        """Answer until the caller hangs up. Raises OSError where the connection breaks."""
+        try:
+            with sock.makefile("rwb") as stream:
+                while line := stream.readline(LINE_BYTES_MAX):
+                    stream.write(json.dumps(self._reply(line)).encode() + b"\n")
+                    stream.flush()
+        finally:
+            if self._hands is not None:
+                self._hands.close()
+
+    def _reply(self, line: bytes) -> dict[str, Any]:
+        try:
+            question = json.loads(line)
+            if not isinstance(question, dict):
+                return {"refused": "not a question"}
+            if "hello" in question:
+                return self._greet(question)
+            if self._hands is None:
+                return {"refused": "say hello first"}
+            return {"result": self._hands.call(question["do"], *question["with"])}
+        except OSError as error:
+            return {"errno": error.errno or 0, "error": error.strerror or str(error)}
+        except (ValueError, LookupError, TypeError, AssertionError, RecursionError) as error:
+            return {"refused": f"cannot be done: {error}"}
+
+    def _greet(self, question: dict[str, Any]) -> dict[str, Any]:
+        if question.get("version") != VERSION:
+            return {"refused": f"version {VERSION} of the examination is spoken here: use the same amq on all hosts"}
+        hands = LocalHands(*self._doors, str(question["hello"]), "b")
+        seen = hands.call("look", HELLO, "open", HELLO_PATIENCE_S) is not None
+        if not seen or hands.call("read", HELLO) != question.get("nonce"):
+            return {"refused": NotSharedError.code}
+        self._hands = hands
+        return {"result": self._introduce()}
+
+
+def connect(host: str, port: int) -> RemoteHands:
+    """Hands of the peer that listens there. Raises PeerError."""
+    try:
+        return RemoteHands(socket.create_connection((host, port), HELLO_PATIENCE_S))
+    except OSError as error:
+        raise PeerError(f"{error}: start `amq doctor DIR --as-peer` on {host}, and let port {port} through") from error
+
+
+def serve_child(directory: str, run: str) -> None:
+    """The life of a `ChildHands`' process: its standard input is the socket."""
+    guest = Guest(SystemVfs(), SystemClock(), SystemThreads(), directory, dict)
+    guest.trust(run)
+    with socket.socket(fileno=0) as sock:
+        guest.serve(sock)

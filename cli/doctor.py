@@ -1,0 +1,105 @@
+"""`amq doctor`: is a directory fit to be a store?"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from amq.cli import exits
+from amq.cli.output import examples, is_terminal, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from amq.doctor import Report
+
+PORT = 61612
+_EPILOG = examples(
+    "amq doctor /mnt/shared/amq",
+    "amq doctor /mnt/shared/amq --as-peer",
+    "amq doctor /mnt/shared/amq --peer host-b --peer host-c",
+    "amq doctor /mnt/shared/amq --quick --json | jq -r .verdict",
+)
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("path", metavar="PATH", type=click.Path())
+@click.option(
+    "--peer", "peers", metavar="HOST[:PORT]", multiple=True,
+    help="Another host, which runs `amq doctor PATH --as-peer`: try locks, links and what it sees. May be repeated.",
+)  # fmt: skip
+@click.option("--as-peer", is_flag=True, help="Be the other host of such an examination, until interrupted.")
+@click.option(
+    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=PORT,
+    help="TCP port of peers; with --as-peer the one to listen on, 0: any free one.",
+)  # fmt: skip
+@click.option("--quick", is_flag=True, help="Only what `amq start` looks at each time; takes milliseconds.")
+@json_option
+def doctor(path: str, peers: tuple[str, ...], as_peer: bool, port: int, quick: bool, as_json: bool) -> None:
+    """Find out whether a directory is fit to be a store.
+
+    Looks at the file system and its mount options, and tries what brokers rely on: locks that exclude, links that are
+    exclusive, content that others see, what a sync costs. Only files of its own, amq-doctor-*, are touched, and they
+    are gone afterwards: brokers may run on the store meanwhile.
+
+    Exit code 0 where the verdict is fit, with warnings or without, 4 where it is unfit, 6 where a peer cannot be asked.
+    """
+    if sum((as_peer, bool(peers), quick)) > 1:
+        raise click.UsageError("give one of --peer, --as-peer and --quick")
+    if as_peer and as_json:
+        raise click.UsageError("--json is for the host that asks its peers")
+    if as_peer:
+        _be_peer(path, port)
+        return
+    from amq.doctor import examine, examine_quickly
+
+    addresses = [_address(peer, port) for peer in peers]
+    if is_terminal() and not quick:
+        click.echo(f"examining {path}; this takes some seconds …", err=True)
+    report = examine_quickly(path) if quick else examine(path, addresses)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print(report)
+    for host, reason in report.unreachable.items():
+        click.echo(f"amq: peer {host}: {reason} [PEER_UNREACHABLE]", err=True)
+    if report.verdict == "unfit":
+        raise click.exceptions.Exit(exits.STORE)
+    if report.unreachable:
+        raise click.exceptions.Exit(exits.TRANSPORT)
+
+
+def _address(peer: str, port: int) -> tuple[str, int]:
+    """`host`, `host:port`, `[::1]`, `[::1]:port` → (host, port)."""
+    found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?", peer)
+    number = int(found[2] or port) if found else 0
+    if found is None or not 0 < number <= 65535:
+        raise click.UsageError(f"--peer {peer}: give HOST or HOST:PORT; an IPv6 address in brackets")
+    return found[1].strip("[]"), number
+
+
+def _print(report: Report) -> None:
+    rows = []
+    for finding in report.findings:
+        why = "; ".join(part for part in (finding.why, finding.cure) if part)
+        rows.append((finding.level.value, finding.topic, finding.found, why))
+    print_table(("", "what", "found", "what it is for, or what to do"), rows)
+    click.echo()
+    for name, value in report.recommended.items():
+        click.echo(f"recommended {name}: {value}")
+    click.echo(f"{report.directory}: {report.verdict}")
+
+
+def _be_peer(path: str, port: int) -> None:
+    from amq.doctor.peer import serve_peer
+
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with socket.create_server(
+        ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6
+    ) as server:  # fmt: skip
+        click.echo(f"listening on port {server.getsockname()[1]}, in {os.path.abspath(path)}; Ctrl-C ends it")
+        sys.stdout.flush()
+        serve_peer(server, path, lambda line: click.echo(line))

@@ -1,0 +1,49 @@
+"""What `amq start` does before it touches the store: the quick part of `amq doctor`.
+
+Invariant: a store on which two brokers could be master, or none, is not used unless the operator said so, and then
+every start says it again.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from amq.config import BrokerConfig
+from amq.doctor import Level, Report, examine_quickly
+from amq.doctor.filesystems import ALONE_TOPIC
+from amq.errors import StoreError
+
+_log = structlog.get_logger("amq.process")
+
+
+def check(config: BrokerConfig) -> None:
+    """Raises StoreError where the store is unfit and that is not allowed. What is worth a warning is logged."""
+    try:
+        report = examine_quickly(config.store)
+    except OSError as error:
+        # The broker meets the same error at its first step, and tells it with its cure.
+        _log.info("the store cannot be examined", reason=str(error))
+        return
+    for finding in report.of(Level.WARNING):
+        if finding.topic != ALONE_TOPIC:  # a group on one host is as good a use as any
+            _log.warning("the store could be safer or quicker", finding=str(finding))
+    reasons = [str(finding) for finding in report.of(Level.UNFIT)]
+    if config.allow_unsafe_store:
+        _warn(reasons)
+    elif reasons:
+        raise StoreError(_description(report, reasons), code="STORE_UNSAFE")
+
+
+def _warn(reasons: list[str]) -> None:
+    if reasons:
+        for reason in reasons:
+            _log.warning("starting on an unsafe store, as allowUnsafeStore says", reason=reason)
+    else:
+        _log.warning("allowUnsafeStore is set and not needed: take it away")
+
+
+def _description(report: Report, reasons: list[str]) -> str:
+    return (
+        f"{report.directory} is not fit to be a store: {'; '.join(reasons)}. `amq doctor {report.path}` tells more; "
+        "--allow-unsafe-store starts all the same, for trials"
+    )
