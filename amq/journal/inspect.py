@@ -184,20 +184,25 @@ class Inspection:
                 yield from self._segment(name)
 
     def check_complete(self) -> None:
-        """After all `records`: is a segment missing that nobody trimmed?"""
+        """After all `records`: is a segment missing that nobody trimmed?
+
+        Damage may hide the mark that trimmed all before it: of those nothing is said until it is repaired.
+        """
+        damaged = [parse_segment_name(os.path.basename(problem.path)) or (0, 0) for problem in self.problems]
+        trimmed = max([self.trimmed, *damaged])
         counted = {report.name for report in self.segments if report.state in (SEALED, OPEN)}
         missing = {name for name, end in self._sealed.items() if end and name not in counted}
         missing |= {report.name for report in self.segments if report.state == GONE}
         expected: dict[int, int] = {}
         for report in self.segments:
-            if report.name in counted and (report.epoch, report.number) > self.trimmed:
-                first = self.trimmed[1] + 1 if self.trimmed[0] == report.epoch else 1
+            if report.name in counted and (report.epoch, report.number) > trimmed:
+                first = trimmed[1] + 1 if trimmed[0] == report.epoch else 1
                 if report.number != expected.get(report.epoch, first):
                     why = "the segment before it is missing: somebody removed it from the store"
                     self._problem("STORE_CORRUPT", report.name, 0, why)
                 expected[report.epoch] = report.number + 1
         for name in sorted(missing):
-            if (parse_segment_name(name) or (0, 0)) > self.trimmed:
+            if (parse_segment_name(name) or (0, 0)) > trimmed:
                 self._problem("STORE_CORRUPT", name, 0, "segment is missing: somebody removed it")
 
     # -- one segment --------------------------------------------------------------------------------------------------

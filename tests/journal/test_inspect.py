@@ -159,14 +159,24 @@ def test_truncated_missing_and_foreign_files(tmp_path: Path) -> None:
     world = filled(tmp_path)
     first, second, third = world.segments()[:3]
     os.truncate(os.path.join(world.directory, first), world.sealed[first] - 10)
-    os.unlink(os.path.join(world.directory, second))
-    with open(os.path.join(world.directory, third), "wb") as file:
+    os.unlink(os.path.join(world.directory, third))
+    with open(os.path.join(world.directory, second), "wb") as file:
         file.write(b"this is a letter to my aunt, and no segment at all" * 3)
     (tmp_path / "journal" / "notes.txt").write_text("x")
     inspection, _ = look(world)
     codes = {(os.path.basename(problem.path), problem.code) for problem in inspection.problems}
-    assert {(first, "STORE_CORRUPT"), (second, "STORE_CORRUPT"), (third, "STORE_FOREIGN_FILE")} <= codes
+    assert {(first, "STORE_CORRUPT"), (second, "STORE_FOREIGN_FILE"), (third, "STORE_CORRUPT")} <= codes
     assert foreign_files(world.vfs, world.store, {"reserve"}) == ["notes.txt"]
+
+
+def test_nobody_is_blamed_for_what_a_damaged_segment_may_have_trimmed(tmp_path: Path) -> None:
+    """Its mark cannot be read: found by a bit that turned over in the simulation."""
+    world = filled(tmp_path)
+    first, second = world.segments()[:2]
+    os.unlink(os.path.join(world.directory, first))
+    os.truncate(os.path.join(world.directory, second), world.sealed[second] - 10)
+    inspection, _ = look(world)
+    assert {os.path.basename(problem.path) for problem in inspection.problems} == {second}
 
 
 def test_a_newer_format_is_named(tmp_path: Path) -> None:

@@ -163,6 +163,8 @@ class SimVfs(Vfs):
         self._end(method, file.path)
 
     def _between(self, path: str) -> None:
+        """The server has some of the bytes, and none of them for sure."""
+        self.on_call("send", path, True, "")
         self._scheduler.sleep(self.latency_s * 0.1)
         self._reach(path)
 

@@ -14,10 +14,11 @@ FAULTS_S = 20.0  # true seconds in which faults begin
 KINDS = (
     "kill", "pause", "power_off", "cut_store", "cut_network", "lose_locks", "restart_server", "crash_server",
     "remove_lock", "replace_lock", "remove_claim", "fail_sync", "fail_call", "fill_disk", "hand_over", "restart_all",
-    "kill_client", "pause_client", "wall_clock", "blackout", "trip", "trip", "trip", "trip",
+    "kill_client", "pause_client", "wall_clock", "blackout", "rot", "trip", "trip", "trip", "trip",
 )  # fmt: skip
 MOMENTS = (
-    ("pwrite", "/journal/"), ("fdatasync", "/journal/"), ("fsync", "/journal/"), ("open", "/journal/"),
+    ("pwrite", "/journal/"), ("send", "/journal/"), ("fdatasync", "/journal/"), ("fsync", "/journal/"),
+    ("open", "/journal/"),
     ("unlink", "/journal/"), ("listdir", "/journal"), ("try_lock", "/journal/"), ("fsync_directory", "/journal"),
     ("pread", "/journal/"), ("allocate", "/journal/"),
     ("pwrite", "/claim"), ("fsync", "/claim"), ("open", "/claim"), ("pwrite", "/lock"), ("fsync", "/lock"),
@@ -42,9 +43,11 @@ WORST = {
     "late master": ("link", "/epochs/", True, "pause_and_lose", 2.0, 5.0),
     "sealed in memory": ("fdatasync", "/journal/", False, "kill_then_crash", 0.3, 1.0),
     "torn batch": ("pwrite", "/journal/", True, "blackout", 0.3, 1.0),
+    "torn on its way": ("send", "/journal/", True, "crash_server", 0.3, 1.0),
     "late deletion": ("unlink", "/journal/", True, "pause_and_lose", 1.3, 4.0),
     "unsynced name": ("fsync_directory", "/journal", False, "blackout", 0.3, 1.0),
 }
+TEARING = {"crash_server": "send", "blackout": "pwrite"}  # half of these strike when bytes are on their way
 ERRNOS = (errno.EIO, errno.ESTALE, errno.ENOSPC)
 CALLS = ("pwrite", "fsync", "fdatasync", "open", "listdir", "link", "allocate", "try_lock", "close", "pread")
 
@@ -95,6 +98,9 @@ def schedule(rng: Random, period_s: float, focus: tuple[str, ...] = ()) -> list[
             method, place = rng.choice(MOMENTS)
             after, nth, blow = rng.random() < 0.5, rng.choice(NUMBERS), rng.choice(BLOWS)
             faults.append(Fault(at, kind, target, seconds, method, place, after, nth, blow))
+        elif kind in TEARING and rng.random() < 0.5:
+            method = TEARING[kind]
+            faults.append(Fault(at, "trip", target, seconds, method, "/journal/", True, rng.choice(NUMBERS), kind))
         elif kind == "fail_call":
             faults.append(Fault(at, kind, target, seconds, rng.choice(CALLS), number=rng.choice(ERRNOS)))
         else:

@@ -189,15 +189,22 @@ class HostCache:
         return True
 
     def flush(self, file: OpenFile, step: Callable[[], None]) -> None:
-        """Everything that this host has of the file goes to the server and is made durable. Raises EIO, ESTALE."""
-        self.check_handle(file)
+        """Everything that this host has of the file goes to the server and is made durable. Raises EIO, ESTALE.
+
+        What a crash of the server lost meanwhile is sent again: the COMMIT would bring another write verifier.
+        """
         pages = self.pages(file.inode)
-        for dirty in self._rng.sample(pages.dirty, len(pages.dirty)):
-            if dirty in pages.dirty and not dirty.sent:
-                self.send(dirty)
-                step()
-        if file.lost_pages:
-            raise fail(errno.EIO, file.path)
+        while True:
+            self.check_handle(file)
+            if file.lost_pages:
+                raise fail(errno.EIO, file.path)
+            unsent = [dirty for dirty in pages.dirty if not dirty.sent]
+            if not unsent:
+                break
+            for dirty in self._rng.sample(unsent, len(unsent)):
+                if dirty in pages.dirty and not dirty.sent:
+                    self.send(dirty)
+                    step()
         self.server.commit(file.inode)
         for dirty in pages.dirty:
             if dirty.sent:  # clean now, and still in the cache

@@ -9,6 +9,7 @@ from functools import partial
 from tests.simulation.faults import Fault
 from tests.simulation.hosts import HostCache
 from tests.simulation.oracle import STORE
+from tests.simulation.rot import rot
 from tests.simulation.scheduler import Killed, Process
 from tests.simulation.world import Slot, World
 
@@ -75,6 +76,9 @@ def _restart_server(world: World, fault: Fault) -> None:
 
 def _crash_server(world: World, fault: Fault) -> None:
     """Power off and on: what was not committed is lost; locks are claimed again (NFS) or gone."""
+    if world.mount.kind == "local":
+        world.power_off(world.machines[0], fault.seconds * 0.3)
+        return
     holders = [(file, cache) for cache in world.caches for file in cache.files if file.inode.holder is file]
     world.server.crash()
     world.server_ready_at = world.scheduler.now + fault.seconds * 0.3
@@ -86,9 +90,6 @@ def _crash_server(world: World, fault: Fault) -> None:
             file.fenced = cache.mount.fenced
     for cache in world.caches:
         cache.server_restarted()
-    if world.mount.kind == "local":
-        for cache in world.caches:
-            world.power_off(cache.machine, fault.seconds * 0.3)
 
 
 def _blackout(world: World, fault: Fault) -> None:
@@ -185,6 +186,7 @@ _KINDS: dict[str, Callable[[World, Fault], None]] = {
     "pause_client": _pause_client,
     "wall_clock": _wall_clock,
     "blackout": _blackout,
+    "rot": rot,
     "trip": _trip,
 }
 

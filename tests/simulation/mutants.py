@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import amq.journal.recovery
+import amq.journal.segment
 import amq.lock.shared_file
 import amq.service
 from amq.broker.broker import Broker
@@ -45,6 +46,8 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "replay_reads_past_the_seal": ("late batch", "late bytes", "kill"),
     "epoch_not_exclusive": ("late link", "late epoch", "lose_locks"),
     "torn_batch_accepted": ("torn batch", "blackout"),
+    "damage_taken_for_a_torn_tail": ("rot", "kill"),
+    "payload_not_summed": ("rot", "kill"),
     "failed_sync_tried_again": ("fail_sync", "power_off"),
     "memory_trusted_after_a_failed_sync": ("fail_sync", "crash_server"),
     "duplicate_ids_not_copied_forward": ("pause_client", "kill", "cut_network"),
@@ -289,6 +292,19 @@ def torn_batch_accepted() -> AbstractContextManager[object]:
         return read_batches(path, data, header, sealed, verify and sealed is not None)
 
     return _patch(amq.journal.recovery, "read_batches", lenient)
+
+
+@mutant
+def damage_taken_for_a_torn_tail() -> AbstractContextManager[object]:
+    return _patch(amq.journal.segment, "_later_batch", lambda *_: False)
+
+
+@mutant
+def payload_not_summed() -> AbstractContextManager[object]:
+    def trusting(path: str, data: bytes, header: SegmentHeader, sealed: int | None, verify: bool = True) -> Any:
+        return read_batches(path, data, header, sealed, verify and sealed is None)
+
+    return _patch(amq.journal.recovery, "read_batches", trusting)
 
 
 @mutant

@@ -57,7 +57,8 @@ class Oracle:
         self.counts: Counter[str] = Counter()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.link_epochs: dict[Link, int] = {}
-        self.rotten = False  # damage is on purpose
+        self.rotten: dict[str, object] = {}  # paths that are damaged now, on purpose
+        self.excused: set[str] = set()  # those that ever were: a broker may stop because of them
         self._digest = hashlib.blake2b(digest_size=16)
         self._scheduler = scheduler
         self._server = server
@@ -184,7 +185,8 @@ class Oracle:
         except FileNotFoundError:
             return  # its name was lost with the power, before it was durable
         except (OSError, AmqError) as error:
-            self.broken("P5", f"epoch {self._newest_epoch} cannot be read: {error}")
+            if not self.damaged(str(error)):
+                self.broken("P5", f"epoch {self._newest_epoch} cannot be read: {error}")
             return
         if name in sealed and sealed[name] < end:
             self.broken("P3", f"epoch {epoch} confirmed {name} to {end}, a later epoch sealed it at {sealed[name]}")
@@ -229,12 +231,26 @@ class Oracle:
         if self._consumed.get(message.seq, epoch + 1) <= epoch:
             self.broken("P2", f"epoch {epoch} delivers {message.duplicate_id}, consumed in an epoch before or in it")
 
+    def damaged(self, what: str) -> bool:
+        """Whether `what` speaks of a file that is damaged on purpose."""
+        return any(path.rpartition("/")[2] in what for path in self.rotten)
+
+    def check_rot(self, path: str) -> None:
+        """A bit of `path` has just turned over, where no crash explains it: `amq journal check` must say so."""
+        if not any(self.damaged(problem) for problem in self._problems()):
+            self.broken("P5", f"nobody notices a bit that turned over in {path}")
+
     def check_journal(self) -> None:
         """What `amq journal check` says, now."""
+        for problem in self._problems():
+            if not self.damaged(problem):
+                self.broken("P5", problem)
+
+    def _problems(self) -> list[str]:
         try:
             self._vfs.stat(f"{STORE}/journal")
         except FileNotFoundError:
-            return
+            return []
 
         def sealing() -> tuple[int, Any]:
             newest = read_newest_epoch(self._vfs, STORE)
@@ -243,10 +259,8 @@ class Oracle:
         try:
             inspection, _ = inspect(self._vfs, STORE, sealing)
         except (OSError, AmqError) as error:
-            self.broken("P5", f"the journal cannot be checked: {error}")
-            return
-        for problem in inspection.problems:
-            self.broken("P5", f"journal check: {problem}")
+            return [f"the journal cannot be checked: {error}"]
+        return [f"journal check: {problem}" for problem in inspection.problems]
 
     @contextmanager
     def observing(self) -> Iterator[None]:

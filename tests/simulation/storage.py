@@ -246,10 +246,10 @@ class Server:
             if inode.names is not None:
                 self._count_links(inode)
 
-    def rot(self, path: str, offset: int, bit: int) -> None:
-        """One bit of a stored file turns over."""
-        inode = self.find(path)
-        inode.data = inode.durable = splice(inode.data, offset, bytes([inode.data[offset] ^ (1 << bit)]))
+    def rot(self, inode: Inode, offset: int, byte: int) -> None:
+        """One byte of a stored file becomes another."""
+        inode.data = splice(inode.data, offset, bytes([byte]))
+        inode.durable = splice(inode.durable, offset, bytes([byte]))
         inode.version += 1
 
 

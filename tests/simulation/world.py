@@ -117,6 +117,7 @@ class World:
         self.slots: list[Slot] = []
         self.applications: list[tuple[Application, Machine]] = []
         self.trips: list[list[Any]] = []  # [fault, calls left]
+        self.rotten: list[Callable[[], None]] = []  # how the operator restores what rotted
         self._make_brokers(rng)
         self._make_applications(rng)
         self.faults = schedule(Random(rng.getrandbits(64)), self.period_s, focus) if faults is None else faults
@@ -194,7 +195,8 @@ class World:
         await service.wait_for(Role.STOPPED)
         failure = service.failure
         self.oracle.log(f"{slot.name} stopped: {failure.code if failure is not None else 'cleanly'}")
-        if failure is not None and failure.code in FATAL_CODES and not self.oracle.rotten:
+        excused = any(path in str(failure) for path in self.oracle.excused)
+        if failure is not None and failure.code in FATAL_CODES and not excused:
             self.oracle.broken("P5", f"{slot.name} stopped with {failure.code}: {failure}")
         self.scheduler.after(0.001, lambda: self.end_process(slot.process if slot.process is process else None))
 
@@ -220,6 +222,8 @@ class World:
         if not machine.up:
             return
         self.caches[self.machines.index(machine)].power_off()
+        if self.mount.kind == "local":
+            self.server.crash()
         for process in list(machine.processes):
             self.end_process(process, silent=True)
         self.scheduler.after(seconds, lambda: self.power_on(machine))
@@ -332,6 +336,8 @@ class World:
         self.peace = True
         self.oracle.log("peace")
         self.trips.clear()
+        for restore in self.rotten:
+            restore()
         self.network.heal()
         for cache in self.caches:
             cache.cut_until = min(cache.cut_until, self.scheduler.now)

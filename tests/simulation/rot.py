@@ -1,0 +1,102 @@
+"""Bit rot: one bit of a stored file turns over, and is turned back after a while, as from a backup.
+
+Where it can be told from a crash the brokers must notice before anything is served: in every batch that a seal or a
+later batch covers, and in the newest epoch. The last batch of an unsealed segment cannot be told from a torn write by
+anybody who has one copy; it is left out. `lock`, `claim` and presence are written anew all the time: whatever stands
+there must do no harm.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from amq.errors import AmqError
+from amq.journal.format import HEADER_BYTES, parse_segment_name
+from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.journal.segment import read_batches, read_header
+from amq.lock.epoch import epoch_path, read_newest_epoch
+from tests.simulation.faults import Fault
+from tests.simulation.oracle import STORE
+from tests.simulation.storage import Inode, PlainVfs
+from tests.simulation.world import World
+
+REWRITTEN = (f"{STORE}/claim", f"{STORE}/lock", f"{STORE}/brokers/broker0.json", f"{STORE}/brokers/broker1.json")
+
+
+def rot(world: World, fault: Fault) -> None:
+    """Turn a bit of the journal (most often), of the newest epoch, or of a file that is written anew all the time."""
+    rng, server = world.rng, world.server
+    if fault.target == 5:
+        path = rng.choice(REWRITTEN)
+        try:
+            size = len(server.find(path).data)
+        except FileNotFoundError:
+            return
+        if size:
+            _turn(world, path, rng.randrange(size), rng.randrange(8))
+        return
+    if world.oracle.rotten:
+        return  # one at a time, so that each is noticed for itself
+    known = _known_to_be_whole(world)
+    if not known:
+        return
+    epochs = [path for path in known if "/epochs/" in path]
+    path = rng.choice(epochs if epochs and fault.target == 4 else sorted(known))
+    inode, offset, bit = server.find(path), rng.randrange(known[path]), rng.randrange(8)
+    if inode.data[: known[path]] != inode.durable[: known[path]]:
+        return
+    undo = partial(restore, world, fault, path, inode, inode.data[offset], offset)
+    _turn(world, path, offset, bit)
+    world.oracle.rotten[path] = fault
+    world.oracle.excused.add(path)
+    world.oracle.check_rot(path)
+    world.scheduler.after(fault.seconds * 2, undo)
+    world.rotten.append(undo)
+
+
+def restore(world: World, fault: Fault, path: str, inode: Inode, byte: int, offset: int) -> None:
+    """The operator puts the file back as it was; once."""
+    if world.oracle.rotten.get(path) is not fault:
+        return
+    del world.oracle.rotten[path]
+    world.oracle.log(f"operator restores {path}")
+    world.server.rot(inode, offset, byte)
+
+
+def _turn(world: World, path: str, offset: int, bit: int) -> None:
+    world.oracle.log(f"bit {bit} of byte {offset} of {path} turns over")
+    world.oracle.counts["bits turned"] += 1
+    inode = world.server.find(path)
+    world.server.rot(inode, offset, inode.data[offset] ^ (1 << bit))
+
+
+def _known_to_be_whole(world: World) -> dict[str, int]:
+    """{path: bytes from its beginning whose loss nobody could take for a crash}."""
+    vfs, server = PlainVfs(world.server), world.server
+    try:
+        newest = read_newest_epoch(vfs, STORE)
+        names = sorted(vfs.listdir(f"{STORE}/{JOURNAL_DIRECTORY}"))
+    except (OSError, AmqError):
+        return {}
+    if newest is None:
+        return {}
+    path = epoch_path(STORE, newest.number)
+    known = {path: len(server.find(path).data)}
+    open_ends: list[tuple[str, int, int]] = []  # of the newest epoch: path, all that is whole, without the last batch
+    for name in names:
+        path = f"{STORE}/{JOURNAL_DIRECTORY}/{name}"
+        epoch, _ = parse_segment_name(name) or (0, 0)
+        if epoch == newest.number:
+            data = server.find(path).durable
+            header = read_header(path, data)
+            offsets = [] if header is None else [(b.offset, b.end) for b in read_batches(path, data, header, None)]
+            if offsets:
+                open_ends.append((path, offsets[-1][1], offsets[-1][0]))
+        elif newest.sealed.get(name, 0) > HEADER_BYTES:
+            known[path] = newest.sealed[name]
+    for path, whole, _ in open_ends[:-1]:
+        known[path] = whole
+    for path, _, but_last in open_ends[-1:]:
+        if but_last > HEADER_BYTES:
+            known[path] = but_last
+    return known
