@@ -80,10 +80,6 @@ MUTANTS = (
         "batch.flags |= HAS_TRIM_MARK; self.delete_trimmed(Trimmed(through.epoch, through.number))", "trimming",
     ),
     Mutant(
-        "trim mark that sealing does not find", journal.Journal, "trim", "batch.flags |= HAS_TRIM_MARK", "pass",
-        "trimming",
-    ),
-    Mutant(
         "segment trimmed with a live message in it", trimming.Trimmer, "_trim", "if segment.live:", "if False:",
         "trimming",
     ),

@@ -196,6 +196,7 @@ def test_trimmed_segments_may_be_gone_or_left_over(world: World) -> None:
     world.begin()
     assert world.recovered.trimmed == segments[2].key
     assert [segment.name for segment in world.recovered.segments][:2] == [segments[0].name, segments[2].name]
+    assert segments[1].name not in world.sealed, "a seal is to forget what is trimmed, or it grows for ever"
 
 
 def test_a_late_unlink_of_what_an_older_epoch_trimmed_is_no_damage(world: World) -> None:
