@@ -217,7 +217,8 @@ def _try_hosts(report: Report, doors: Doors, ours: LocalHands, theirs: RemoteHan
             report.measured[f"new_name_seen_s, {who}"] = seen_s
     except OSError as error:
         report.findings.append(_untried(f"peer {host}", error))
-    report.findings += rate.judge(host)
+    doors.threads.event().wait(rate.left_s())
+    report.findings.append(rate.judge(host))
 
 
 def _measure(report: Report, doors: Doors) -> None:

@@ -118,7 +118,8 @@ class ChildHands(RemoteHands):
             f"serve_child({directory!r}, {run!r})"
         )
         with theirs:
-            self._process = subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+            command = [sys.executable, "-c", code]
+            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
         super().__init__(ours)
 
     def kill(self) -> None:

@@ -1,0 +1,178 @@
+"""`amq doctor` as a user types it, and what `amq start` makes of its quick part."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amq_process import ROOT, amq, amq_json, command
+from brokers import Brokers
+from click.testing import CliRunner
+from structlog.testing import capture_logs
+
+from amq.cli import doctor, exits, main, store_check
+from amq.config.schema import BrokerConfig
+from amq.doctor import Finding, Level, Report
+from amq.errors import StoreError
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[int]:
+    """The port of `amq doctor --as-peer`."""
+    process = subprocess.Popen(
+        command("doctor", tmp_path, "--as-peer", "--port", "0"), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        with process.stdout as stream:
+            found = re.search(r"port (\d+)", stream.readline())
+            assert found
+            yield int(found[1])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_json(tmp_path: Path) -> None:
+    report = amq_json("doctor", tmp_path)
+    assert report["verdict"] in ("fit", "fit with warnings")
+    assert report["directory"] == str(tmp_path)
+    assert report["mount"]["type"]
+    assert {"level", "topic", "found", "why", "cure"} == set(report["findings"][0])
+    assert report["measured"]["sync"]["median_s"] > 0
+    assert report["recommended"]["lockKeepAlivePeriod"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_for_people(tmp_path: Path) -> None:
+    done = amq("doctor", tmp_path)
+    assert done.returncode == 0
+    assert "lock, two processes" in done.stdout
+    assert "recommended client: failover:(" in done.stdout
+    assert re.search(rf"^{tmp_path}: fit", done.stdout, re.MULTILINE)
+
+
+def test_quick(tmp_path: Path) -> None:
+    report = amq_json("doctor", tmp_path / "store", "--quick")
+    assert report["directory"] == str(tmp_path)
+    assert "measured" in report
+    assert "sync" not in report["measured"]
+    assert not (tmp_path / "store").exists()
+
+
+def test_with_a_peer(tmp_path: Path, peer: int) -> None:
+    for _ in range(2):  # a peer serves many
+        report = amq_json("doctor", tmp_path, "--peer", f"127.0.0.1:{peer}")
+        found = {finding["topic"]: finding for finding in report["findings"]}
+        assert found["lock, 127.0.0.1"]["level"] == "ok"
+        assert "this very host" in found["peer 127.0.0.1"]["found"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_peer_that_is_not_there(tmp_path: Path) -> None:
+    done = amq("doctor", tmp_path, "--peer", "127.0.0.1:1", "--json")
+    assert done.returncode == exits.TRANSPORT
+    assert "--as-peer" in done.stderr
+    assert "127.0.0.1" in json.loads(done.stdout)["unreachable"]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["/nonexistent/deep/store"], exits.FAILED, "No such file"),
+    (["/tmp", "--quick", "--as-peer"], exits.USAGE, "one of"),
+    (["/tmp", "--as-peer", "--json"], exits.USAGE, "--json"),
+    (["/tmp", "--peer", "a:b"], exits.USAGE, "HOST:PORT"),
+    (["/tmp", "--peer", "::1"], exits.USAGE, "brackets"),
+    (["/nonexistent/deep/store", "--as-peer", "--port", "0"], exits.FAILED, "No such file"),
+])  # fmt: skip
+def test_refusals(words: list[str], code: int, said: str) -> None:
+    done = amq("doctor", *words)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("peer", "address"), [
+    ("b", ("b", 61612)), ("b:7", ("b", 7)), ("10.0.0.1:99", ("10.0.0.1", 99)), ("[::1]", ("::1", 61612)),
+    ("[::1]:7", ("::1", 7)),
+])  # fmt: skip
+def test_addresses(peer: str, address: tuple[str, int]) -> None:
+    assert doctor._address(peer, doctor.PORT) == address
+
+
+# -- amq start ---------------------------------------------------------------------------------------------------------
+
+NOLOCK = Finding(Level.UNFIT, "local_lock=none", "nolock", "several masters at once", "mount with local_lock=none")
+HARD = Finding(Level.WARNING, "soft", "hard", "calls hang", "mount with soft")
+ALONE = Finding(Level.WARNING, "shared between hosts", "no", "one host")
+
+
+def found(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
+    def examine_quickly(path: str) -> Report:
+        return Report(path, path, findings=list(findings))
+
+    monkeypatch.setattr(store_check, "examine_quickly", examine_quickly)
+
+
+def checked(**options: Any) -> list[Any]:
+    with capture_logs() as lines:
+        store_check.check(BrokerConfig(store="/s", **options))
+    return [(line["log_level"], line["event"]) for line in lines]
+
+
+def test_start_refuses_an_unsafe_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found(monkeypatch, NOLOCK)
+    result = CliRunner().invoke(main.main, ["start", "--store", str(tmp_path / "s")])
+    assert result.exit_code == exits.STORE
+    assert "STORE_UNSAFE" in result.stderr
+    assert "several masters at once; mount with local_lock=none" in result.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_override_warns_at_each_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, NOLOCK, HARD)
+    for _ in range(2):
+        lines = checked(allow_unsafe_store=True)
+        assert ("warning", "starting on an unsafe store, as allowUnsafeStore says") in lines
+    with pytest.raises(StoreError):
+        checked()
+
+
+def test_the_override_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, ALONE)
+    assert checked(allow_unsafe_store=True) == [("warning", "allowUnsafeStore is set and not needed: take it away")]
+
+
+def test_warnings_are_logged_but_not_that_a_disk_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, ALONE, HARD)
+    assert checked() == [("warning", "the store could be safer or quicker")]
+    found(monkeypatch, ALONE)
+    assert checked() == []
+
+
+def test_what_cannot_be_examined_is_left_to_the_broker() -> None:
+    with capture_logs() as lines:
+        store_check.check(BrokerConfig(store="/nonexistent/deep/store"))
+    assert [line["event"] for line in lines] == ["the store cannot be examined"]
+
+
+@pytest.mark.slow
+def test_the_flag(brokers: Brokers) -> None:
+    """From the command line to the log of a real broker."""
+    broker = brokers.add("a", allowUnsafeStore="true").start()
+    broker.wait_event("allowUnsafeStore is set and not needed")
+    broker.wait_serving()
+    assert sorted(path.name for path in broker.store.iterdir()) == ["brokers", "claim", "epochs", "journal", "lock"]
+    assert not [path for path in brokers.directory.iterdir() if path.name.startswith("amq-doctor")]
+
+
+@pytest.mark.slow
+def test_a_master_is_examined_while_it_works(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    assert amq_json("doctor", master.store)["verdict"].startswith("fit")
+    assert not master.said("mastership lost")
+    assert not [path for path in master.store.iterdir() if path.name.startswith("amq-doctor")]
