@@ -4,6 +4,7 @@
 #   make test    everything under tests/
 #   make lint    ruff and mypy
 #   make bench   a few minutes of every benchmark
+#   make nfs-test   brokers on real NFS servers with real partitions (root, User-mode Linux); nfs-test-all: and GFS2, SMB
 #   make simulate   brokers in a simulated world, until Ctrl-C; SEED=… STEPS=… replays
 #
 # PYTHON=/path/to/python chooses the interpreter (3.11 or later); without it the first fitting one on PATH is taken.
@@ -17,12 +18,13 @@ DEMO_ARGS ?=
 SEED ?=
 STEPS ?=
 BENCH_ARGS ?=
+NFS_TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate clean
+.PHONY: help demo test lint bench simulate nfs-test nfs-test-all clean
 
 help:
-	@sed -n '3,9s/^# \{0,1\}//p' Makefile
+	@sed -n '3,10s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
@@ -42,6 +44,12 @@ bench: $(VENV)/.installed
 
 simulate: $(VENV)/.installed-test
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS))
+
+nfs-test: $(VENV)/.installed
+	$(BIN)/python nfs-test/run.py $(NFS_TEST_ARGS)
+
+nfs-test-all: $(VENV)/.installed
+	$(BIN)/python nfs-test/run.py --all --self-test --write-docs $(NFS_TEST_ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .bench .mypy_cache .ruff_cache .hypothesis

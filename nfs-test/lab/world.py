@@ -1,0 +1,200 @@
+"""One lab for one scenario: network, guests, file server, mounts, brokers, clients; and what is measured on it.
+
+Invariant: `finish` gives the checker a complete history: clients have ended, queues are drained, and the store was read
+through a mount made afresh, so that no cache answers for it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lab import checker, nfs
+from lab.broker import SERVING, WAITING, Broker, Line
+from lab.errors import ExpectationError
+from lab.guest import Guest, Place
+from lab.history import History, Served, StoreFacts
+from lab.network import Network
+from lab.traffic import Traffic
+
+PERIOD_S = 2.0  # lockKeepAlivePeriod
+MARGIN_S = 0.4  # what reading a receipt, or a clock, may be late on a busy machine
+STORE = f"{nfs.STORE_MOUNT}/store"
+OPTIONS: dict[str, object] = {
+    "lockKeepAlivePeriod": f"{PERIOD_S:g}s", "lockAcquireSleepInterval": "500ms", "journalSegmentSize": "1MiB",
+    "journalBatchSize": "512KiB", "storeFreeFloor": "16MiB", "logFormat": "json", "anonymous": "yes",
+}  # fmt: skip
+T = TypeVar("T")
+
+
+class World:
+    """`hosts`: numbers of the guests that run brokers; guest 1 is the file server.
+
+    measures   what is shown beside the verdict: {"takeover": 12.3, …}, in seconds
+    findings   what the scenario itself found wrong
+    """
+
+    def __init__(
+        self, place: Place, command: Sequence[str], say: Callable[[str], None], verbose: bool, hosts: int = 2,
+        spare: int = 0, mount: str = nfs.RECOMMENDED, lease_s: int = nfs.LEASE_S,
+    ) -> None:  # fmt: skip
+        self.place = place
+        self.say = say
+        self.verbose = verbose
+        self.history = History()
+        self.measures: dict[str, float] = {}
+        self.findings: list[str] = []
+        self.mount = mount
+        self.lease_s = lease_s
+        self.network = Network()
+        self._disk = place.work / "disk"
+        self.guests = {1: Guest(1, self.network, place, {"ubd0": str(self._disk)})}
+        self.guests |= {n: Guest(n, self.network, place) for n in range(2, 2 + hosts + spare)}
+        self.server = nfs.NfsServer(self.guests[1], lease_s)
+        self.brokers = [
+            Broker(self.guests[n], place, command, STORE, OPTIONS, self._noted) for n in range(2, 2 + hosts)
+        ]
+        self.traffic = Traffic(self.history, self.brokers)
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def build(self) -> World:
+        """Boot, mount, start the brokers (the first becomes master) and the clients, and wait until work flows."""
+        self.say("booting")
+        self._make_disk()
+        for guest in self.guests.values():
+            guest.start()
+        together([guest.wait_up for guest in self.guests.values()])
+        self.server.start()
+        self.say("mounting")
+        together([lambda guest=guest: nfs.mount(guest, self.mount) for n, guest in self.guests.items() if n != 1])
+        self.say("starting brokers and clients")
+        first, *others = self.brokers
+        first.start().wait_event(SERVING)
+        for broker in others:
+            broker.start()
+        for broker in others:
+            broker.wait_event(WAITING)
+        self.traffic.start()
+        self.traffic.wait_confirmed(60)
+        return self
+
+    def close(self) -> None:
+        for guest in self.guests.values():
+            guest.power_off()
+
+    def _make_disk(self) -> None:
+        with open(self._disk, "wb") as disk:
+            disk.truncate(nfs.DISK_BYTES)
+        run_here("mkfs.ext4", "-q", "-F", "-m", "0", str(self._disk))
+
+    def _noted(self, broker: Broker, line: Line, at_s: float) -> None:
+        if self.verbose:
+            self.say(f"{broker.name}: {json.dumps(line)}")
+        if line.get("event") == SERVING:
+            self.history.note(Served(broker.name, int(line["epoch"]), at_s))
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def master(self) -> Broker:
+        newest = max(self.history.of(Served), key=lambda served: served.epoch)
+        return next(broker for broker in self.brokers if broker.name == newest.host)
+
+    @property
+    def slave(self) -> Broker:
+        master = self.master
+        return next(broker for broker in self.brokers if broker is not master)
+
+    @property
+    def epoch(self) -> int:
+        return max(served.epoch for served in self.history.of(Served))
+
+    def wait_takeover(self, since_s: float, epoch: int, timeout_s: float = 90.0) -> float:
+        """Until a newer epoch than `epoch` is served and confirms; measures "takeover". Returns when it served."""
+        found = self.wait(lambda: [served for served in self.history.of(Served) if served.epoch > epoch], timeout_s)
+        self.measures["takeover"] = found[0].at_s - since_s
+        self.say(f"{found[0].host} took over after {found[0].at_s - since_s:.1f} s")
+        self.traffic.wait_confirmed(40)
+        return found[0].at_s
+
+    def wait(self, done: Callable[[], T], timeout_s: float = 60.0) -> T:
+        """Until `done()` is true; its value. ExpectationError with the brokers' logs otherwise."""
+        deadline = time.monotonic() + timeout_s
+        while not (value := done()):
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"--- {broker.name}\n{broker.tail()}" for broker in self.brokers)
+                raise ExpectationError(f"not within {timeout_s:g} s:\n{logs}")
+            time.sleep(0.02)
+        return value
+
+    def wait_deposed(self, broker: Broker, after: int) -> None:
+        """Until a master that was overtaken is a slave, by itself or as a new process."""
+        broker.wait_event(WAITING, 40.0, after)
+
+    def expect(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self.findings.append(otherwise)
+
+    def check_deposed(self, epoch: int, since_s: float) -> None:
+        """The master of `epoch`, which lost its store at `since_s`, stopped confirming within one period and closed its
+        sockets within two."""
+        last_s, closed_s = checker.last_confirmed_s(self.history, epoch), checker.closed_s(self.history, epoch)
+        if last_s is not None:
+            self.measures["last confirm"] = last_s - since_s
+            self.expect(
+                last_s - since_s <= PERIOD_S + MARGIN_S,
+                f"the master of epoch {epoch} confirmed {last_s - since_s:.2f} s after it lost its store "
+                f"(lockKeepAlivePeriod {PERIOD_S:g} s)",
+            )
+        if closed_s is None:
+            self.findings.append(f"the master of epoch {epoch} never closed its connections")
+            return
+        self.measures["sockets closed"] = closed_s - since_s
+        self.expect(
+            closed_s - since_s <= 2 * PERIOD_S + PERIOD_S / 10 + MARGIN_S,
+            f"the master of epoch {epoch} closed its connections {closed_s - since_s:.2f} s after it lost its store "
+            f"(lockKeepAlivePeriod {PERIOD_S:g} s)",
+        )
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> list[str]:
+        """Let the clients end, stop the brokers, read the store; what was found wrong."""
+        self.say("draining")
+        self.traffic.finish()
+        self.history.dump(str(self.place.logs / "history.jsonl"))
+        running = [broker for broker in self.brokers if broker.guest.on and broker.exit_code is None]
+        for broker in sorted(running, key=lambda broker: broker is self.master):  # slaves first: no takeover at the end
+            try:
+                broker.stop()
+            except ExpectationError as error:
+                self.findings.append(str(error))
+        self.say("reading the store")
+        self.history.store = self.read_store(running[0].guest)
+        return [*self.findings, *checker.check(self.history)]
+
+    def read_store(self, guest: Guest) -> StoreFacts:
+        guest.run(f"umount -l {nfs.STORE_MOUNT}; mount -t nfs -o {nfs.RECOMMENDED} 10.98.0.1:/ {nfs.STORE_MOUNT}")
+        listing = guest.run(f"cd {STORE}/epochs; cat $(ls | grep '^[0-9]*[.]json$' | sort)")
+        epochs = [json.loads(line)["body"] for line in listing.splitlines()]
+        words = [self.place.python, "-m", "amq.cli.main", "journal", "check", "--store", STORE]
+        code, said = guest.try_run(["env", *(f"{k}={v}" for k, v in self.place.environment.items()), *words])
+        return StoreFacts(epochs, (255 if code is None else code, said))
+
+
+def together(jobs: Sequence[Callable[[], object]]) -> None:
+    """Do all `jobs` at once; raise the first error."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        for job in [pool.submit(job) for job in jobs]:
+            job.result()
+
+
+def run_here(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+

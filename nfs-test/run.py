@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Real brokers on real network file systems: boots guests, hurts them, checks what clients were told. docs/nfs-test.md.
+
+Invariant: each scenario runs in namespaces of its own, whose first process ends with this one, however that ends; so
+nothing it started outlives it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]  # `lab`, and the amq that lies beside it
+
+import argparse  # noqa: E402
+import os  # noqa: E402
+
+from lab import lanes, packages, preflight, report, scenario, scenarios_nfs4  # noqa: E402
+
+UNFENCED = ("partition", "freeze")  # what must fail without fencing
+GROUPS = {"nfs4": scenarios_nfs4}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="see --list; default: all on NFSv4")
+    parser.add_argument("--list", action="store_true", help="name the scenarios and what they do")
+    parser.add_argument("--all", action="store_true", help="all scenarios on all file systems")
+    parser.add_argument("--self-test", action="store_true", help="show that brokers without fencing are found out")
+    parser.add_argument("--jobs", type=int, default=3, metavar="N", help="scenarios at a time (default 3)")
+    parser.add_argument("--keep", action="store_true", help="leave the guests running at the end, until Ctrl-C")
+    parser.add_argument("--verbose", action="store_true", help="show the brokers' logs as they are written")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--write-docs", action="store_true", help="write the results into docs/tested-file-systems.md")
+    for hidden in ("--inside", "--work", "--logs", "--packages"):  # how it starts itself inside the namespaces
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--unfenced", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked = arguments()
+    if asked.inside:
+        return scenario.inside(asked)
+    if asked.list:
+        report.print_list(scenario.SCENARIOS.values())
+        return 0
+    unknown = set(asked.scenarios) - set(scenario.SCENARIOS)
+    if unknown:
+        report.say(f"no such scenario: {', '.join(sorted(unknown))}; see --list")
+        return 2
+    if reason := preflight.obstacle():
+        report.say(f"cannot run here: {reason}")
+        if os.environ.get("CI"):
+            return 1
+        report.say("skipped")
+        return 0
+    jobs = _jobs(asked)
+    names = packages.NFS if all(job.scenario.group in ("nfs4", "nfs3") for job in jobs) else packages.ALL
+    try:
+        provided = packages.provide(names)
+    except packages.PackagesError as error:
+        report.say(f"no packages for the guests: {error}")
+        return 1
+    outcome = lanes.run(jobs, asked.jobs, provided, HERE.parent / "build" / "nfs-test", asked.keep, asked.verbose)
+    report.print_table(outcome)
+    if asked.json:
+        report.write_json(outcome, Path(asked.json))
+    if asked.write_docs:
+        report.write_page(outcome, HERE.parent / "docs" / "tested-file-systems.md")
+    return 0 if all(job.good for job in outcome.jobs) else 1
+
+
+def _jobs(asked: argparse.Namespace) -> list[lanes.Job]:
+    every = scenario.SCENARIOS.values()
+    chosen = [one for one in every if one.name in asked.scenarios]
+    if not chosen and (asked.all or not asked.self_test):
+        chosen = [one for one in every if asked.all or one.group == "nfs4"]
+    jobs = [lanes.Job(one, asked.unfenced) for one in chosen]
+    if asked.self_test:
+        jobs += [lanes.Job(scenario.SCENARIOS[name], unfenced=True) for name in UNFENCED]
+    return jobs
+
+
+if __name__ == "__main__":
+    sys.exit(main())
