@@ -280,7 +280,10 @@ class Inspection:
         """What segment `name` says of the one before it, if it says so already."""
         path = os.path.join(self.directory, name)
         data = read_file(self._vfs, path, HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8)
-        header = read_header(path, data)
+        try:
+            header = read_header(path, data)
+        except StoreError:
+            return None  # its own problem, which will be told when its turn comes
         whole = len(data) == HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8
         if header is None or not whole or decode_batch_header(data, HEADER_BYTES, header.salt) is None:
             return None

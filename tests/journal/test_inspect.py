@@ -179,6 +179,18 @@ def test_nobody_is_blamed_for_what_a_damaged_segment_may_have_trimmed(tmp_path: 
     assert {os.path.basename(problem.path) for problem in inspection.problems} == {second}
 
 
+def test_a_damaged_header_is_not_blamed_on_the_segment_before(tmp_path: Path) -> None:
+    """Which asks its successor where it ends: found by a bit that turned over in the simulation."""
+    world = World(tmp_path)
+    world.begin()
+    world.send(40, 500)
+    world.commit()
+    second = world.segments()[1]
+    damage(world, second, 25, b"\xff")
+    inspection, _ = look(world)
+    assert {os.path.basename(problem.path) for problem in inspection.problems} == {second}
+
+
 def test_a_newer_format_is_named(tmp_path: Path) -> None:
     world = filled(tmp_path)
     damage(world, world.segments()[0], 8, (VERSION + 1).to_bytes(2, "little"))

@@ -112,7 +112,6 @@ class SimVfs(Vfs):
         file = self._file(fd)
         try:
             self._begin("close", file.path, remote=False)
-            self._files.pop(fd, None)
             dirty = [piece for piece in self.cache.pages(file.inode).dirty if piece.file is file]
             if dirty or file.inode.holder is file:
                 self._reach(file.path)
@@ -122,6 +121,7 @@ class SimVfs(Vfs):
             self._files.pop(fd, None)
             self.cache.kernel_close(file)
             raise
+        self._files.pop(fd, None)  # not before: whoever is killed on the way leaves it to the kernel
         self.cache.let_go(file)
         self._end("close", file.path, remote=False)
 
