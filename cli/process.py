@@ -70,6 +70,14 @@ def notify(state: str) -> None:
             _log.warning("the service manager cannot be told", address=path, state=state, reason=str(error))
 
 
+def watchdog_interval_s() -> float | None:
+    """How often the service manager wants to be told that we live (systemd: WatchdogSec, halved); None = not at all."""
+    microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", str(os.getpid()))
+    if not microseconds.isdecimal() or int(microseconds) == 0 or pid != str(os.getpid()):
+        return None
+    return int(microseconds) / 2e6
+
+
 def _thread_failed(args: threading.ExceptHookArgs) -> None:
     """A thread ended by a bug. Without one of the broker's own threads nothing is safe: end as kill -9 would."""
     name = args.thread.name if args.thread is not None else "?"

@@ -55,15 +55,8 @@ a second one ends the process at once, as safely as any crash. SIGHUP reads conf
 files are also watched.
 
 Under systemd `Type=notify` works: READY is told when the broker competes for the store (a slave is ready too), STATUS
-says which role it has.
-
-    [Service]
-    Type=notify
-    ExecStart=/opt/amq/bin/amq start /etc/amq/amq.toml
-    Restart=on-failure
-    RestartPreventExitStatus=2 3
-    TimeoutStopSec=60
-    LimitNOFILE=65536
+says which role it has, and with `WatchdogSec` an event loop that stands still ends the broker. The unit is
+[conf/amq.service](../conf/amq.service), and [operations.md](operations.md) explains it.
 
 ## Delivery
 

@@ -110,6 +110,7 @@ class _Run:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_stop, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
+        self._feed_watchdog(process.watchdog_interval_s())
         with ExitStack() as stack:
             self._watch(stack)
             await self._service.start()
@@ -147,6 +148,12 @@ class _Run:
             return
         process.notify(f"READY=1\nSTATUS={status}" if not self._ready else f"STATUS={status}")
         self._ready = True
+
+    def _feed_watchdog(self, interval_s: float | None) -> None:
+        """An event loop that stands still feeds nobody: the service manager then ends a master that serves no one."""
+        if interval_s is not None:
+            process.notify("WATCHDOG=1")
+            self._loop.call_later(interval_s, self._feed_watchdog, interval_s)
 
     # -- live configuration -------------------------------------------------------------------------------------------
 

@@ -149,15 +149,39 @@ def test_codes_are_real() -> None:
                 assert f'"{code}"' in real or re.search(rf"\b{code}\b", real), f"{page.name}: nothing says {code}"
 
 
-def test_log_lines_are_real() -> None:
-    real = source("amq", "cli")
+def documented_events() -> list[str]:
     table = (ROOT / "docs/operations.md").read_text().partition("## What the log says")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-    events = [event for row in rows for event in re.findall("`([^`]+)`", row)]
+    return [event for row in rows for event in re.findall("`([^`]+)`", row)]
+
+
+def logged_events() -> Iterator[tuple[str, str, str]]:
+    """(file, level, event) of what a broker can write to its log, debug aside."""
+    for path in [*sorted((ROOT / "amq").rglob("*.py")), *sorted((ROOT / "cli").rglob("*.py"))]:
+        if path.is_relative_to(ROOT / "amq/client"):  # it logs in its application's words
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log.") and node.args:
+                level, event = ast.unparse(node.func).removeprefix("_log."), node.args[0]
+                if level != "debug" and isinstance(event, ast.Constant):
+                    yield path.name, level, str(event.value)
+
+
+def test_log_lines_are_real() -> None:
+    events, real = documented_events(), source("amq", "cli")
     assert len(events) > 20
     for event in events:
         for part in event.split("…"):
             assert part in real, f"no log line says {part!r}"
+
+
+def test_every_log_line_is_explained() -> None:
+    patterns = [".*".join(re.escape(part) for part in event.split("…")) for event in documented_events()]
+    events = list(logged_events())
+    assert len(events) > 30
+    for file, level, event in events:
+        explained = any(re.fullmatch(pattern, event.replace("`", "")) for pattern in patterns)
+        assert explained, f"docs/operations.md does not explain {level} {event!r} of {file}"
 
 
 @pages

@@ -15,6 +15,8 @@ import pytest
 from amq_process import DEADLINE_S, ROOT, amq, one_line
 from brokers import Broker, Brokers
 
+from amq.cli import process
+
 pytestmark = pytest.mark.slow
 
 
@@ -173,6 +175,41 @@ def test_the_service_manager_is_told(brokers: Brokers, monkeypatch: pytest.Monke
         assert second == f"STATUS=master, serving stomp://127.0.0.1:{master.port}"
         assert master.stop() == 0
         assert door.recv(4096) == b"STOPPING=1\nSTATUS=handing over"
+
+
+def test_the_service_manager_hears_that_we_live(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        path = str(brokers.directory / "notify")
+        door.bind(path)
+        door.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        broker = brokers.add("a").start()
+        beats = 0
+        while beats < 5:
+            beats += door.recv(4096) == b"WATCHDOG=1"
+        broker.signal(signal.SIGSTOP)
+        door.setblocking(False)
+        with pytest.raises(BlockingIOError):  # a process that stands still feeds nobody: what it said is all there is
+            while True:
+                door.recv(4096)
+        broker.signal(signal.SIGCONT)
+        door.settimeout(DEADLINE_S)
+        while door.recv(4096) != b"WATCHDOG=1":
+            continue
+
+
+@pytest.mark.parametrize(("microseconds", "pid", "interval_s"), [
+    ("60000000", "", 30.0), ("60000000", "own", 30.0), ("60000000", "1", None), ("0", "", None), ("", "", None),
+    ("x", "", None),
+])  # fmt: skip
+def test_the_watchdog_interval(
+    microseconds: str, pid: str, interval_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WATCHDOG_USEC", microseconds)
+    if pid:
+        monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "own" else pid)
+    assert process.watchdog_interval_s() == interval_s
 
 
 def test_console_lines(tmp_path: Path) -> None:
