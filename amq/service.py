@@ -24,7 +24,7 @@ import structlog
 from amq.broker.broker import Broker
 from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, OwnershipLostError, StoreError
+from amq.errors import AmqError, OwnershipLostError, StoreError, StoreFullError
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, replay, seal
 from amq.journal.writer import JournalThread
 from amq.lock.epoch import Epoch
@@ -134,7 +134,7 @@ class BrokerService:
                 while not self._stopping.is_set():
                     try:
                         self._term(owner, locker)
-                    except OSError as error:
+                    except (OSError, StoreFullError) as error:  # full: there may be room again
                         if self.role is Role.STARTING:
                             raise  # the store could never be used: a person must look
                         _log.warning("store not usable now, trying again", reason=str(error))

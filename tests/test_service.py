@@ -295,3 +295,23 @@ def test_store_that_fails_for_a_while_is_tried_again(tmp_path: Path) -> None:
         await client.store(b"x")
 
     run(tmp_path, scenario)
+
+
+def test_a_disk_that_is_full_during_a_takeover_is_tried_again(tmp_path: Path) -> None:
+    """A slave that ended because of it would be missing when there is room again."""
+    vfs = FaultyVfs(SystemVfs())
+
+    async def scenario(world: Services) -> None:
+        first, _ = await world.master("a")
+        second, port = await world.start("b", vfs=vfs)
+        await until(lambda: second.role is Role.SLAVE)
+        vfs.fail("pwrite", errno.ENOSPC, path="/claim", times=0)
+        await first.stop()
+        await until(lambda: sum(call == ("pwrite", str(world.store / "claim")) for call in vfs.calls) > 1)
+        assert second.role is Role.SLAVE
+        vfs.heal()
+        await until(lambda: second.role is Role.MASTER)
+        client = await world.connect(port)
+        await client.store(b"x")
+
+    run(tmp_path, scenario)

@@ -164,7 +164,7 @@ class Conversation:
 
     def on_connect(self, frame: Frame) -> None:
         if self.passcode is not None and frame.headers.get("passcode") != self.passcode:
-            self.error("ACCESS_REFUSED", "login or passcode is wrong")
+            self.error("LOGIN_REFUSED", "login or passcode is wrong")
             return
         headers = [("version", "1.2"), ("heart-beat", self.heart_beat), ("server", self.server_header)]
         self.out += encode("CONNECTED", headers)

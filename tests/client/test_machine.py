@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 from fake_broker import IGNORE, Conversation
 from world import World
@@ -14,12 +16,14 @@ from amq.client.errors import (
     ConnectionLostError,
     IllegalEventError,
     UriError,
+    broker_error,
 )
 from amq.client.machine import DISCONNECT_S_MAX, PRIORITY_PROBE_EVERY_S, REFUSALS_MAX
 from amq.client.requests import EventKind
 from amq.client.states import State
 from amq.errors import AccessError, ProtocolError
 from amq.protocols.stomp.frame import Frame, encode
+from amq.security import authentication
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"
 Q = "/queue/q"
@@ -77,6 +81,12 @@ def test_without_failover_the_first_failure_is_the_last(url: str) -> None:
     assert world.kinds() == [EventKind.INTERRUPTED, EventKind.DISCONNECT]
     with pytest.raises(ConnectionLostError):
         world.machine.check_open()
+
+
+@pytest.mark.parametrize("code", ["LOGIN_REFUSED", "LOGIN_REQUIRED"])
+def test_what_the_broker_says_of_logins_is_understood(code: str) -> None:
+    assert f'code="{code}"' in inspect.getsource(authentication)
+    assert isinstance(broker_error(code, "no"), AccessError)
 
 
 def test_a_refused_login_is_final_at_first_and_after_some_attempts_later() -> None:
