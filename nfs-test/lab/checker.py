@@ -101,6 +101,12 @@ def last_confirmed_s(history: History, epoch: int) -> float | None:
     return max((sent.at_s for sent in history.of(Sent) if sent.epoch == epoch), default=None)
 
 
+def longest_pause_s(history: History, since_s: float) -> float:
+    """The longest time after `since_s` in which no message of the producers was confirmed, up to the last one."""
+    times = sorted(sent.at_s for sent in history.of(Sent) if sent.epoch == 0 and sent.at_s > since_s)
+    return max((later - sooner for sooner, later in zip([since_s, *times], times, strict=False)), default=0.0)
+
+
 def closed_s(history: History, epoch: int) -> float | None:
     """When the last probe connection to the master of `epoch` was closed by it; None = one is still open."""
     opened = sum(event.epoch == epoch for event in history.of(Opened))

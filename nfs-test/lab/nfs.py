@@ -48,7 +48,25 @@ class NfsServer:
 
     def restart(self) -> None:
         """The server program, not the machine: clients reclaim what they had."""
-        self.guest.run("rpc.nfsd 0; rpc.nfsd -N 3 4")
+        self.stop()
+        self.resume()
+
+    def stop(self) -> None:
+        self.guest.run("rpc.nfsd 0")
+
+    def resume(self) -> None:
+        self.guest.run("rpc.nfsd -N 3 4")
+
+    def fill(self, leave_bytes: int) -> None:
+        """Take the room of the store's file system, but for `leave_bytes`."""
+        self.guest.run(
+            f"free=$(($(stat -f -c '%a * %S' /srv/disk))); n=$((free - {leave_bytes})); "
+            "file=/srv/disk/ballast.$(ls /srv/disk | wc -l); "
+            "fallocate -l $n $file || dd if=/dev/zero of=$file bs=4k conv=fsync 2>/dev/null || true; sync"
+        )
+
+    def make_room(self) -> None:
+        self.guest.run("rm /srv/disk/ballast.*; sync")
 
     def forget_clients(self) -> None:
         """Restart without any memory of who had which lock: nobody may reclaim."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BEGIN, END = "<!-- begin of the results, written by nfs-test/run.py -->", "<!-- end of the results -->"
 GROUPS = {"nfs4": "## NFSv4", "nfs3": "## NFSv3", "gfs2": "## GFS2", "smb": "## SMB"}
+MEASURES = ("takeover", "longest pause", "last confirm", "sockets closed")
 _began_s = time.monotonic()
 _one_at_a_time = threading.Lock()
 
@@ -39,7 +40,7 @@ def print_list(scenarios: Iterable[Scenario]) -> None:
 
 
 def print_table(outcome: Outcome) -> None:
-    rows = [("scenario", "", "lease", "takeover", "last confirm", "sockets closed", "took")]
+    rows = [("scenario", "", "lease", *MEASURES, "took")]
     rows += [_row(job) for job in outcome.jobs]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     sys.stdout.write("\n")
@@ -64,7 +65,7 @@ def write_json(outcome: Outcome, path: Path) -> None:
 
 def write_page(outcome: Outcome, path: Path) -> None:
     """Put the results between the two marks of the page; the rest of it is people's."""
-    head, begin, rest = path.read_text().partition(BEGIN)
+    head, _, rest = path.read_text().partition(BEGIN)
     _, end, tail = rest.partition(END)
     assert end, f"{path} has lost the marks between which the results are written"
     results = f"\n{_ran_on()}\n\n" + "\n\n".join(
@@ -84,18 +85,18 @@ def _page_table(outcome: Outcome, group: str) -> str:
     if not rows:
         return ""
     says = {job.label: job.scenario.says for job in outcome.jobs}
-    head = ("scenario", "what happens", "result", "lease", "takeover", "last confirm", "sockets closed")
+    head = ("scenario", "what happens", "result", "lease", *MEASURES)
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    lines += [f"| {row[0]} | {says[row[0]]} | {' | '.join(row[1:6])} |".replace("  ", " ") for row in rows]
+    lines += [f"| {row[0]} | {says[row[0]]} | {' | '.join(row[1:-1])} |".replace("  ", " ") for row in rows]
     return "\n".join(lines)
 
 
 def _row(job: Job) -> tuple[str, ...]:
     result = job.result
     if result is None:
-        return job.label, "not run", "", "", "", "", ""
+        return job.label, "not run", "", *("" for _ in MEASURES), ""
     verdict = ("found out" if job.good else "NOT FOUND OUT") if job.unfenced else ("ok" if job.good else "FAILED")
-    measured = [_seconds(result.measures.get(name)) for name in ("takeover", "last confirm", "sockets closed")]
+    measured = [_seconds(result.measures.get(name)) for name in MEASURES]
     return job.label, verdict, f"{result.lease_s} s" if result.lease_s else "", *measured, f"{result.seconds:.0f} s"
 
 

@@ -5,60 +5,71 @@ from __future__ import annotations
 import time
 
 from lab import nfs
+from lab.broker import WAITING
 from lab.history import now_s
 from lab.scenario import scenario
-from lab.world import World
+from lab.world import STORE, World
+
+CUT_S = 30.0
+FREEZE_S = 25.0
+COURTESY_S = 40.0  # four leases
 
 
 @scenario("kill", "the master's process is killed", 20)
 def kill(world: World) -> None:
     world.build()
-    epoch, since_s = world.epoch, now_s()
+    epoch, since_s = world.epoch, world.fault("killing the master")
     world.master.kill()
     world.wait_takeover(since_s, epoch)
 
 
-@scenario("power-off", "the master's host loses its power", 35)
+@scenario("power-off", "the master's host loses its power", 40)
 def power_off(world: World) -> None:
     world.build()
-    epoch, since_s = world.epoch, now_s()
+    epoch, since_s = world.epoch, world.fault("power off")
     world.master.guest.power_off()
     world.wait_takeover(since_s, epoch)
 
 
-@scenario("partition", "the master's host is cut off from the file server for 30 s, then healed", 60)
+@scenario("partition", f"the master's host is cut off from the file server for {CUT_S:g} s, then healed", 65)
 def partition(world: World) -> None:
-    world.build()
     _partition(world)
 
 
-@scenario("hard", "the same on a hard mount", 60, mount=nfs.HARD)
-def hard(world: World) -> None:
-    world.build()
+@scenario("partition-hard", "the same on a hard mount", 65, mount=nfs.HARD)
+def partition_hard(world: World) -> None:
+    _partition(world)
+
+
+@scenario("partition-defaults", "the same on a mount with default options", 65, mount=nfs.DEFAULTS)
+def partition_defaults(world: World) -> None:
     _partition(world)
 
 
 def _partition(world: World) -> None:
-    master, epoch, since_s = world.master, world.epoch, now_s()
+    world.build()
+    master, epoch = world.master, world.epoch
     marker = master.marker
+    since_s = world.fault("cutting the master off")
     master.guest.cut()
     world.wait_takeover(since_s, epoch)
     world.check_deposed(epoch, since_s)
-    pause_until(since_s + 30.0)
+    _last_until(since_s + CUT_S)
     world.say("healing")
     master.guest.heal()
     world.wait_deposed(master, marker)
     world.traffic.wait_confirmed(60)
 
 
-@scenario("freeze", "the master's host is stopped for 25 s, then goes on", 50)
+@scenario("freeze", f"the master's host is stopped for {FREEZE_S:g} s, then goes on", 50)
 def freeze(world: World) -> None:
     world.build()
-    master, epoch, since_s = world.master, world.epoch, now_s()
+    master, epoch = world.master, world.epoch
     marker = master.marker
+    since_s = world.fault("freezing the master's host")
     master.guest.freeze()
     world.wait_takeover(since_s, epoch)
-    pause_until(since_s + 25.0)
+    _last_until(since_s + FREEZE_S)
     world.say("it goes on")
     resumed_s = now_s()
     master.guest.thaw()
@@ -67,7 +78,127 @@ def freeze(world: World) -> None:
     world.check_deposed(epoch, resumed_s)
 
 
-def pause_until(until_s: float) -> None:
+@scenario("server-restart", "the NFS server program is restarted, then stopped for 6 s", 40)
+def server_restart(world: World) -> None:
+    world.build()
+    world.fault("restarting the NFS server")
+    world.server.restart()
+    world.traffic.wait_confirmed(60)
+    world.say("stopping it for 6 s")
+    until_s = now_s() + 6.0
+    world.server.stop()
+    _last_until(until_s)
+    world.server.resume()
+    world.traffic.wait_confirmed(60)
+
+
+@scenario("server-crash", "the file server loses its power, and comes back", 50)
+def server_crash(world: World) -> None:
+    world.build()
+    world.fault("power off")
+    world.server.crash()
+    world.server.reboot()
+    world.say("it is back")
+    world.traffic.wait_confirmed(60)
+
+
+@scenario("lock-file", "a third host deletes the lock file, replaces it, puts one there that it has locked", 40, spare=1)
+def lock_file(world: World) -> None:
+    world.build()
+    third = world.guests[max(world.guests)]
+    world.fault("deleting the lock file")
+    third.run(f"rm {STORE}/lock")
+    third.run(f"for i in $(seq 100); do test -e {STORE}/lock && exit; sleep 0.2; done; exit 1")  # made anew
+    world.traffic.wait_confirmed(100)
+    world.say("replacing it")
+    third.run(f"cp {STORE}/lock {STORE}/other; mv {STORE}/other {STORE}/lock")
+    world.traffic.wait_confirmed(100)
+    world.say("replacing it and holding the lock for 8 s")
+    third.run([world.place.python, "-c", _HOLD_LOCK, STORE])
+    world.traffic.wait_confirmed(100)
+
+
+_HOLD_LOCK = """
+import fcntl, os, struct, sys, time
+store = sys.argv[1]
+fd = os.open(store + "/stolen", os.O_RDWR | os.O_CREAT)
+fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 1 << 40, 1, 0))
+os.rename(store + "/stolen", store + "/lock")
+time.sleep(8)
+"""
+
+
+@scenario("forgetful-server", "the NFS server forgets which client has which lock", 40)
+def forgetful_server(world: World) -> None:
+    world.build()
+    world.fault("restarting the NFS server without its memory")
+    world.server.forget_clients()
+    world.traffic.wait_confirmed(100)
+
+
+@scenario("disk-full", "the store's file system fills up, and masters are killed meanwhile; then there is room", 45)
+def disk_full(world: World) -> None:
+    world.build()
+    world.fault("filling the disk, up to 4 MiB")
+    world.server.fill(leave_bytes=4 << 20)
+    world.traffic.wait(lambda: world.traffic.refusals > 0, "the broker says that the store is full")
+    first, epoch, since_s = world.master, world.epoch, now_s()
+    first.kill()
+    world.wait_served(since_s, epoch)
+    marker = first.marker
+    first.start().wait_event(WAITING, after=marker)
+    world.say("filling it up entirely, and killing the master again")
+    world.server.fill(leave_bytes=0)
+    epoch = world.epoch
+    world.master.kill()
+    _last_until(now_s() + 6.0)
+    world.expect(first.exit_code is None, f"a slave ended because of a full disk: {first.tail()}")
+    world.server.make_room()
+    world.say("there is room again")
+    world.traffic.wait_confirmed(60)
+    world.expect(world.epoch > epoch, "nobody took over from a master that was killed while the disk was full")
+
+
+@scenario(
+    "courtesy", f"cut off for {COURTESY_S:g} s, four leases, with nobody waiting: the master stays", 65, hosts=1,
+    mount=nfs.HARD, options={"lockKeepAlivePeriod": "60s"},
+)  # fmt: skip
+def courtesy(world: World) -> None:
+    world.build()
+    epoch = world.epoch
+    since_s = world.fault("cutting the only broker off")
+    world.master.guest.cut()
+    _last_until(since_s + COURTESY_S)
+    world.say("healing")
+    world.master.guest.heal()
+    world.traffic.wait_confirmed(60)
+    world.expect(world.epoch == epoch, f"epoch {world.epoch} began although nobody else wanted epoch {epoch} to end")
+
+
+@scenario("alone", f"cut off for {CUT_S:g} s with nobody waiting: master again afterwards", 70, hosts=1)
+def alone(world: World) -> None:
+    world.build()
+    epoch, since_s = world.epoch, world.fault("cutting the only broker off")
+    world.master.guest.cut()
+    _last_until(since_s + CUT_S)
+    world.check_deposed(epoch, since_s)
+    world.say("healing")
+    world.master.guest.heal()
+    world.wait_takeover(since_s, epoch)
+
+
+@scenario("hand-over", "a rolling restart: the master is told to stop, twice", 30)
+def hand_over(world: World) -> None:
+    world.build()
+    for _ in range(2):
+        master, epoch, since_s = world.master, world.epoch, world.fault("telling the master to stop")
+        master.stop()
+        world.wait_takeover(since_s, epoch)
+        marker = master.marker
+        master.start().wait_event(WAITING, after=marker)
+
+
+def _last_until(until_s: float) -> None:
     """The fault lasts so long."""
     while (left_s := until_s - now_s()) > 0:
         time.sleep(left_s)

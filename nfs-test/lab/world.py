@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from lab import checker, nfs
 from lab.broker import SERVING, WAITING, Broker, Line
 from lab.errors import ExpectationError
 from lab.guest import Guest, Place
-from lab.history import History, Served, StoreFacts
+from lab.history import History, Served, StoreFacts, now_s
 from lab.network import Network
 from lab.traffic import Traffic
 
@@ -41,6 +41,7 @@ class World:
     def __init__(
         self, place: Place, command: Sequence[str], say: Callable[[str], None], verbose: bool, hosts: int = 2,
         spare: int = 0, mount: str = nfs.RECOMMENDED, lease_s: int = nfs.LEASE_S,
+        options: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         self.place = place
         self.say = say
@@ -55,10 +56,12 @@ class World:
         self.guests = {1: Guest(1, self.network, place, {"ubd0": str(self._disk)})}
         self.guests |= {n: Guest(n, self.network, place) for n in range(2, 2 + hosts + spare)}
         self.server = nfs.NfsServer(self.guests[1], lease_s)
+        options = OPTIONS | dict(options or {})
         self.brokers = [
-            Broker(self.guests[n], place, command, STORE, OPTIONS, self._noted) for n in range(2, 2 + hosts)
+            Broker(self.guests[n], place, command, STORE, options, self._noted) for n in range(2, 2 + hosts)
         ]
         self.traffic = Traffic(self.history, self.brokers)
+        self._fault_s: float | None = None  # the first one
 
     # -- building ------------------------------------------------------------------------------------------------------
 
@@ -98,6 +101,15 @@ class World:
         if line.get("event") == SERVING:
             self.history.note(Served(broker.name, int(line["epoch"]), at_s))
 
+    # -- hurting -------------------------------------------------------------------------------------------------------
+
+    def fault(self, what: str) -> float:
+        """Say that the fault comes now, and note when."""
+        self.say(what)
+        at_s = now_s()
+        self._fault_s = self._fault_s or at_s
+        return at_s
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     @property
@@ -106,21 +118,19 @@ class World:
         return next(broker for broker in self.brokers if broker.name == newest.host)
 
     @property
-    def slave(self) -> Broker:
-        master = self.master
-        return next(broker for broker in self.brokers if broker is not master)
-
-    @property
     def epoch(self) -> int:
         return max(served.epoch for served in self.history.of(Served))
 
-    def wait_takeover(self, since_s: float, epoch: int, timeout_s: float = 90.0) -> float:
-        """Until a newer epoch than `epoch` is served and confirms; measures "takeover". Returns when it served."""
+    def wait_served(self, since_s: float, epoch: int, timeout_s: float = 90.0) -> None:
+        """Until a newer epoch than `epoch` is served; measures "takeover"."""
         found = self.wait(lambda: [served for served in self.history.of(Served) if served.epoch > epoch], timeout_s)
         self.measures["takeover"] = found[0].at_s - since_s
         self.say(f"{found[0].host} took over after {found[0].at_s - since_s:.1f} s")
+
+    def wait_takeover(self, since_s: float, epoch: int, timeout_s: float = 90.0) -> None:
+        """The same, and until it confirms."""
+        self.wait_served(since_s, epoch, timeout_s)
         self.traffic.wait_confirmed(40)
-        return found[0].at_s
 
     def wait(self, done: Callable[[], T], timeout_s: float = 60.0) -> T:
         """Until `done()` is true; its value. ExpectationError with the brokers' logs otherwise."""
@@ -167,7 +177,8 @@ class World:
         """Let the clients end, stop the brokers, read the store; what was found wrong."""
         self.say("draining")
         self.traffic.finish()
-        self.history.dump(str(self.place.logs / "history.jsonl"))
+        if self._fault_s is not None:
+            self.measures["longest pause"] = checker.longest_pause_s(self.history, self._fault_s)
         running = [broker for broker in self.brokers if broker.guest.on and broker.exit_code is None]
         for broker in sorted(running, key=lambda broker: broker is self.master):  # slaves first: no takeover at the end
             try:
