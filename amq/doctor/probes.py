@@ -73,7 +73,7 @@ def try_locks(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
             topic, problem, "the lock chooses the one master: with a lock that does not exclude there are several",
             "look at the mount options above; use NFSv4, GFS2 with lock_dlm or SMB 3",
         )  # fmt: skip
-    return Finding(Level.OK, topic, f"excludes, both ways, {rounds} races", "the lock chooses the one master")
+    return Finding(Level.OK, topic, f"excludes, both ways, {_races(rounds)}", "the lock chooses the one master")
 
 
 def _exclusion(first: Hands, second: Hands) -> str:
@@ -108,6 +108,10 @@ def _race(a: Hands, b: Hands, rounds: int) -> str:
     return ""
 
 
+def _races(rounds: int) -> str:
+    return "1 race" if rounds == 1 else f"{rounds} races"
+
+
 def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
     """Does a name go to one of two who link it? Raises OSError as `try_locks`."""
     topic = f"link, {who}"
@@ -132,7 +136,7 @@ def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
             topic, problem, "an epoch gets its number by link(): two brokers would own one number",
             "do not use this file system",
         )  # fmt: skip
-    return Finding(Level.OK, topic, f"exclusive, {rounds} races", "link() gives an epoch's number to one broker")
+    return Finding(Level.OK, topic, f"exclusive, {_races(rounds)}", "link() gives an epoch's number to one broker")
 
 
 def _link_race(a: Hands, b: Hands, name: str) -> str:

@@ -152,6 +152,21 @@ def test_the_keep_alive_period_has_room_for_checks(fsync_s: float, period_ms: in
     assert found["sync of 4 KiB"].level is (Level.WARNING if fsync_s > 0.05 else Level.OK)
 
 
+def test_one_slow_check_is_no_warning(tmp_path: Path) -> None:
+    """A machine that was busy for a moment makes no file system unfit; the advice takes it into account."""
+    vfs = SlowSyncs(0.0)
+    faulty = FaultyVfs(vfs)
+
+    def stall() -> None:
+        vfs.ahead_s += 0.4
+
+    faulty.before("fsync", stall, nth=5, path="-check")
+    report = examine(str(tmp_path), doors=doors(NFS4, faulty, clock=vfs))
+    assert by_topic(report.findings)["check of the lease"].level is Level.NOTE
+    assert report.recommended["lockKeepAlivePeriod"] != "2000ms"
+    assert report.verdict == "fit"
+
+
 @pytest.mark.parametrize(("line", "lease_time", "takeover_s", "initial_ms", "longest_ms", "timeout_ms"), [
     (EXT4, "10", 2.02, 10, 200, 120_000),
     (NFS4, "10", 12.02, 100, 240, 120_000),
