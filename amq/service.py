@@ -237,6 +237,7 @@ class BrokerService:
             self._await(None, self._fence(lease))
             raise
         else:
+            watchdog_stop.set()  # nobody is served any more: that the lease ends now is no alarm
             locker.release()
             _log.info("store released", epoch=mastership.epoch.number)
         finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from amq.lock.epoch import read_epochs
 from amq.service import Role
@@ -313,5 +314,29 @@ def test_a_disk_that_is_full_during_a_takeover_is_tried_again(tmp_path: Path) ->
         await until(lambda: second.role is Role.MASTER)
         client = await world.connect(port)
         await client.store(b"x")
+
+    run(tmp_path, scenario)
+
+
+def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
+    """While the store is released nobody is served: a lease that ends then is no fence."""
+    vfs = FaultyVfs(SystemVfs())
+
+    async def scenario(world: Services) -> None:
+        service, _ = await world.master("a", vfs=vfs)
+
+        def take_long() -> None:
+            deadline = time.monotonic() + PERIOD_S
+            while service.master is None and time.monotonic() < deadline and watchdogs():
+                time.sleep(PERIOD_S / 100)
+
+        vfs.before("pwrite", take_long, path="/lock", times=0)
+        with structlog.testing.capture_logs() as logs:
+            await service.stop()
+        assert [line for line in logs if line["event"].startswith("store released")]
+        assert not [line for line in logs if line["log_level"] in ("error", "critical")], logs
+
+    def watchdogs() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "amq-watchdog"]
 
     run(tmp_path, scenario)
