@@ -26,6 +26,7 @@ class Rule:
     fits     whether the mount is as it should be
     purpose  what it is for
     without  what happens otherwise; level = how bad that is
+    cure     what to do then; "" = mount with `wanted`
     """
 
     wanted: str
@@ -35,6 +36,7 @@ class Rule:
     purpose: str
     without: str
     level: Level
+    cure: str = ""
 
     def judge(self, mount: Mount) -> Finding:
         shown = next((name for name in self.names if mount.has(name)), "")
@@ -42,7 +44,7 @@ class Rule:
         found = (f"{shown}={value}" if value else shown) or self.absent
         if self.fits(mount):
             return Finding(Level.OK, self.wanted, found, self.purpose)
-        return Finding(self.level, self.wanted, found, self.without, f"mount with {self.wanted}")
+        return Finding(self.level, self.wanted, found, self.without, self.cure or f"mount with {self.wanted}")
 
 
 def judge_options(rules: tuple[Rule, ...], mount: Mount) -> Iterator[Finding]:
@@ -66,6 +68,7 @@ BARRIERS = Rule(
     "barrier", ("nobarrier", "barrier"), "on", lambda mount: not mount.has("nobarrier") and mount.get("barrier") != "0",
     "what was synced survives a power cut",
     "the disk's cache is not flushed by a sync: a power cut may lose what was confirmed", Level.WARNING,
+    "mount without nobarrier and barrier=0",
 )  # fmt: skip
 
 NFS_RULES = (
@@ -80,7 +83,7 @@ NFS_RULES = (
         "cto", ("nocto",), "cto", _lacks("nocto"),
         "a file that is opened afresh is as the last writer left it on the server",
         "nocto: a file may be read as it was some time ago, so that a deposed master does not see that it is deposed, "
-        "and a new one does not see all that was confirmed", Level.UNFIT,
+        "and a new one does not see all that was confirmed", Level.UNFIT, "mount without nocto",
     ),
     Rule(
         "soft", ("softerr", "soft", "hard"), "hard", lambda mount: mount.has("soft"),
@@ -124,6 +127,7 @@ GFS2_RULES = (
     Rule(
         "cluster locks", ("localflocks",), "yes", _lacks("localflocks"),
         "locks are taken in the cluster", "localflocks keeps locks on this node: every node gets the lock", Level.UNFIT,
+        "mount without localflocks (lock_nolock brings it)",
     ),
     Rule(
         "noatime", ("noatime", "relatime"), "atime", _lacks("strictatime"),
@@ -138,6 +142,7 @@ SMB_RULES = (
         "brl", ("nobrl",), "brl", _lacks("nobrl"),
         "locks are the server's, so that they exclude between hosts",
         "nobrl keeps locks on this host: every host gets the lock, and there are several masters at once", Level.UNFIT,
+        "mount without nobrl",
     ),
     Rule(
         "vers=3.1.1", ("vers",), "?", lambda mount: mount.get("vers").startswith("3"),

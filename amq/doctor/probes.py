@@ -115,11 +115,9 @@ def _races(rounds: int) -> str:
 def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
     """Does a name go to one of two who link it? Raises OSError as `try_locks`."""
     topic = f"link, {who}"
-    names = [f"link-{number}" for number in range(rounds)]
+    numbers = range(rounds)
     try:
-        a.call("put", "mine", "a")
-        b.call("put", "theirs", "b")
-        problem = next((found for name in names if (found := _link_race(a, b, name))), "")
+        problem = next((found for number in numbers if (found := _link_race(a, b, number))), "")
     except OSError as error:
         if error.errno not in _LINKLESS:
             raise
@@ -128,9 +126,10 @@ def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
             "use a file system with hard links",
         )  # fmt: skip
     finally:
-        for name in (*names, "mine"):
-            a.call("remove", name)
-        b.call("remove", "theirs")
+        for number in numbers:
+            a.call("remove", f"link-{number}")
+            a.call("remove", f"mine-{number}")
+            b.call("remove", f"theirs-{number}")
     if problem:
         return unfit(
             topic, problem, "an epoch gets its number by link(): two brokers would own one number",
@@ -139,10 +138,16 @@ def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
     return Finding(Level.OK, topic, f"exclusive, {_races(rounds)}", "link() gives an epoch's number to one broker")
 
 
-def _link_race(a: Hands, b: Hands, name: str) -> str:
-    theirs = b.start("link", "theirs", name)
-    mine = a.call("link", "mine", name)
+def _link_race(a: Hands, b: Hands, number: int) -> str:
+    """As epochs are made: written under another name, linked, the other name removed, read."""
+    name, ours, other = f"link-{number}", f"mine-{number}", f"theirs-{number}"
+    a.call("put", ours, "a")
+    b.call("put", other, "b")
+    theirs = b.start("link", other, name)
+    mine = a.call("link", ours, name)
     got = theirs()
+    a.call("remove", ours)
+    b.call("remove", other)
     if mine and got:
         return "two made the same name"
     if not mine and not got:
@@ -150,7 +155,8 @@ def _link_race(a: Hands, b: Hands, name: str) -> str:
     text = "a" if mine else "b"
     if a.call("read", name) != text or b.call("read", name) != text:
         return "the name does not lead to the file of the one who made it"
-    return "" if not a.call("link", "mine", name) else "a name was made that exists"
+    a.call("put", ours, "a")
+    return "" if not a.call("link", ours, name) else "a name was made that exists"
 
 
 def try_coherence(a: Hands, b: Hands, who: str, tag: str = "ab", rounds: int = ROUNDS) -> Finding:
