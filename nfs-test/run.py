@@ -16,10 +16,19 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]  # `lab`, and the amq that lies bes
 import argparse  # noqa: E402
 import os  # noqa: E402
 
-from lab import lanes, packages, preflight, report, scenario, scenarios_nfs4  # noqa: E402
+from lab import (  # noqa: E402, F401 - each file of scenarios puts its own into the list
+    lanes,
+    packages,
+    preflight,
+    report,
+    scenario,
+    scenarios_gfs2,
+    scenarios_nfs3,
+    scenarios_nfs4,
+    scenarios_smb,
+)
 
 UNFENCED = ("partition", "freeze")  # what must fail without fencing
-GROUPS = {"nfs4": scenarios_nfs4}
 
 
 def arguments() -> argparse.Namespace:

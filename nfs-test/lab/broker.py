@@ -25,7 +25,7 @@ class Broker:
 
     def __init__(
         self, guest: Guest, place: Place, command: Sequence[str], store: str, options: Mapping[str, object],
-        on_line: Callable[[Broker, Line, float], None],
+        on_line: Callable[[Broker, Line, float], None], flags: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.guest = guest
         self.name = guest.name
@@ -34,7 +34,7 @@ class Broker:
         self.exit_code: int | None = None
         self._words = [
             *command, "start", "--name", self.name, "--store", store, "--transport", f"stomp://0.0.0.0:{PORT}",
-            *(word for key, value in options.items() for word in ("-o", f"{key}={value}")),
+            *flags, *(word for key, value in options.items() for word in ("-o", f"{key}={value}")),
         ]  # fmt: skip
         self._on_line = on_line
         self._file = place.logs / f"{self.name}.log"

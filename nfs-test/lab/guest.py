@@ -31,11 +31,12 @@ RUN_DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a lab puts things: `work` in memory, gone with it; `logs` stay; `python` runs in guests too."""
+    """Where a lab puts things: `work` in memory, gone with it; `logs` stay; `python` and `amq` run in guests."""
 
     work: Path
     logs: Path
     python: str
+    amq: Sequence[str]
     packages: Packages
     environment: Mapping[str, str]
 
@@ -47,6 +48,7 @@ class Guest:
         self.number = number
         self.name = f"host{number}"
         self.address = control_address(number)
+        self.python = place.python
         self._network = network
         self._place = place
         self._disks = dict(disks or {})

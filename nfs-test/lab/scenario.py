@@ -17,6 +17,7 @@ from typing import Any
 from lab import checker
 from lab.errors import ExpectationError
 from lab.guest import Place
+from lab.history import now_s
 from lab.packages import Packages
 from lab.world import World
 
@@ -74,12 +75,11 @@ def inside(asked: argparse.Namespace) -> int:
     work, logs = Path(asked.work), Path(asked.logs)
     subprocess.run(["mount", "-t", "tmpfs", "amq-lab", str(work)], check=True)  # seen by us alone, and gone with us
     packages = Packages(Path(asked.packages), f"{os.uname().machine}-linux-gnu")
-    place = Place(work, logs, sys.executable, packages, {"PYTHONPATH": str(REPOSITORY), "HOME": "/root"})
-    command = [sys.executable, "-m", "amq.cli.main"]
-    if asked.unfenced:
-        command = [sys.executable, str(Path(__file__).with_name("unfenced.py"))]
+    amq = (sys.executable, "-m", "amq.cli.main")
+    place = Place(work, logs, sys.executable, amq, packages, {"PYTHONPATH": str(REPOSITORY), "HOME": "/root"})
+    command = (sys.executable, str(Path(__file__).with_name("unfenced.py"))) if asked.unfenced else amq
     world = World(place, command, lambda progress: tell({"progress": progress}), asked.verbose, **told.world)
-    result = Result(told.name, told.says, told.group, [], world.measures, world.lease_s, 0.0)
+    result = Result(told.name, told.says, told.group, [], world.measures, world.files.lease_s, 0.0)
     began_s = time.monotonic()
     try:
         _run(told, world, result)
@@ -111,3 +111,8 @@ def _run(told: Scenario, world: World, result: Result) -> None:
 def tell(facts: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
+
+def last_until(until_s: float) -> None:
+    """The fault lasts so long."""
+    while (left_s := until_s - now_s()) > 0:
+        time.sleep(left_s)

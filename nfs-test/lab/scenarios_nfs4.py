@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from lab import nfs
 from lab.broker import WAITING
 from lab.history import now_s
-from lab.scenario import scenario
+from lab.nfs import Nfs
+from lab.scenario import last_until, scenario
 from lab.world import STORE, World
 
 CUT_S = 30.0
@@ -36,12 +35,12 @@ def partition(world: World) -> None:
     _partition(world)
 
 
-@scenario("partition-hard", "the same on a hard mount", 65, mount=nfs.HARD)
+@scenario("partition-hard", "the same on a hard mount", 65, files=lambda: Nfs(nfs.HARD))
 def partition_hard(world: World) -> None:
     _partition(world)
 
 
-@scenario("partition-defaults", "the same on a mount with default options", 65, mount=nfs.DEFAULTS)
+@scenario("partition-defaults", "the same on a mount with default options", 65, files=lambda: Nfs(nfs.DEFAULTS))
 def partition_defaults(world: World) -> None:
     _partition(world)
 
@@ -54,7 +53,7 @@ def _partition(world: World) -> None:
     master.guest.cut()
     world.wait_takeover(since_s, epoch)
     world.check_deposed(epoch, since_s)
-    _last_until(since_s + CUT_S)
+    last_until(since_s + CUT_S)
     world.say("healing")
     master.guest.heal()
     world.wait_deposed(master, marker)
@@ -69,7 +68,7 @@ def freeze(world: World) -> None:
     since_s = world.fault("freezing the master's host")
     master.guest.freeze()
     world.wait_takeover(since_s, epoch)
-    _last_until(since_s + FREEZE_S)
+    last_until(since_s + FREEZE_S)
     world.say("it goes on")
     resumed_s = now_s()
     master.guest.thaw()
@@ -82,13 +81,13 @@ def freeze(world: World) -> None:
 def server_restart(world: World) -> None:
     world.build()
     world.fault("restarting the NFS server")
-    world.server.restart()
+    _nfs(world).restart()
     world.traffic.wait_confirmed(60)
     world.say("stopping it for 6 s")
     until_s = now_s() + 6.0
-    world.server.stop()
-    _last_until(until_s)
-    world.server.resume()
+    _nfs(world).stop()
+    last_until(until_s)
+    _nfs(world).resume()
     world.traffic.wait_confirmed(60)
 
 
@@ -96,13 +95,13 @@ def server_restart(world: World) -> None:
 def server_crash(world: World) -> None:
     world.build()
     world.fault("power off")
-    world.server.crash()
-    world.server.reboot()
+    _nfs(world).crash()
+    _nfs(world).reboot()
     world.say("it is back")
     world.traffic.wait_confirmed(60)
 
 
-@scenario("lock-file", "a third host deletes the lock file, replaces it, puts one there that it has locked", 40, spare=1)
+@scenario("lock-file", "a third host deletes the lock file, replaces it, puts one there that it locked", 40, spare=1)
 def lock_file(world: World) -> None:
     world.build()
     third = world.guests[max(world.guests)]
@@ -132,7 +131,7 @@ time.sleep(8)
 def forgetful_server(world: World) -> None:
     world.build()
     world.fault("restarting the NFS server without its memory")
-    world.server.forget_clients()
+    _nfs(world).forget_clients()
     world.traffic.wait_confirmed(100)
 
 
@@ -140,7 +139,7 @@ def forgetful_server(world: World) -> None:
 def disk_full(world: World) -> None:
     world.build()
     world.fault("filling the disk, up to 4 MiB")
-    world.server.fill(leave_bytes=4 << 20)
+    _nfs(world).fill(leave_bytes=4 << 20)
     world.traffic.wait(lambda: world.traffic.refusals > 0, "the broker says that the store is full")
     first, epoch, since_s = world.master, world.epoch, now_s()
     first.kill()
@@ -148,12 +147,12 @@ def disk_full(world: World) -> None:
     marker = first.marker
     first.start().wait_event(WAITING, after=marker)
     world.say("filling it up entirely, and killing the master again")
-    world.server.fill(leave_bytes=0)
+    _nfs(world).fill(leave_bytes=0)
     epoch = world.epoch
     world.master.kill()
-    _last_until(now_s() + 6.0)
+    last_until(now_s() + 6.0)
     world.expect(first.exit_code is None, f"a slave ended because of a full disk: {first.tail()}")
-    world.server.make_room()
+    _nfs(world).make_room()
     world.say("there is room again")
     world.traffic.wait_confirmed(60)
     world.expect(world.epoch > epoch, "nobody took over from a master that was killed while the disk was full")
@@ -161,14 +160,14 @@ def disk_full(world: World) -> None:
 
 @scenario(
     "courtesy", f"cut off for {COURTESY_S:g} s, four leases, with nobody waiting: the master stays", 65, hosts=1,
-    mount=nfs.HARD, options={"lockKeepAlivePeriod": "60s"},
+    files=lambda: Nfs(nfs.HARD), options={"lockKeepAlivePeriod": "60s"},
 )  # fmt: skip
 def courtesy(world: World) -> None:
     world.build()
     epoch = world.epoch
     since_s = world.fault("cutting the only broker off")
     world.master.guest.cut()
-    _last_until(since_s + COURTESY_S)
+    last_until(since_s + COURTESY_S)
     world.say("healing")
     world.master.guest.heal()
     world.traffic.wait_confirmed(60)
@@ -180,7 +179,7 @@ def alone(world: World) -> None:
     world.build()
     epoch, since_s = world.epoch, world.fault("cutting the only broker off")
     world.master.guest.cut()
-    _last_until(since_s + CUT_S)
+    last_until(since_s + CUT_S)
     world.check_deposed(epoch, since_s)
     world.say("healing")
     world.master.guest.heal()
@@ -198,7 +197,7 @@ def hand_over(world: World) -> None:
         master.start().wait_event(WAITING, after=marker)
 
 
-def _last_until(until_s: float) -> None:
-    """The fault lasts so long."""
-    while (left_s := until_s - now_s()) > 0:
-        time.sleep(left_s)
+def _nfs(world: World) -> Nfs:
+    assert isinstance(world.files, Nfs)
+    return world.files
+

@@ -7,26 +7,27 @@ through a mount made afresh, so that no cache answers for it.
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from lab import checker, nfs
+from lab import checker
 from lab.broker import SERVING, WAITING, Broker, Line
 from lab.errors import ExpectationError
+from lab.filesystem import MOUNT, SERVER, FileSystem, together
 from lab.guest import Guest, Place
 from lab.history import History, Served, StoreFacts, now_s
 from lab.network import Network
+from lab.nfs import Nfs
 from lab.traffic import Traffic
 
 PERIOD_S = 2.0  # lockKeepAlivePeriod
 MARGIN_S = 0.4  # what reading a receipt, or a clock, may be late on a busy machine
-STORE = f"{nfs.STORE_MOUNT}/store"
+STORE = f"{MOUNT}/store"
 OPTIONS: dict[str, object] = {
     "lockKeepAlivePeriod": f"{PERIOD_S:g}s", "lockAcquireSleepInterval": "500ms", "journalSegmentSize": "1MiB",
     "journalBatchSize": "512KiB", "storeFreeFloor": "16MiB", "logFormat": "json", "anonymous": "yes",
+    "heartBeatSend": "1s",  # a client notices a host that is silent after twice this time, by default 20 s
 }  # fmt: skip
 T = TypeVar("T")
 
@@ -36,46 +37,55 @@ class World:
 
     measures   what is shown beside the verdict: {"takeover": 12.3, …}, in seconds
     findings   what the scenario itself found wrong
+    mount, store   where the shared file system is mounted, and the store in it
     """
 
     def __init__(
         self, place: Place, command: Sequence[str], say: Callable[[str], None], verbose: bool, hosts: int = 2,
-        spare: int = 0, mount: str = nfs.RECOMMENDED, lease_s: int = nfs.LEASE_S,
-        options: Mapping[str, object] | None = None,
+        spare: int = 0, files: Callable[[], FileSystem] = Nfs, options: Mapping[str, object] | None = None,
+        flags: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.place = place
         self.say = say
         self.verbose = verbose
+        self.mount, self.store = MOUNT, STORE
         self.history = History()
         self.measures: dict[str, float] = {}
         self.findings: list[str] = []
-        self.mount = mount
-        self.lease_s = lease_s
+        self.files = files()
         self.network = Network()
-        self._disk = place.work / "disk"
-        self.guests = {1: Guest(1, self.network, place, {"ubd0": str(self._disk)})}
-        self.guests |= {n: Guest(n, self.network, place) for n in range(2, 2 + hosts + spare)}
-        self.server = nfs.NfsServer(self.guests[1], lease_s)
+        numbers = range(SERVER + 1, SERVER + 1 + hosts + spare)
+        disks = self.files.disks(place.work, numbers)
+        self.guests = {n: Guest(n, self.network, place, disks.get(n)) for n in (SERVER, *numbers)}
         options = OPTIONS | dict(options or {})
         self.brokers = [
-            Broker(self.guests[n], place, command, STORE, options, self._noted) for n in range(2, 2 + hosts)
+            Broker(self.guests[n], place, command, STORE, options, self._noted, flags) for n in numbers[:hosts]
         ]
         self.traffic = Traffic(self.history, self.brokers)
+        self._served = False
         self._fault_s: float | None = None  # the first one
 
     # -- building ------------------------------------------------------------------------------------------------------
 
     def build(self) -> World:
         """Boot, mount, start the brokers (the first becomes master) and the clients, and wait until work flows."""
+        self.boot()
+        self.serve()
+        return self
+
+    def boot(self) -> None:
+        """Boot and mount."""
         self.say("booting")
-        self._make_disk()
         for guest in self.guests.values():
             guest.start()
         together([guest.wait_up for guest in self.guests.values()])
-        self.server.start()
         self.say("mounting")
-        together([lambda guest=guest: nfs.mount(guest, self.mount) for n, guest in self.guests.items() if n != 1])
+        self.files.set_up(self.guests)
+
+    def serve(self) -> None:
+        """Start the brokers, the first of which becomes master, and clients; wait until work flows."""
         self.say("starting brokers and clients")
+        self._served = True
         first, *others = self.brokers
         first.start().wait_event(SERVING)
         for broker in others:
@@ -84,16 +94,11 @@ class World:
             broker.wait_event(WAITING)
         self.traffic.start()
         self.traffic.wait_confirmed(60)
-        return self
 
     def close(self) -> None:
+        self.files.close()
         for guest in self.guests.values():
             guest.power_off()
-
-    def _make_disk(self) -> None:
-        with open(self._disk, "wb") as disk:
-            disk.truncate(nfs.DISK_BYTES)
-        run_here("mkfs.ext4", "-q", "-F", "-m", "0", str(self._disk))
 
     def _noted(self, broker: Broker, line: Line, at_s: float) -> None:
         if self.verbose:
@@ -175,6 +180,8 @@ class World:
 
     def finish(self) -> list[str]:
         """Let the clients end, stop the brokers, read the store; what was found wrong."""
+        if not self._served:
+            return self.findings
         self.say("draining")
         self.traffic.finish()
         if self._fault_s is not None:
@@ -190,22 +197,13 @@ class World:
         return [*self.findings, *checker.check(self.history)]
 
     def read_store(self, guest: Guest) -> StoreFacts:
-        guest.run(f"umount -l {nfs.STORE_MOUNT}; mount -t nfs -o {nfs.RECOMMENDED} 10.98.0.1:/ {nfs.STORE_MOUNT}")
+        self.files.remount(guest)
         listing = guest.run(f"cd {STORE}/epochs; cat $(ls | grep '^[0-9]*[.]json$' | sort)")
         epochs = [json.loads(line)["body"] for line in listing.splitlines()]
-        words = [self.place.python, "-m", "amq.cli.main", "journal", "check", "--store", STORE]
-        code, said = guest.try_run(["env", *(f"{k}={v}" for k, v in self.place.environment.items()), *words])
+        code, said = self.amq(guest, "journal", "check", "--store", STORE)
         return StoreFacts(epochs, (255 if code is None else code, said))
 
-
-def together(jobs: Sequence[Callable[[], object]]) -> None:
-    """Do all `jobs` at once; raise the first error."""
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        for job in [pool.submit(job) for job in jobs]:
-            job.result()
-
-
-def run_here(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
-
-
+    def amq(self, guest: Guest, *words: str, timeout_s: float = 60.0) -> tuple[int | None, str]:
+        """Run `amq …` on `guest`: (exit code, output); None = it did not end in time."""
+        environment = [f"{key}={value}" for key, value in self.place.environment.items()]
+        return guest.try_run(["env", *environment, *self.place.amq, *words], timeout_s)
