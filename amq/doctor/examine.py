@@ -87,6 +87,10 @@ def examine(path: str, peers: Sequence[tuple[str, int]] = (), doors: Doors | Non
         _measure(report, doors)
     except OSError as error:
         report.findings.append(_untried("store", error))
+    except PeerError as error:
+        cure = "look at the kernel's log: a process may hang in this file system"
+        found = f"a second process of this host: {error.description}"
+        report.findings.append(unfit("store", found, "what could not be tried cannot be relied on", cure))
     report.findings += [*judge_clocks(doors.machine), *rate.judge()]
     _recommend(report, judgement)
     return report

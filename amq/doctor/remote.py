@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 from amq.clock import Clock, SystemClock
@@ -70,7 +71,8 @@ class RemoteHands:
         return self._ask({"do": operation, "with": arguments})
 
     def _ask(self, question: dict[str, Any]) -> Callable[[], Any]:
-        assert self._due == 0, "one question at a time"
+        while self._due:  # nobody waited for it: something else had failed in between
+            self._read()
         try:
             self._stream.write(json.dumps(question).encode() + b"\n")
             self._stream.flush()
@@ -79,16 +81,21 @@ class RemoteHands:
         self._due += 1
         return self._answer
 
-    def _answer(self) -> Any:
+    def _read(self) -> dict[str, Any]:
         self._due -= 1
         try:
             line = self._stream.readline(LINE_BYTES_MAX)
-            answer = json.loads(line)
+            answer = json.loads(line) if line else None
         except (OSError, ValueError) as error:
-            why = "it closed the connection" if isinstance(error, ValueError) and not line else str(error)
-            raise PeerError(f"no answer: {why}") from error
+            raise PeerError(f"no answer that is understood: {error}") from error
+        if answer is None:
+            raise PeerError("it closed the connection")
         if not isinstance(answer, dict):
             raise PeerError("it speaks something else: start `amq doctor DIR --as-peer` there")
+        return answer
+
+    def _answer(self) -> Any:
+        answer = self._read()
         if "errno" in answer:
             raise OSError(int(answer["errno"]), str(answer.get("error", "")))
         if answer.get("refused") == NotSharedError.code:
@@ -98,7 +105,8 @@ class RemoteHands:
         return answer.get("result")
 
     def close(self) -> None:
-        self._stream.close()
+        with suppress(OSError):  # a question that could not be sent is still in its buffer
+            self._stream.close()
         self._sock.close()
 
     def __enter__(self) -> Self:

@@ -27,6 +27,7 @@ from amq.doctor import examine, examine_quickly
 from amq.doctor.clocks import Rate, judge_clocks
 from amq.doctor.examine import Doors
 from amq.doctor.finding import Finding, Level, Report, worst
+from amq.doctor.remote import ChildHands
 from amq.vfs import SystemVfs
 
 
@@ -106,6 +107,18 @@ def test_what_cannot_be_tried_is_unfit(method: str, number: int, cure: str, tmp_
     assert cure in by_topic(report.findings)["store"].cure
     assert report.recommended == {}
     assert "clock" in by_topic(report.findings)
+
+
+def test_a_second_process_that_dies(tmp_path: Path) -> None:
+    def killed(directory: str, run: str) -> ChildHands:
+        child = ChildHands(directory, run)
+        child.kill()
+        return child
+
+    report = examine(str(tmp_path), doors=doors(NFS4, child=killed))
+    assert report.verdict == "unfit"
+    assert "second process" in by_topic(report.findings)["store"].found
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_does_not_sync(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,22 @@ def test_other_errors_are_raised(probe: Probe, method: str, tmp_path: Path) -> N
     b.close()
     clean(vfs, str(tmp_path), RUN)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
+@pytest.mark.parametrize("method", ["try_lock", "link", "fsync"])
+def test_an_error_here_while_the_other_is_at_work(
+    probe: Probe, method: str, tmp_path: Path, child: ChildHands
+) -> None:  # fmt: skip
+    """The question that was under way is answered before the next is put, and the other side lets go."""
+    vfs = FaultyVfs()
+    vfs.fail(method, errno.EIO, nth=5)
+    mine = hands(tmp_path, vfs)
+    with suppress(OSError):
+        probe(mine, child, "there")
+    vfs.heal()
+    mine.close()
+    assert probe(mine, child, "there").level is Level.OK
 
 
 def test_new_names_are_seen(tmp_path: Path, child: ChildHands) -> None:
