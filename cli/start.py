@@ -77,9 +77,10 @@ def start(
         _log.warning(warning)
     if config.max_connections >= files:
         _log.warning("maxConnections is more than the files that may be open: raise `ulimit -n`", open_files_max=files)
-    store_check.check(config)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        failure = runner.run(_Run(config, read, config_file).until_stopped())
+    failure = store_check.refusal(config)
+    if failure is None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            failure = runner.run(_Run(config, read, config_file).until_stopped())
     if failure is not None:
         code = exits.exit_code(failure)
         _log.error("stopped", reason=failure.description, code=failure.code, exit_code=code)

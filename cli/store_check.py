@@ -11,19 +11,19 @@ import structlog
 from amq.config import BrokerConfig
 from amq.doctor import Level, Report, examine_quickly
 from amq.doctor.filesystems import ALONE_TOPIC
-from amq.errors import StoreError
+from amq.errors import AmqError, StoreError
 
 _log = structlog.get_logger("amq.process")
 
 
-def check(config: BrokerConfig) -> None:
-    """Raises StoreError where the store is unfit and that is not allowed. What is worth a warning is logged."""
+def refusal(config: BrokerConfig) -> AmqError | None:
+    """Why the broker must not start on this store; None = it may. What is worth a warning is logged."""
     try:
         report = examine_quickly(config.store)
     except OSError as error:
         # The broker meets the same error at its first step, and tells it with its cure.
         _log.info("the store cannot be examined", reason=str(error))
-        return
+        return None
     for finding in report.of(Level.WARNING):
         if finding.topic != ALONE_TOPIC:  # a group on one host is as good a use as any
             _log.warning("the store could be safer or quicker", finding=str(finding))
@@ -31,7 +31,8 @@ def check(config: BrokerConfig) -> None:
     if config.allow_unsafe_store:
         _warn(reasons)
     elif reasons:
-        raise StoreError(_description(report, reasons), code="STORE_UNSAFE")
+        return StoreError(_description(report, reasons), code="STORE_UNSAFE")
+    return None
 
 
 def _warn(reasons: list[str]) -> None:

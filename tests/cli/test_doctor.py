@@ -118,9 +118,10 @@ def found(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
     monkeypatch.setattr(store_check, "examine_quickly", examine_quickly)
 
 
-def checked(**options: Any) -> list[Any]:
+def checked(refused: list[Any], **options: Any) -> list[Any]:
+    """What is logged; whether it is refused is added to `refused`."""
     with capture_logs() as lines:
-        store_check.check(BrokerConfig(store="/s", **options))
+        refused.append(store_check.refusal(BrokerConfig(store="/s", **options)))
     return [(line["log_level"], line["event"]) for line in lines]
 
 
@@ -128,35 +129,40 @@ def test_start_refuses_an_unsafe_store(monkeypatch: pytest.MonkeyPatch, tmp_path
     found(monkeypatch, NOLOCK)
     result = CliRunner().invoke(main.main, ["start", "--store", str(tmp_path / "s")])
     assert result.exit_code == exits.STORE
-    assert "STORE_UNSAFE" in result.stderr
-    assert "several masters at once; mount with local_lock=none" in result.stderr
+    stopped = json.loads(result.stderr.strip().split("\n")[-1])
+    assert (stopped["event"], stopped["code"], stopped["exit_code"]) == ("stopped", "STORE_UNSAFE", exits.STORE)
+    assert "several masters at once; mount with local_lock=none" in stopped["reason"]
     assert not (tmp_path / "s").exists()
 
 
 def test_the_override_warns_at_each_start(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, NOLOCK, HARD)
     for _ in range(2):
-        lines = checked(allow_unsafe_store=True)
+        refused: list[Any] = []
+        lines = checked(refused, allow_unsafe_store=True)
         assert ("warning", "starting on an unsafe store, as allowUnsafeStore says") in lines
-    with pytest.raises(StoreError):
-        checked()
+        checked(refused)
+        assert refused[0] is None
+        assert isinstance(refused[1], StoreError)
 
 
 def test_the_override_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, ALONE)
-    assert checked(allow_unsafe_store=True) == [("warning", "allowUnsafeStore is set and not needed: take it away")]
+    assert checked([], allow_unsafe_store=True) == [("warning", "allowUnsafeStore is set and not needed: take it away")]
 
 
 def test_warnings_are_logged_but_not_that_a_disk_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, ALONE, HARD)
-    assert checked() == [("warning", "the store could be safer or quicker")]
+    refused: list[Any] = []
+    assert checked(refused) == [("warning", "the store could be safer or quicker")]
     found(monkeypatch, ALONE)
-    assert checked() == []
+    assert checked(refused) == []
+    assert refused == [None, None]
 
 
 def test_what_cannot_be_examined_is_left_to_the_broker() -> None:
     with capture_logs() as lines:
-        store_check.check(BrokerConfig(store="/nonexistent/deep/store"))
+        assert store_check.refusal(BrokerConfig(store="/nonexistent/deep/store")) is None
     assert [line["event"] for line in lines] == ["the store cannot be examined"]
 
 
