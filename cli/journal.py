@@ -1,4 +1,6 @@
-"""`amq journal check|dump|stat`: what is in the journal of a store, also while a master writes it."""
+"""`amq journal`: what is in the journal of a store, also while a master writes it. Here is what only reads; what
+changes a store is in `journal_move` and `journal_repair`.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +12,29 @@ from typing import Any
 import click
 
 from amq.cli import exits
+from amq.cli.journal_common import canonical, look, problem_json, segment_json, store_option, tell_problems
+from amq.cli.journal_stat import compact, stat
 from amq.cli.output import examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store, read_sealing
 from amq.errors import StoreError
-from amq.journal.inspect import (
-    Found,
-    Inspection,
-    Problem,
-    SegmentReport,
-    Statistics,
-    describe,
-    foreign_files,
-    inspect,
-    kind_name,
-)
+from amq.journal.inspect import Found, Inspection, describe, foreign_files, kind_name
 from amq.journal.journal import RESERVE_NAME
 from amq.journal.records import KINDS, Destination, Group, Record, destinations_of
 from amq.vfs import SystemVfs
-
-store_option = click.option("--store", metavar="DIR", required=True, help="Store directory.")
 
 
 @click.group(
     epilog=examples(
         "amq journal check --store /mnt/shared/amq",
         "amq journal dump --store /mnt/shared/amq --destination /queue/orders --bodies --limit 10",
-        "amq journal stat --store /mnt/shared/amq --json",
+        "amq journal stat --store /mnt/shared/amq",
     )
 )
 def journal() -> None:
-    """Read the journal of a store: check, dump, stat.
+    """Look into the journal of a store, move it, repair it.
 
-    Reads only: no lock is taken, brokers may run meanwhile. The end of the newest segment is then a snapshot.
+    check, dump, stat and compact only read: no lock is taken, brokers may run meanwhile. The end of the newest segment
+    is then a snapshot. docs/journal-tools.md explains all of them.
     """
 
 
@@ -54,13 +47,13 @@ def check(store: str, as_json: bool) -> None:
     Exit code 4 where something is damaged, missing, foreign or of a newer format; each problem is one line with file
     and offset. A torn tail, left by a crash in the middle of a write, was never confirmed to anybody and is normal.
     """
-    inspection, _ = _inspect(store)
+    inspection, _ = look(store)
     strangers = foreign_files(SystemVfs(), store, {RESERVE_NAME})
     if as_json:
         print_json({
             "ok": not inspection.problems,
-            "segments": [_segment_json(report) for report in inspection.segments],
-            "problems": [_problem_json(problem) for problem in inspection.problems],
+            "segments": [segment_json(report) for report in inspection.segments],
+            "problems": [problem_json(problem) for problem in inspection.problems],
             "unknown_files": strangers,
         })  # fmt: skip
     else:
@@ -97,56 +90,13 @@ def dump(
     inspection = Inspection(vfs, store, read_sealing(vfs, store))
     if segment and segment not in inspection.names:
         raise StoreError(f"{segment}: no such segment; `amq journal stat --store {store}` lists them")
-    wanted = _canonical(destination)
+    wanted = canonical(destination)
     matching = (found for found in inspection.records(segment) if _matches(found.record, kinds, wanted))
     for found in itertools.islice(matching, limit):
         print_json(_record_json(found, bodies), indent=None)
-    for problem in inspection.problems:
-        click.echo(f"amq: {problem} [{problem.code}]", err=True)
+    tell_problems(inspection)
     if inspection.problems:
         raise click.exceptions.Exit(exits.STORE)
-
-
-@journal.command(epilog=examples("amq journal stat --store /mnt/shared/amq", "amq journal stat --store DIR --json"))
-@store_option
-@json_option
-def stat(store: str, as_json: bool) -> None:
-    """Count messages by segment and by destination.
-
-    Live messages have not left their queue; a segment is deleted when nothing in it is live and nothing before it is.
-    Bytes are those of message bodies. Non-persistent messages are not in the journal.
-    """
-    inspection, statistics = _inspect(store)
-    segments = [
-        _segment_json(report) | statistics.segments[report.name].to_json()
-        for report in inspection.segments
-        if report.name in statistics.segments
-    ]
-    destinations = [{"destination": name} | tally.to_json() for name, tally in sorted(statistics.destinations.items())]
-    if as_json:
-        print_json({
-            "segments": segments, "destinations": destinations,
-            "problems": [_problem_json(problem) for problem in inspection.problems],
-        })  # fmt: skip
-    else:
-        counts = ("messages", "live", "dead", "live_bytes", "acked", "expired", "dead-lettered", "purged")
-        names = [name.replace("_", " ") for name in counts]
-        print_table(["segment", "state", *names], [[s["name"], s["state"], *(s[c] for c in counts)] for s in segments])
-        click.echo()
-        print_table(["destination", *names], [[d["destination"], *(d[c] for c in counts)] for d in destinations])
-        for problem in inspection.problems:
-            click.echo(f"amq: {problem} [{problem.code}]", err=True)
-    if inspection.problems:
-        raise click.exceptions.Exit(exits.STORE)
-
-
-def _inspect(store: str) -> tuple[Inspection, Statistics]:
-    vfs = SystemVfs()
-    check_store(vfs, store)
-    try:
-        return inspect(vfs, store, lambda: read_sealing(vfs, store))
-    except FileNotFoundError as error:
-        raise StoreError(f"{error.filename}: is missing: there is no journal in this store") from error
 
 
 def _print_check(inspection: Inspection, strangers: list[str]) -> None:
@@ -160,24 +110,11 @@ def _print_check(inspection: Inspection, strangers: list[str]) -> None:
     print_table(("segment", "state", "epoch", "batches", "records", "bytes", ""), rows)
     for name in strangers:
         click.echo(f"{name}: no file of amq's, nobody reads it")
-    for problem in inspection.problems:
-        click.echo(f"amq: {problem} [{problem.code}]", err=True)
+    tell_problems(inspection)
     records = sum(report.records for report in inspection.segments)
     total = size_text(sum(report.end for report in inspection.segments))
     verdict = f"{len(inspection.problems)} problems" if inspection.problems else "everything is whole"
     click.echo(f"{len(inspection.segments)} segments, {records:,} records, {total}: {verdict}")
-
-
-def _segment_json(report: SegmentReport) -> dict[str, Any]:
-    return {
-        "name": report.name, "state": report.state, "epoch": report.epoch, "number": report.number,
-        "file_bytes": report.file_bytes, "bytes": report.end, "batches": report.batches, "records": report.records,
-        "torn_bytes": report.torn_bytes,
-    }  # fmt: skip
-
-
-def _problem_json(problem: Problem) -> dict[str, Any]:
-    return {"code": problem.code, "file": problem.path, "offset": problem.offset, "why": problem.why}
 
 
 def _record_json(found: Found, bodies: bool) -> dict[str, Any]:
@@ -186,15 +123,6 @@ def _record_json(found: Found, bodies: bool) -> dict[str, Any]:
         "segment": found.segment.name, "offset": found.offset, "batch": found.batch.number,
         "written": f"{written:%Y-%m-%dT%H:%M:%SZ}", **describe(found.record, bodies),
     }  # fmt: skip
-
-
-def _canonical(destination: str) -> str:
-    """`/queue/a`, `queue://a` or `a` → `queue://a`, as the journal names it."""
-    for kind in ("queue", "topic"):
-        for prefix in (f"/{kind}/", f"{kind}://"):
-            if destination.startswith(prefix):
-                return f"{kind}://{destination.removeprefix(prefix)}"
-    return f"queue://{destination}" if destination else ""
 
 
 def _matches(record: Record, kinds: tuple[str, ...], destination: str) -> bool:
@@ -212,3 +140,7 @@ def _flatten(record: Record) -> Iterator[Record]:
     if isinstance(record, Group):
         for part in record.records:
             yield from _flatten(part)
+
+
+journal.add_command(stat)
+journal.add_command(compact)

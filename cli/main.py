@@ -23,7 +23,7 @@ COMMANDS = {
     "consumer": ("consumer", "Receive messages and write each body as a line, exactly as it was sent."),
     "demo": ("demo", "Kill the master again and again while a file goes through a queue."),
     "perf": ("perf", "Measure throughput and latency with several processes."),
-    "journal": ("journal", "Read the journal of a store: check, dump, stat."),
+    "journal": ("journal", "Look into the journal of a store, move it, repair it."),
     "config": ("config", "Show or check the configuration."),
     "user": ("user", "Manage the users file."),
 }

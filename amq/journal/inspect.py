@@ -1,4 +1,4 @@
-"""Reading a store's journal without being a broker on it: `amq journal check|dump|stat`.
+"""Reading a store's journal without being a broker on it: `amq journal check`, `dump`, `stat` and more.
 
 Invariants: nothing is written, locked or kept open; every batch and record that counts is checked against its CRC;
 damage is reported with file and offset and never ends the inspection. A master may be at work meanwhile: the end of its
@@ -11,7 +11,7 @@ import base64
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amq.errors import CorruptError, StoreError
@@ -27,6 +27,7 @@ from amq.journal.format import (
     decode_batch_header,
     parse_segment_name,
 )
+from amq.journal.liveness import Liveness
 from amq.journal.records import (
     KINDS,
     MESSAGE,
@@ -52,6 +53,11 @@ ROUNDS_MAX = 8  # looks at a store that changes while we look
 SEALED, OPEN, EMPTY, IGNORED, GONE = "sealed", "open", "empty", "ignored", "gone"
 
 Sealing = tuple[int, Mapping[str, int]]  # number of the newest epoch (0 = none), the lengths that it sealed
+Progress = Callable[[int, int], None]
+
+
+def _untold(_done: int, _total: int) -> None:
+    """Nobody wants to know how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,65 +96,13 @@ class SegmentReport:
 
 
 class Found(NamedTuple):
-    """One record and where it stands."""
+    """One record and where it stands; `data` are its bytes, framing included (a view of the whole segment's)."""
 
     segment: SegmentReport
     batch: BatchHeader
     offset: int
     record: Record
-
-
-@dataclass(slots=True)
-class Tally:
-    """Messages of one segment or destination. `live` have not left their queue; bytes are those of bodies."""
-
-    messages: int = 0
-    message_bytes: int = 0
-    live: int = 0
-    live_bytes: int = 0
-    left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "messages": self.messages, "message_bytes": self.message_bytes, "live": self.live,
-            "live_bytes": self.live_bytes, "dead": self.messages - self.live,
-            "dead_bytes": self.message_bytes - self.live_bytes, **{reason: self.left[reason] for reason in REASONS},
-        }  # fmt: skip
-
-
-class Statistics:
-    """What is in the journal, by segment and by destination."""
-
-    def __init__(self) -> None:
-        self.segments: dict[str, Tally] = {}
-        self.destinations: dict[str, Tally] = {}
-        self._live: dict[int, tuple[Tally, Tally, int]] = {}
-
-    def add(self, segment: str, record: Record) -> None:
-        if isinstance(record, Group):
-            for part in record.records:
-                self.add(segment, part)
-        elif isinstance(record, Message):
-            size = len(record.body)
-            tallies = self._tallies(segment, record.destination)
-            for tally in tallies:
-                tally.messages += 1
-                tally.message_bytes += size
-                tally.live += 1
-                tally.live_bytes += size
-            self._live[record.seq] = (*tallies, size)
-        elif isinstance(record, Consumed):
-            for tally in self._tallies(segment, record.destination):
-                tally.left[REASONS[record.reason]] += len(record.seqs)
-            for seq in record.seqs:
-                *owners, size = self._live.pop(seq, (0,))
-                for owner in owners:
-                    assert isinstance(owner, Tally)
-                    owner.live -= 1
-                    owner.live_bytes -= size
-
-    def _tallies(self, segment: str, destination: str) -> tuple[Tally, Tally]:
-        return self.segments.setdefault(segment, Tally()), self.destinations.setdefault(destination, Tally())
+    data: memoryview
 
 
 class _Names(dict[int, str]):
@@ -177,11 +131,12 @@ class Inspection:
         self._vfs = vfs
         self._epoch, self._sealed = sealing
 
-    def records(self, only: str = "") -> Iterator[Found]:
+    def records(self, only: str = "", progress: Progress = _untold) -> Iterator[Found]:
         """Every record that counts, oldest first; of one segment where `only` names it."""
-        for name in self.names:
+        for number, name in enumerate(self.names, start=1):
             if not only or name == only:
                 yield from self._segment(name)
+                progress(number, len(self.names))
 
     def check_complete(self) -> None:
         """After all `records`: is a segment missing that nobody trimmed?
@@ -228,11 +183,11 @@ class Inspection:
             decoder.names = _Names()
         for start, head, payload in batches:
             report.batches += 1
-            for offset, record in self._decode(report, decoder, payload, start + BATCH_BYTES):
+            for offset, data, record in self._decode(report, decoder, payload, start + BATCH_BYTES):
                 report.records += 1
                 if isinstance(record, Trimmed):
                     self.trimmed = max(self.trimmed, (record.epoch, record.number))
-                yield Found(report, head, offset, record)
+                yield Found(report, head, offset, record, data)
 
     def _batches(self, report: SegmentReport, path: str) -> list[tuple[int, BatchHeader, memoryview]]:
         """Read the segment until two looks agree on what is wrong with it. Raises StoreError, OSError."""
@@ -243,6 +198,8 @@ class Inspection:
             report.file_bytes = len(data)
             if end == 0:
                 report.state = IGNORED if data[HEADER_BYTES:].strip(b"\0") else EMPTY
+                if report.name not in self._sealed:
+                    read_header(path, data)  # as sealing does: it refuses what is no segment
                 return []
             header = read_header(path, data)
             if header is None:
@@ -294,8 +251,8 @@ class Inspection:
 
     def _decode(
         self, report: SegmentReport, decoder: Decoder, payload: memoryview, at: int
-    ) -> Iterator[tuple[int, Record]]:
-        """(offset, record) of each record of a batch whose CRC is right."""
+    ) -> Iterator[tuple[int, memoryview, Record]]:
+        """(offset, bytes, record) of each record of a batch whose CRC is right."""
         position = 0
         while position < len(payload):
             stop = len(payload)
@@ -303,7 +260,7 @@ class Inspection:
                 stop = min(stop, position + RECORD_BYTES + RECORD.unpack_from(payload, position)[0])
             try:
                 for record in decoder.decode(payload[position:stop], at + position):
-                    yield at + position, record
+                    yield at + position, payload[position:stop], record
             except StoreError as error:
                 why = error.why if isinstance(error, CorruptError) else error.description
                 self._problem(error.code, report.name, at + position, why)
@@ -365,22 +322,30 @@ def _next_batch(data: bytes, offset: int, end: int, header: SegmentHeader, numbe
     return None
 
 
-def inspect(vfs: Vfs, store: str, read_sealing: Callable[[], Sealing]) -> tuple[Inspection, Statistics]:
+def inspect(
+    vfs: Vfs,
+    store: str,
+    read_sealing: Callable[[], Sealing],
+    make_liveness: Callable[[], Liveness] = Liveness,
+    progress: Progress = _untold,
+) -> tuple[Inspection, Liveness]:
     """Read and verify the whole journal. A takeover or a deletion meanwhile makes it begin anew, a few times at most.
 
-    `read_sealing` reads the newest epoch. Raises OSError where there is no journal, and what `read_sealing` raises.
+    `read_sealing` reads the newest epoch; `progress(segments read, segments in all)` is called after each segment.
+    Raises OSError where there is no journal, and what `read_sealing` raises.
     """
     sealing = read_sealing()
     for _ in range(ROUNDS_MAX):
-        inspection, statistics = Inspection(vfs, store, sealing), Statistics()
-        for found in inspection.records():
-            statistics.add(found.segment.name, found.record)
+        inspection, liveness = Inspection(vfs, store, sealing), make_liveness()
+        for found in inspection.records(progress=progress):
+            liveness.add(found.segment.name, found.offset, found.data, found.record)
+        liveness.settle()
         inspection.check_complete()
         before, sealing = sealing, read_sealing()
         settled = sealing[0] == before[0] and list_segments(vfs, inspection.directory) == inspection.names
         if settled or not inspection.problems:
             break
-    return inspection, statistics
+    return inspection, liveness
 
 
 def foreign_files(vfs: Vfs, store: str, known: Iterable[str]) -> list[str]:

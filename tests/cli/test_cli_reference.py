@@ -41,8 +41,8 @@ def test_the_contract() -> None:
     """Names that others rely on."""
     assert set(LEAVES) == {
         "amq start", "amq status", "amq producer", "amq consumer", "amq demo", "amq perf", "amq doctor",
-        "amq journal check", "amq journal dump", "amq journal stat", "amq config show", "amq config check",
-        "amq user add", "amq user remove", "amq user list",
+        "amq journal check", "amq journal dump", "amq journal stat", "amq journal compact",
+        "amq config show", "amq config check", "amq user add", "amq user remove", "amq user list",
     }  # fmt: skip
     words = {
         name: {word for option in reference.options(command) for word in option.opts}

@@ -161,3 +161,43 @@ def test_no_such_segment(store: Path) -> None:
     done = amq("journal", "dump", "--store", store, "--segment", "x")
     assert done.returncode == 4
     assert "amq journal stat" in one_line(done)
+
+
+def test_stat_tells_what_keeps_what(store: Path) -> None:
+    facts = amq_json("journal", "stat", "--store", store)
+    (segment,) = facts["segments"]
+    assert segment["kept_by"] == "messages"
+    assert segment["live_record_bytes"] + segment["dead_record_bytes"] == segment["bytes"]
+    assert [(pin["destination"], pin["messages"]) for pin in segment["pins"]] == [
+        ("queue://orders", 15), ("queue://other", 1),
+    ]  # fmt: skip
+    orders = next(each for each in facts["destinations"] if each["destination"] == "queue://orders")
+    assert orders["segments"] == [segment["name"]]
+    assert orders["oldest_seq"] == min(pin["oldest_seq"] for pin in segment["pins"])
+    assert orders["live_record_bytes"] > 15 * len("body 10")
+    assert "15 of queue://orders (oldest " in amq("journal", "stat", "--store", store).stdout
+
+
+def test_compact_shows_what_is_due_and_does_nothing(brokers: Brokers) -> None:
+    """One old message keeps everything; the broker is killed before it compacts."""
+    master = brokers.master("a", journalSegmentSize="64KiB", journalBatchSize="16KiB")
+    with master.connect() as connection:
+        send(connection, b"old", queue="/queue/old")
+        for _ in range(20):
+            for _ in range(8):
+                send(connection, b"x" * 2000)
+    with master.connect() as connection:
+        drain(connection, 160)
+    master.kill()
+    before = {path.name: path.read_bytes() for path in (brokers.store / "journal").iterdir()}
+    options = ("-o", "journalSegmentSize=64KiB", "-o", "journalBatchSize=16KiB")
+    facts = amq_json("journal", "compact", "--dry-run", "--store", brokers.store, *options)
+    assert [each["segment"] for each in facts["segments"]] == sorted(each["segment"] for each in facts["segments"])
+    assert facts["segments"][-1]["action"] == "keep"
+    assert {each["action"] for each in facts["segments"]} <= {"free", "copy", "keep"}
+    text = amq("journal", "compact", "--dry-run", "--store", brokers.store)
+    assert (text.returncode, " segments would go: copies " in text.stdout) == (0, True)
+    assert before == {path.name: path.read_bytes() for path in (brokers.store / "journal").iterdir()}
+    refused = amq("journal", "compact", "--store", brokers.store)
+    assert refused.returncode == 2
+    assert "a broker compacts by itself" in refused.stderr

@@ -17,7 +17,8 @@ from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.errors import ConfigError, OwnershipLostError, ProtocolError, StoreError
 from amq.journal.format import segment_name
-from amq.journal.inspect import Inspection, Statistics
+from amq.journal.inspect import Inspection
+from amq.journal.liveness import Liveness
 from amq.journal.records import Decoder
 from amq.journal.recovery import replay, seal
 from amq.lock.epoch import read_epochs, read_newest_epoch
@@ -69,9 +70,10 @@ def store(files: dict[str, bytes]) -> DiskVfs:
 def recover(files: dict[str, bytes], last_epoch: int, known: dict[str, int]) -> None:
     """`amq journal check` and stat, which report damage and raise nothing; then what a new master does."""
     vfs = store({f"journal/{name}": data for name, data in files.items()} | {"journal/reserve": b""})
-    inspection, statistics = Inspection(vfs, STORE, (last_epoch, known)), Statistics()
+    inspection, liveness = Inspection(vfs, STORE, (last_epoch, known)), Liveness()
     for found in inspection.records():
-        statistics.add(found.segment.name, found.record)
+        liveness.add(found.segment.name, found.offset, found.data, found.record)
+    liveness.settle()
     inspection.check_complete()
     sealed = seal(vfs, STORE, last_epoch, known)
     broker = Broker(FakeClock(), BrokerConfig(store=STORE), last_epoch + 1, lambda: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_world import World
 
-from amq.errors import CorruptError
+from amq.errors import CorruptError, StoreError
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES, VERSION
 from amq.journal.inspect import (
     EMPTY,
@@ -21,14 +22,14 @@ from amq.journal.inspect import (
     Inspection,
     Problem,
     Sealing,
-    Statistics,
     describe,
     foreign_files,
     inspect,
     kind_name,
     scan,
 )
-from amq.journal.records import ACKED, EXPIRED, Consumed, Destination, Group, Outcomes, Previous, Redelivered, Trimmed
+from amq.journal.liveness import Liveness
+from amq.journal.records import ACKED, Consumed, Destination, Group, Outcomes, Previous, Redelivered, Trimmed
 from amq.journal.segment import read_batches, read_file, read_header
 from amq.message import Message
 from amq.vfs import SystemVfs
@@ -38,7 +39,7 @@ def sealing(world: World) -> Sealing:
     return world.epoch, world.sealed
 
 
-def look(world: World) -> tuple[Inspection, Statistics]:
+def look(world: World) -> tuple[Inspection, Liveness]:
     return inspect(world.vfs, world.store, lambda: sealing(world))
 
 
@@ -201,14 +202,29 @@ def test_a_newer_format_is_named(tmp_path: Path) -> None:
 
 def test_what_a_deposed_master_wrote_does_not_count(tmp_path: Path) -> None:
     world = filled(tmp_path)
-    name = world.segments()[0]
-    late = os.path.join(world.directory, "00000001-00000099.seg")
-    Path(late).write_bytes(Path(world.directory, name).read_bytes())
+    path = os.path.join(world.directory, world.segments()[0])
+    data = Path(path).read_bytes()
+    header = read_header(path, data)
+    assert header is not None
+    late = Path(world.directory, "00000001-00000099.seg")
+    late.write_bytes(replace(header, number=99).encode() + data[HEADER_BYTES:])
     inspection, statistics = look(world)
     assert inspection.problems == []
     (report,) = [report for report in inspection.segments if report.number == 99]
     assert (report.state, report.records) == (IGNORED, 0)
     assert statistics.destinations["queue://a"].messages == 83
+
+
+def test_a_file_that_sealing_would_refuse_is_a_problem(tmp_path: Path) -> None:
+    """It counts nothing, but no broker starts with it."""
+    world = filled(tmp_path)
+    stranger = Path(world.directory, "00000001-00000099.seg")
+    stranger.write_bytes(Path(world.directory, world.segments()[0]).read_bytes())
+    inspection, _ = look(world)
+    with pytest.raises(StoreError, match="renamed"):
+        world.begin()
+    (problem,) = inspection.problems
+    assert (problem.code, problem.path) == ("STORE_FOREIGN_FILE", str(stranger))
 
 
 class BusyVfs(SystemVfs):
@@ -273,23 +289,6 @@ def test_a_takeover_while_we_look_begins_anew(tmp_path: Path) -> None:
     assert answers == []
     assert len(inspection.problems) == 1
     assert sum(tally.messages for tally in statistics.destinations.values()) == 84 - 10, "the new epoch is read too"
-
-
-def test_statistics() -> None:
-    statistics = Statistics()
-    for seq in (1, 2, 3, 4):
-        statistics.add("s1", Message("queue://a", b"x" * seq, seq=seq))
-    statistics.add("s2", Consumed("queue://a", ACKED, [1]))
-    moved = Message("queue://DLQ.a", b"xx", seq=9)
-    statistics.add("s2", Group([Consumed("queue://a", EXPIRED, [2]), moved]))
-    statistics.add("s2", Consumed("queue://a", ACKED, [77]))  # of a segment that is gone
-    a = statistics.destinations["queue://a"].to_json()
-    assert (a["messages"], a["live"], a["dead"]) == (4, 2, 2)
-    assert (a["message_bytes"], a["live_bytes"], a["dead_bytes"]) == (10, 7, 3)
-    assert (a["acked"], a["expired"]) == (2, 1)
-    assert statistics.segments["s1"].live == 2
-    assert statistics.segments["s2"].live == 1
-    assert statistics.destinations["queue://DLQ.a"].live == 1
 
 
 def test_descriptions() -> None:

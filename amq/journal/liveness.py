@@ -1,0 +1,305 @@
+"""What of a journal is still alive: which messages, where each stands, what keeps which segment, which ids are
+remembered. A fold over all records, as `Broker.apply` is one, that keeps no bodies.
+
+Invariant: after all records were added, oldest first, and `settle`, the live messages are those that a new master
+would have, each at the place of its last copy. Memory: about 32 bytes a live message where their seqs are dense, at
+most 1 KiB where each is alone; and the ids that a broker would remember.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from amq.journal.format import RECORD, RECORD_BYTES, parse_segment_name
+from amq.journal.records import (
+    REASONS,
+    Consumed,
+    Duplicates,
+    Group,
+    Outcomes,
+    Record,
+    Redelivered,
+    Trimmed,
+    destinations_of,
+)
+from amq.message import Message
+
+CHUNK_BITS = 5
+CHUNK = 1 << CHUNK_BITS
+_WORDS = 3  # segment and destination, offset, bytes of the record and of the body
+_LOW = 0xFFFFFFFF
+
+
+class Place(NamedTuple):
+    """Where a live message stands: its segment and destination, offset and bytes of its record, bytes of its body."""
+
+    segment: str
+    destination: str
+    offset: int
+    size: int
+    body_bytes: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """Messages of one segment or destination.
+
+    messages          stored there; copies that compaction made count in their segment only
+    live              have not left their queue; where a message was copied, in the segment of its last copy
+    *message_bytes, live_bytes   of their bodies
+    record_bytes      of all records that are there or speak of it, with their framing
+    live_record_bytes of those that hold a live message
+    """
+
+    messages: int = 0
+    message_bytes: int = 0
+    live: int = 0
+    live_bytes: int = 0
+    record_bytes: int = 0
+    live_record_bytes: int = 0
+    left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "messages": self.messages, "message_bytes": self.message_bytes, "live": self.live,
+            "live_bytes": self.live_bytes, "dead": self.messages - self.live,
+            "dead_bytes": self.message_bytes - self.live_bytes, "record_bytes": self.record_bytes,
+            "live_record_bytes": self.live_record_bytes, **{reason: self.left[reason] for reason in REASONS},
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Pin:
+    """Live messages of one destination in one segment: the segment stays as long as they do."""
+
+    segment: str
+    destination: str
+    messages: int = 0
+    record_bytes: int = 0
+    oldest_seq: int = 0
+
+
+class Remembered(dict[str, tuple[int, str]]):
+    """The youngest `size` ids of a destination, or commit outcomes: id → (seq, segment of its last mention)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def remember(self, id: str, seq: int, segment: str) -> None:
+        if self.get(id, (0, ""))[0] > seq:
+            return  # an older message with the same id, from a time when it had been forgotten
+        self[id] = (seq, segment)
+        if len(self) > 2 * self._size:
+            self.settle()
+
+    def settle(self) -> None:
+        """By age, the youngest only."""
+        youngest = heapq.nlargest(self._size, self.items(), key=lambda item: item[1][0])
+        self.clear()
+        self.update(reversed(youngest))
+
+
+class LiveIndex:
+    """seq → Place, in chunks of neighbouring seqs."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, array[int]] = {}
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, seq: int) -> Place | None:
+        chunk = self._chunks.get(seq >> CHUNK_BITS)
+        if chunk is None:
+            return None
+        at = (seq & (CHUNK - 1)) * _WORDS
+        names, offset, sizes = chunk[at], chunk[at + 1], chunk[at + 2]
+        if not sizes:
+            return None
+        return Place(self._names[names >> 32], self._names[names & _LOW], offset, sizes >> 32, sizes & _LOW)
+
+    def __getitem__(self, seq: int) -> Place:
+        place = self.get(seq)
+        if place is None:
+            raise KeyError(seq)
+        return place
+
+    def put(self, seq: int, place: Place) -> None:
+        chunk = self._chunks.get(seq >> CHUNK_BITS)
+        if chunk is None:  # the last word counts the messages in it
+            chunk = self._chunks[seq >> CHUNK_BITS] = array("Q", bytes(8 * (CHUNK * _WORDS + 1)))
+        at = (seq & (CHUNK - 1)) * _WORDS
+        if not chunk[at + 2]:
+            chunk[-1] += 1
+            self._count += 1
+        chunk[at] = self._number(place.segment) << 32 | self._number(place.destination)
+        chunk[at + 1] = place.offset
+        chunk[at + 2] = place.size << 32 | place.body_bytes
+
+    def pop(self, seq: int) -> None:
+        """Forget `seq`, which is there."""
+        chunk = self._chunks[seq >> CHUNK_BITS]
+        chunk[(seq & (CHUNK - 1)) * _WORDS + 2] = 0
+        chunk[-1] -= 1
+        self._count -= 1
+        if not chunk[-1]:
+            del self._chunks[seq >> CHUNK_BITS]
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self._names)
+            self._names.append(name)
+        return number
+
+    def seqs(self, after: int = -1) -> Iterator[int]:
+        """All seqs greater than `after`, growing. Those that were given may be taken out meanwhile."""
+        for number in sorted(number for number in self._chunks if number >= after >> CHUNK_BITS):
+            chunk = self._chunks.get(number)
+            for i in range(CHUNK):
+                if chunk is not None and chunk[i * _WORDS + 2] and (number << CHUNK_BITS | i) > after:
+                    yield number << CHUNK_BITS | i
+
+
+class Liveness:
+    """Add every record that counts, oldest first; then `settle`.
+
+    `segments` and `destinations` are tallies by name, `redelivered` is seq → (deliveries, of which failures) of live
+    messages, `duplicates` the remembered ids by destination, `outcomes` the remembered commits.
+    """
+
+    def __init__(self, duplicate_window: int = 20_000, outcome_window: int = 20_000) -> None:
+        self.segments: dict[str, Tally] = {}
+        self.destinations: dict[str, Tally] = {}
+        self.redelivered: dict[int, tuple[int, int]] = {}
+        self.duplicates: dict[str, Remembered] = {}
+        self.outcomes = Remembered(outcome_window)
+        self.live = LiveIndex()
+        self.trimmed = (0, 0)
+        self._duplicate_window = duplicate_window
+
+    # -- the fold -----------------------------------------------------------------------------------------------------
+
+    def add(self, segment: str, offset: int, data: memoryview, record: Record) -> None:
+        """`record`, whose framed bytes `data` stand at `offset` of `segment`, takes effect."""
+        here = _of(self.segments, segment)
+        here.record_bytes += len(data)
+        if isinstance(record, Group):
+            for at, frame, part in parts(record, data):
+                self._apply(segment, offset + at, len(frame), part)
+            if record.outcome_id:
+                self.outcomes.remember(record.outcome_id, record.seq, segment)
+        else:
+            self._apply(segment, offset, len(data), record)
+
+    def _apply(self, segment: str, offset: int, size: int, record: Record) -> None:
+        for name in destinations_of((record,)):
+            _of(self.destinations, name).record_bytes += size
+        if isinstance(record, Message):
+            self._arrive(record, Place(segment, record.destination, offset, size, len(record.body)))
+        elif isinstance(record, Consumed):
+            for tally in (self.segments[segment], self.destinations[record.destination]):
+                tally.left[REASONS[record.reason]] += len(record.seqs)
+            for seq in record.seqs:
+                self._remove(seq)
+        elif isinstance(record, Redelivered):
+            for seq, deliveries, failures in record.counts:
+                known = self.redelivered.get(seq, (0, 0))
+                if (deliveries, failures) > known and self.live.get(seq) is not None:
+                    self.redelivered[seq] = (deliveries, failures)
+        elif isinstance(record, Duplicates):
+            for id, seq in record.ids:
+                self._ids(record.destination).remember(id, seq, segment)
+        elif isinstance(record, Outcomes):
+            for id, seq in record.ids:
+                self.outcomes.remember(id, seq, segment)
+        elif isinstance(record, Trimmed):
+            self.trimmed = max(self.trimmed, (record.epoch, record.number))
+
+    def _arrive(self, message: Message, place: Place) -> None:
+        here, there = self.segments[place.segment], self.destinations[place.destination]
+        here.messages += 1
+        here.message_bytes += place.body_bytes
+        before = self.live.get(message.seq)
+        if before is not None:
+            self._leave(before)  # copied forward: it stands here now
+        else:
+            there.messages += 1
+            there.message_bytes += place.body_bytes
+        for tally in (here, there):
+            tally.live += 1
+            tally.live_bytes += place.body_bytes
+            tally.live_record_bytes += place.size
+        self.live.put(message.seq, place)
+        if message.duplicate_id:
+            self._ids(place.destination).remember(message.duplicate_id, message.seq, place.segment)
+
+    def _remove(self, seq: int) -> None:
+        place = self.live.get(seq)
+        if place is not None:
+            self._leave(place)
+            self.live.pop(seq)
+            self.redelivered.pop(seq, None)
+
+    def _leave(self, place: Place) -> None:
+        for tally in (self.segments[place.segment], self.destinations[place.destination]):
+            tally.live -= 1
+            tally.live_bytes -= place.body_bytes
+            tally.live_record_bytes -= place.size
+
+    def _ids(self, destination: str) -> Remembered:
+        ids = self.duplicates.get(destination)
+        if ids is None:
+            ids = self.duplicates[destination] = Remembered(self._duplicate_window)
+        return ids
+
+    def settle(self) -> None:
+        """All records were added."""
+        for seq in self.live.seqs():
+            if _key(self.live[seq].segment) <= self.trimmed:
+                self._remove(seq)  # its acknowledgement went with a trimmed segment, a crash kept this one
+        for ids in (*self.duplicates.values(), self.outcomes):
+            ids.settle()
+
+    # -- what came out ------------------------------------------------------------------------------------------------
+
+    def pins(self) -> list[Pin]:
+        """What keeps segments: one pin for each destination and segment, oldest segment first, largest pin first."""
+        found: dict[tuple[str, str], Pin] = {}
+        for seq in self.live.seqs():
+            place = self.live[seq]
+            pin = found.get(place[:2])
+            if pin is None:
+                pin = found[place[:2]] = Pin(place.segment, place.destination, oldest_seq=seq)
+            pin.messages += 1
+            pin.record_bytes += place.size
+        return sorted(found.values(), key=lambda pin: (_key(pin.segment), -pin.record_bytes, pin.destination))
+
+
+def parts(group: Group, data: memoryview) -> Iterator[tuple[int, memoryview, Record]]:
+    """(offset in `data`, framed bytes, record) of each record of a group, whose own framed bytes are `data`."""
+    at = len(Group([], group.outcome_id).encode({}))
+    for record in group.records:
+        stop = at + RECORD_BYTES + RECORD.unpack_from(data, at)[0]
+        yield at, data[at:stop], record
+        at = stop
+    assert at == len(data), "a group is longer than its records"
+
+
+def _of(tallies: dict[str, Tally], name: str) -> Tally:
+    tally = tallies.get(name)
+    if tally is None:
+        tally = tallies[name] = Tally()
+    return tally
+
+
+def _key(segment: str) -> tuple[int, int]:
+    return parse_segment_name(segment) or (0, 0)

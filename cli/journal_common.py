@@ -1,0 +1,81 @@
+"""What the commands of `amq journal` share: the store, how far a long reading is, facts as JSON."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from amq.cli.output import console, is_terminal
+from amq.cli.store import check_store, read_sealing
+from amq.config import BrokerConfig, load
+from amq.errors import StoreError
+from amq.journal.inspect import Inspection, Problem, Progress, SegmentReport, inspect
+from amq.journal.liveness import Liveness
+from amq.vfs import SystemVfs
+
+store_option = click.option("--store", metavar="DIR", required=True, help="Store directory.")
+options_option = click.option(
+    "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
+    help="An option of the brokers' configuration, where they do not run with its default.",
+)  # fmt: skip
+
+
+def read_config(store: str, options: tuple[str, ...]) -> BrokerConfig:
+    """Defaults, environment and -o, as `amq start` without a file. Raises ConfigError."""
+    return load(None, os.environ, options, store=store, require_store=True)
+
+
+def progress(what: str) -> Progress:
+    """Says on stderr how far it is, where somebody is watching."""
+    if not is_terminal():
+        return lambda _done, _total: None
+    screen = console(stderr=True)
+
+    def tell(done: int, total: int) -> None:
+        screen.print(f"{what}: {done:,} of {total:,}", end="\n" if done >= total else "\r")
+
+    return tell
+
+
+def look(store: str, config: BrokerConfig | None = None) -> tuple[Inspection, Liveness]:
+    """Read and verify the whole journal. Raises StoreError where there is none."""
+    vfs = SystemVfs()
+    check_store(vfs, store)
+    windows = config or BrokerConfig()
+
+    def make() -> Liveness:
+        return Liveness(windows.duplicate_window, windows.outcome_window)
+
+    try:
+        return inspect(vfs, store, lambda: read_sealing(vfs, store), make, progress("segments read"))
+    except FileNotFoundError as error:
+        raise StoreError(f"{error.filename}: is missing: there is no journal in this store") from error
+
+
+def segment_json(report: SegmentReport) -> dict[str, Any]:
+    return {
+        "name": report.name, "state": report.state, "epoch": report.epoch, "number": report.number,
+        "file_bytes": report.file_bytes, "bytes": report.end, "batches": report.batches, "records": report.records,
+        "torn_bytes": report.torn_bytes,
+    }  # fmt: skip
+
+
+def problem_json(problem: Problem) -> dict[str, Any]:
+    return {"code": problem.code, "file": problem.path, "offset": problem.offset, "why": problem.why}
+
+
+def tell_problems(inspection: Inspection) -> None:
+    """One line each on stderr."""
+    for problem in inspection.problems:
+        click.echo(f"amq: {problem} [{problem.code}]", err=True)
+
+
+def canonical(destination: str) -> str:
+    """`/queue/a`, `queue://a` or `a` → `queue://a`, as the journal names it."""
+    for kind in ("queue", "topic"):
+        for prefix in (f"/{kind}/", f"{kind}://"):
+            if destination.startswith(prefix):
+                return f"{kind}://{destination.removeprefix(prefix)}"
+    return f"queue://{destination}" if destination else ""

@@ -1,0 +1,213 @@
+"""`amq journal stat` and `amq journal compact --dry-run`: what lives in which segment, what keeps it, what goes next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from amq.cli import exits
+from amq.cli.journal_common import (
+    look,
+    options_option,
+    problem_json,
+    read_config,
+    segment_json,
+    store_option,
+    tell_problems,
+)
+from amq.cli.output import examples, json_option, print_json, print_table, size_text
+from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segment, plan
+from amq.journal.inspect import Inspection
+from amq.journal.liveness import Liveness, Pin, Tally
+
+PINS_SHOWN = 2
+MESSAGES, OLDER, NEWEST, NOTHING = "messages", "older", "newest", "nothing"
+_KEPT = {
+    OLDER: "segments before it",
+    NEWEST: "it is the newest",
+    NOTHING: "nothing: it goes next",
+}
+
+
+@click.command(
+    epilog=examples(
+        "amq journal stat --store /mnt/shared/amq",
+        "amq journal stat --store DIR --json | jq '.segments[] | select(.kept_by == \"messages\")'",
+    )
+)
+@store_option
+@json_option
+@options_option
+def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
+    """Show what lives and what is dead, by segment and by destination, and what keeps each segment.
+
+    A live message has not left its queue. Segments go oldest first, each when nothing in it is live: so one old
+    message keeps its segment and all that follow, until compaction copies it forward. Ids that are still remembered
+    keep nothing; they are written again when their segment goes. Bytes are those of records as they are stored, in
+    the JSON also those of bodies (`message_bytes`, `live_bytes`). Non-persistent messages are not in the journal.
+    """
+    inspection, liveness = look(store, read_config(store, options))
+    pins = liveness.pins()
+    segments, destinations = _segments_json(inspection, liveness, pins), _destinations_json(liveness, pins)
+    if as_json:
+        print_json({
+            "segments": segments, "destinations": destinations,
+            "remembered_ids": sum(map(len, liveness.duplicates.values())),
+            "remembered_outcomes": len(liveness.outcomes),
+            "problems": [problem_json(problem) for problem in inspection.problems],
+        })  # fmt: skip
+    else:
+        _print_segments(segments)
+        click.echo()
+        _print_destinations(destinations)
+        tell_problems(inspection)
+    if inspection.problems:
+        raise click.exceptions.Exit(exits.STORE)
+
+
+@click.command(
+    epilog=examples(
+        "amq journal compact --dry-run --store /mnt/shared/amq",
+        "amq journal compact --dry-run --store DIR -o journalSegmentSize=64MiB --json",
+    )
+)
+@store_option
+@click.option("--dry-run", is_flag=True, help="Required: there is no other mode, a broker compacts by itself.")
+@json_option
+@options_option
+def compact(store: str, dry_run: bool, as_json: bool, options: tuple[str, ...]) -> None:
+    """Show what compaction would copy and free, segment by segment.
+
+    The master compacts by itself, while it serves: oldest segment first it copies live messages forward until the
+    journal is at most twice as large as what lives in it, and two segments more; there is nothing to start by hand.
+    `keep` means that the journal is small enough at that point. Remembered ids are only written again where that pays.
+    """
+    if not dry_run:
+        raise click.UsageError("a broker compacts by itself, there is no other mode: give --dry-run to see what is due")
+    config = read_config(store, options)
+    inspection, liveness = look(store, config)
+    steps = plan(inspection.segments, liveness, config.journal_segment_size_bytes)
+    totals = _totals(steps)
+    if as_json:
+        print_json({
+            "segments": [_step_json(step) for step in steps], **totals,
+            "problems": [problem_json(problem) for problem in inspection.problems],
+        })  # fmt: skip
+    else:
+        names = ("segment", "action", "bytes", "file", "live", "live bytes", "ids", "id bytes", "frees")
+        print_table(names, [
+            (step.segment, step.action, step.bytes, step.file_bytes, step.copy_messages, step.copy_bytes,
+             step.copy_ids, step.copy_id_bytes, step.freed_bytes)
+            for step in steps
+        ])  # fmt: skip
+        click.echo(
+            f"{totals['segments_gone']} of {len(steps)} segments would go: copies {size_text(totals['copy_bytes'])}, "
+            f"frees {size_text(max(0, totals['freed_bytes']))}"
+        )
+        tell_problems(inspection)
+    if inspection.problems:
+        raise click.exceptions.Exit(exits.STORE)
+
+
+def _totals(steps: list[Step]) -> dict[str, int]:
+    going = [step for step in steps if step.action in (FREE, COPY)]
+    return {
+        "segments_gone": len(going),
+        "copy_bytes": sum(step.copy_bytes + step.copy_id_bytes for step in going),
+        "freed_bytes": sum(step.freed_bytes for step in going),
+    }
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    return {
+        "segment": step.segment, "action": step.action, "bytes": step.bytes, "file_bytes": step.file_bytes,
+        "copy_messages": step.copy_messages, "copy_bytes": step.copy_bytes, "copy_ids": step.copy_ids,
+        "copy_id_bytes": step.copy_id_bytes, "freed_bytes": step.freed_bytes,
+    }  # fmt: skip
+
+
+def _segments_json(inspection: Inspection, liveness: Liveness, pins: list[Pin]) -> list[dict[str, Any]]:
+    by_segment: dict[str, list[Pin]] = {}
+    for pin in pins:
+        by_segment.setdefault(pin.segment, []).append(pin)
+    ids = ids_by_segment(liveness)
+    found = []
+    segments = counting(inspection.segments)
+    older_lives = False
+    for report in segments:
+        tally = liveness.segments.get(report.name, Tally())
+        mine = by_segment.get(report.name, [])
+        kept_by = MESSAGES if mine else OLDER if older_lives else NEWEST if report is segments[-1] else NOTHING
+        older_lives = older_lives or bool(mine)
+        messages, outcomes, _ = ids.get(report.name, (0, 0, 0))
+        found.append({
+            **segment_json(report), **tally.to_json(), "dead_record_bytes": report.end - tally.live_record_bytes,
+            "kept_by": kept_by, "ids_to_copy": messages, "outcomes_to_copy": outcomes,
+            "pins": [
+                {"destination": pin.destination, "messages": pin.messages, "record_bytes": pin.record_bytes,
+                 "oldest_seq": pin.oldest_seq}
+                for pin in mine
+            ],
+        })  # fmt: skip
+    return found
+
+
+def _destinations_json(liveness: Liveness, pins: list[Pin]) -> list[dict[str, Any]]:
+    by_destination: dict[str, list[Pin]] = {}
+    for pin in pins:
+        by_destination.setdefault(pin.destination, []).append(pin)
+    return [
+        {
+            "destination": name, **tally.to_json(), "dead_record_bytes": tally.record_bytes - tally.live_record_bytes,
+            "remembered_ids": len(liveness.duplicates.get(name, ())),
+            "segments": [pin.segment for pin in by_destination.get(name, [])],
+            "oldest_seq": min((pin.oldest_seq for pin in by_destination.get(name, [])), default=None),
+        }
+        for name, tally in sorted(liveness.destinations.items())
+    ]  # fmt: skip
+
+
+def _print_segments(segments: list[dict[str, Any]]) -> None:
+    print_table(
+        ("segment", "state", "bytes", "live bytes", "dead bytes", "messages", "live", "kept by", "copied when it goes"),
+        [
+            (
+                each["name"], each["state"], each["bytes"], each["live_record_bytes"], each["dead_record_bytes"],
+                each["messages"], each["live"], _kept_text(each), _ids_text(each),
+            )
+            for each in segments
+        ],
+    )  # fmt: skip
+
+
+def _kept_text(segment: dict[str, Any]) -> str:
+    if segment["kept_by"] != MESSAGES:
+        return _KEPT[segment["kept_by"]]
+    pins = segment["pins"]
+    text = ", ".join(
+        f"{pin['messages']:,} of {pin['destination']} (oldest {pin['oldest_seq']})" for pin in pins[:PINS_SHOWN]
+    )
+    return text + (f" and {len(pins) - PINS_SHOWN:,} more destinations" if len(pins) > PINS_SHOWN else "")
+
+
+def _ids_text(segment: dict[str, Any]) -> str:
+    counts = ((segment["ids_to_copy"], "ids"), (segment["outcomes_to_copy"], "outcomes"))
+    return ", ".join(f"{count:,} {what}" for count, what in counts if count)
+
+
+def _print_destinations(destinations: list[dict[str, Any]]) -> None:
+    counts = ("messages", "live", "dead", "live_record_bytes", "dead_record_bytes", "acked", "expired",
+              "dead-lettered", "purged")  # fmt: skip
+    names = ("messages", "live", "dead", "live bytes", "dead bytes", "acked", "expired", "dead-lettered", "purged")
+    print_table(
+        ("destination", *names, "segments kept", "oldest"),
+        [
+            (
+                each["destination"], *(each[count] for count in counts), len(each["segments"]),
+                each["segments"][0] if each["segments"] else "",
+            )
+            for each in destinations
+        ],
+    )  # fmt: skip
