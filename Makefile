@@ -49,7 +49,7 @@ nfs-test: $(VENV)/.installed
 	$(BIN)/python nfs-test/run.py $(NFS_TEST_ARGS)
 
 nfs-test-all: $(VENV)/.installed
-	$(BIN)/python nfs-test/run.py --all --self-test --write-docs $(NFS_TEST_ARGS)
+	$(BIN)/python nfs-test/run.py --all --write-docs $(NFS_TEST_ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .bench .mypy_cache .ruff_cache .hypothesis

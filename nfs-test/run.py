@@ -22,13 +22,12 @@ from lab import (  # noqa: E402, F401 - each file of scenarios puts its own into
     preflight,
     report,
     scenario,
+    scenarios_doctor,
     scenarios_gfs2,
     scenarios_nfs3,
     scenarios_nfs4,
     scenarios_smb,
 )
-
-UNFENCED = ("partition", "freeze")  # what must fail without fencing
 
 
 def arguments() -> argparse.Namespace:
@@ -36,7 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="see --list; default: all on NFSv4")
     parser.add_argument("--list", action="store_true", help="name the scenarios and what they do")
     parser.add_argument("--all", action="store_true", help="all scenarios on all file systems")
-    parser.add_argument("--self-test", action="store_true", help="show that brokers without fencing are found out")
+    parser.add_argument("--self-test", action="store_true", help="only show that brokers without fencing are found out")
     parser.add_argument("--jobs", type=int, default=3, metavar="N", help="scenarios at a time (default 3)")
     parser.add_argument("--keep", action="store_true", help="leave the guests running at the end, until Ctrl-C")
     parser.add_argument("--verbose", action="store_true", help="show the brokers' logs as they are written")
@@ -44,7 +43,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--write-docs", action="store_true", help="write the results into docs/tested-file-systems.md")
     for hidden in ("--inside", "--work", "--logs", "--packages"):  # how it starts itself inside the namespaces
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--unfenced", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -83,13 +81,11 @@ def main() -> int:
 
 def _jobs(asked: argparse.Namespace) -> list[lanes.Job]:
     every = scenario.SCENARIOS.values()
-    chosen = [one for one in every if one.name in asked.scenarios]
-    if not chosen and (asked.all or not asked.self_test):
-        chosen = [one for one in every if asked.all or one.group == "nfs4"]
-    jobs = [lanes.Job(one, asked.unfenced) for one in chosen]
+    if asked.scenarios:
+        return [lanes.Job(one) for one in every if one.name in asked.scenarios]
     if asked.self_test:
-        jobs += [lanes.Job(scenario.SCENARIOS[name], unfenced=True) for name in UNFENCED]
-    return jobs
+        return [lanes.Job(one) for one in every if one.unfenced]
+    return [lanes.Job(one) for one in every if asked.all or one.group == "nfs4"]
 
 
 if __name__ == "__main__":

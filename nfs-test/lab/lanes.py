@@ -29,21 +29,20 @@ SIGNS = ("signs of two masters", "confirmed messages lost", "confirmed acknowled
 
 @dataclass
 class Job:
-    """One run of a scenario. `unfenced`: with brokers that must be found out."""
+    """One run of a scenario."""
 
     scenario: Scenario
-    unfenced: bool = False
     result: Result | None = None
 
     @property
-    def label(self) -> str:
-        return f"{self.scenario.name}, no fencing" if self.unfenced else self.scenario.name
+    def name(self) -> str:
+        return self.scenario.name
 
     @property
     def good(self) -> bool:
         if self.result is None:
             return False
-        if self.unfenced:
+        if self.scenario.unfenced:
             return not self.result.error and any(finding.startswith(SIGNS) for finding in self.result.findings)
         return self.result.passed
 
@@ -73,7 +72,7 @@ def run(jobs: Sequence[Job], lanes: int, packages: Packages, logs: Path, keep: b
                 job = waiting.get_nowait()
             except queue.Empty:
                 return
-            _run_one(job, outcome, packages, work, logs / job.label.replace(", ", "-").replace(" ", "-"), keep, verbose)
+            _run_one(job, outcome, packages, work, logs / job.name, keep, verbose)
 
     threads = [threading.Thread(target=lane, name=f"lane {n}") for n in range(1, min(lanes, len(jobs)) + 1)]
     for thread in threads:
@@ -101,7 +100,7 @@ def _run_one(job: Job, outcome: Outcome, packages: Packages, work: Path, logs: P
     here.mkdir()
     words = [
         *NAMESPACES, sys.executable, str(RUN), "--inside", job.scenario.name, "--work", str(here), "--logs", str(logs),
-        "--packages", str(packages.root), *(["--unfenced"] if job.unfenced else []), *(["--keep"] if keep else []),
+        "--packages", str(packages.root), *(["--keep"] if keep else []),
         *(["--verbose"] if verbose else []),
     ]  # fmt: skip
     with open(logs / "errors", "w") as errors, subprocess.Popen(
@@ -115,11 +114,11 @@ def _run_one(job: Job, outcome: Outcome, packages: Packages, work: Path, logs: P
             facts = json.loads(line)
             if "result" in facts:
                 job.result = Result(**facts["result"])
-                say(f"{job.label}: {'ok' if job.good else 'FAILED'} after {job.result.seconds:.0f} s")
+                say(f"{job.name}: {'ok' if job.good else 'FAILED'} after {job.result.seconds:.0f} s")
             elif "keep" in facts:
                 say(_how_to_look(job, process.pid, facts["keep"]))
             else:
-                say(f"{job.label}: {facts['progress']}")
+                say(f"{job.name}: {facts['progress']}")
     if job.result is None and not outcome.interrupted:
         said = (logs / "errors").read_text()
         told = job.scenario
@@ -130,4 +129,4 @@ def _how_to_look(job: Job, pid: int, guests: dict[str, str]) -> str:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     ask = f"nsenter -t {children[0] if children else pid} -n {sys.executable} {RUN.parent / 'lab' / 'agent.py'}"
     lines = [f"  {ask} {address} 'command'   # on {name}" for name, address in guests.items()]
-    return "\n".join([f"{job.label}: kept until Ctrl-C. To look into it:", *lines])
+    return "\n".join([f"{job.name}: kept until Ctrl-C. To look into it:", *lines])

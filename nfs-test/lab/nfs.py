@@ -45,13 +45,13 @@ rpc.statd --no-notify
 
 
 class Nfs:
-    """NFSv4 (or 3) served by guest 1 from its disk."""
+    """Served by guest 1 from its disk, mounted with `options`. NFSv3 is only served when they, or `version_3`, ask."""
 
-    def __init__(self, options: str = RECOMMENDED, lease_s: int = LEASE_S) -> None:
+    def __init__(self, options: str = RECOMMENDED, lease_s: int = LEASE_S, version_3: bool = False) -> None:
         self._options = options
-        self._version_3 = "vers=3" in options.split(",")
+        self._version_3 = version_3 or "vers=3" in options.split(",")
         self._grace_s = lease_s
-        self.lease_s = 0 if self._version_3 else lease_s
+        self.lease_s = 0 if "vers=3" in options.split(",") else lease_s
         self._versions = "" if self._version_3 else "-N 3"
         self._server: Guest | None = None
 

@@ -47,8 +47,8 @@ def print_table(outcome: Outcome) -> None:
     for row in rows:
         sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
     for job in outcome.jobs:
-        if job.result is not None and (not job.good or job.unfenced):
-            sys.stdout.write(f"\n{job.label}:\n")
+        if job.result is not None and (not job.good or job.scenario.unfenced):
+            sys.stdout.write(f"\n{job.name}:\n")
             for finding in [*job.result.findings, *([job.result.error] if job.result.error else [])]:
                 sys.stdout.write(f"  - {finding}\n")
     good = sum(job.good for job in outcome.jobs)
@@ -57,7 +57,7 @@ def print_table(outcome: Outcome) -> None:
 
 def write_json(outcome: Outcome, path: Path) -> None:
     rows = [
-        {"scenario": job.label, "good": job.good, "result": asdict(job.result) if job.result else None}
+        {"scenario": job.name, "good": job.good, "result": asdict(job.result) if job.result else None}
         for job in outcome.jobs
     ]
     path.write_text(json.dumps({"seconds": round(outcome.seconds, 1), "scenarios": rows}, indent=1) + "\n")
@@ -84,7 +84,7 @@ def _page_table(outcome: Outcome, group: str) -> str:
     rows = [_row(job) for job in outcome.jobs if job.scenario.group == group]
     if not rows:
         return ""
-    says = {job.label: job.scenario.says for job in outcome.jobs}
+    says = {job.name: job.scenario.says for job in outcome.jobs}
     head = ("scenario", "what happens", "result", "lease", *MEASURES)
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     lines += [f"| {row[0]} | {says[row[0]]} | {' | '.join(row[1:-1])} |".replace("  ", " ") for row in rows]
@@ -94,10 +94,11 @@ def _page_table(outcome: Outcome, group: str) -> str:
 def _row(job: Job) -> tuple[str, ...]:
     result = job.result
     if result is None:
-        return job.label, "not run", "", *("" for _ in MEASURES), ""
-    verdict = ("found out" if job.good else "NOT FOUND OUT") if job.unfenced else ("ok" if job.good else "FAILED")
+        return job.name, "not run", "", *("" for _ in MEASURES), ""
+    good, bad = ("found out", "NOT FOUND OUT") if job.scenario.unfenced else ("ok", "FAILED")
+    verdict = good if job.good else bad
     measured = [_seconds(result.measures.get(name)) for name in MEASURES]
-    return job.label, verdict, f"{result.lease_s} s" if result.lease_s else "", *measured, f"{result.seconds:.0f} s"
+    return job.name, verdict, f"{result.lease_s} s" if result.lease_s else "", *measured, f"{result.seconds:.0f} s"
 
 
 def _seconds(value: float | None) -> str:

@@ -27,13 +27,15 @@ Body = Callable[[World], None]
 
 @dataclass(frozen=True)
 class Scenario:
-    """`world`: arguments of `World`. `group`: nfs4, nfs3, gfs2 or smb. `about_s`: how long it takes, for the order."""
+    """`world`: arguments of `World`. `group`: nfs4, nfs3, gfs2 or smb. `about_s`: how long it takes, for the order.
+    `unfenced`: with brokers whose fencing is taken out, which the checker must find out."""
 
     name: str
     says: str
     body: Body
     group: str
     about_s: int
+    unfenced: bool
     world: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -58,12 +60,14 @@ class Result:
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(name: str, says: str, about_s: int, group: str = "nfs4", **world: Any) -> Callable[[Body], Body]:
+def scenario(
+    name: str, says: str, about_s: int, group: str = "nfs4", unfenced: bool = False, **world: Any
+) -> Callable[[Body], Body]:
     """Put a function into the list."""
 
     def add(body: Body) -> Body:
         assert name not in SCENARIOS
-        SCENARIOS[name] = Scenario(name, says, body, group, about_s, world)
+        SCENARIOS[name] = Scenario(name, says, body, group, about_s, unfenced, world)
         return body
 
     return add
@@ -77,7 +81,7 @@ def inside(asked: argparse.Namespace) -> int:
     packages = Packages(Path(asked.packages), f"{os.uname().machine}-linux-gnu")
     amq = (sys.executable, "-m", "amq.cli.main")
     place = Place(work, logs, sys.executable, amq, packages, {"PYTHONPATH": str(REPOSITORY), "HOME": "/root"})
-    command = (sys.executable, str(Path(__file__).with_name("unfenced.py"))) if asked.unfenced else amq
+    command = (sys.executable, str(Path(__file__).with_name("unfenced.py"))) if told.unfenced else amq
     world = World(place, command, lambda progress: tell({"progress": progress}), asked.verbose, **told.world)
     result = Result(told.name, told.says, told.group, [], world.measures, world.files.lease_s, 0.0)
     began_s = time.monotonic()

@@ -35,6 +35,11 @@ def partition(world: World) -> None:
     _partition(world)
 
 
+@scenario("partition-no-fencing", "the same with brokers whose fencing is taken out", 65, unfenced=True)
+def partition_no_fencing(world: World) -> None:
+    _partition(world)
+
+
 @scenario("partition-hard", "the same on a hard mount", 65, files=lambda: Nfs(nfs.HARD))
 def partition_hard(world: World) -> None:
     _partition(world)
@@ -62,6 +67,15 @@ def _partition(world: World) -> None:
 
 @scenario("freeze", f"the master's host is stopped for {FREEZE_S:g} s, then goes on", 50)
 def freeze(world: World) -> None:
+    _freeze(world)
+
+
+@scenario("freeze-no-fencing", "the same with brokers whose fencing is taken out", 70, unfenced=True)
+def freeze_no_fencing(world: World) -> None:
+    _freeze(world)
+
+
+def _freeze(world: World) -> None:
     world.build()
     master, epoch = world.master, world.epoch
     marker = master.marker

@@ -22,6 +22,7 @@ from lab.nfs import Nfs
 from lab.traffic import Traffic
 
 PERIOD_S = 2.0  # lockKeepAlivePeriod
+DEPOSED_DEADLINE_S = 25.0  # on a soft mount a process that hangs in it can be replaced after as long
 MARGIN_S = 0.4  # what reading a receipt, or a clock, may be late on a busy machine
 STORE = f"{MOUNT}/store"
 OPTIONS: dict[str, object] = {
@@ -149,7 +150,7 @@ class World:
 
     def wait_deposed(self, broker: Broker, after: int) -> None:
         """Until a master that was overtaken is a slave, by itself or as a new process."""
-        broker.wait_event(WAITING, 40.0, after)
+        broker.wait_event(WAITING, DEPOSED_DEADLINE_S, after)
 
     def expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
