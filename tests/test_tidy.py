@@ -40,9 +40,11 @@ IMPORTS: dict[str, set[str]] = {
     "management": LEAVES | {"broker", "security", "config"},
     "master": LEAVES | {"vfs", "config", "security", "journal", "broker", "protocols", "transports"},
     "service": LEAVES | {"vfs", "config", "security", "journal", "broker", "lock", "master"},
+    "maintenance": LEAVES | {"vfs", "config", "journal", "lock", "broker", "master", "service"},
     "doctor": LEAVES | {"vfs", "config", "lock"},
     "cli": LEAVES
-    | {"vfs", "config", "security", "journal", "lock", "service", "management", "client", "protocols", "doctor"},
+    | {"vfs", "config", "security", "journal", "lock", "service", "management", "client", "protocols", "doctor"}
+    | {"maintenance"},
     "__main__": {"cli"},
     "": {"client", "errors"},  # amq/__init__.py: the client's names, loaded when first used
 }

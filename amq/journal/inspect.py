@@ -389,7 +389,7 @@ def _describe_message(message: Message, bodies: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "type": "message", "destination": message.destination, "seq": message.seq, "body_bytes": len(message.body),
         "priority": message.priority, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
-        "duplicate_id": message.duplicate_id, "content_type": message.content_type,
+        "duplicate_id": message.duplicate_id, "content_type": message.content_type, "text": message.text,
         "properties": message.properties or {},
     }  # fmt: skip
     if bodies:

@@ -201,3 +201,43 @@ def test_compact_shows_what_is_due_and_does_nothing(brokers: Brokers) -> None:
     refused = amq("journal", "compact", "--store", brokers.store)
     assert refused.returncode == 2
     assert "a broker compacts by itself" in refused.stderr
+
+
+def test_export_and_import_move_a_store(store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "store.jsonl"
+    done = amq("journal", "export", "--store", store, "--output", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
+    assert (lines[0]["amq"], lines[-1]["messages"]) == ("journal export", 16)
+    assert [line["body"] for line in lines if line.get("destination") == "queue://orders"] == [
+        f"body {number}" for number in range(5, 20)
+    ]
+    assert file.read_bytes().split(b"\n")[1:-2] == amq(
+        "journal", "export", "--store", store
+    ).stdout.encode().split(b"\n")[1:-2]  # fmt: skip
+    moved = tmp_path / "moved"
+    first, again = (amq("journal", "import", "--store", moved, file) for _ in range(2))
+    assert first.stdout == "16 messages stored, 0 were there already, 0 ids remembered\n", first.stderr
+    assert again.stdout == "0 messages stored, 16 were there already, 0 ids remembered\n", again.stderr
+    assert amq_json("journal", "check", "--store", moved)["ok"]
+    piped = amq("journal", "export", "--store", moved, "--destination", QUEUE)
+    bodies = [json.loads(line).get("body") for line in piped.stdout.splitlines()[1:-1]]
+    assert bodies == [f"body {number}" for number in range(5, 20)]
+
+
+def test_import_refuses_what_is_cut_and_what_is_in_use(store: Path, tmp_path: Path, brokers: Brokers) -> None:
+    data = amq("journal", "export", "--store", store).stdout.encode()
+    file, target = tmp_path / "cut.jsonl", tmp_path / "target"
+    file.write_bytes(data[:-200])
+    done = amq("journal", "import", "--store", target, file)
+    assert done.returncode == 4
+    assert "EXPORT_CUT" in one_line(done)
+    assert not target.exists(), "a file is checked first"
+    piped = amq("journal", "import", "--store", target, data=data[: data.rindex(b'{"type": "end"')])
+    assert piped.returncode == 4
+    assert "16 messages stored" in piped.stderr
+    done = amq("journal", "import", "--store", store, data=data)
+    assert (done.returncode, "EXPORT_OF_THIS_STORE" in one_line(done)) == (7, True)
+    brokers.master("b")
+    used = amq("journal", "import", "--store", store, data=data)
+    assert (used.returncode, "STORE_LOCKED" in one_line(used)) == (5, True)

@@ -1,0 +1,192 @@
+"""Reading all live messages of a store, in the order in which their queues hold them: `amq journal export`.
+
+Reads only, also while a master works. Invariant: a message is given if it was live when it was read, once, and in the
+order of seqs; a record is verified again when it is read. Memory is that of `Liveness`: an index, no bodies.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from amq.errors import CorruptError, StoreError
+from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
+from amq.journal.interchange import IDS_PER_LINE, Exported, Ids, Item
+from amq.journal.liveness import Liveness, Place
+from amq.journal.records import Decoder
+from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.journal.segment import list_segments, read_file, read_header
+from amq.message import Message
+from amq.vfs import Vfs
+
+OPEN_FILES_MAX = 16
+
+
+class _GoneError(Exception):
+    """A segment was deleted while we read: what lived in it was copied forward before, or has left its queue."""
+
+
+class _AnyNumber(dict[int, str]):
+    """Whatever its number is, the destination is known by name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __missing__(self, _: int) -> str:
+        return self._name
+
+    def get(self, _number: int, _default: Any = None) -> Any:
+        return self._name
+
+
+class MessageReader:
+    """Reads single messages at their places; holds a few segments open. Close it."""
+
+    def __init__(self, vfs: Vfs, store: str) -> None:
+        self._vfs = vfs
+        self._directory = os.path.join(store, JOURNAL_DIRECTORY)
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, seq: int, place: Place) -> Message:
+        """Raises CorruptError; FileNotFoundError or ESTALE where the segment is gone."""
+        path = os.path.join(self._directory, place.segment)
+        fd = self._open.get(place.segment)
+        if fd is None:
+            fd = self._open[place.segment] = self._vfs.open(path, os.O_RDONLY)
+            if len(self._open) > OPEN_FILES_MAX:
+                self._vfs.close(self._open.popitem(last=False)[1])
+        self._open.move_to_end(place.segment)
+        data = b""
+        while len(data) < place.size:
+            piece = self._vfs.pread(fd, place.size - len(data), place.offset + len(data))
+            if not piece:
+                raise CorruptError(path, place.offset + len(data), "file became shorter while it was read")
+            data += piece
+        decoder = Decoder(path)
+        decoder.names = _AnyNumber(place.destination)
+        for record in decoder.decode(data, place.offset):
+            if isinstance(record, Message) and record.seq == seq:
+                return record
+        raise CorruptError(path, place.offset, f"message {seq} is no longer where it was")
+
+    def close(self) -> None:
+        while self._open:
+            self._vfs.close(self._open.popitem()[1])
+
+
+class Export:
+    """One pass over the live messages of `store`. After `items`: `problems` are what could not be read.
+
+    `wanted` are full destination names, None = all. `progress(messages given, messages in all)` now and then.
+    """
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        store: str,
+        read_sealing: Callable[[], Sealing],
+        make_liveness: Callable[[], Liveness],
+        wanted: Iterable[str] | None = None,
+        reading: Progress = lambda _done, _total: None,
+        progress: Progress = lambda _done, _total: None,
+    ) -> None:
+        """Reads the journal once, to know what lives. Raises OSError, StoreError as `inspect`."""
+        self.problems: list[str] = []
+        self._vfs = vfs
+        self._store = store
+        self._look: Callable[[], tuple[Inspection, Liveness]] = lambda: inspect(
+            vfs, store, read_sealing, make_liveness, reading
+        )
+        self._wanted = set(wanted) if wanted is not None else None
+        self._progress = progress
+        self._index()
+
+    def _index(self) -> None:
+        inspection, self._liveness = self._look()
+        self._note(*(f"{problem} [{problem.code}]" for problem in inspection.problems))
+
+    def _note(self, *problems: str) -> None:
+        self.problems += [problem for problem in problems if problem not in self.problems]
+
+    def items(self) -> Iterator[Item]:
+        """Remembered ids, then messages, oldest first. Raises StoreError, OSError."""
+        yield from self._remembered()
+        reader = MessageReader(self._vfs, self._store)
+        after, given, stuck = -1, 0, 0
+        try:
+            while True:
+                before = after
+                try:
+                    for seq, item in self._messages(reader, after):
+                        given, after = given + 1, seq
+                        yield item
+                        if given % 1000 == 0:
+                            self._progress(given, max(given, len(self._liveness.live)))
+                    break
+                except _GoneError as error:
+                    stuck = 0 if after > before else stuck + 1
+                    if stuck >= ROUNDS_MAX:
+                        raise StoreError(
+                            f"segments are deleted faster than they can be read ({error.__cause__}): stop the brokers, "
+                            "or use larger segments (journalSegmentSize)"
+                        ) from error
+                    reader.close()
+                    self._index()
+        finally:
+            reader.close()
+        self._progress(given, given)
+
+    def _messages(self, reader: MessageReader, after: int) -> Iterator[tuple[int, Exported]]:
+        liveness = self._liveness
+        for seq in liveness.live.seqs(after):
+            place = liveness.live[seq]
+            if self._wanted is not None and place.destination not in self._wanted:
+                continue
+            if place.destination.startswith("?"):
+                where = f"{place.segment}: offset {place.offset}"
+                self._note(f"{where}: message {seq} of a destination whose name is lost [STORE_CORRUPT]")
+                continue
+            try:
+                message = reader.read(seq, place)
+            except FileNotFoundError as error:
+                raise _GoneError from error
+            except OSError as error:
+                if error.errno == errno.ESTALE:
+                    raise _GoneError from error
+                raise
+            ids = liveness.duplicates.get(place.destination)
+            if ids is None or ids.get(message.duplicate_id, (-1, ""))[0] != seq:
+                message.duplicate_id = ""  # forgotten: a younger message may have it by now
+            yield seq, Exported(message, *liveness.redelivered.get(seq, (0, 0)))
+
+    def _remembered(self) -> Iterator[Ids]:
+        live = self._liveness.live
+        for name, ids in sorted(self._liveness.duplicates.items()):
+            if self._wanted is None or name in self._wanted:
+                gone = [id for id, (seq, _) in ids.items() if live.get(seq) is None]
+                yield from (Ids(name, gone[i : i + IDS_PER_LINE]) for i in range(0, len(gone), IDS_PER_LINE))
+        if self._wanted is None:
+            outcomes = list(self._liveness.outcomes)
+            yield from (Ids("", outcomes[i : i + IDS_PER_LINE]) for i in range(0, len(outcomes), IDS_PER_LINE))
+
+
+def store_uuid(vfs: Vfs, store: str) -> str:
+    """The uuid of the store in hex, as its oldest readable segment says; "" where none does. Raises OSError."""
+    directory = os.path.join(store, JOURNAL_DIRECTORY)
+    try:
+        names = list_segments(vfs, directory)
+    except FileNotFoundError:
+        return ""
+    for name in names:
+        path = os.path.join(directory, name)
+        try:
+            header = read_header(path, read_file(vfs, path, 1 << 20))
+        except (FileNotFoundError, StoreError):
+            continue  # deleted meanwhile, or damaged: the next one says the same
+        if header is not None:
+            return header.store_uuid.hex()
+    return ""

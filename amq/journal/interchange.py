@@ -1,0 +1,277 @@
+"""The file that `amq journal export` writes and `import` reads: newline-delimited JSON. Spec: docs/journal-tools.md.
+
+    header      {"amq": "journal export", "version": 1, "store": UUID, "epoch": N, "exported": TIME, "destinations": …}
+    remembered  {"type": "remembered", "destination": NAME, "ids": [...]}     ids of messages that are no longer stored
+    outcomes    {"type": "outcomes", "ids": [...]}                            commits that took place
+    message     {"type": "message", "destination": NAME, "seq": N, "body": TEXT or "body_base64": BYTES, …}
+    end         {"type": "end", "messages": N, "crc32": "xxxxxxxx", "problems": N}
+
+Invariant: a file without its end line, or with other lines than were written, is never taken for whole. The CRC covers
+every byte before the end line; whoever edits a file leaves it out. Only "\\n" ends a line.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, BinaryIO
+
+from amq.errors import StoreError
+from amq.journal.inspect import describe
+from amq.message import DEFAULT_PRIORITY, Message
+
+KIND = "journal export"
+VERSION = 1
+IDS_PER_LINE = 1000
+END_TYPE = "end"
+_SHORT_BYTES_MAX = (1 << 16) - 1  # as the journal has it
+_U32_MAX = (1 << 32) - 1
+_U64_MAX = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """`store` is the store's uuid in hex, "" for a store that holds nothing; `destinations` None = all."""
+
+    store: str
+    epoch: int
+    exported_ms: int
+    destinations: tuple[str, ...] | None = None
+
+    def encode(self) -> bytes:
+        exported = f"{datetime.fromtimestamp(self.exported_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return _line({
+            "amq": KIND, "version": VERSION, "store": self.store, "epoch": self.epoch, "exported": exported,
+            "exported_ms": self.exported_ms, "destinations": self.destinations,
+        })  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A message, and how often it was delivered and came back, of which so many times as a failure.
+
+    Its `seq` is the one that it had; its `duplicate_id` the one that its destination remembered, or "".
+    """
+
+    message: Message
+    deliveries: int = 0
+    failures: int = 0
+
+    def encode(self) -> bytes:
+        facts = describe(self.message, bodies=True)
+        return _line({**facts, "deliveries": self.deliveries, "failures": self.failures})
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Ids that are remembered, oldest first: of messages to `destination` that are gone; "" = outcomes of commits."""
+
+    destination: str
+    ids: list[str]
+
+    def encode(self) -> bytes:
+        if self.destination:
+            return _line({"type": "remembered", "destination": self.destination, "ids": self.ids})
+        return _line({"type": "outcomes", "ids": self.ids})
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    messages: int
+    crc32: int | None
+    problems: int = 0
+
+    def encode(self) -> bytes:
+        return _line({
+            "type": END_TYPE, "messages": self.messages, "crc32": f"{self.crc32:08x}", "problems": self.problems,
+        })  # fmt: skip
+
+
+Item = Exported | Ids
+
+
+class Writer:
+    """Items → lines, through `write`. Call `end` once, last."""
+
+    def __init__(self, header: Header, write: Callable[[bytes], object]) -> None:
+        self.messages = 0
+        self._crc = 0
+        self._write = write
+        self._put(header.encode())
+
+    def add(self, item: Item) -> None:
+        self.messages += isinstance(item, Exported)
+        self._put(item.encode())
+
+    def end(self, problems: int = 0) -> None:
+        self._write(End(self.messages, self._crc, problems).encode())
+
+    def _put(self, line: bytes) -> None:
+        self._crc = zlib.crc32(line, self._crc)
+        self._write(line)
+
+
+class Reader:
+    """Lines → items. `name` is the file's, for errors; every error is a StoreError that names the line."""
+
+    def __init__(self, name: str) -> None:
+        self.header: Header | None = None
+        self.ended = False
+        self.messages = 0
+        self.lines = 0
+        self._name = name
+        self._crc = 0
+
+    def feed(self, line: bytes) -> Item | None:
+        """The next line, with its line end. None for header and end line."""
+        self.lines += 1
+        if self.ended:
+            raise self._damaged("something stands behind the end line: two files in one, perhaps")
+        if not line.endswith(b"\n"):
+            raise self._cut("the file ends within a line")
+        try:
+            found = json.loads(line)
+            if not isinstance(found, dict):
+                raise ValueError("no JSON object")
+            if self.header is None:
+                self.header = self._read_header(found)
+                item: Item | None = None
+            elif found.get("type") == END_TYPE:
+                self._end(found)
+                return None
+            else:
+                item = _read_item(found)
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise self._damaged(str(error)) from error
+        self._crc = zlib.crc32(line, self._crc)
+        self.messages += isinstance(item, Exported)
+        return item
+
+    def finish(self) -> None:
+        """There are no more lines."""
+        if not self.ended:
+            raise self._cut("its end line is missing")
+
+    def _read_header(self, found: Mapping[str, Any]) -> Header:
+        if found.get("amq") != KIND:
+            raise ValueError("this is no file of `amq journal export`")
+        version = _number(found, "version", _U64_MAX)
+        if version > VERSION:
+            raise StoreError(
+                f"{self._name}: format {version} was written by a newer amq, this one reads to {VERSION}: upgrade",
+                code="STORE_NEWER_FORMAT",
+            )
+        names = found.get("destinations")
+        return Header(
+            _text(found, "store"), _number(found, "epoch", _U64_MAX), _number(found, "exported_ms", _U64_MAX),
+            None if names is None else tuple(map(str, names)),
+        )  # fmt: skip
+
+    def _end(self, found: Mapping[str, Any]) -> None:
+        end = End(_number(found, "messages", _U64_MAX), int(found["crc32"], 16) if "crc32" in found else None)
+        if end.messages != self.messages:
+            raise self._cut(f"it holds {self.messages} messages, its end line says {end.messages}")
+        if end.crc32 is not None and end.crc32 != self._crc:
+            raise self._damaged("the file is not as it was written: its checksum is wrong")
+        self.ended = True
+
+    def _damaged(self, why: str) -> StoreError:
+        return StoreError(f"{self._name}: line {self.lines}: {why}: export again", code="EXPORT_DAMAGED")
+
+    def _cut(self, why: str) -> StoreError:
+        return StoreError(
+            f"{self._name}: line {self.lines}: {why}: the file is not whole; get the rest and import it again",
+            code="EXPORT_CUT",
+        )
+
+
+def check_whole(name: str, file: BinaryIO) -> Header:
+    """Read all of a file that can be read again: is it whole? Raises StoreError; leaves the file at its start."""
+    reader, last, crc = Reader(name), b"", 0
+    for line in file:
+        if reader.header is None:
+            reader.feed(line)
+        else:
+            reader.lines += 1
+        crc = zlib.crc32(last, crc)
+        last = line
+    file.seek(0)
+    if reader.header is None:
+        raise StoreError(f"{name}: is empty: `amq journal export` writes at least a header", code="EXPORT_CUT")
+    try:
+        found = json.loads(last) if last.endswith(b"\n") else {}
+    except ValueError:
+        found = {}
+    if not isinstance(found, dict) or found.get("type") != END_TYPE:
+        reader.finish()
+    if isinstance(found.get("crc32"), str) and found["crc32"] != f"{crc:08x}":
+        why = f"{name}: is not as it was written: its checksum is wrong: export again"
+        raise StoreError(why, code="EXPORT_DAMAGED")
+    return reader.header
+
+
+def _line(facts: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(facts, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair in a property, which JSON allows as an escape: written so too
+        return json.dumps(facts).encode() + b"\n"
+
+
+def _read_item(found: Mapping[str, Any]) -> Item:
+    kind = found.get("type")
+    if kind == "outcomes":
+        return Ids("", _ids(found))
+    if kind == "remembered":
+        return Ids(_text(found, "destination"), _ids(found))
+    if kind != "message":
+        raise ValueError(f"a line of type {kind!r} is unknown")
+    if "body_base64" in found:
+        body = base64.b64decode(_text(found, "body_base64"), validate=True)
+    else:
+        body = _text(found, "body").encode()
+    properties = found.get("properties") or {}
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+        raise ValueError("properties are not all text")
+    "".join((*properties, *properties.values())).encode()  # no halves of surrogate pairs: no protocol can carry them
+    destination = _text(found, "destination")
+    if not destination.encode():
+        raise ValueError("a message without destination")
+    message = Message(
+        destination, body, properties or None, _short(found, "content_type"),
+        _number(found, "priority", 9, DEFAULT_PRIORITY), True, _number(found, "timestamp_ms", _U64_MAX),
+        _number(found, "expires_ms", _U64_MAX, 0), _short(found, "duplicate_id"), found.get("text") is True,
+        _number(found, "seq", _U64_MAX),
+    )  # fmt: skip
+    return Exported(message, _number(found, "deliveries", _U32_MAX, 0), _number(found, "failures", _U32_MAX, 0))
+
+
+def _text(found: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = found.get(name, default)
+    if not isinstance(value, str):
+        raise ValueError(f"field {name!r} is missing or no text")
+    return value
+
+
+def _short(found: Mapping[str, Any], name: str) -> str:
+    value = _text(found, name, "")
+    if len(value.encode()) > _SHORT_BYTES_MAX:
+        raise ValueError(f"field {name!r} is longer than {_SHORT_BYTES_MAX} bytes")
+    return value
+
+
+def _number(found: Mapping[str, Any], name: str, maximum: int, default: int | None = None) -> int:
+    value = found.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
+        raise ValueError(f"field {name!r} is missing or no number from 0 to {maximum}")
+    return value
+
+
+def _ids(found: Mapping[str, Any]) -> list[str]:
+    ids = found["ids"]
+    if not isinstance(ids, list) or not all(isinstance(id, str) and id for id in ids):
+        raise ValueError("field 'ids' is no list of texts")
+    return ids

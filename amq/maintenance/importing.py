@@ -1,0 +1,234 @@
+"""`amq journal import`: a master without transports that is fed from a file.
+
+The store is taken, replayed, written and handed over by the code of every broker (`BrokerService`), so all that holds
+of a broker holds of an import: lease, fencing, group commit, duplicates, a full disk. Invariant: a message of a file is
+stored once, however often the file is imported, as long as no other broker was master in between: every message has an
+id (its producer's or one made of the export), and an importing master forgets none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+from amq.broker.broker import Broker
+from amq.config.schema import BrokerConfig
+from amq.errors import AccessError, AmqError, OwnershipLostError, StoreFullError
+from amq.journal.export import store_uuid
+from amq.journal.interchange import Exported, Ids, Item, Reader
+from amq.journal.records import Duplicates, Group, Redelivered
+from amq.journal.writer import JournalThread
+from amq.master import Master
+from amq.service import BrokerService, Role
+from amq.threads import SystemThreads
+from amq.vfs import SystemVfs
+
+NAME = "amq-journal-import"
+UNLIMITED = 1 << 62
+CHUNK_BYTES = 1 << 20  # lines that are read at once
+UNCONFIRMED_BYTES_MAX = 8 << 20  # on their way to the disk; then reading waits
+
+
+@dataclass(slots=True)
+class Result:
+    """What an import did so far. `skipped` = stored already, by an earlier import or by their producer."""
+
+    stored: int = 0
+    skipped: int = 0
+    remembered: int = 0
+    read_bytes: int = 0
+    ended: bool = False
+
+
+class Import:
+    """One import into the store of `config`. `told(result)` is called now and then. Run it once."""
+
+    def __init__(self, config: BrokerConfig, told: Callable[[Result], None], **doors: Any) -> None:
+        self.result = Result()
+        self._config = replace(
+            config, name=NAME, transports=(), fail_if_locked=True, duplicate_window=UNLIMITED,
+            memory_limit_bytes=UNLIMITED,
+        )  # fmt: skip
+        self._told = told
+        self._doors = doors
+        self._master: Master | None = None
+        self._failure: AmqError | None = None
+        self._unconfirmed_bytes = 0
+        self._changed = asyncio.Event()
+        self._ids_on_their_way: dict[str, tuple[str, list[tuple[str, int]]]] = {}
+
+    async def run(self, file: BinaryIO, name: str) -> Result:
+        """Import all of `file`. Raises StoreError (damaged or cut file, store in use), StoreFullError,
+        OwnershipLostError; what `result` says is stored is stored in any case. Run it again with the whole file.
+        """
+        service = BrokerService(self._config, _nobody, **self._doors)
+        service.on_role = lambda _role: self._changed.set()
+        await service.start()
+        try:
+            await service.wait_for(Role.MASTER)
+            self._master = service.master
+            if self._master is not None:
+                await self._feed(service, file, name)
+        finally:
+            if service.role is not Role.STOPPED:
+                await service.stop()
+        if service.failure is not None:
+            raise service.failure
+        return self.result
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def _feed(self, service: BrokerService, file: BinaryIO, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        reader = Reader(name)
+        thread = JournalThread(SystemThreads(), loop.call_soon_threadsafe)  # a pipe may keep us waiting
+        try:
+            while lines := await _in(thread, loop, lambda: file.readlines(CHUNK_BYTES)):
+                for line in lines:
+                    item = reader.feed(line)
+                    if item is not None:
+                        self._take(item, reader)
+                    elif reader.lines == 1:
+                        self._refuse_own(reader)
+                    self.result.read_bytes += len(line)
+                    if self._unconfirmed_bytes > UNCONFIRMED_BYTES_MAX:
+                        await self._confirmed(service, UNCONFIRMED_BYTES_MAX // 2)
+                self._told(self.result)
+            await self._confirmed(service, 0)
+            reader.finish()
+            self.result.ended = True
+        finally:
+            thread.close()
+
+    def _refuse_own(self, reader: Reader) -> None:
+        assert reader.header is not None
+        vfs = self._doors.get("vfs") or SystemVfs()
+        if reader.header.store and reader.header.store == store_uuid(vfs, self._config.store):
+            raise AmqError(
+                f"this is an export of {self._config.store} itself, or of a copy of it: its messages would be stored "
+                "twice; import it into another store",
+                code="EXPORT_OF_THIS_STORE",
+            )
+
+    async def _confirmed(self, service: BrokerService, left_bytes: int) -> None:
+        """Wait until at most so much is unconfirmed, or it never will be."""
+        while True:
+            if self._master is None or service.master is not self._master:
+                raise service.failure or OwnershipLostError("the store was lost to another broker: import again")
+            if self._failure is not None:
+                raise self._failure
+            if self._unconfirmed_bytes <= left_bytes:
+                return
+            self._changed.clear()
+            self._master.turn.wake()
+            await self._changed.wait()
+
+    # -- storing ------------------------------------------------------------------------------------------------------
+
+    def _take(self, item: Item, reader: Reader) -> None:
+        assert self._master is not None
+        assert reader.header is not None
+        if isinstance(item, Exported):
+            self._store(self._master.broker, item, reader.header.store)
+        else:
+            self._remember(self._master.broker, item)
+
+    def _store(self, broker: Broker, item: Exported, origin: str) -> None:
+        message = item.message
+        _check_access(broker, message.destination)
+        message.duplicate_id = message.duplicate_id or f"{origin}:{message.seq}"
+        if broker.is_duplicate(message):
+            self.result.skipped += 1
+            return
+        size = len(message.body) + 1
+        self._unconfirmed_bytes += size
+        broker.store(message, self, f"m{size}")
+        if item.deliveries or item.failures:
+            assert broker.journal is not None
+            broker.journal.append_record(
+                Redelivered(message.destination, [(message.seq, item.deliveries, item.failures)])
+            )
+
+    def _remember(self, broker: Broker, item: Ids) -> None:
+        """Ids of what is gone. They are as old as this line: older than the messages behind it."""
+        journal = broker.journal
+        assert journal is not None
+        if not item.destination:
+            for id in item.ids:
+                if id not in broker.outcomes:
+                    journal.append_record(Group([], id, broker.next_seq()))
+                    self.result.remembered += 1
+            return
+        _check_access(broker, item.destination)
+        known = broker.queue(item.destination).duplicates
+        fresh = [(id, broker.next_seq()) for id in item.ids if id not in known]
+        if fresh:
+            size = sum(len(id) for id, _ in fresh)
+            receipt = f"i{size}:{len(self._ids_on_their_way)}:{fresh[0][1]}"
+            self._ids_on_their_way[receipt] = (item.destination, fresh)
+            self._unconfirmed_bytes += size
+            journal.append_record(Duplicates(item.destination, fresh))
+            journal.confirm(self, receipt)
+
+    # -- Peer, what the broker tells ----------------------------------------------------------------------------------
+
+    def confirm(self, receipt: str) -> None:
+        """What stood for `receipt` is committed."""
+        if receipt.startswith("m"):
+            self.result.stored += 1
+            self._unconfirmed_bytes -= int(receipt[1:])
+        else:
+            assert self._master is not None
+            broker = self._master.broker
+            assert broker.journal is not None
+            name, ids = self._ids_on_their_way.pop(receipt)
+            self._unconfirmed_bytes -= int(receipt[1:].partition(":")[0])
+            self.result.remembered += len(ids)
+            for id, seq in ids:  # a record of ids adds none to a broker that serves: so they would go with its segment
+                broker.queue(name).duplicates.remember(id, seq, broker.journal.segments[-1])
+        self._changed.set()
+
+    def fail(self, error: Exception, _receipt: str = "") -> None:
+        """The broker refused something, because the disk is full."""
+        assert isinstance(error, AmqError)
+        self._failure = self._failure or StoreFullError(
+            f"{error.description}; import again when there is room: what is stored is not stored twice"
+        )
+        self._changed.set()
+
+    def subscribed(self, command: object) -> object:
+        raise AssertionError(f"an import does not subscribe: {command}")
+
+    def deliver(self, subscription: object, message: object, redelivered: int) -> None:
+        raise AssertionError(f"an import consumes nothing: {subscription} {message} {redelivered}")
+
+    def close(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+async def _in(thread: JournalThread, loop: asyncio.AbstractEventLoop, job: Callable[[], list[bytes]]) -> list[bytes]:
+    future: asyncio.Future[list[bytes]] = loop.create_future()
+
+    def done(result: list[bytes], error: Exception | None) -> None:
+        if not future.done():
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    thread.submit(job, done)
+    return await future
+
+
+def _check_access(broker: Broker, destination: str) -> None:
+    try:
+        broker.check_access(destination)
+    except AccessError as error:
+        raise AmqError(f"{error.description}; the file cannot be imported as it is", code=error.code) from error
+
+
+async def _nobody(_login: str, _passcode: str, _loopback: bool) -> str:
+    raise AccessError("no clients are served during an import")

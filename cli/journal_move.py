@@ -1,0 +1,164 @@
+"""`amq journal export` and `import`: a store as lines of JSON, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from amq.cli import exits
+from amq.cli.journal_common import canonical, options_option, progress, read_config, store_option
+from amq.cli.output import console, examples, is_terminal, size_text
+from amq.cli.store import check_store, read_sealing
+from amq.clock import SystemClock
+from amq.config import BrokerConfig
+from amq.errors import AmqError, StoreError
+from amq.journal.export import Export, store_uuid
+from amq.journal.interchange import Header, Writer, check_whole
+from amq.journal.liveness import Liveness
+from amq.vfs import SystemVfs
+
+if TYPE_CHECKING:
+    from amq.maintenance.importing import Import, Result
+
+PARTIAL = ".partial"  # an export that is being written
+BUFFER_BYTES = 1 << 20
+
+
+@click.command(
+    "export",
+    epilog=examples(
+        "amq journal export --store /mnt/shared/amq --output amq.jsonl",
+        "amq journal export --store DIR --destination /queue/orders | jq .body",
+        "amq journal export --store DIR | ssh other amq journal import --store DIR -",
+    ),
+)
+@store_option
+@click.option("--destination", "destinations", metavar="NAME", multiple=True,
+              help="Only this destination, /queue/NAME. May be repeated.")  # fmt: skip
+@click.option("--output", metavar="FILE", default="-", help="Where to write; a file gets its name when it is whole.")
+@options_option
+def export_(store: str, destinations: tuple[str, ...], output: str, options: tuple[str, ...]) -> None:
+    """Write every live message as a line of JSON, in the order of its queue.
+
+    Also while a master serves: a message is written if it is live when it is read. To move a store, stop its brokers
+    first. The journal is read twice; memory is about 32 bytes a message. Where something is damaged the rest is
+    exported, problems go to stderr, and the exit code is 4. docs/journal-tools.md explains the format.
+    """
+    config = read_config(store, options)
+    wanted = [canonical(name) for name in destinations] or None
+    if output == "-":
+        problems = _export(store, config, wanted, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    else:
+        partial = output + PARTIAL
+        with open(partial, "wb", buffering=BUFFER_BYTES) as file:
+            problems = _export(store, config, wanted, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, output)
+    for problem in problems:
+        click.echo(f"amq: {problem}", err=True)
+    if problems:
+        raise click.exceptions.Exit(exits.STORE)
+
+
+def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: BinaryIO) -> list[str]:
+    vfs = SystemVfs()
+    check_store(vfs, store)
+
+    def make_liveness() -> Liveness:
+        return Liveness(config.duplicate_window, config.outcome_window)
+
+    try:
+        exported = Export(
+            vfs, store, lambda: read_sealing(vfs, store), make_liveness, wanted,
+            progress("segments read"), progress("messages written"),
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise StoreError(f"{error.filename}: is missing: there is no journal in this store") from error
+    epoch, _ = read_sealing(vfs, store)
+    names = None if wanted is None else tuple(wanted)
+    writer = Writer(Header(store_uuid(vfs, store), epoch, SystemClock.wall_ms(), names), file.write)
+    for item in exported.items():
+        writer.add(item)
+    writer.end(len(exported.problems))
+    return exported.problems
+
+
+@click.command(
+    "import",
+    epilog=examples(
+        "amq journal import --store /mnt/shared/amq amq.jsonl",
+        "zcat amq.jsonl.gz | amq journal import --store DIR",
+    ),
+)
+@store_option
+@click.argument("file", metavar="[FILE]", default="-", type=click.Path())
+@click.option("--allow-unsafe-store", is_flag=True, help="As for `amq start`.")
+@options_option
+def import_(store: str, file: str, allow_unsafe_store: bool, options: tuple[str, ...]) -> None:
+    """Store the messages of an export in a store that no broker serves, or in a new one.
+
+    Takes the store as a broker does, and hands it over at the end: a slave that waits takes over then. A store in use
+    is refused (exit code 5). A message that is stored already is skipped, by its duplicate id or, where it has none,
+    by one that is made of the export's store and its place there. So after any interruption import the whole file
+    again, before brokers serve the store.
+
+    A file is checked before anything is stored; of a pipe only the end can tell that it was cut (exit code 4).
+    """
+    from amq.cli import logs, store_check
+
+    config = replace(read_config(store, options), allow_unsafe_store=allow_unsafe_store, log_level="warning")
+    logs.configure(config)
+    refusal = store_check.refusal(config)
+    if refusal is not None:
+        raise refusal
+    if file == "-":
+        done = _import(config, sys.stdin.buffer, "the input", None)
+    else:
+        with open(file, "rb", buffering=BUFFER_BYTES) as opened:
+            total_bytes = os.fstat(opened.fileno()).st_size
+            if opened.seekable():
+                check_whole(file, opened)
+            done = _import(config, opened, file, total_bytes)
+    click.echo(_text(done.result))
+
+
+def _import(config: BrokerConfig, file: BinaryIO, name: str, total_bytes: int | None) -> Import:
+    from amq.maintenance.importing import Import
+
+    screen = console(stderr=True)
+
+    def told(result: Result) -> None:
+        if is_terminal():
+            of = f" of {size_text(total_bytes)}" if total_bytes else ""
+            screen.print(f"read {size_text(result.read_bytes)}{of}: {_text(result)}", end="\r")
+
+    importing: list[Import] = []
+
+    async def run() -> None:
+        importing.append(Import(config, told))
+        await importing[0].run(file, name)
+
+    try:
+        asyncio.run(run())
+    except AmqError as error:
+        with suppress(IndexError):
+            done = importing[0].result
+            if done.stored or done.skipped:
+                click.echo(_text(done), err=True)
+        raise error
+    return importing[0]
+
+
+def _text(result: Result) -> str:
+    return (
+        f"{result.stored:,} messages stored, {result.skipped:,} were there already, "
+        f"{result.remembered:,} ids remembered"
+    )

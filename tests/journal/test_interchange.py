@@ -1,0 +1,144 @@
+"""The file of an export: what was written is read, what is cut, changed or foreign is refused with its line."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amq.errors import StoreError
+from amq.journal.interchange import VERSION, Exported, Header, Ids, Item, Reader, Writer, check_whole
+from amq.message import Message
+
+HEADER = Header("ab" * 16, 7, 1_700_000_000_000, None)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+U64 = st.integers(0, (1 << 64) - 1)
+
+
+def messages() -> st.SearchStrategy[Message]:
+    return st.builds(
+        Message, st.sampled_from(["queue://a", "queue://b/ü", "queue://c"]),
+        st.one_of(st.binary(max_size=50), TEXT.map(str.encode), st.just("\u2028\r\n\0".encode())),
+        st.one_of(st.none(), st.dictionaries(TEXT, TEXT, min_size=1, max_size=3)),
+        TEXT, st.integers(0, 9), st.just(True), U64, U64, TEXT, st.booleans(), U64,
+    )  # fmt: skip
+
+
+def items() -> st.SearchStrategy[Item]:
+    counts = st.integers(0, (1 << 32) - 1)
+    ids = st.lists(TEXT.filter(bool), min_size=1, max_size=3)
+    return st.one_of(
+        st.builds(Exported, messages(), counts, counts), st.builds(Ids, st.sampled_from(["", "queue://a"]), ids)
+    )
+
+
+def fields(item: Item) -> object:
+    if isinstance(item, Exported):
+        message = {name: getattr(item.message, name) for name in Message.__slots__}
+        return message | {"counts": (item.deliveries, item.failures), "properties": item.message.properties or None}
+    return item
+
+
+def write(*items: Item, problems: int = 0) -> bytes:
+    file = io.BytesIO()
+    writer = Writer(HEADER, file.write)
+    for item in items:
+        writer.add(item)
+    writer.end(problems)
+    return file.getvalue()
+
+
+def read(data: bytes) -> list[Item]:
+    reader = Reader("f")
+    found = [item for line in io.BytesIO(data) if (item := reader.feed(line)) is not None]
+    reader.finish()
+    assert reader.header == HEADER
+    return found
+
+
+def message(body: bytes = b"x", seq: int = 1) -> Exported:
+    return Exported(Message("queue://a", body, seq=seq))
+
+
+@settings(deadline=None)
+@given(st.lists(items(), max_size=8))
+def test_round_trip(written: list[Item]) -> None:
+    data = write(*written)
+    assert data.count(b"\n") == len(written) + 2
+    assert [fields(item) for item in read(data)] == [fields(item) for item in written]
+    assert check_whole("f", io.BytesIO(data)) == HEADER
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(items(), min_size=1, max_size=4), st.data())
+def test_a_cut_or_changed_file_is_never_taken_for_whole(written: list[Item], data: st.DataObject) -> None:
+    whole = write(*written)
+    if data.draw(st.booleans()):
+        changed = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    else:
+        end = whole.rindex(b"\n", 0, len(whole) - 1)
+        at = data.draw(st.integers(0, end))
+        changed = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    with pytest.raises(StoreError) as caught:
+        read(changed)
+    assert caught.value.code in ("EXPORT_CUT", "EXPORT_DAMAGED", "STORE_NEWER_FORMAT")
+    with pytest.raises(StoreError):
+        check_whole("f", io.BytesIO(changed))
+
+
+def test_errors_name_the_line_and_the_cure() -> None:
+    lines = write(message(), message()).splitlines(keepends=True)
+    with pytest.raises(StoreError, match=r"line 3: .*end line is missing.*import it again") as caught:
+        read(b"".join(lines[:3]))
+    assert caught.value.code == "EXPORT_CUT"
+    with pytest.raises(StoreError, match="line 3: it holds 1 messages, its end line says 2"):
+        read(b"".join([lines[0], lines[1], lines[3]]))
+    with pytest.raises(StoreError, match="line 5: something stands behind the end line"):
+        read(b"".join([*lines, lines[1]]))
+    with pytest.raises(StoreError, match="line 1: this is no file of"):
+        read(lines[1])
+    newer = json.dumps(json.loads(lines[0]) | {"version": VERSION + 1}).encode() + b"\n"
+    with pytest.raises(StoreError, match="upgrade") as caught:
+        read(newer)
+    assert caught.value.code == "STORE_NEWER_FORMAT"
+    with pytest.raises(StoreError, match="is empty"):
+        check_whole("f", io.BytesIO(b""))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"priority": 10}, {"priority": True}, {"seq": -1}, {"seq": None}, {"body": 7}, {"body": None},
+        {"body_base64": "?"}, {"properties": {"a": 1}}, {"properties": [1]}, {"content_type": "x" * 65_536},
+        {"destination": ""}, {"destination": "\ud800"}, {"properties": {"a": "\ud800"}}, {"type": "magic"},
+        {"expires_ms": 1 << 64}, {"failures": 1 << 32},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_message_that_cannot_be_stored_is_refused(change: dict[str, object]) -> None:
+    header, line, _ = write(message()).splitlines(keepends=True)
+    reader = Reader("f")
+    reader.feed(header)
+    with pytest.raises(StoreError, match="line 2: ") as caught:
+        reader.feed(json.dumps(json.loads(line) | change).encode() + b"\n")
+    assert caught.value.code == "EXPORT_DAMAGED"
+
+
+def test_what_cannot_be_utf_8_is_written_all_the_same() -> None:
+    """Nothing in a store may end an export."""
+    data = write(Exported(Message("queue://a", b"x", {"a": "\ud800"}, seq=1)))
+    assert json.loads(data.splitlines()[1])["properties"] == {"a": "\ud800"}
+
+
+def test_an_edited_file_has_no_checksum() -> None:
+    header, _, line, end = write(message(), message(b"y", 2)).splitlines(keepends=True)
+    edited = header + line + json.dumps({"type": "end", "messages": 1}).encode() + b"\n"
+    (item,) = read(edited)
+    assert isinstance(item, Exported)
+    assert item.message.body == b"y"
+    assert check_whole("f", io.BytesIO(edited)) == HEADER
+    with pytest.raises(StoreError):
+        read(header + line + end)

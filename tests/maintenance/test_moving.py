@@ -1,0 +1,315 @@
+"""Export and import: every field of every live message arrives, once, in its place, whatever interrupts the way."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amq.broker.broker import Broker
+from amq.config.schema import BrokerConfig
+from amq.errors import AmqError, StoreFullError
+from amq.journal.export import Export, store_uuid
+from amq.journal.inspect import Sealing
+from amq.journal.interchange import Exported, Header, Item, Writer
+from amq.journal.liveness import Liveness
+from amq.journal.recovery import replay, seal
+from amq.lock.epoch import read_newest_epoch
+from amq.maintenance import importing
+from amq.maintenance.importing import Import, Result
+from amq.message import Message
+from amq.vfs import SystemVfs, Vfs
+from tests.broker.world import World
+from tests.fakes import FakeClock, FaultyVfs
+from tests.journal.test_interchange import items, message
+
+
+class QuickVfs(SystemVfs):
+    """No power fails here."""
+
+    @staticmethod
+    def fsync(fd: int) -> None:
+        os.fstat(fd)
+
+    fdatasync = fsync
+
+    @staticmethod
+    def fsync_directory(path: str) -> None:
+        os.stat(path)
+
+
+VFS = QuickVfs()
+DEADLINE_S = 60.0
+PERIOD_S = 0.3
+
+
+def sealing(store: Path) -> Sealing:
+    epoch = read_newest_epoch(VFS, str(store))
+    return (0, {}) if epoch is None else (epoch.number, epoch.sealed)
+
+
+def export(store: Path, vfs: Vfs = VFS, state: Sealing | None = None, **more: Any) -> Export:
+    return Export(vfs, str(store), lambda: state or sealing(store), Liveness, **more)
+
+
+def lines(given: list[Item], uuid: str = "ab" * 16) -> bytes:
+    file = io.BytesIO()
+    writer = Writer(Header(uuid, 1, 0), file.write)
+    for item in given:
+        writer.add(item)
+    writer.end()
+    return file.getvalue()
+
+
+def load(store: Path, data: bytes, **options: Any) -> Result:
+    vfs = options.pop("vfs", VFS)
+    config = BrokerConfig(store=str(store), lock_keep_alive_period_s=PERIOD_S, **options)
+
+    async def run() -> Result:
+        importing = Import(config, lambda _result: None, vfs=vfs)
+        return await asyncio.wait_for(importing.run(io.BytesIO(data), "file"), DEADLINE_S)
+
+    return asyncio.run(run())
+
+
+def replayed(store: Path) -> Broker:
+    """What the next master will have."""
+    number, known = sealing(store)
+    broker = Broker(FakeClock(), BrokerConfig(store=str(store)), number + 1, lambda: None)
+    replay(VFS, str(store), seal(VFS, str(store), number, known), broker.apply, lambda _done, _total: None)
+    for queue in broker.queues.values():
+        queue.start_serving()
+    broker.outcomes.settle()
+    return broker
+
+
+FIELDS = [name for name in Message.__slots__ if name not in ("seq", "segment", "duplicate_id")]
+
+
+def content(broker: Broker) -> dict[str, list[tuple[object, ...]]]:
+    """By queue, in its order: every field but those that are the store's, and how often it was delivered."""
+    return {
+        queue.name: [
+            (*(getattr(queue.messages[seq], name) or None for name in FIELDS), queue.redelivered.get(seq, (0, 0)))
+            for seq in sorted(queue.messages)
+        ]
+        for queue in broker.queues.values()
+        if queue.messages
+    }
+
+
+def ids(broker: Broker) -> dict[str, set[str]]:
+    return {queue.name: {id for id in queue.duplicates if ":" not in id} for queue in broker.queues.values()}
+
+
+def unique(given: list[Item]) -> list[Item]:
+    """The messages as an export has them: seqs grow, an id is once in a destination; and nothing expires now."""
+    found, seen = [], set()
+    for seq, item in enumerate(given, start=1):
+        if isinstance(item, Exported):
+            item.message.seq = seq
+            item.message.expires_ms = item.message.expires_ms and (1 << 62)
+            if (item.message.destination, item.message.duplicate_id) in seen:
+                item.message.duplicate_id = ""
+            seen.add((item.message.destination, item.message.duplicate_id))
+            found.append(item)
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=15)
+@given(st.lists(items(), max_size=12))
+def test_round_trip(tmp_path_factory: Any, given: list[Item]) -> None:
+    """File → store → file → store: the same messages, fields, counts, order; a second import of each adds nothing."""
+    path = tmp_path_factory.mktemp("stores")
+    given = unique(given)
+    first, second = lines(given), b""
+    done = load(path / "one", first)
+    assert (done.stored, done.skipped, done.ended) == (len(given), 0, True)
+    found = [item for item in export(path / "one").items() if isinstance(item, Exported)]
+    assert len(found) == len(given)
+    for ours, theirs in zip(found, given, strict=True):
+        assert isinstance(theirs, Exported)
+        for name in FIELDS[1:]:
+            assert (getattr(ours.message, name) or None) == (getattr(theirs.message, name) or None), name
+        expected = theirs.message.duplicate_id or f"{'ab' * 16}:{theirs.message.seq}"
+        assert ours.message.duplicate_id == expected
+        assert (ours.deliveries, ours.failures) == (theirs.deliveries, theirs.failures)
+    second = lines(found, store_uuid(VFS, str(path / "one")))
+    assert load(path / "two", second).stored == len(given)
+    again = load(path / "two", second), load(path / "two", first)
+    assert [(done.stored, done.skipped) for done in again] == [(0, len(given))] * 2
+    assert content(replayed(path / "two")) == content(replayed(path / "one"))
+
+
+def used_store(path: Path) -> World:
+    """A store with a past: acknowledged, refused and returned messages, transactions, copies, two takeovers."""
+    world = World(path, journal_segment_size_bytes=16 << 10)
+    for term in range(3):
+        client = world.connect()
+        for number in range(30):
+            body = b"\xff%d %d " % (term, number) + b"x" * 900
+            client.send(body, "ab"[number % 2], duplicate_id=f"id{term}.{number}", properties={"n": str(number)},
+                        content_type="text/plain", priority=number % 10, timestamp_ms=number)  # fmt: skip
+        client.subscribe("a", prefetch=8)
+        world.settle()
+        for delivery in client.deliveries[:6]:
+            client.ack(delivery.body)
+        client.nack(client.deliveries[7].body)
+        client.begin()
+        client.send(b"in a transaction", "b", transaction="t")
+        client.commit(outcome_id=f"commit{term}")
+        world.settle()
+        client.lose()
+        world.settle()
+        world.crash_and_recover()
+    return world
+
+
+def test_a_used_store_arrives_with_all_that_it_remembers(tmp_path: Path) -> None:
+    world = used_store(tmp_path / "old")
+    state = (world.epoch, world.sealed)
+    exported = list(export(tmp_path / "old", state=state).items())
+    assert load(tmp_path / "new", lines(exported)).stored == sum(isinstance(item, Exported) for item in exported)
+    new = replayed(tmp_path / "new")
+    assert content(new) == content(world.broker)
+    assert ids(new) == ids(world.broker)
+    assert any(queue.redelivered for queue in new.queues.values())
+    assert set(new.outcomes) == {"commit0", "commit1", "commit2"}
+    world.close()
+
+
+def test_only_some_destinations(tmp_path: Path) -> None:
+    world = used_store(tmp_path)
+    found = list(export(tmp_path, state=(world.epoch, world.sealed), wanted=["queue://b"]).items())
+    names = {item.message.destination if isinstance(item, Exported) else item.destination for item in found}
+    assert names == {"queue://b"}
+    world.close()
+
+
+def test_an_id_that_was_forgotten_is_not_exported(tmp_path: Path) -> None:
+    """Else the older of two messages with one id would be skipped by the import."""
+    world = World(tmp_path / "old", duplicate_window=1)
+    client = world.connect()
+    for number, id in enumerate(["x", "y", "x"]):
+        client.send(b"%d" % number, duplicate_id=id)
+        world.settle()
+    exporter = Export(VFS, world.store, lambda: (world.epoch, world.sealed), lambda: Liveness(1, 1))
+    found = list(exporter.items())
+    assert [item.message.duplicate_id for item in found if isinstance(item, Exported)] == ["", "", "x"]
+    assert load(tmp_path / "new", lines(found)).stored == 3
+    world.close()
+
+
+def test_an_export_of_a_store_at_work_follows_what_moves(tmp_path: Path) -> None:
+    """While messages are read they are consumed, and their segments go."""
+    world = World(tmp_path, journal_segment_size_bytes=16 << 10)
+    client = world.connect()
+    for number in range(100):
+        client.send(b"%d " % number + b"x" * 900)
+        world.settle()
+    client.subscribe("a")
+    world.settle()
+    exporter = export(tmp_path, state=(world.epoch, world.sealed))
+    found = []
+    for item in exporter.items():
+        assert isinstance(item, Exported)
+        found.append(item.message.body)
+        if len(found) == 2:
+            for number, delivery in enumerate(client.deliveries[:90]):
+                client.ack(delivery.body)
+                client.send(b"new %d " % number + b"y" * 400, "c")
+                world.settle()
+            assert "00000001-00000001.seg" not in world.segments(), "the first segments were to go"
+    assert exporter.problems == []
+    assert found[:2] == [delivery.body for delivery in client.deliveries[:2]]
+    assert found[-100:-90] == [delivery.body for delivery in client.deliveries[90:]]
+    assert [body.split()[:2] for body in found[-90:]] == [[b"new", b"%d" % number] for number in range(90)]
+    assert len(found) == len(set(found)) < 190, "what was consumed before it was read is not exported"
+    world.close()
+
+
+def test_what_is_damaged_is_told_and_the_rest_exported(tmp_path: Path) -> None:
+    world = used_store(tmp_path)
+    segment = max((tmp_path / "journal").glob("*.seg"), key=lambda path: path.read_bytes().count(b"\xb7BAT"))
+    data = segment.read_bytes()
+    segment.write_bytes(data.replace(b"xxxxx", b"xxyxx", 1))
+    exporter = export(tmp_path, state=(world.epoch, world.sealed))
+    found = list(exporter.items())
+    assert exporter.problems
+    assert segment.name in exporter.problems[0]
+    assert found
+    world.close()
+
+
+def test_an_interrupted_import_is_repeated(tmp_path: Path) -> None:
+    """The disk fails in the middle; then all is imported again, and again."""
+    data = lines([message(b"%d" % seq + b"x" * 50_000, seq) for seq in range(1, 100)])
+    vfs = FaultyVfs(VFS)
+    vfs.fail("fdatasync", errno.EIO, nth=2)
+    with pytest.raises(AmqError):
+        load(tmp_path / "s", data, vfs=vfs, journal_batch_size_bytes=1 << 20)
+    before = sum(len(queue.messages) for queue in replayed(tmp_path / "s").queues.values())
+    assert 0 < before < 99
+    done = load(tmp_path / "s", data)
+    assert (done.skipped, done.stored) == (before, 99 - before)
+    assert load(tmp_path / "s", data).stored == 0
+    assert [m[0] for m in content(replayed(tmp_path / "s"))["queue://a"]] == [
+        b"%d" % seq + b"x" * 50_000 for seq in range(1, 100)
+    ]
+
+
+def test_a_cut_file_stores_what_it_has_and_says_so(tmp_path: Path) -> None:
+    data = lines([message(b"%d" % seq, seq) for seq in range(1, 6)])
+    cut = data[: data.rindex(b'{"type": "end"')]
+    with pytest.raises(AmqError) as caught:
+        load(tmp_path / "s", cut)
+    assert caught.value.code == "EXPORT_CUT"
+    done = load(tmp_path / "s", data)
+    assert (done.skipped, done.stored) == (5, 0)
+
+
+def test_a_full_disk_refuses_and_goes_on_later(tmp_path: Path) -> None:
+    data = lines([message(b"%d" % seq, seq) for seq in range(1, 6)])
+    vfs = FaultyVfs(VFS)
+    vfs.fail("pwrite", errno.ENOSPC, times=0, path=".seg")
+    with pytest.raises(StoreFullError, match="import again when there is room"):
+        load(tmp_path / "s", data, vfs=vfs)
+    assert load(tmp_path / "s", data).stored == 5
+
+
+def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+    load(tmp_path / "s", lines([]))
+    fd = VFS.open(str(tmp_path / "s" / "lock"), os.O_RDWR)
+    try:
+        assert VFS.try_lock(fd)
+        with pytest.raises(AmqError) as caught:
+            load(tmp_path / "s", lines([message()]))
+        assert caught.value.code == "STORE_LOCKED"
+    finally:
+        VFS.close(fd)
+
+
+def test_an_export_of_the_very_store_is_refused(tmp_path: Path) -> None:
+    load(tmp_path / "s", lines([message()]))
+    with pytest.raises(AmqError) as caught:
+        load(tmp_path / "s", lines([message()], store_uuid(VFS, str(tmp_path / "s"))))
+    assert caught.value.code == "EXPORT_OF_THIS_STORE"
+
+
+def test_what_no_broker_serves_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AmqError) as caught:
+        load(tmp_path / "s", lines([Exported(Message("topic://a", b"x", seq=1))]))
+    assert caught.value.code == "DESTINATION_REFUSED"
+
+
+def test_little_is_on_its_way_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "UNCONFIRMED_BYTES_MAX", 1000)
+    monkeypatch.setattr(importing, "CHUNK_BYTES", 5000)
+    assert load(tmp_path / "s", lines([message(b"x" * 300, seq) for seq in range(1, 200)])).stored == 199
