@@ -43,7 +43,8 @@ def nothing_lost(history: History) -> Iterator[str]:
 def no_ack_undone(history: History) -> Iterator[str]:
     """After the confirmation of its acknowledgement a message is not delivered again."""
     acked: dict[str, Acked] = {}
-    for event in sorted((*history.of(Acked), *history.of(Delivered)), key=lambda event: event.at_s):
+    told: list[Acked | Delivered] = [*history.of(Acked), *history.of(Delivered)]
+    for event in sorted(told, key=lambda event: event.at_s):
         if isinstance(event, Acked):
             acked.setdefault(event.message, event)
         elif event.message in acked:
@@ -62,14 +63,16 @@ def one_master(history: History) -> Iterator[str]:
     """
     owners: dict[int, set[str]] = defaultdict(set)
     first: dict[int, float] = {}
-    for seen in (*history.of(Served), *history.of(Opened)):
+    masters: list[Served | Opened] = [*history.of(Served), *history.of(Opened)]
+    for seen in masters:
         owners[seen.epoch].add(seen.host)
         first[seen.epoch] = min(seen.at_s, first.get(seen.epoch, seen.at_s))
     for epoch, hosts in sorted(owners.items()):
         if len(hosts) > 1:
             yield f"epoch {epoch} was served by {' and '.join(sorted(hosts))}"
     began = {sent.message: sent.began_s for sent in history.of(Sent)}
-    for event in (*history.of(Sent), *history.of(Delivered)):
+    told: list[Sent | Delivered] = [*history.of(Sent), *history.of(Delivered)]
+    for event in told:
         sent_s = began.get(event.message)
         newer = [epoch for epoch in first if epoch > event.epoch > 0]
         if sent_s is None or not newer:

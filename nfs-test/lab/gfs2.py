@@ -7,6 +7,7 @@ from __future__ import annotations
 import socketserver
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.filesystem import MOUNT, SERVER, make_sparse, together
@@ -81,9 +82,9 @@ class Gfs2:
         some = next(iter(guests.values()))
         script = _CLUSTER.format(token_ms=TOKEN_MS, nodes=nodes, python=some.python, here=here)
         hosts = [guest for n, guest in guests.items() if n != SERVER]
-        together([lambda guest=guest: guest.run(script) for guest in guests.values()])
-        together([lambda guest=guest: guest.run(_QUORATE) for guest in guests.values()])
-        together([lambda guest=guest: guest.run("dlm_controld") for guest in guests.values()])
+        together([partial(guest.run, script) for guest in guests.values()])
+        together([partial(guest.run, _QUORATE) for guest in guests.values()])
+        together([partial(guest.run, "dlm_controld") for guest in guests.values()])
         hosts[0].run(f"mkfs.gfs2 -q -O -p lock_dlm -t amq:data -j {len(hosts)} -J 8 {DEVICE}")
         for guest in hosts:
             guest.run(f"mkdir -p {MOUNT}; mount -t gfs2 -o noatime {DEVICE} {MOUNT}")

@@ -116,6 +116,7 @@ class History:
             self._changed.notify_all()
 
     def of(self, kind: type[T]) -> list[T]:
+        """The events of one kind."""
         with self._changed:
             return [event for event in self.events if isinstance(event, kind)]
 

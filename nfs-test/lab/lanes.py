@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -58,7 +59,7 @@ class Outcome:
 
 
 def run(jobs: Sequence[Job], lanes: int, packages: Packages, logs: Path, keep: bool, verbose: bool) -> Outcome:
-    """Run all `jobs`, the longest first, `lanes` at a time. Ctrl-C ends all and keeps the results there are."""
+    """Run all `jobs`, the longest first, `lanes` at a time. Ctrl-C or SIGTERM ends all; the results there are stay."""
     outcome = Outcome(list(jobs))
     began_s = time.monotonic()
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -75,6 +76,8 @@ def run(jobs: Sequence[Job], lanes: int, packages: Packages, logs: Path, keep: b
             _run_one(job, outcome, packages, work, logs / job.name, keep, verbose)
 
     threads = [threading.Thread(target=lane, name=f"lane {n}") for n in range(1, min(lanes, len(jobs)) + 1)]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     for thread in threads:
         thread.start()
     try:

@@ -7,6 +7,7 @@ period), and lease and grace are set before it starts (later it would not take t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.filesystem import MOUNT, SERVER, make_ext4, together
@@ -62,7 +63,7 @@ class Nfs:
     def set_up(self, guests: Mapping[int, Guest]) -> None:
         self._server = guests[SERVER]
         self._start()
-        together([lambda guest=guest: self.mount(guest) for n, guest in guests.items() if n != SERVER])
+        together([partial(self.mount, guest) for n, guest in guests.items() if n != SERVER])
 
     def mount(self, guest: Guest, options: str = "", path: str = MOUNT) -> None:
         """Mount it on `guest`, with its own options unless others are given."""

@@ -40,7 +40,7 @@ def print_list(scenarios: Iterable[Scenario]) -> None:
 
 
 def print_table(outcome: Outcome) -> None:
-    rows = [("scenario", "", "lease", *MEASURES, "took")]
+    rows: list[tuple[str, ...]] = [("scenario", "", "lease", *MEASURES, "took")]
     rows += [_row(job) for job in outcome.jobs]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     sys.stdout.write("\n")

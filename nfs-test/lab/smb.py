@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.filesystem import MOUNT, SERVER, make_ext4, together
@@ -53,7 +54,7 @@ class Smb:
 
     def set_up(self, guests: Mapping[int, Guest]) -> None:
         guests[SERVER].run(_START)
-        together([lambda guest=guest: self.mount(guest) for n, guest in guests.items() if n != SERVER])
+        together([partial(self.mount, guest) for n, guest in guests.items() if n != SERVER])
 
     def mount(self, guest: Guest, options: str = "", path: str = MOUNT) -> None:
         options = f"{options or self._options},username=root,password=secret"

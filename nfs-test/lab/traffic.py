@@ -12,6 +12,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import amq
 from amq.client.errors import DeliveryLostError
@@ -32,7 +33,8 @@ LAST_RECEIPTS_S = 2.0  # how long a probe that shall end waits for them
 SEND_DEADLINE_S = 5.0
 STORED = "-stored"  # ends the name of a probe's message that must be stored
 OPTIONS = (
-    "?nested.heartBeat=1000&nested.connectTimeout=1000&maxReconnectDelay=100&timeout=180000&warnAfterReconnectAttempts=0"
+    "?nested.heartBeat=1000&nested.connectTimeout=1000&maxReconnectDelay=100"
+    "&timeout=180000&warnAfterReconnectAttempts=0"
 )
 
 
@@ -47,7 +49,7 @@ class Traffic:
         self._failures: list[str] = []
         self._refusals = 0
         self._producers = [
-            self._thread(f"producer{n}", lambda n=n: self._produce(f"p{n}")) for n in range(1, producers + 1)
+            self._thread(f"producer{n}", partial(self._produce, f"p{n}")) for n in range(1, producers + 1)
         ]
         self._consumers = [self._thread(f"consumer{n}", self._consume) for n in range(1, consumers + 1)]
         self.probes = [Probe(history, broker, self._stop_probing) for broker in brokers]

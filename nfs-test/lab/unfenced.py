@@ -30,9 +30,9 @@ def _try_lock_but_not_the_journal(vfs: SystemVfs, fd: int) -> bool:
     return _try_lock(vfs, fd)
 
 
-Lease.check = _check_once  # type: ignore[method-assign]
-Watchdog.tick = lambda _watchdog: Verdict.OK  # type: ignore[method-assign]
-SystemVfs.try_lock = _try_lock_but_not_the_journal  # type: ignore[method-assign]
+Lease.check = _check_once  # type: ignore[method-assign, assignment]
+Watchdog.tick = lambda _watchdog: Verdict.OK  # type: ignore[method-assign, assignment]
+SystemVfs.try_lock = _try_lock_but_not_the_journal  # type: ignore[method-assign, assignment]
 
 if __name__ == "__main__":
     main()
