@@ -14,6 +14,7 @@ import click
 from amq.cli import exits
 from amq.cli.journal_common import canonical, look, problem_json, segment_json, store_option, tell_problems
 from amq.cli.journal_move import export_, import_
+from amq.cli.journal_repair import repair
 from amq.cli.journal_stat import compact, stat
 from amq.cli.output import examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store, read_sealing
@@ -147,3 +148,4 @@ journal.add_command(stat)
 journal.add_command(compact)
 journal.add_command(export_, "export")
 journal.add_command(import_, "import")
+journal.add_command(repair)

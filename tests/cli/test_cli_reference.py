@@ -42,7 +42,7 @@ def test_the_contract() -> None:
     assert set(LEAVES) == {
         "amq start", "amq status", "amq producer", "amq consumer", "amq demo", "amq perf", "amq doctor",
         "amq journal check", "amq journal dump", "amq journal stat", "amq journal compact",
-        "amq journal export", "amq journal import",
+        "amq journal export", "amq journal import", "amq journal repair",
         "amq config show", "amq config check", "amq user add", "amq user remove", "amq user list",
     }  # fmt: skip
     words = {

@@ -241,3 +241,35 @@ def test_import_refuses_what_is_cut_and_what_is_in_use(store: Path, tmp_path: Pa
     brokers.master("b")
     used = amq("journal", "import", "--store", store, data=data)
     assert (used.returncode, "STORE_LOCKED" in one_line(used)) == (5, True)
+
+
+def test_repair_shows_first_and_keeps_the_originals(store: Path, brokers: Brokers) -> None:
+    whole = amq("journal", "repair", "--store", store)
+    assert (whole.returncode, whole.stdout) == (0, "nothing is damaged\n")
+    segment = segment_of(store)
+    before = segment.read_bytes()
+    damaged = before.replace(b"body 7", b"BODY 7")
+    segment.write_bytes(damaged)
+    plan = amq("journal", "repair", "--store", store)
+    assert plan.returncode == 4
+    assert f"{segment}: offset " in plan.stdout
+    assert "1 records lost for sure" in plan.stdout
+    assert "among them 1 messages of queue://orders" in plan.stdout
+    assert "nothing was changed: --yes does it" in plan.stdout
+    assert segment.read_bytes() == damaged
+    done = amq("journal", "repair", "--store", store, "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["repaired"], facts["surely_lost"]) == (True, {"queue://orders": 1})
+    assert (Path(facts["kept"]) / segment.name).read_bytes() == damaged
+    assert amq_json("journal", "check", "--store", store)["ok"]
+    with brokers.master("b").connect() as connection:
+        assert drain(connection, 14) == [b"body %d" % number for number in range(5, 20) if number != 7]
+
+
+def test_repair_refuses_a_store_in_use(store: Path, brokers: Brokers) -> None:
+    number = len(list((store / "epochs").iterdir()))
+    brokers.master("b")
+    (store / "epochs" / f"{number:010d}.json").write_bytes(b"damaged")
+    done = amq("journal", "repair", "--store", store, "--yes")
+    assert (done.returncode, "STORE_LOCKED" in one_line(done)) == (5, True)

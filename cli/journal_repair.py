@@ -1,0 +1,151 @@
+"""`amq journal repair`: what is damaged in a store, what is lost with it, and, where asked for, the rest made whole."""
+
+from __future__ import annotations
+
+import os
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from amq.cli import exits
+from amq.cli.journal_common import options_option, read_config, store_option
+from amq.cli.output import examples, json_option, print_json, print_table, size_text
+from amq.cli.store import check_store
+from amq.clock import SystemClock
+from amq.errors import StoreError
+from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.journal.salvage import Damage
+from amq.lock.host import SystemHost
+from amq.threads import SystemThreads
+from amq.vfs import SystemVfs, Vfs
+
+if TYPE_CHECKING:
+    from amq.maintenance.repair import Plan
+
+_MAY_BE_LOST = (
+    "Beside what is surely lost: where records are lost, any of them may have been a message, and any an "
+    "acknowledgement; a message whose acknowledgement is lost is delivered again."
+)
+
+
+@click.command(
+    epilog=examples(
+        "amq journal repair --store /mnt/shared/amq",
+        "amq journal repair --store /mnt/shared/amq --yes",
+    )
+)
+@store_option
+@click.option("--yes", is_flag=True, help="Do it. Without this nothing is changed.")
+@json_option
+@options_option
+def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> None:
+    """Show what is damaged in a store and what would be lost; with --yes make the rest of it whole.
+
+    Only for a store that brokers refuse as damaged, and only after the file system's own redundancy and backups have
+    been tried: what cannot be read stays lost. --yes takes the store's lock (exit code 5 where a broker has it), keeps
+    every original file in STORE/journal.before-repair-TIME, and writes what can still be read as a new epoch. Killed
+    in the middle it is simply run again.
+
+    Exit code 0: nothing is damaged, or it was repaired. 4: something is damaged and nothing was done, or it cannot be
+    repaired. 7: too little room, nothing was done.
+    """
+    from amq.maintenance.repair import Repair, is_whole, make_plan
+
+    vfs = SystemVfs()
+    _check_store(vfs, store)
+    config = read_config(store, options)
+    if is_whole(vfs, store):
+        if as_json:
+            print_json({"damages": [], "repaired": False})
+        else:
+            click.echo("nothing is damaged")
+        return
+    if not yes:
+        _tell(make_plan(vfs, store, config), as_json, "")
+        raise click.exceptions.Exit(exits.STORE)
+    entropy, stop = SystemRandom(), SystemThreads.event()
+    work = Repair(vfs, SystemClock(), SystemHost(), entropy, stop, config, lambda text: click.echo(text, err=True))
+    plan = work.run()
+    if not plan.damages and not as_json:
+        click.echo("an interrupted repair was finished; nothing is damaged")
+    else:
+        _tell(plan, as_json, work.kept)
+
+
+def _check_store(vfs: Vfs, store: str) -> None:
+    """Raises StoreError where nothing can be repaired because it is no store, or all of its journal is gone."""
+    names = vfs.listdir(store) if os.path.isdir(store) else []
+    if JOURNAL_DIRECTORY not in names:
+        check_store(vfs, store)
+        raise StoreError(f"{store}: has no directory {JOURNAL_DIRECTORY}: restore a backup, there is nothing to repair")
+
+
+def _tell(plan: Plan, as_json: bool, kept: str) -> None:
+    if as_json:
+        print_json(_plan_json(plan, kept))
+        return
+    for damage in plan.damages:
+        click.echo(f"{damage} [{damage.code}]")
+        click.echo(f"    {_loss(damage)}")
+    for directory in plan.unfinished if not kept else []:
+        click.echo(f"{directory}: a repair was interrupted here: --yes finishes it")
+    saved = plan.liveness.destinations
+    lost = _surely_lost(plan)
+    rows = [(name, saved[name].live if name in saved else 0, lost.get(name, 0)) for name in sorted({*saved, *lost})]
+    click.echo()
+    print_table(("destination", "live messages that can be read", "surely lost"), rows)
+    if any(damage.counts for damage in plan.damages):
+        click.echo(f"\n{_MAY_BE_LOST}")
+    if kept:
+        click.echo(f"\nrepaired; the originals are in {kept}: remove it when nothing is missing")
+    else:
+        click.echo("\nnothing was changed: --yes does it, and keeps every original file")
+
+
+def _loss(damage: Damage) -> str:
+    """What goes with these bytes, in words."""
+    if not damage.counts:
+        return "nothing in it counts: it is taken out, or made anew"
+    parts = []
+    if damage.batches:
+        parts.append(f"at least {damage.batches} batch{'es' if damage.batches > 1 else ''} damaged")
+    if damage.records_lost is not None:
+        parts.append(f"{damage.records_lost} records lost for sure, {damage.records_saved} saved")
+    else:
+        parts.append(f"how many records are lost is unknown, {damage.records_saved} are saved")
+    parts += [f"among them {count} messages of {name}" for name, count in sorted(damage.messages.items())]
+    if damage.messages_max is not None:
+        parts.append(f"at most {damage.messages_max} new messages")
+    return f"{size_text(damage.bytes)}: {'; '.join(parts)}"
+
+
+def _surely_lost(plan: Plan) -> dict[str, int]:
+    """Lost messages by destination: those whose remains tell what they were, and those of which other records tell."""
+    found: dict[str, int] = {}
+    for damage in plan.damages:
+        for name, count in damage.messages.items():
+            found[name] = found.get(name, 0) + count
+    told: dict[str, int] = {}
+    for name in plan.salvage.lost.values():
+        told[name] = told.get(name, 0) + 1
+    return {name: max(found.get(name, 0), told.get(name, 0)) for name in {*found, *told}}
+
+
+def _plan_json(plan: Plan, kept: str) -> dict[str, Any]:
+    return {
+        "damages": [
+            {
+                "code": damage.code, "file": damage.path, "offset": damage.offset, "bytes": damage.bytes,
+                "why": damage.why, "counts": damage.counts, "batches": damage.batches,
+                "records_lost": damage.records_lost, "records_saved": damage.records_saved,
+                "messages_lost": dict(damage.messages), "messages_lost_max": damage.messages_max,
+            }
+            for damage in plan.damages
+        ],
+        "live": {name: tally.live for name, tally in sorted(plan.liveness.destinations.items())},
+        "surely_lost": _surely_lost(plan),
+        "unfinished": [os.path.basename(directory) for directory in plan.unfinished],
+        "repaired": bool(kept),
+        "kept": kept,
+    }  # fmt: skip

@@ -1,0 +1,498 @@
+"""Repair: what can be read is saved and nothing else, by the rules that brokers follow, whenever it is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amq.config.schema import BrokerConfig
+from amq.errors import AmqError, NewerFormatError, StoreError, StoreFullError
+from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader
+from amq.journal.segment import read_batches, read_header
+from amq.lock.epoch import Epoch, epoch_path, link_epoch, make_epochs_directory, read_newest_epoch
+from amq.lock.host import Owner
+from amq.maintenance.repair import KEPT_PREFIX, Plan, Repair, is_whole, make_plan, unfinished
+from tests.broker.world import ProcessFiles, World
+from tests.fakes import FakeClock, FakeHost, FaultyVfs
+from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing, used_store
+
+HOST = FakeHost()
+OWNER = Owner.make(HOST, name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
+Content = dict[str, list[tuple[object, ...]]]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of four epochs with a past, whose last master is gone."""
+    path = tmp_path_factory.mktemp("original")
+    world = used_store(path)
+    client = world.connect()
+    for number in range(40):
+        client.send(b"last %d " % number + b"z" * 500, "ab"[number % 2])
+        world.settle()
+    older = {name: end for name, end in world.sealed.items() if name < f"{world.epoch - 1:08d}"}
+    write_epoch(world, world.epoch - 1, older)
+    write_epoch(world, world.epoch, world.sealed)
+    world.crash()
+    assert len(world.segments()) > 6
+    return path
+
+
+def write_epoch(world: World, number: int, sealed: dict[str, int]) -> None:
+    make_epochs_directory(VFS, world.store)
+    assert link_epoch(VFS, world.store, Epoch(number, OWNER, sealed, 0, "test"), f"attempt-{number}")
+
+
+@pytest.fixture
+def store(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / "store")
+    return tmp_path / "store"
+
+
+class Patience(threading.Event):
+    """Nobody stops the repair; waiting takes no time."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.advance(timeout)
+        return False
+
+
+def repair(store: Path, vfs: Any = VFS, seed: int = 1, **options: Any) -> Repair:
+    config = BrokerConfig(
+        store=str(store), **{"journal_segment_size_bytes": 16 << 10, "journal_reserve_bytes": 4096, **options}
+    )
+    clock = FakeClock()
+    return Repair(vfs, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
+
+
+def plan_of(store: Path) -> Plan:
+    return make_plan(VFS, str(store), repair(store)._config)
+
+
+def refused(store: Path) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        replayed(store)
+    return caught.value
+
+
+def segments(store: Path) -> list[Path]:
+    """Those in which something counts, oldest first."""
+    return [path for path in sorted((store / "journal").glob("*.seg")) if any(path.read_bytes()[HEADER_BYTES:])]
+
+
+def sealed_segment(store: Path, index: int = 1) -> Path:
+    _, lengths = sealing(store)
+    return [path for path in segments(store) if lengths.get(path.name)][index]
+
+
+def batches(path: Path) -> list[tuple[int, int]]:
+    data = path.read_bytes()
+    header = read_header(str(path), data)
+    assert header is not None
+    return [(batch.offset, batch.end) for batch in read_batches(str(path), data, header, None)]
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def flat(found: Content) -> list[tuple[object, ...]]:
+    return [message for queue in found.values() for message in queue]
+
+
+def state(store: Path) -> dict[str, bytes]:
+    """Every byte of the store, but of presence and lock."""
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in sorted(store.rglob("*"))
+        if path.is_file() and path.relative_to(store).parts[0] not in ("brokers", "lock", "claim")
+    }
+
+
+# -- what is damaged, what is saved ------------------------------------------------------------------------------------
+
+
+def test_a_whole_store_is_left_alone(store: Path) -> None:
+    before = state(store)
+    assert is_whole(VFS, str(store))
+    work = repair(store)
+    plan = work.run()
+    assert (plan.needed, work.kept) == (False, "")
+    assert state(store) == before
+
+
+def test_a_plan_changes_nothing(store: Path) -> None:
+    path = sealed_segment(store)
+    start, end = batches(path)[1]
+    patch(path, end - 3, b"\xff\xff")
+    before = state(store)
+    plan = plan_of(store)
+    assert not is_whole(VFS, str(store))
+    (damage,) = plan.damages
+    assert (damage.path, damage.offset) == (str(path), start)
+    assert damage.records_lost == 1
+    assert state(store) == before
+
+
+def test_bit_rot_in_a_sealed_batch_costs_the_record_that_it_hit(store: Path) -> None:
+    truth = content(replayed(store))
+    bodies = [m[0] for m in flat(truth)]
+    _, lengths = sealing(store)
+    victim, path, data = next(
+        (m, path, data)
+        for path in segments(store)
+        if lengths.get(path.name) and (data := path.read_bytes())
+        for m in truth["queue://b"]
+        if bodies.count(m[0]) == data.count(m[0]) == 1  # type: ignore[arg-type]
+    )
+    patch(path, data.index(victim[0]) + 5, b"\0\1\2")  # type: ignore[arg-type]
+    assert refused(store).code == "STORE_CORRUPT"
+    work = repair(store)
+    plan = work.run()
+    (damage,) = plan.damages
+    assert damage.records_lost == 1
+    after, before = set(map(repr, flat(content(replayed(store))))), set(map(repr, flat(truth)))
+    assert repr(victim) not in after < before
+    assert sum(damage.messages.values()) == len(before - after)
+    assert is_whole(VFS, str(store))
+    assert not path.exists(), "the damaged segment is in the journal no more"
+    assert (Path(work.kept) / path.name).stat().st_size == len(data)
+    assert not list(Path(work.kept).glob("repaired"))
+
+
+@pytest.mark.parametrize(("at", "value"), [(2, b"X"), (8, b"\x09"), (50, b"\xaa\xbb"), (20, b"\xff")])
+def test_a_damaged_segment_header_costs_nothing(store: Path, at: int, value: bytes) -> None:
+    """Magic, version, salt, epoch."""
+    truth = replayed(store)
+    patch(sealed_segment(store), at, value)
+    refused(store)
+    repair(store).run()
+    after = replayed(store)
+    assert content(after) == content(truth)
+    assert ids(after) == ids(truth)
+    assert set(after.outcomes) == set(truth.outcomes)
+
+
+@pytest.mark.parametrize("cut", [0, 30, HEADER_BYTES, 3000, -1])
+def test_a_truncated_segment_keeps_what_is_before_the_cut(store: Path, cut: int) -> None:
+    truth = content(replayed(store))
+    _, lengths = sealing(store)
+    path = max(segments(store), key=lambda each: lengths.get(each.name, 0))
+    cut = cut if cut >= 0 else lengths[path.name] - 1
+    start = max((offset for offset, _ in batches(path) if offset <= cut), default=0)
+    lost = path.read_bytes()[start:]  # from the batch on in which the cut is
+    os.truncate(path, cut)
+    assert "truncated" in refused(store).description or cut < HEADER_BYTES
+    (damage,) = plan_of(store).damages
+    assert (damage.path, damage.offset + damage.bytes) == (str(path), lengths[path.name])
+    repair(store).run()
+    after = set(map(repr, flat(content(replayed(store)))))
+    assert after >= {repr(m) for m in flat(truth) if m[0] not in lost}  # type: ignore[operator]
+    assert is_whole(VFS, str(store))
+
+
+def test_a_missing_segment(store: Path) -> None:
+    truth = content(replayed(store))
+    path = sealed_segment(store)
+    gone = path.read_bytes()
+    path.unlink()
+    assert "missing" in refused(store).description
+    plan = plan_of(store)
+    assert [(damage.path, damage.bytes > 0) for damage in plan.damages] == [(str(path), True)]
+    repair(store).run()
+    after = set(map(repr, flat(content(replayed(store)))))
+    saved = [m for m in flat(truth) if m[0] not in gone]  # type: ignore[operator]
+    assert after >= set(map(repr, saved))
+    assert len(saved) < len(flat(truth))
+
+
+def test_messages_that_are_surely_lost_are_named(store: Path) -> None:
+    """A message came back once; its own record is damaged, the record that it came back is not."""
+    truth = replayed(store)
+    queue, seq = next((q, seq) for q in truth.queues.values() for seq in q.redelivered)
+    body = queue.messages[seq].body
+    path = next(path for path in segments(store) if body in path.read_bytes())
+    patch(path, path.read_bytes().index(body) + 3, b"\0\0")
+    assert plan_of(store).salvage.lost == {seq: queue.name}
+
+
+def test_names_of_destinations_come_from_other_segments(store: Path) -> None:
+    """The definition stands in the first batch of each segment."""
+    truth = content(replayed(store))
+    path = sealed_segment(store)
+    start, _ = batches(path)[0]
+    patch(path, start + 1, b"\xff")
+    data = path.read_bytes()
+    index = data.index(b"queue://")
+    patch(path, index, b"QUEUE")
+    refused(store)
+    repair(store).run()
+    after = content(replayed(store))
+    assert set(after) == set(truth)
+    lost = len(flat(truth)) - len(flat(after))
+    assert lost <= 1
+
+
+# -- epochs and foreign files ------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_newest_epoch_file_is_rebuilt(store: Path) -> None:
+    truth = replayed(store)
+    number, lengths = sealing(store)
+    patch(Path(epoch_path(str(store), number)), 40, b"damage")
+    with pytest.raises(StoreError):
+        replayed(store)
+    work = repair(store)
+    work.run()
+    rebuilt = read_newest_epoch(VFS, str(store))
+    assert rebuilt is not None
+    assert rebuilt.number == number
+    assert {name: end for name, end in rebuilt.sealed.items() if end} == {n: end for n, end in lengths.items() if end}
+    assert content(replayed(store)) == content(truth)
+    assert b"damage" in (Path(work.kept) / f"{number:010d}.json").read_bytes()
+
+
+def test_without_any_epoch_file(store: Path) -> None:
+    truth = replayed(store)
+    shutil.rmtree(store / "epochs")
+    assert refused(store).code == "STORE_INCOMPLETE"
+    repair(store).run()
+    assert content(replayed(store)) == content(truth)
+    assert is_whole(VFS, str(store))
+
+
+def test_a_damaged_epoch_file_and_damaged_segments(store: Path) -> None:
+    truth = replayed(store)
+    number, _ = sealing(store)
+    patch(Path(epoch_path(str(store), number)), 40, b"damage")
+    patch(sealed_segment_of(store, number - 1), 2, b"X")
+    repair(store).run()
+    assert content(replayed(store)) == content(truth)
+
+
+def sealed_segment_of(store: Path, epoch: int) -> Path:
+    return next(path for path in segments(store) if path.name.startswith(f"{epoch:08d}-"))
+
+
+def test_a_damaged_old_epoch_file_is_taken_out(store: Path) -> None:
+    truth = replayed(store)
+    number, _ = sealing(store)
+    old = Path(epoch_path(str(store), number - 1))
+    patch(old, 40, b"damage")
+    before = {path.name for path in segments(store)}
+    repair(store).run()
+    assert not old.exists()
+    assert {path.name for path in segments(store)} == before, "nothing else is touched"
+    assert content(replayed(store)) == content(truth)
+
+
+@pytest.mark.parametrize("what", ["letter", "copy", "other store"])
+def test_a_foreign_file_is_taken_out(store: Path, what: str) -> None:
+    truth = replayed(store)
+    stranger = store / "journal" / "00000001-00000099.seg"
+    if what == "letter":
+        stranger.write_bytes(b"this is a letter to my aunt, and no segment at all" * 3)
+    elif what == "copy":
+        shutil.copy(segments(store)[0], stranger)
+    else:
+        number, _ = sealing(store)
+        stranger = store / "journal" / f"{number:08d}-00000099.seg"
+        stranger.write_bytes(SegmentHeader(number, 99, b"other" * 3 + b"!", 7).encode() + b"\0" * 100)
+    if what != "other store":
+        refused(store)
+    work = repair(store)
+    work.run()
+    if what != "other store":
+        assert not stranger.exists()
+        assert (Path(work.kept) / stranger.name).exists()
+    assert content(replayed(store)) == content(truth)
+
+
+def test_a_newer_format_is_no_damage(store: Path) -> None:
+    path = sealed_segment(store)
+    data = bytearray(path.read_bytes()[:HEADER_BYTES])
+    data[8] = 9
+    data[-4:] = zlib.crc32(bytes(data[:-4])).to_bytes(4, "little")
+    patch(path, 0, bytes(data))
+    with pytest.raises(NewerFormatError):
+        repair(store).run()
+
+
+# -- in use, no room ---------------------------------------------------------------------------------------------------
+
+
+def test_a_store_in_use_is_refused(store: Path) -> None:
+    patch(sealed_segment(store), 2, b"X")
+    fd = VFS.open(str(store / "lock"), os.O_RDWR | os.O_CREAT)
+    before = state(store)
+    try:
+        assert VFS.try_lock(fd)
+        with pytest.raises(AmqError) as caught:
+            repair(store).run()
+    finally:
+        VFS.close(fd)
+    assert caught.value.code == "STORE_LOCKED"
+    assert state(store) == before
+
+
+def test_too_little_room_changes_nothing(store: Path) -> None:
+    patch(sealed_segment(store), 2, b"X")
+    vfs = FaultyVfs(VFS)
+    vfs.answer("free_bytes", 1000)
+    before = refused(store).description
+    with pytest.raises(StoreFullError):
+        repair(store, vfs).run()
+    assert refused(store).description == before
+    repair(store, seed=2).run()
+    assert is_whole(VFS, str(store))
+
+
+# -- any damage, any moment --------------------------------------------------------------------------------------------
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.data())
+def test_whatever_is_damaged_the_rest_is_saved_unchanged(
+    original: Path, tmp_path_factory: Any, data: st.DataObject
+) -> None:
+    """A message is as it was, or lost; one whose records are all outside the damage is not lost."""
+    store = tmp_path_factory.mktemp("any") / "store"
+    shutil.copytree(original, store)
+    truth = content(replayed(store))
+    _, lengths = sealing(store)
+    everything = b"".join(path.read_bytes() for path in segments(store))
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(segments(store)))
+        end = lengths.get(path.name) or len(path.read_bytes().rstrip(b"\0"))
+        offset = data.draw(st.integers(0, end - 1))
+        patch(path, offset, data.draw(st.binary(min_size=1, max_size=40)))
+    try:
+        replayed(store)
+        whole = True
+    except NewerFormatError:
+        whole = False
+    except StoreError:
+        whole = False
+    repair(store).run()
+    after = flat(content(replayed(store)))
+    assert is_whole(VFS, str(store))
+    for message in after:
+        assert message[0] in everything, "a body that nobody sent"  # type: ignore[operator]
+    if whole:
+        assert len(after) <= len(flat(truth))
+    else:
+        assert len(after) >= len(flat(truth)) // 2, "damage in a few places never costs so much"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+WRITES = ("open", "pwrite", "fsync", "fsync_directory", "link", "unlink", "mkdir", "allocate")
+
+
+def killed_at(store: Path, nth: int) -> bool:
+    """Run a repair that dies just before its `nth` call that changes something. False = it got to its end."""
+    files = ProcessFiles()
+    vfs = FaultyVfs(files)
+    left = nth
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    for method in WRITES:
+        vfs.before(method, count, times=0)
+    try:
+        repair(store, vfs, seed=nth).run()
+    except Killed:
+        return True
+    finally:
+        files.die()
+    return False
+
+
+def damaged(store: Path, kind: str) -> None:
+    number, _ = sealing(store)
+    path = sealed_segment(store)
+    if kind != "epoch":
+        patch(path, batches(path)[1][0] + BATCH_BYTES + 20, b"\xff\xff")
+    if kind != "segment":
+        patch(Path(epoch_path(str(store), number)), 40, b"damage")
+
+
+def moments(original: Path, tmp_path: Path, kind: str) -> Iterator[Path]:
+    """The store as a repair leaves it that is killed at each of its moments."""
+    nth = 0
+    while True:
+        nth += 7 if nth > 400 else 1
+        store = tmp_path / f"{kind}-{nth}"
+        shutil.copytree(original, store)
+        damaged(store, kind)
+        if not killed_at(store, nth):
+            assert nth > 20
+            return
+        yield store
+        shutil.rmtree(store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["segment", "epoch", "both"])
+def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: Path, kind: str) -> None:
+    undisturbed = tmp_path / "undisturbed"
+    shutil.copytree(original, undisturbed)
+    damaged(undisturbed, kind)
+    repair(undisturbed).run()
+    saved = content(replayed(undisturbed))
+    for store in moments(original, tmp_path, kind):
+        try:
+            found = content(replayed(store))
+        except StoreError:
+            pass  # refused: nobody serves it
+        else:
+            assert found == saved, "between damaged and repaired there is nothing that a broker would serve"
+        repair(store, seed=10_000).run()
+        assert content(replayed(store)) == saved
+        assert is_whole(VFS, str(store))
+        assert unfinished(VFS, str(store)) == []
+        assert any(name.startswith(KEPT_PREFIX) for name in os.listdir(store))
+
+
+def test_a_broker_that_was_master_in_between_is_not_disturbed(store: Path) -> None:
+    """The repair dies before its epoch; a broker takes that number. What was prepared is forgotten."""
+    damaged(store, "segment")
+    nth = 1
+    while True:
+        copy = store.parent / f"copy{nth}"
+        shutil.copytree(store, copy)
+        assert killed_at(copy, nth), "a repair that is killed between its segments and its epoch"
+        if unfinished(VFS, str(copy)) and list(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg")):
+            break
+        nth += 1
+    number, lengths = sealing(copy)
+    assert link_epoch(VFS, str(copy), Epoch(number + 1, OWNER, lengths, 0, "a broker"), "broker")
+    names = {path.name for path in segments(copy)}
+    work = repair(copy, seed=99)
+    work.run()
+    assert read_newest_epoch(VFS, str(copy)).number == number + 2  # type: ignore[union-attr]
+    assert not names & {path.name for path in segments(copy)}
+    replayed(copy)
