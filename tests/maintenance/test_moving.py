@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, StoreFullError
-from amq.journal.export import Export, store_uuid
+from amq.errors import AmqError, StoreError, StoreFullError
+from amq.journal.export import Export, MessageReader, store_uuid
 from amq.journal.inspect import Sealing
 from amq.journal.interchange import Exported, Header, Item, Writer
-from amq.journal.liveness import Liveness
+from amq.journal.liveness import Liveness, Place
 from amq.journal.recovery import replay, seal
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance import importing
@@ -233,6 +233,33 @@ def test_an_export_of_a_store_at_work_follows_what_moves(tmp_path: Path) -> None
     assert [body.split()[:2] for body in found[-90:]] == [[b"new", b"%d" % number] for number in range(90)]
     assert len(found) == len(set(found)) < 190, "what was consumed before it was read is not exported"
     world.close()
+
+
+def test_what_was_given_is_not_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment is gone: the journal is read again, and the export goes on where it was."""
+    world = used_store(tmp_path)
+    exporter = export(tmp_path, state=(world.epoch, world.sealed))
+    expected = [item.message.seq for item in exporter.items() if isinstance(item, Exported)]
+    read, reads = MessageReader.read, 0
+
+    def sometimes(self: MessageReader, seq: int, place: Place) -> Message:
+        nonlocal reads
+        reads += 1
+        if reads % 9 == 0:
+            raise FileNotFoundError(errno.ENOENT, "deleted", place.segment)
+        return read(self, seq, place)
+
+    monkeypatch.setattr(MessageReader, "read", sometimes)
+    exporter = export(tmp_path, state=(world.epoch, world.sealed))
+    assert [item.message.seq for item in exporter.items() if isinstance(item, Exported)] == expected
+    monkeypatch.setattr(MessageReader, "read", _gone)
+    with pytest.raises(StoreError, match="faster than they can be read"):
+        list(exporter.items())
+    world.close()
+
+
+def _gone(_self: MessageReader, _seq: int, place: Place) -> Message:
+    raise FileNotFoundError(errno.ENOENT, "deleted", place.segment)
 
 
 def test_what_is_damaged_is_told_and_the_rest_exported(tmp_path: Path) -> None:

@@ -17,13 +17,18 @@ from hypothesis import strategies as st
 
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, NewerFormatError, StoreError, StoreFullError
-from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader
+from amq.journal.format import BATCH_BYTES, HEADER_BYTES, RECORD_BYTES, SegmentHeader
+from amq.journal.liveness import Liveness
+from amq.journal.records import encode_message
+from amq.journal.salvage import Salvage
 from amq.journal.segment import read_batches, read_header
 from amq.lock.epoch import Epoch, epoch_path, link_epoch, make_epochs_directory, read_newest_epoch
 from amq.lock.host import Owner
 from amq.maintenance.repair import KEPT_PREFIX, Plan, Repair, is_whole, make_plan, unfinished
+from amq.message import Message
 from tests.broker.world import ProcessFiles, World
 from tests.fakes import FakeClock, FakeHost, FaultyVfs
+from tests.journal.journal_world import World as JournalWorld
 from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing, used_store
 
 HOST = FakeHost()
@@ -496,3 +501,42 @@ def test_a_broker_that_was_master_in_between_is_not_disturbed(store: Path) -> No
     assert read_newest_epoch(VFS, str(copy)).number == number + 2  # type: ignore[union-attr]
     assert not names & {path.name for path in segments(copy)}
     replayed(copy)
+
+
+def test_only_what_this_repair_prepared_is_put_in_place(store: Path) -> None:
+    """A broker's segment has the name of a prepared one, and is missing: the prepared one is another."""
+    damaged(store, "segment")
+    copy, nth = store, 0
+    while not (unfinished(VFS, str(copy)) and list(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg"))):
+        nth += 1
+        copy = store.parent / f"copy{nth}"
+        shutil.copytree(store, copy)
+        assert killed_at(copy, nth)
+    number, lengths = sealing(copy)
+    prepared = next(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg")).name
+    assert prepared.startswith(f"{number + 1:08d}-")
+    broker = Epoch(number + 1, OWNER, lengths, 0, "a broker")
+    assert link_epoch(VFS, str(copy), broker, "broker-1")
+    assert link_epoch(VFS, str(copy), Epoch(number + 2, OWNER, {**lengths, prepared: 500}, 0, "next"), "broker-2")
+    plan = repair(copy, seed=99).run()
+    assert prepared in {os.path.basename(damage.path) for damage in plan.damages}
+
+
+def test_a_body_that_looks_like_records_is_not_read_behind_a_damaged_length(tmp_path: Path) -> None:
+    """A bit in a length turns over, and what follows at the wrong place is a record that a client made up."""
+    world = JournalWorld(tmp_path)
+    forged = encode_message(Message("queue://a", b"forged", seq=999), 1)
+    world.journal.append(Message("queue://a", b"first", seq=1))
+    world.journal.append(Message("queue://a", forged, seq=2))
+    world.journal.append(Message("queue://a", b"third", seq=3))
+    world.commit()
+    world.begin()
+    path = Path(world.directory, next(name for name, end in world.sealed.items() if end))
+    at = path.read_bytes().index(forged)
+    length = at - (len(encode_message(Message("queue://a", b"", seq=2), 1)) - RECORD_BYTES) - RECORD_BYTES
+    whole = int.from_bytes(path.read_bytes()[length : length + 4], "little")
+    patch(path, length, (whole - len(forged)).to_bytes(4, "little"))
+    salvage, liveness = Salvage(world.vfs, world.store, (world.epoch, world.sealed)), Liveness()
+    salvage.fold(liveness)
+    assert list(liveness.live.seqs()) == [1]
+    assert salvage.damages
