@@ -1,13 +1,10 @@
-"""Repair: what can be read is saved and nothing else, by the rules that brokers follow, whenever it is killed."""
+"""Repair: what can be read is saved and nothing else, by the rules that brokers follow."""
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import threading
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,121 +12,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, NewerFormatError, StoreError, StoreFullError
-from amq.journal.format import BATCH_BYTES, HEADER_BYTES, RECORD_BYTES, SegmentHeader
+from amq.journal.format import HEADER_BYTES, RECORD_BYTES, SegmentHeader
 from amq.journal.liveness import Liveness
 from amq.journal.records import encode_message
 from amq.journal.salvage import Salvage
-from amq.journal.segment import read_batches, read_header
-from amq.lock.epoch import Epoch, epoch_path, link_epoch, make_epochs_directory, read_newest_epoch
-from amq.lock.host import Owner
-from amq.maintenance.repair import KEPT_PREFIX, Plan, Repair, is_whole, make_plan, unfinished
+from amq.lock.epoch import epoch_path, read_newest_epoch
+from amq.maintenance.repair import is_whole
 from amq.message import Message
-from tests.broker.world import ProcessFiles, World
-from tests.fakes import FakeClock, FakeHost, FaultyVfs
+from tests.fakes import FaultyVfs
 from tests.journal.journal_world import World as JournalWorld
-from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing, used_store
-
-HOST = FakeHost()
-OWNER = Owner.make(HOST, name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
-Content = dict[str, list[tuple[object, ...]]]
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of four epochs with a past, whose last master is gone."""
-    path = tmp_path_factory.mktemp("original")
-    world = used_store(path)
-    client = world.connect()
-    for number in range(40):
-        client.send(b"last %d " % number + b"z" * 500, "ab"[number % 2])
-        world.settle()
-    older = {name: end for name, end in world.sealed.items() if name < f"{world.epoch - 1:08d}"}
-    write_epoch(world, world.epoch - 1, older)
-    write_epoch(world, world.epoch, world.sealed)
-    world.crash()
-    assert len(world.segments()) > 6
-    return path
-
-
-def write_epoch(world: World, number: int, sealed: dict[str, int]) -> None:
-    make_epochs_directory(VFS, world.store)
-    assert link_epoch(VFS, world.store, Epoch(number, OWNER, sealed, 0, "test"), f"attempt-{number}")
-
-
-@pytest.fixture
-def store(original: Path, tmp_path: Path) -> Path:
-    shutil.copytree(original, tmp_path / "store")
-    return tmp_path / "store"
-
-
-class Patience(threading.Event):
-    """Nobody stops the repair; waiting takes no time."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        self._clock.advance(timeout)
-        return False
-
-
-def repair(store: Path, vfs: Any = VFS, seed: int = 1, **options: Any) -> Repair:
-    config = BrokerConfig(
-        store=str(store), **{"journal_segment_size_bytes": 16 << 10, "journal_reserve_bytes": 4096, **options}
-    )
-    clock = FakeClock()
-    return Repair(vfs, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
-
-
-def plan_of(store: Path) -> Plan:
-    return make_plan(VFS, str(store), repair(store)._config)
-
-
-def refused(store: Path) -> StoreError:
-    with pytest.raises(StoreError) as caught:
-        replayed(store)
-    return caught.value
-
-
-def segments(store: Path) -> list[Path]:
-    """Those in which something counts, oldest first."""
-    return [path for path in sorted((store / "journal").glob("*.seg")) if any(path.read_bytes()[HEADER_BYTES:])]
-
-
-def sealed_segment(store: Path, index: int = 1) -> Path:
-    _, lengths = sealing(store)
-    return [path for path in segments(store) if lengths.get(path.name)][index]
-
-
-def batches(path: Path) -> list[tuple[int, int]]:
-    data = path.read_bytes()
-    header = read_header(str(path), data)
-    assert header is not None
-    return [(batch.offset, batch.end) for batch in read_batches(str(path), data, header, None)]
-
-
-def patch(path: Path, offset: int, data: bytes) -> None:
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        file.write(data)
-
-
-def flat(found: Content) -> list[tuple[object, ...]]:
-    return [message for queue in found.values() for message in queue]
-
-
-def state(store: Path) -> dict[str, bytes]:
-    """Every byte of the store, but of presence and lock."""
-    return {
-        str(path.relative_to(store)): path.read_bytes()
-        for path in sorted(store.rglob("*"))
-        if path.is_file() and path.relative_to(store).parts[0] not in ("brokers", "lock", "claim")
-    }
-
+from tests.maintenance.damaged import (
+    batches,
+    flat,
+    patch,
+    plan_of,
+    refused,
+    repair,
+    sealed_segment,
+    segments,
+    state,
+)
+from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing
 
 # -- what is damaged, what is saved ------------------------------------------------------------------------------------
 
@@ -404,122 +308,6 @@ def test_whatever_is_damaged_the_rest_is_saved_unchanged(
         assert len(after) <= len(flat(truth))
     else:
         assert len(after) >= len(flat(truth)) // 2, "damage in a few places never costs so much"
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-WRITES = ("open", "pwrite", "fsync", "fsync_directory", "link", "unlink", "mkdir", "allocate")
-
-
-def killed_at(store: Path, nth: int) -> bool:
-    """Run a repair that dies just before its `nth` call that changes something. False = it got to its end."""
-    files = ProcessFiles()
-    vfs = FaultyVfs(files)
-    left = nth
-
-    def count() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Killed
-
-    for method in WRITES:
-        vfs.before(method, count, times=0)
-    try:
-        repair(store, vfs, seed=nth).run()
-    except Killed:
-        return True
-    finally:
-        files.die()
-    return False
-
-
-def damaged(store: Path, kind: str) -> None:
-    number, _ = sealing(store)
-    path = sealed_segment(store)
-    if kind != "epoch":
-        patch(path, batches(path)[1][0] + BATCH_BYTES + 20, b"\xff\xff")
-    if kind != "segment":
-        patch(Path(epoch_path(str(store), number)), 40, b"damage")
-
-
-def moments(original: Path, tmp_path: Path, kind: str) -> Iterator[Path]:
-    """The store as a repair leaves it that is killed at each of its moments."""
-    nth = 0
-    while True:
-        nth += 7 if nth > 400 else 1
-        store = tmp_path / f"{kind}-{nth}"
-        shutil.copytree(original, store)
-        damaged(store, kind)
-        if not killed_at(store, nth):
-            assert nth > 20
-            return
-        yield store
-        shutil.rmtree(store)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["segment", "epoch", "both"])
-def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: Path, kind: str) -> None:
-    undisturbed = tmp_path / "undisturbed"
-    shutil.copytree(original, undisturbed)
-    damaged(undisturbed, kind)
-    repair(undisturbed).run()
-    saved = content(replayed(undisturbed))
-    for store in moments(original, tmp_path, kind):
-        try:
-            found = content(replayed(store))
-        except StoreError:
-            pass  # refused: nobody serves it
-        else:
-            assert found == saved, "between damaged and repaired there is nothing that a broker would serve"
-        repair(store, seed=10_000).run()
-        assert content(replayed(store)) == saved
-        assert is_whole(VFS, str(store))
-        assert unfinished(VFS, str(store)) == []
-        assert any(name.startswith(KEPT_PREFIX) for name in os.listdir(store))
-
-
-def test_a_broker_that_was_master_in_between_is_not_disturbed(store: Path) -> None:
-    """The repair dies before its epoch; a broker takes that number. What was prepared is forgotten."""
-    damaged(store, "segment")
-    nth = 1
-    while True:
-        copy = store.parent / f"copy{nth}"
-        shutil.copytree(store, copy)
-        assert killed_at(copy, nth), "a repair that is killed between its segments and its epoch"
-        if unfinished(VFS, str(copy)) and list(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg")):
-            break
-        nth += 1
-    number, lengths = sealing(copy)
-    assert link_epoch(VFS, str(copy), Epoch(number + 1, OWNER, lengths, 0, "a broker"), "broker")
-    names = {path.name for path in segments(copy)}
-    work = repair(copy, seed=99)
-    work.run()
-    assert read_newest_epoch(VFS, str(copy)).number == number + 2  # type: ignore[union-attr]
-    assert not names & {path.name for path in segments(copy)}
-    replayed(copy)
-
-
-def test_only_what_this_repair_prepared_is_put_in_place(store: Path) -> None:
-    """A broker's segment has the name of a prepared one, and is missing: the prepared one is another."""
-    damaged(store, "segment")
-    copy, nth = store, 0
-    while not (unfinished(VFS, str(copy)) and list(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg"))):
-        nth += 1
-        copy = store.parent / f"copy{nth}"
-        shutil.copytree(store, copy)
-        assert killed_at(copy, nth)
-    number, lengths = sealing(copy)
-    prepared = next(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg")).name
-    assert prepared.startswith(f"{number + 1:08d}-")
-    broker = Epoch(number + 1, OWNER, lengths, 0, "a broker")
-    assert link_epoch(VFS, str(copy), broker, "broker-1")
-    assert link_epoch(VFS, str(copy), Epoch(number + 2, OWNER, {**lengths, prepared: 500}, 0, "next"), "broker-2")
-    plan = repair(copy, seed=99).run()
-    assert prepared in {os.path.basename(damage.path) for damage in plan.damages}
 
 
 def test_a_body_that_looks_like_records_is_not_read_behind_a_damaged_length(tmp_path: Path) -> None:

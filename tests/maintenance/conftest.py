@@ -1,0 +1,38 @@
+"""Fixtures: a store with a past, and a copy of it to damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.maintenance.damaged import (
+    write_epoch,
+)
+from tests.maintenance.test_moving import used_store
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of four epochs with a past, whose last master is gone."""
+    path = tmp_path_factory.mktemp("original")
+    world = used_store(path)
+    client = world.connect()
+    for number in range(40):
+        client.send(b"last %d " % number + b"z" * 500, "ab"[number % 2])
+        world.settle()
+    older = {name: end for name, end in world.sealed.items() if name < f"{world.epoch - 1:08d}"}
+    write_epoch(world, world.epoch - 1, older)
+    write_epoch(world, world.epoch, world.sealed)
+    world.crash()
+    assert len(world.segments()) > 6
+    return path
+
+
+@pytest.fixture
+def store(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / "store")
+    return tmp_path / "store"
+
+

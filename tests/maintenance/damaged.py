@@ -1,0 +1,97 @@
+"""Stores that a broker used, repairs of them, and what is in them before and after."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amq.config.schema import BrokerConfig
+from amq.errors import StoreError
+from amq.journal.format import HEADER_BYTES
+from amq.journal.segment import read_batches, read_header
+from amq.lock.epoch import Epoch, link_epoch, make_epochs_directory
+from amq.lock.host import Owner
+from amq.maintenance.repair import Plan, Repair, make_plan
+from tests.broker.world import World
+from tests.fakes import FakeClock, FakeHost
+from tests.maintenance.test_moving import VFS, replayed, sealing
+
+HOST = FakeHost()
+OWNER = Owner.make(HOST, name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
+Content = dict[str, list[tuple[object, ...]]]
+
+
+def write_epoch(world: World, number: int, sealed: dict[str, int]) -> None:
+    make_epochs_directory(VFS, world.store)
+    assert link_epoch(VFS, world.store, Epoch(number, OWNER, sealed, 0, "test"), f"attempt-{number}")
+
+
+class Patience(threading.Event):
+    """Nobody stops the repair; waiting takes no time."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.advance(timeout)
+        return False
+
+
+def repair(store: Path, vfs: Any = VFS, seed: int = 1, **options: Any) -> Repair:
+    config = BrokerConfig(
+        store=str(store), **{"journal_segment_size_bytes": 16 << 10, "journal_reserve_bytes": 4096, **options}
+    )
+    clock = FakeClock()
+    return Repair(vfs, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
+
+
+def plan_of(store: Path) -> Plan:
+    return make_plan(VFS, str(store), repair(store)._config)
+
+
+def refused(store: Path) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        replayed(store)
+    return caught.value
+
+
+def segments(store: Path) -> list[Path]:
+    """Those in which something counts, oldest first."""
+    return [path for path in sorted((store / "journal").glob("*.seg")) if any(path.read_bytes()[HEADER_BYTES:])]
+
+
+def sealed_segment(store: Path, index: int = 1) -> Path:
+    _, lengths = sealing(store)
+    return [path for path in segments(store) if lengths.get(path.name)][index]
+
+
+def batches(path: Path) -> list[tuple[int, int]]:
+    data = path.read_bytes()
+    header = read_header(str(path), data)
+    assert header is not None
+    return [(batch.offset, batch.end) for batch in read_batches(str(path), data, header, None)]
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def flat(found: Content) -> list[tuple[object, ...]]:
+    return [message for queue in found.values() for message in queue]
+
+
+def state(store: Path) -> dict[str, bytes]:
+    """Every byte of the store, but of presence and lock."""
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in sorted(store.rglob("*"))
+        if path.is_file() and path.relative_to(store).parts[0] not in ("brokers", "lock", "claim")
+    }

@@ -1,0 +1,142 @@
+"""A repair that is killed: brokers refuse the store or see all that is saved, and a second repair ends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amq.errors import StoreError
+from amq.journal.format import BATCH_BYTES
+from amq.lock.epoch import Epoch, epoch_path, link_epoch, read_newest_epoch
+from amq.maintenance.repair import KEPT_PREFIX, is_whole, unfinished
+from tests.broker.world import ProcessFiles
+from tests.fakes import FaultyVfs
+from tests.maintenance.damaged import (
+    OWNER,
+    batches,
+    patch,
+    repair,
+    sealed_segment,
+    segments,
+)
+from tests.maintenance.test_moving import VFS, content, replayed, sealing
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+WRITES = ("open", "pwrite", "fsync", "fsync_directory", "link", "unlink", "mkdir", "allocate")
+
+
+def killed_at(store: Path, nth: int) -> bool:
+    """Run a repair that dies just before its `nth` call that changes something. False = it got to its end."""
+    files = ProcessFiles()
+    vfs = FaultyVfs(files)
+    left = nth
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    for method in WRITES:
+        vfs.before(method, count, times=0)
+    try:
+        repair(store, vfs, seed=nth).run()
+    except Killed:
+        return True
+    finally:
+        files.die()
+    return False
+
+
+def damaged(store: Path, kind: str) -> None:
+    number, _ = sealing(store)
+    path = sealed_segment(store)
+    if kind != "epoch":
+        patch(path, batches(path)[1][0] + BATCH_BYTES + 20, b"\xff\xff")
+    if kind != "segment":
+        patch(Path(epoch_path(str(store), number)), 40, b"damage")
+
+
+def moments(original: Path, tmp_path: Path, kind: str) -> Iterator[Path]:
+    """The store as a repair leaves it that is killed at each of its moments."""
+    nth = 0
+    while True:
+        nth += 7 if nth > 400 else 1
+        store = tmp_path / f"{kind}-{nth}"
+        shutil.copytree(original, store)
+        damaged(store, kind)
+        if not killed_at(store, nth):
+            assert nth > 20
+            return
+        yield store
+        shutil.rmtree(store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["segment", "epoch", "both"])
+def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: Path, kind: str) -> None:
+    undisturbed = tmp_path / "undisturbed"
+    shutil.copytree(original, undisturbed)
+    damaged(undisturbed, kind)
+    repair(undisturbed).run()
+    saved = content(replayed(undisturbed))
+    for store in moments(original, tmp_path, kind):
+        try:
+            found = content(replayed(store))
+        except StoreError:
+            pass  # refused: nobody serves it
+        else:
+            assert found == saved, "between damaged and repaired there is nothing that a broker would serve"
+        repair(store, seed=10_000).run()
+        assert content(replayed(store)) == saved
+        assert is_whole(VFS, str(store))
+        assert unfinished(VFS, str(store)) == []
+        assert any(name.startswith(KEPT_PREFIX) for name in os.listdir(store))
+
+
+def test_a_broker_that_was_master_in_between_is_not_disturbed(store: Path) -> None:
+    """The repair dies before its epoch; a broker takes that number. What was prepared is forgotten."""
+    damaged(store, "segment")
+    nth = 1
+    while True:
+        copy = store.parent / f"copy{nth}"
+        shutil.copytree(store, copy)
+        assert killed_at(copy, nth), "a repair that is killed between its segments and its epoch"
+        if unfinished(VFS, str(copy)) and list(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg")):
+            break
+        nth += 1
+    number, lengths = sealing(copy)
+    assert link_epoch(VFS, str(copy), Epoch(number + 1, OWNER, lengths, 0, "a broker"), "broker")
+    names = {path.name for path in segments(copy)}
+    work = repair(copy, seed=99)
+    work.run()
+    assert read_newest_epoch(VFS, str(copy)).number == number + 2  # type: ignore[union-attr]
+    assert not names & {path.name for path in segments(copy)}
+    replayed(copy)
+
+
+def test_only_what_this_repair_prepared_is_put_in_place(store: Path) -> None:
+    """A broker's segment has the name of a prepared one, and is missing: the prepared one is another."""
+    damaged(store, "segment")
+    copy, nth = store, 0
+    while not (unfinished(VFS, str(copy)) and list(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg"))):
+        nth += 1
+        copy = store.parent / f"copy{nth}"
+        shutil.copytree(store, copy)
+        assert killed_at(copy, nth)
+    number, lengths = sealing(copy)
+    prepared = next(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg")).name
+    assert prepared.startswith(f"{number + 1:08d}-")
+    broker = Epoch(number + 1, OWNER, lengths, 0, "a broker")
+    assert link_epoch(VFS, str(copy), broker, "broker-1")
+    assert link_epoch(VFS, str(copy), Epoch(number + 2, OWNER, {**lengths, prepared: 500}, 0, "next"), "broker-2")
+    plan = repair(copy, seed=99).run()
+    assert prepared in {os.path.basename(damage.path) for damage in plan.damages}
