@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.maintenance.damaged import (
-    write_epoch,
-)
-from tests.maintenance.test_moving import used_store
+pytest.register_assert_rewrite("tests.broker.world", "tests.maintenance.damaged")
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of four epochs with a past, whose last master is gone."""
+    from tests.maintenance.damaged import write_epoch  # here, so that their assertions are rewritten first
+    from tests.maintenance.test_moving import used_store
+
     path = tmp_path_factory.mktemp("original")
     world = used_store(path)
     client = world.connect()

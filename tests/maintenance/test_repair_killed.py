@@ -139,4 +139,5 @@ def test_only_what_this_repair_prepared_is_put_in_place(store: Path) -> None:
     assert link_epoch(VFS, str(copy), broker, "broker-1")
     assert link_epoch(VFS, str(copy), Epoch(number + 2, OWNER, {**lengths, prepared: 500}, 0, "next"), "broker-2")
     plan = repair(copy, seed=99).run()
-    assert prepared in {os.path.basename(damage.path) for damage in plan.damages}
+    (why,) = [damage.why for damage in plan.damages if damage.path.endswith(prepared)]
+    assert "missing: somebody removed it" in why, "it was not put in place"
