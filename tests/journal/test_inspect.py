@@ -183,9 +183,9 @@ def test_nobody_is_blamed_for_what_a_damaged_segment_may_have_trimmed(tmp_path: 
 def test_a_damaged_header_is_not_blamed_on_the_segment_before(tmp_path: Path) -> None:
     """Which asks its successor where it ends: found by a bit that turned over in the simulation."""
     world = World(tmp_path)
-    world.begin()
-    world.send(40, 500)
-    world.commit()
+    for _ in range(8):
+        world.send(10, 200)
+        world.commit()
     second = world.segments()[1]
     damage(world, second, 25, b"\xff")
     inspection, _ = look(world)
