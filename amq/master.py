@@ -17,7 +17,7 @@ from amq.broker.broker import Broker
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
-from amq.errors import AmqError, ProtocolError
+from amq.errors import AmqError, CorruptError, ProtocolError
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
@@ -54,7 +54,7 @@ class Master:
         recovered: Recovered,
         valid: Callable[[], bool],
         authenticate: Authenticate,
-        failed: Callable[[str], None],
+        failed: Callable[[str, AmqError | None], None],
         entropy: Random,
         make_runner: MakeRunner,
     ) -> None:
@@ -73,10 +73,12 @@ class Master:
         self._servers: list[asyncio.Server] = []
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
+        self._reader = make_runner(self.loop.call_soon_threadsafe)
         store_uuid = recovered.store_uuid or entropy.randbytes(16)
         self._message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
         self.journal = Journal(
-            vfs, clock, self._runner, self, valid, config.store, epoch, store_uuid, recovered, config, entropy
+            vfs, clock, self._runner, self, valid, config.store, epoch, store_uuid, recovered, config, entropy,
+            self._reader,
         )  # fmt: skip
         broker.wake = self.turn.wake
         self.committed = broker.committed
@@ -136,7 +138,7 @@ class Master:
             self.turn.wake()
             await asyncio.sleep(0.005)
         self._end()
-        while self._runner.is_alive():
+        while self._runner.is_alive() or self._reader.is_alive():
             if self.clock.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.005)
@@ -158,6 +160,7 @@ class Master:
         self.turn.stop()
         self.journal.abandon()
         self._runner.close()
+        self._reader.close()
         if self._upkeep is not None:
             self._upkeep.cancel()
 
@@ -186,8 +189,8 @@ class Master:
         else:
             _log.info("the store's disk has room again: messages are accepted", store=self.config.store)
 
-    def failed(self, why: str) -> None:
-        self._failed(why)
+    def failed(self, why: str, damage: CorruptError | None = None) -> None:
+        self._failed(why, damage)
 
     # -- Hub ----------------------------------------------------------------------------------------------------------
 

@@ -19,12 +19,13 @@ class Message:
     duplicate_id    id given by the producer for duplicate detection, or ""
     text            True when the producer sent text rather than bytes (STOMP: no content-length)
     segment         where the journal keeps it; None = not in the journal
+    offset, size    of its record in that segment, bytes
     seq             store-wide sequence number, unique and growing over the life of the store; 0 = not stored yet
     """
 
     __slots__ = (
-        "body", "content_type", "destination", "duplicate_id", "expires_ms", "persistent", "priority", "properties",
-        "segment", "seq", "text", "timestamp_ms",
+        "body", "content_type", "destination", "duplicate_id", "expires_ms", "offset", "persistent", "priority",
+        "properties", "segment", "seq", "size", "text", "timestamp_ms",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +54,8 @@ class Message:
         self.text = text
         self.seq = seq
         self.segment: object = None
+        self.offset = 0
+        self.size = 0
 
     def __repr__(self) -> str:
         return f"<Message {self.seq} {self.destination} {len(self.body)} B>"

@@ -90,6 +90,7 @@ class BrokerService:
         self._stopping = self._threads.event()
         self._wake = self._threads.event()  # the lease thread has something to look at: the lock file, a stop, an end
         self._end_reason = ""  # why the present mastership is over
+        self._end_error: AmqError | None = None  # and why no other broker could do better
         self._held: list[int] = []  # descriptors that hold the locks of old segments
         self._presence: Presence | None = None
         self._role_changed = asyncio.Condition()
@@ -222,7 +223,7 @@ class BrokerService:
     def _serve(self, locker: SharedFileLocker, mastership: Mastership) -> None:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed."""
         lease = mastership.lease
-        self._end_reason = ""
+        self._end_reason, self._end_error = "", None
         watchdog_stop = self._threads.event()
         watchdog = self._threads.start("amq-watchdog", lambda: self._watch_lease(lease, watchdog_stop))
         try:
@@ -273,7 +274,7 @@ class BrokerService:
                 gc.enable()
         _log.info(
             "journal replayed", records=recovered.records, read_bytes=recovered.read_bytes,
-            messages=sum(len(queue.messages) for queue in broker.queues.values()),
+            messages=sum(queue.stored for queue in broker.queues.values()),
             seconds=round(self._clock.monotonic() - started, 3),
         )  # fmt: skip
         return broker, recovered
@@ -286,15 +287,19 @@ class BrokerService:
             self._wake.clear()
 
     def _check_lease(self, lease: Lease) -> None:
-        if self._end_reason:
-            raise OwnershipLostError(self._end_reason)
+        self._raise_if_ended()
         deadline = lease.deadline
         lease.check()
-        if self._end_reason:
-            raise OwnershipLostError(self._end_reason)
+        self._raise_if_ended()
         if self._clock.monotonic() >= deadline:  # the event loop may have seen it expired
             _log.warning("lease had run out and was proved again: going on")
             self._post(self._lease_renewed)
+
+    def _raise_if_ended(self) -> None:
+        if self._end_error is not None:
+            raise self._end_error
+        if self._end_reason:
+            raise OwnershipLostError(self._end_reason)
 
     def _await(self, lease: Lease | None, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` on the event loop and wait for it, while the lease is kept alive."""
@@ -321,8 +326,9 @@ class BrokerService:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback, *args)
 
-    def _end(self, reason: str) -> None:
-        """From any thread: this mastership is over."""
+    def _end(self, reason: str, error: AmqError | None = None) -> None:
+        """From any thread: this mastership is over. With `error` the broker stops, because nobody could do better."""
+        self._end_error = self._end_error or error
         self._end_reason = self._end_reason or reason
         self._wake.set()
 

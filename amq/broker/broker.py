@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from amq.broker.paging import Pager
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction
@@ -40,6 +41,7 @@ from amq.message import Message
 MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message, measured on CPython 3.11
 SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, whatever an earlier master handed out
 QUEUE_SCHEME = "queue://"
+PAGING_SHARE = 0.7  # of the memory limit may be taken by what waits; the rest is for what is on its way
 
 
 class Stalled(Protocol):
@@ -71,6 +73,8 @@ class Broker:
         self._seq = epoch << SEQ_EPOCH_SHIFT
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._trimmer: Trimmer | None = None
+        self._pager: Pager | None = None
+        self._segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
 
     # -- replay, then serving -----------------------------------------------------------------------------------------
 
@@ -83,16 +87,20 @@ class Broker:
 
     def start_serving(self, journal: Journal, trimmed: tuple[int, int]) -> None:
         """The replay is complete: from here on commands come in. `trimmed` = segments up to here count no more."""
+        undone = {code for code, segment in self._segments.items() if segment.live and segment.key <= trimmed}
         for queue in self.queues.values():
-            for message in [m for m in queue.messages.values() if _segment(m).key <= trimmed]:
-                self._remove(queue, message)
-            queue.start_serving()
+            if undone:  # a crash came between a mark and the deletion: what stands there left long ago
+                rows = [place.seq for each in queue.backlogs.values() for place in each if place.segment in undone]
+                self._discard(queue, rows)
+            queue.duplicates.settle()
         self.outcomes.settle()
         self.journal = journal
         left_over = [segment for segment in journal.segments if segment.key <= trimmed]
         if left_over:
             journal.trim(left_over[-1])  # a crash came between the mark and the deletion
         self._trimmer = Trimmer(self, journal)
+        self._pager = Pager(self, journal)
+        self._segments = {segment.code: segment for segment in journal.segments}
 
     # -- the one way in which state changes ---------------------------------------------------------------------------
 
@@ -103,6 +111,8 @@ class Broker:
             self._apply_message(record, segment)  # type: ignore[arg-type]
         elif isinstance(record, Consumed):
             queue = self.queue(record.destination)
+            if queue.backlogs:
+                self._discard(queue, record.seqs)
             for seq in record.seqs:
                 message = queue.messages.get(seq)
                 if message is not None:
@@ -111,8 +121,9 @@ class Broker:
             queue = self.queue(record.destination)
             for seq, deliveries, failures in record.counts:
                 # While serving, a return is counted at once: it may have come back again before this was durable.
-                if seq in queue.messages and (deliveries, failures) > queue.redelivered.get(seq, (0, 0)):
-                    queue.redelivered[seq] = (deliveries, failures)
+                if (deliveries, failures) > queue.redelivered.get(seq, (0, 0)):
+                    if seq in queue.messages or queue.find(seq) is not None:
+                        queue.redelivered[seq] = (deliveries, failures)
         elif isinstance(record, Group):
             for part in record.records:
                 if isinstance(part, Message) and (record.origin is COPY or self.journal is None):
@@ -130,6 +141,8 @@ class Broker:
             self._apply_ids(self.outcomes, record.ids, segment)
         elif isinstance(record, Trimmed):
             if self.journal is not None and self._trimmer is not None:
+                for gone in [code for code, s in self._segments.items() if s.key <= (record.epoch, record.number)]:
+                    del self._segments[gone]
                 self.journal.delete_trimmed(record)
                 self._trimmer.trimmed()
         else:
@@ -139,44 +152,102 @@ class Broker:
         name = message.destination
         queue = self.queues.get(name) or self.queue(name)
         message.segment = segment
-        if segment is not None:
-            segment.live += 1
-        queue.messages[message.seq] = message
         if message.expires_ms:
             queue.expiring += 1
-        if message.duplicate_id and segment is not None:
-            queue.remember(message, segment)
-        if self.journal is None:
+        queue.enqueued += 1
+        if segment is not None:
+            segment.live += 1
+            segment.live_bytes += message.size
+            if message.duplicate_id:
+                queue.remember(message, segment)
+            if self.journal is None or self._pages_out(queue, message):
+                self._segments[segment.code] = segment
+                queue.page_out(message, segment.code)
+                if self.journal is not None:
+                    self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+                    self.dirty[queue] = None
+                return
+        queue.messages[message.seq] = message
+        queue.resident_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.push(message)
+        self.dirty[queue] = None
+
+    def _pages_out(self, queue: Queue, message: Message) -> bool:
+        """Does a message that has just been stored wait on disk alone? Where older ones do, and where its queue holds
+        more than is still free: so each of many takes its share, and one alone half of all (a dynamic threshold).
+        """
+        if queue.backlogs and message.priority in queue.backlogs:
+            return True
+        return queue.resident_bytes > self.config.memory_limit_bytes * PAGING_SHARE - self.memory_bytes
+
+    def page_in(self, queue: Queue, priority: int, messages: list[Message]) -> None:
+        """`messages`, read from the disk, are in memory from now on; the caller knows where they go."""
+        places = queue.discard([message.seq for message in messages])
+        assert len(places) == len(messages)
+        for message, (place, _) in zip(messages, places, strict=True):
+            assert place.seq == message.seq
+            message.segment, message.offset, message.size = self._segments[place.segment], place.offset, place.size
+            queue.messages[message.seq] = message
+            queue.resident_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
             self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
-        else:
-            queue.enqueued += 1
-            queue.push(message)
-            self.dirty[queue] = None
+
+    def fetch(self, queue: Queue, priority: int) -> None:
+        """A consumer waits for what is on disk."""
+        assert self._pager is not None
+        self._pager.fetch(queue, priority)
+
+    def fetch_ahead(self, queue: Queue) -> None:
+        """Consumers are going to wait for what is on disk."""
+        assert self._pager is not None
+        self._pager.fetch_ahead(queue)
 
     def _apply_copy(self, message: Message, segment: Segment | None) -> None:
         """A message of a group: perhaps one that is stored already and was copied forward. Then it stands there now."""
         queue = self.queue(message.destination)
-        known = queue.messages.get(message.seq)
-        if known is None:
-            assert self.journal is None, "a copy of what has left would bring it back after a crash"
-            self._apply_message(message, segment)
-            return
         assert segment is not None
-        _segment(known).live -= 1
+        known = queue.messages.get(message.seq)
+        place = None
+        if known is not None:
+            before, size = _segment(known), known.size
+            known.segment, known.offset, known.size = segment, message.offset, message.size
+        else:
+            place = queue.find(message.seq)
+            if place is None:
+                assert self.journal is None, "a copy of what has left would bring it back after a crash"
+                self._apply_message(message, segment)
+                return
+            before, size = self._segments[place.segment], place.size
+            self._segments[segment.code] = segment
+            queue.move(message, segment.code)
+        before.live -= 1
+        before.live_bytes -= size
         segment.live += 1
-        known.segment = segment
-        queue.duplicates.moved(known.duplicate_id, known.seq, segment)
+        segment.live_bytes += message.size
+        queue.duplicates.moved(message.duplicate_id, message.seq, segment)
 
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]
+        queue.resident_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
         if message.segment is not None:
-            _segment(message).live -= 1
+            segment = _segment(message)
+            segment.live -= 1
+            segment.live_bytes -= message.size
         if message.expires_ms:
             queue.expiring -= 1
         if queue.redelivered:
             queue.redelivered.pop(message.seq, None)
         queue.acknowledged += 1
         self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+
+    def _discard(self, queue: Queue, seqs: list[int]) -> None:
+        """Those of `seqs` that wait on disk leave the queue."""
+        for place, expires_ms in queue.discard(seqs):
+            segment = self._segments[place.segment]
+            segment.live -= 1
+            segment.live_bytes -= place.size
+            queue.expiring -= bool(expires_ms)
+            queue.redelivered.pop(place.seq, None)
+            queue.acknowledged += 1
 
     def _apply_ids(self, window: Window, ids: list[tuple[str, int]], segment: Segment) -> None:
         for id, seq in ids:
@@ -191,8 +262,14 @@ class Broker:
         """The batch is durable and ours."""
         segment = batch.segment
         apply = self.apply
-        for record in batch.records:
+        offset = batch.offset
+        for record, chunk in zip(batch.records, batch.chunks, strict=True):
+            if record.__class__ is Message:
+                record.offset, record.size = offset, len(chunk)  # type: ignore[union-attr]
+            elif record.__class__ is Group:
+                record.place(offset)  # type: ignore[union-attr]
             apply(record, segment)
+            offset += len(chunk)
         for peer, receipt, _ in batch.confirms:
             if receipt:
                 peer.confirm(receipt)
@@ -471,6 +548,8 @@ class Broker:
             expired = queue.take_expired(now_ms)
             if expired:
                 self.expire(queue, expired)
+            if queue.expiring and queue.backlogs and self._pager is not None:
+                self._pager.take_expired(queue, now_ms)
             if queue.is_idle() and queue not in self.dirty:
                 del self.queues[queue.name]
 

@@ -1,9 +1,10 @@
 """Queue: messages in order, competing consumers, prefetch, round-robin.
 
-Two kinds of state. What is stored (`messages`, `redelivered`, `duplicates`) changes through `Broker.apply` alone, so
-that a replay gives the same. What follows from it while clients are served (`levels`, `ready`, the subscriptions'
-`unacked`) is rebuilt by `start_serving`. Invariant while serving: every stored message is in exactly one of: a level,
-one subscription's `unacked`, an open transaction, or a record on its way to the journal that takes it out.
+Two kinds of state. What is stored (`messages` and `backlogs` together, `redelivered`, `duplicates`) changes through
+`Broker.apply` alone, so that a replay gives the same. What follows from it while clients are served (`levels`, `ready`,
+the subscriptions' `unacked`) is made anew by each master. Invariant while serving: every stored message is in exactly
+one of: a backlog (on disk alone), a level, one subscription's `unacked`, an open transaction, or a record on its way to
+the journal that takes it out. Messages are delivered by priority, then by seq, wherever they wait.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from amq.broker.backlog import Backlog, Place
 from amq.broker.window import Window
 from amq.journal.records import Record
 from amq.journal.recovery import Segment
@@ -28,19 +30,23 @@ class QueueOwner(Protocol):
 
     def expire(self, queue: Queue, messages: list[Message]) -> None: ...
     def consumed(self, queue: Queue, message: Message) -> None: ...
+    def fetch(self, queue: Queue, priority: int) -> None: ...
+    def fetch_ahead(self, queue: Queue) -> None: ...
 
 
 class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
-        "_top", "acknowledged", "duplicates", "duplicates_pending", "enqueued", "expiring", "levels", "messages",
-        "name", "ready", "redelivered", "subscriptions",
+        "_top", "acknowledged", "backlogs", "duplicates", "duplicates_pending", "enqueued", "expiring", "levels",
+        "messages", "name", "ready", "redelivered", "resident_bytes", "subscriptions",
     )  # fmt: skip
 
     def __init__(self, name: str, duplicate_window: int) -> None:
         self.name = name
-        self.messages: dict[int, Message] = {}  # by seq: everything stored, waiting or delivered
+        self.messages: dict[int, Message] = {}  # by seq: what is in memory, waiting or delivered
+        self.backlogs: dict[int, Backlog] = {}  # by priority: what waits on disk alone; none of them empty
+        self.resident_bytes = 0  # what `messages` takes
         self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
         self.duplicates = Window(duplicate_window)  # producer-given ids
         self.duplicates_pending: dict[str, Record] = {}  # on their way to the journal → in what
@@ -55,11 +61,16 @@ class Queue:
     @property
     def waiting(self) -> int:
         """Messages that no consumer has."""
-        return sum(map(len, self.levels))
+        return sum(map(len, self.levels)) + sum(map(len, self.backlogs.values()))
+
+    @property
+    def stored(self) -> int:
+        """Messages that have not left the queue."""
+        return len(self.messages) + sum(map(len, self.backlogs.values()))
 
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
-        return not (self.messages or self.subscriptions or self.duplicates or self.duplicates_pending)
+        return not (self.messages or self.backlogs or self.subscriptions or self.duplicates or self.duplicates_pending)
 
     def push(self, message: Message) -> None:
         """A new message: last of its priority."""
@@ -67,6 +78,32 @@ class Queue:
         self.levels[priority].append(message)
         if priority > self._top:
             self._top = priority
+
+    def page_out(self, message: Message, segment: int) -> None:
+        """`message`, which no level holds, waits on disk from now on. `segment` = code of where it stands."""
+        priority = message.priority
+        backlog = self.backlogs.get(priority)
+        if backlog is None:
+            backlog = self.backlogs[priority] = Backlog()
+            self._top = max(self._top, priority)
+        backlog.add(message.seq, segment, message.offset, message.size, message.expires_ms)
+
+    def find(self, seq: int) -> Place | None:
+        """Where a message stands that waits on disk alone; None = there is no such one."""
+        return next((place for each in self.backlogs.values() if (place := each.find(seq)) is not None), None)
+
+    def move(self, message: Message, segment: int) -> None:
+        """`message`, which waits on disk alone, was copied: from now on that is where it stands."""
+        self.backlogs[message.priority].move(message.seq, segment, message.offset, message.size)
+
+    def discard(self, seqs: Iterable[int]) -> list[tuple[Place, int]]:
+        """Take out of the backlogs those of `seqs` that wait there: (place, expires_ms) of each."""
+        gone = []
+        for priority, backlog in list(self.backlogs.items()):
+            gone += backlog.discard(seqs)
+            if not backlog:
+                del self.backlogs[priority]
+        return gone
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Messages that were delivered and came back: each takes its old place in the order of its priority."""
@@ -82,18 +119,15 @@ class Queue:
             level.extendleft(returned)
             self._top = max(self._top, priority)
 
-    def start_serving(self) -> None:
-        """After a replay: put everything stored into its place. Copied-forward messages come back to their own."""
-        for message in sorted(self.messages.values(), key=_seq):
-            self.push(message)
-        self.duplicates.settle()
-
     def dispatch(self, owner: QueueOwner, now_ms: int) -> None:
         """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
-        ready, levels, redelivered = self.ready, self.levels, self.redelivered
+        ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
         expired: list[Message] = []
         while ready:
             level = levels[self._top]
+            if backlogs and self._top in backlogs and (not level or backlogs[self._top].first < level[0].seq):
+                owner.fetch(self, self._top)
+                break
             if not level:
                 if self._top == 0:
                     break
@@ -118,6 +152,8 @@ class Queue:
             subscription.peer.deliver(subscription, message, before[0] if before else 0)
         if expired:
             owner.expire(self, expired)
+        if backlogs and ready:
+            owner.fetch_ahead(self)
 
     def take_expired(self, now_ms: int) -> list[Message]:
         """Remove and return the waiting messages whose time is over, also where no consumer asks."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amq.broker.backlog import Place
 from amq.journal.journal import Journal
+from amq.journal.reader import Scan
 from amq.journal.records import Duplicates, Group, Outcomes, Record, Redelivered
 from amq.journal.recovery import Segment
 from amq.message import Message
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
 COPY_BYTES = 256 << 10  # copied forward with one batch, so that traffic hardly notices
+SCAN_BYTES = 256 << 10  # looked at for something to copy
 SLACK_SEGMENTS = 2
 # Segments are trimmed when they take so many times the space of the ids that must be copied out of them. Such copies
 # fill segments too, which hold no message: where they alone did so the broker would copy for ever.
@@ -35,7 +38,9 @@ class Trimmer:
         self._journal = journal
         self._marked: Segment | None = None  # the trim mark on its way
         self._copying: Segment | None = None
-        self._left: list[Message] = []  # of it, newest first
+        self._scan: Scan | None = None
+        self._left: list[Message] = []  # of the piece of it that was looked at, newest first
+        self._reading = False
         self._segments_seen = 0
         self._gain_bytes_min = 0  # a trim that gives back less is not worth while
 
@@ -82,34 +87,82 @@ class Trimmer:
         journal.trim(through)
 
     def _is_sparse(self) -> bool:
-        """The journal is larger than twice what is live (bodies and their overhead in memory stand for it)."""
-        stored = sum(segment.end for segment in self._journal.segments)
+        """The journal is larger than twice what is live."""
+        segments = self._journal.segments
         slack = SLACK_SEGMENTS * self._broker.config.journal_segment_size_bytes
-        return stored > 2 * self._broker.memory_bytes + slack and not self._journal.full
+        live = sum(segment.live_bytes for segment in segments)
+        return sum(segment.end for segment in segments) > 2 * live + slack
 
     def _copy(self, segment: Segment) -> None:
-        """Append the next live messages of `segment` again; `Broker.apply` then counts them where they stand now."""
-        broker = self._broker
+        """Go on copying forward what lives in `segment`: look at the next piece of it, off the event loop."""
+        if self._reading or self._journal.full:
+            return
         if self._copying is not segment:
-            self._copying = segment
-            stored = (each for queue in broker.queues.values() for each in queue.messages.values())
-            self._left = [message for message in stored if message.segment is segment]
-            self._left.sort(key=lambda message: message.seq, reverse=True)
+            self._copying, self._scan, self._left = segment, self._journal.scan(segment), []
+        assert self._scan is not None
+        self._reading = True
+        if self._left:
+            self._read_next()
+        else:
+            self._journal.scan_on(self._scan, SCAN_BYTES, self._scanned)
+
+    def _scanned(self, messages: list[Message] | None, error: Exception | None) -> None:
+        """What of that piece lives still, and there?"""
+        self._reading = False
+        if error is not None:
+            self._fail(error)
+        elif messages is None:
+            self._copying = self._scan = None  # all of it is copied; what is on its way will have left it
+        else:
+            self._left = [m for m in reversed(messages) if self._lives(m)]
+            self.step()
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, FileNotFoundError) and self._copying is not self._journal.segments[0]:
+            self._copying = self._scan = None  # nothing lived in it any more, and it was deleted
+            self._left = []
+        else:
+            self._journal.fail_reading(error)
+
+    def _lives(self, found: Message) -> bool:
+        """Does the message live, and is this where it stands?"""
+        queue = self._broker.queues.get(found.destination)
+        if queue is None or self._copying is None:
+            return False
+        resident = queue.messages.get(found.seq)
+        if resident is not None:
+            return resident.segment is self._copying and resident.offset == found.offset
+        place = queue.find(found.seq)
+        return place is not None and (place.segment, place.offset) == (self._copying.code, found.offset)
+
+    def _read_next(self) -> None:
+        """Bring the bodies of the next few into memory."""
+        assert self._copying is not None
+        code, wanted, size = self._copying.code, list[tuple[Place, str]](), 0
+        while self._left and size < COPY_BYTES:
+            found = self._left.pop()
+            wanted.append((Place(found.seq, code, found.offset, found.size), found.destination))
+            size += found.size
+        self._journal.read(wanted, self._read)
+
+    def _read(self, messages: list[Message] | None, error: Exception | None) -> None:
+        """Append the copies; `Broker.apply` then counts them where they stand now."""
+        self._reading = False
+        if error is not None:
+            self._fail(error)
+            return
+        assert messages is not None
         leaving = self._journal.leaving()  # a copy behind its acknowledgement would undo it
         records: list[Record] = []
-        size = 0
-        while self._left and size < COPY_BYTES:
-            message = self._left.pop()
-            queue = broker.queues.get(message.destination)
-            if message.segment is not segment or message.seq in leaving:
-                continue
-            if queue is None or queue.messages.get(message.seq) is not message:
+        for message in messages:
+            if message.seq in leaving or not self._lives(message):
                 continue
             records.append(message)
-            size += len(message.body)
-            if message.seq in queue.redelivered:
-                records.append(Redelivered(queue.name, [(message.seq, *queue.redelivered[message.seq])]))
+            counts = self._broker.queues[message.destination].redelivered.get(message.seq)
+            if counts:
+                records.append(Redelivered(message.destination, [(message.seq, *counts)]))
         if records:
             self._journal.append_record(Group(records, origin=COPY))
-        if not self._left:
-            self._copying = None
+            self._broker.wake()
+        else:
+            self.step()

@@ -15,11 +15,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
+from amq.errors import CorruptError
 from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, SegmentHeader, encode_batch
+from amq.journal.reader import Placed, Scan, read_messages
 from amq.journal.records import (
     ACKED,
     Consumed,
@@ -64,8 +66,8 @@ class JournalOwner(Protocol):
     def store_full(self, full: bool) -> None:
         """The disk became full, or has room again."""
 
-    def failed(self, why: str) -> None:
-        """The journal cannot go on: fence."""
+    def failed(self, why: str, damage: CorruptError | None = None) -> None:
+        """The journal cannot go on: fence. With `damage`: and stop, no other broker can do better."""
 
 
 class SyncError(OSError):
@@ -81,7 +83,7 @@ class OpenBatch:
     consumed    {destination: seqs acknowledged}, gathered so that a thousand acks are one record
     """
 
-    __slots__ = ("chunks", "confirms", "consumed", "flags", "names", "records", "segment", "size")
+    __slots__ = ("chunks", "confirms", "consumed", "flags", "names", "offset", "records", "segment", "size")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -92,6 +94,7 @@ class OpenBatch:
         self.size = 0
         self.flags = 0
         self.segment: Segment | None = None
+        self.offset = 0  # of the first record in the segment
 
     def __bool__(self) -> bool:
         return bool(self.records or self.consumed or self.confirms)
@@ -123,10 +126,13 @@ class Journal:
         recovered: Recovered,
         config: BrokerConfig,
         entropy: random.Random,
+        reader: JobRunner | None = None,
     ) -> None:
+        """`reader` runs what only reads; without one `runner` does."""
         self._vfs = vfs
         self._clock = clock
         self._runner = runner
+        self._reader = reader or runner
         self._owner = owner
         self._valid = valid
         self._directory = os.path.join(store, JOURNAL_DIRECTORY)
@@ -257,6 +263,33 @@ class Journal:
         if names:
             self._runner.submit(lambda: self._unlink(names), self._done)
 
+    def read(self, places: list[tuple[Placed, str]], done: Callable[[list[Message] | None, Exception | None], None]) -> None:
+        """Read stored messages back: see `read_messages`. `done` is not called any more once the journal is abandoned."""
+        self._read_only(partial(read_messages, self._vfs, self._directory, places), done)
+
+    def scan(self, segment: Segment) -> Scan:
+        """For `scan_on`: the messages of one segment."""
+        return Scan(self._vfs, self._directory, segment.name, segment.end)
+
+    def scan_on(self, scan: Scan, size: int, done: Callable[[list[Message] | None, Exception | None], None]) -> None:
+        """The next piece of a scan."""
+        self._read_only(partial(scan.next, size), done)
+
+    def _read_only(self, job: Callable[[], object], done: Callable[[Any, Exception | None], None]) -> None:
+        def finished(result: object, error: Exception | None) -> None:
+            if not self._dead:
+                done(result, error)
+
+        if not self._dead:
+            self._reader.submit(job, finished)
+
+    def fail_reading(self, error: Exception) -> None:
+        """What is stored cannot be read: damage is for a person to look at, anything else perhaps only this broker's."""
+        if isinstance(error, CorruptError):
+            self._owner.failed(f"journal: {error}", error)
+        else:
+            self._fail(error)
+
     def abandon(self) -> None:
         """Fencing or end: forget everything, write nothing more. The runner closes the files when it can."""
         self._dead = True
@@ -307,6 +340,7 @@ class Journal:
         self._busy = _Busy.WRITE
         chunks = [Previous(self._previous_end).encode({})] if self._position == HEADER_BYTES else []
         chunks += [Destination(self._ids[name], name).encode({}) for name in batch.names if name not in self._defined]
+        batch.offset = self._position + BATCH_BYTES + sum(map(len, chunks))
         chunks += batch.chunks
         position, number, wall_s = self._position, self.batches + 1, self._clock.wall_ms() // 1000
         job = partial(self._write_batch, file, chunks, position, number, wall_s, batch.flags)

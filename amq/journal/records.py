@@ -94,19 +94,31 @@ class Group:
     """
 
     kind = GROUP
-    __slots__ = ("origin", "outcome_id", "records", "seq")
+    __slots__ = ("origin", "outcome_id", "places", "records", "seq")
 
     def __init__(self, records: list[Record], outcome_id: str = "", seq: int = 0, origin: object = None) -> None:
         self.records = records
         self.outcome_id = outcome_id
         self.seq = seq
         self.origin = origin
+        self.places: list[tuple[int, int]] = []  # of each record: bytes from the beginning of the group's, its size
 
     def encode(self, ids: dict[str, int]) -> bytes:
         outcome = self.outcome_id.encode()
         parts = [_GROUP.pack(self.seq, len(outcome)), outcome]
-        parts.extend(encode_record(record, ids) for record in self.records)
+        offset = RECORD_BYTES + _GROUP.size + len(outcome)
+        self.places = []
+        for record in self.records:
+            parts.append(encode_record(record, ids))
+            self.places.append((offset, len(parts[-1])))
+            offset += len(parts[-1])
         return frame_record(GROUP, b"".join(parts))
+
+    def place(self, offset: int) -> None:
+        """The group stands at `offset` of its segment: so its messages stand there and behind."""
+        for record, (start, size) in zip(self.records, self.places, strict=True):
+            if isinstance(record, Message):
+                record.offset, record.size = offset + start, size
 
 
 class Duplicates:
@@ -200,11 +212,35 @@ def encode_record(record: Record, ids: dict[str, int]) -> bytes:
     return record.encode(ids)
 
 
-class Decoder:
-    """Bytes → records, for one segment (destination numbers are the segment's own)."""
+def decode_message(path: str, record: bytes | memoryview, at: int, destination: str) -> Message:
+    """The message of one record, which stands at offset `at` of its file. Raises CorruptError."""
+    decoder = Decoder(path)
+    decoder.names = _Same(destination)
+    message = next(decoder.decode(record, at, verify=False))
+    assert isinstance(message, Message)
+    return message
 
-    def __init__(self, path: str) -> None:
+
+class _Same(dict[int, str]):
+    """Every destination number means the one that is known already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def get(self, _number: int, _default: object = None) -> str:  # type: ignore[override]
+        return self._name
+
+
+class Decoder:
+    """Bytes → records, for one segment (destination numbers are the segment's own).
+
+    `bodies` False leaves out of messages what only their consumers need: body, properties, content type.
+    """
+
+    def __init__(self, path: str, bodies: bool = True) -> None:
         self._path = path
+        self._bodies = bodies
         self.names: dict[int, str] = {}
 
     def decode(
@@ -240,13 +276,20 @@ class Decoder:
                 if m > stop or priority > _PRIORITY_MAX:
                     raise CorruptError(self._path, at + position, "message has impossible lengths or priority")
                 try:
-                    record: Record = Message(
-                        name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
-                        str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires,
-                        str(payload[j:k], "utf-8") if n_dup else "", bool(flags & _TEXT), seq,
-                    )  # fmt: skip
+                    if self._bodies:
+                        record: Record = Message(
+                            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
+                            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires,
+                            str(payload[j:k], "utf-8") if n_dup else "", bool(flags & _TEXT), seq,
+                        )  # fmt: skip
+                    else:
+                        record = Message(
+                            name, b"", None, "", priority, True, timestamp, expires,
+                            str(payload[j:k], "utf-8") if n_dup else "", bool(flags & _TEXT), seq,
+                        )  # fmt: skip
                 except (ValueError, RecursionError) as error:
                     raise CorruptError(self._path, at + position, f"message: {error}") from error
+                record.offset, record.size = at + position, stop - position
             elif kind == GROUP and grouped:
                 raise CorruptError(self._path, at + position, "a group stands in a group")
             else:

@@ -29,8 +29,9 @@ _log = structlog.get_logger("amq.journal")
 class Segment:
     """A segment that is kept, and what in it is still needed.
 
-    end     bytes that count, header included
-    live    messages in it that have not left their queue
+    end         bytes that count, header included
+    live        messages in it that have not left their queue
+    live_bytes  of their records
     """
 
     name: str
@@ -38,10 +39,16 @@ class Segment:
     number: int
     end: int
     live: int = 0
+    live_bytes: int = 0
 
     @property
     def key(self) -> tuple[int, int]:
         return self.epoch, self.number
+
+    @property
+    def code(self) -> int:
+        """Epoch and number as one number, which sorts as they do."""
+        return self.epoch << 32 | self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +232,10 @@ def replay(
         uuid = header.store_uuid
         segment = Segment(name, epoch, number, sealed[name])
         segments.append(segment)
-        decoder = Decoder(path)
+        decoder = Decoder(path, bodies=False)
         for batch in read_batches(path, data, header, sealed[name]):
             # The CRC of the batch has just covered every byte: those of the records need not be summed again.
-            for record in decoder.decode(batch.payload, batch.offset, verify=False):
+            for record in decoder.decode(batch.payload, batch.offset + BATCH_BYTES, verify=False):
                 if isinstance(record, Trimmed):
                     trimmed = max(trimmed, (record.epoch, record.number))
                 apply(record, segment)

@@ -1,4 +1,6 @@
-"""Memory is bounded: producers wait, acknowledgements pass them, nobody waits for himself."""
+"""Memory is bounded: producers of messages that the disk does not keep wait, acknowledgements pass them, nobody waits
+for himself.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch
 def send_many(client: Client, count: int, queue: str = "a", transaction: str = "") -> list[str]:
     """All in one read, as a producer that does not wait sends them."""
     receipts = [client.world.next_receipt() for _ in range(count)]
-    client.do(*(Send(Message("queue://" + queue, bytes(1000)), receipt, transaction) for receipt in receipts))
+    client.do(*(
+        Send(Message("queue://" + queue, bytes(1000), persistent=False), receipt, transaction) for receipt in receipts
+    ))
     return receipts
 
 

@@ -395,13 +395,14 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def seen(self) -> tuple[dict[str, set[bytes]], list[str], dict[str, list[str]]]:
         queues = {name.removeprefix("queue://"): queue for name, queue in self.world.broker.queues.items()}
-        found = {name: {message.body for message in queue.messages.values()} for name, queue in queues.items()}
+        everything = self.world.everything
+        found = {name: {message.body for message in everything(queue).values()} for name, queue in queues.items()}
         ids = {name: list(queue.duplicates) for name, queue in queues.items() if queue.duplicates}
         return found, list(self.world.broker.outcomes), ids
 
     def counts(self) -> dict[bytes, tuple[int, int]]:
         return {
-            queue.messages[seq].body: counts
+            self.world.everything(queue)[seq].body: counts
             for queue in self.world.broker.queues.values() for seq, counts in queue.redelivered.items()
         }  # fmt: skip
 
@@ -420,7 +421,7 @@ class BrokerMachine(RuleBasedStateMachine):
             drain.client.do(Subscribe(queue, "queue://" + queue, ACK_AUTO))
         self.rest()
         assert self.world.broker.memory_bytes == 0
-        assert not any(queue.messages for queue in self.world.broker.queues.values())
+        assert not any(queue.stored for queue in self.world.broker.queues.values())
 
 
 TestBroker = BrokerMachine.TestCase

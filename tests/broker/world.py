@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from amq.broker.broker import MESSAGE_OVERHEAD_BYTES, Broker
+from amq.broker.queue import Queue
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError
+from amq.errors import AmqError, CorruptError
 from amq.journal.format import HEADER_BYTES
 from amq.journal.journal import Confirmable, Journal, OpenBatch
 from amq.journal.records import Record
@@ -39,8 +40,9 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.vfs import SystemVfs
+from amq.vfs import SystemVfs, Vfs
 from tests.fakes import FakeClock, FaultyVfs
+from tests.stored import stored
 
 STEPS_MAX = 10_000  # a world that is not at rest after so many steps never will be
 CONFIG: dict[str, Any] = {
@@ -387,7 +389,7 @@ class World:
     def store_full(self, full: bool) -> None:
         assert self.journal.full is full
 
-    def failed(self, why: str) -> None:
+    def failed(self, why: str, damage: CorruptError | None = None) -> None:
         self.failures.append(why)
 
     # -- looking at it ------------------------------------------------------------------------------------------------
@@ -395,7 +397,11 @@ class World:
     def stored(self, queue: str = "a") -> list[bytes]:
         """Bodies of everything in the queue, waiting or delivered, oldest first."""
         found = self.broker.queues.get("queue://" + queue)
-        return [found.messages[seq].body for seq in sorted(found.messages)] if found is not None else []
+        return [message.body for message in self.everything(found).values()] if found is not None else []
+
+    def everything(self, queue: Queue) -> dict[int, Message]:
+        """All that has not left `queue`, in memory or on disk alone."""
+        return stored(self.broker, queue, self.vfs, self.store)
 
     def segments(self) -> list[str]:
         return sorted(n for n in os.listdir(os.path.join(self.store, JOURNAL_DIRECTORY)) if n.endswith(".seg"))
@@ -403,28 +409,30 @@ class World:
     def check(self) -> None:
         """Recount what the broker counts. Holds at every moment."""
         broker = self.broker
-        live: dict[int, int] = {}
+        live: dict[int, tuple[int, int]] = {}
         for queue in broker.queues.values():
             waiting = [message.seq for level in queue.levels for message in level]
             held = [seq for subscription in queue.subscriptions for seq in subscription.unacked]
             places = waiting + held
             assert len(places) == len(set(places)), f"{queue.name}: a message in two places"
             assert set(places) <= queue.messages.keys(), f"{queue.name}: a place holds what is not stored"
-            assert queue.redelivered.keys() <= queue.messages.keys()
-            assert queue.expiring == sum(bool(message.expires_ms) for message in queue.messages.values())
+            everything = self.everything(queue)
+            assert all(queue.backlogs.values()), "an empty backlog"
+            assert queue.redelivered.keys() <= everything.keys()
+            assert queue.expiring == sum(bool(message.expires_ms) for message in everything.values())
+            assert queue.resident_bytes == sum(map(cost, queue.messages.values()))
             for subscription in queue.ready:
                 assert subscription.is_ready
                 assert subscription.credit > 0
-            for message in queue.messages.values():
+            for message in everything.values():
                 if message.segment is not None:
-                    live[id(message.segment)] = live.get(id(message.segment), 0) + 1
+                    count, size = live.get(id(message.segment), (0, 0))
+                    live[id(message.segment)] = count + 1, size + message.size
         for segment in self.journal.segments:
-            assert segment.live == live.pop(id(segment), 0), f"{segment.name} counts wrong"
+            counted = segment.live, segment.live_bytes
+            assert counted == live.pop(id(segment), (0, 0)), f"{segment.name} counts wrong"
         assert not live, "a stored message stands in a segment that is gone"
-        assert broker.memory_bytes >= sum(
-            len(message.body) + MESSAGE_OVERHEAD_BYTES for queue in broker.queues.values()
-            for message in queue.messages.values()
-        )  # fmt: skip
+        assert broker.memory_bytes >= sum(queue.resident_bytes for queue in broker.queues.values())
 
     def check_at_rest(self) -> None:
         """What must hold when nothing is on its way: the memory is accounted for exactly, every stored message has a
@@ -441,31 +449,36 @@ class World:
             assert places == queue.messages.keys(), f"{queue.name}: a message in no place"
             assert not queue.duplicates_pending
             waits = any(not 0 < m.expires_ms <= self.clock.wall_ms() for level in queue.levels for m in level)
+            waits = waits or bool(queue.backlogs)
             for subscription in queue.subscriptions:
                 room = subscription.auto or len(subscription.unacked) < subscription.prefetch
                 slow = not subscription.peer.session._writable  # type: ignore[attr-defined]
                 assert not (waits and room) or slow, f"{queue.name}: a message waits beside a consumer with room"
-            size += sum(len(message.body) + MESSAGE_OVERHEAD_BYTES for message in queue.messages.values())
+            size += queue.resident_bytes
         assert broker.memory_bytes == size
         assert not broker.outcomes_pending
-        assert self.replayed() == stored_state(broker)
+        assert self.replayed() == stored_state(broker, self.vfs, self.store)
 
     def replayed(self) -> dict[str, Any]:
         """What a successor would find. Changes nothing."""
         sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
         successor = Broker(self.clock, self.config, self.epoch + 1, lambda: None)
         trimmed = replay(self.vfs, self.store, sealed, successor.apply, lambda _done, _total: None).trimmed
-        return stored_state(successor, trimmed)
+        return stored_state(successor, self.vfs, self.store, trimmed)
 
 
-def stored_state(broker: Broker, trimmed: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+def cost(message: Message) -> int:
+    return len(message.body) + MESSAGE_OVERHEAD_BYTES
+
+
+def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: tuple[int, int] = (0, 0)) -> dict[str, Any]:
     """What of `broker`'s state the journal keeps, in comparable form."""
     queues = {}
     for name, queue in broker.queues.items():
         messages = {
             message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.text,
                           message.duplicate_id, message.timestamp_ms, message.content_type)
-            for message in queue.messages.values()
+            for message in stored(broker, queue, vfs, store).values()
             if message.segment is not None and message.segment.key > trimmed  # type: ignore[attr-defined]
         }  # fmt: skip
         redelivered = {seq: counts for seq, counts in queue.redelivered.items() if seq in messages}

@@ -82,7 +82,7 @@ def _recover(image: Image, allowed: list[State], config: dict[str, Any], number:
     first = Process(disk, f"recovery-{number}", **config)
     first.ready_at = len(disk.log)
     assert first.found in allowed, f"found {first.found},\nallowed {allowed}"
-    assert observed(first.broker) == first.found, "serving changed what was stored"
+    assert observed(first.broker, first.vfs, STORE) == first.found, "serving changed what was stored"
     first.check()
     client = first.connect()
     ids = [(queue, id) for queue, kept in first.found.ids.items() for id in kept]

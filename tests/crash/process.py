@@ -81,7 +81,7 @@ class Process(World):
         self.woken = False
         self.broker = Broker(self.clock, self.config, self.epoch, self.wake)
         recovered = replay(self.vfs, STORE, self.sealed, self.broker.apply, lambda _done, _total: None)
-        self.found: State = observed(self.broker, recovered.trimmed)
+        self.found: State = observed(self.broker, self.vfs, STORE, recovered.trimmed)
         self.lease.check()
         self.journal = Journal(
             self.vfs, self.clock, self.runner, self, lambda: self.lease.valid(self.clock.monotonic()), STORE,

@@ -244,9 +244,10 @@ def copying(script: Script) -> None:
     for turn in range(14):
         script.send(f"m{turn}", size=2900)
         script.broker.turn()  # this batch is on its way, another one is closed behind it: copies come after both
+        script.send(f"n{turn}", size=2100)
+        script.step(turn)  # copies are looked for, read, appended: each acknowledgement meets another moment of it
         if turn % 2:
             script.ack(f"stays {turn // 2}")
-        script.send(f"n{turn}", size=2100)
         script.settle()
         script.ack(f"m{turn}", f"n{turn}")
         script.settle()

@@ -8,8 +8,11 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from amq.broker.backlog import Place
 from amq.config.schema import BrokerConfig
+from amq.errors import CorruptError
 from amq.journal.journal import Confirmable, Journal, OpenBatch
+from amq.journal.reader import read_messages
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, replay, seal
 from amq.journal.writer import Done, Job
@@ -107,8 +110,12 @@ class World:
         self.runner.drain()
 
     def messages(self) -> list[Message]:
-        """The messages that the last replay found."""
-        return [record for record, _ in self.replayed if isinstance(record, Message)]
+        """The messages that the last replay found, read back whole."""
+        found = [(record, segment) for record, segment in self.replayed if isinstance(record, Message)]
+        places = [(Place(m.seq, s.code, m.offset, m.size), m.destination) for m, s in found]
+        whole = read_messages(self.vfs, self.directory, places)
+        assert [message.seq for message in whole] == [message.seq for message, _ in found]
+        return whole
 
     def send(self, count: int = 1, size: int = 100, waiter: Waiter | None = None, name: str = "queue://a") -> None:
         for _ in range(count):
@@ -136,5 +143,5 @@ class World:
     def store_full(self, full: bool) -> None:
         self.full.append(full)
 
-    def failed(self, why: str) -> None:
+    def failed(self, why: str, damage: CorruptError | None = None) -> None:
         self.failures.append(why)

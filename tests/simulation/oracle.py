@@ -26,6 +26,7 @@ from amq.message import Message
 from amq.transports.connection import Connection
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage import PlainVfs, Server
+from tests.stored import stored
 
 STORE = "/mnt/store"
 TAIL_LINES = 400
@@ -208,7 +209,13 @@ class Oracle:
     def _begins(self, broker: Broker) -> None:
         """A new master has replayed the journal: is its state what was promised?"""
         epoch = broker._epoch
-        present = {seq: m for queue in broker.queues.values() for seq, m in queue.messages.items()}
+        try:
+            found = [stored(broker, queue, self._vfs, STORE) for queue in broker.queues.values()]
+        except AmqError as error:
+            if not self.damaged(str(error)):
+                self.broken("P5", f"epoch {epoch} cannot read what it has: {error}")
+            return
+        present = {seq: message for each in found for seq, message in each.items()}
         self.log(f"epoch {epoch} begins with {len(present)} messages")
         self.counts["masters"] += 1
         for seq, (stored_epoch, message_id) in self._stored.items():

@@ -1,0 +1,203 @@
+"""Backlog: the messages of one queue and priority that wait on disk alone. In memory each is a row of four numbers.
+
+Invariant: rows are sorted by seq, over all chunks and within each. A row costs 24 bytes (32 where messages of its chunk
+expire); chunks are small enough that to insert or delete in the middle moves little, and large enough to be few.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+CHUNK_ROWS = 2048
+NEVER = 1 << 63  # as first seq: no message
+
+
+class Place(NamedTuple):
+    """Where a message stands. `segment` = code of the segment, `offset` and `size` bytes of its record in there."""
+
+    seq: int
+    segment: int
+    offset: int
+    size: int
+
+
+class _Chunk:
+    __slots__ = ("expires", "next_expiry_ms", "offsets", "segments", "seqs", "sizes")
+
+    def __init__(self) -> None:
+        self.seqs = array("Q")
+        self.segments = array("Q")
+        self.offsets = array("I")
+        self.sizes = array("I")
+        self.expires: array[int] | None = None  # wall-clock milliseconds, 0 = never
+        self.next_expiry_ms = NEVER  # none expires before
+
+    def columns(self) -> list[array[int]]:
+        columns = [self.seqs, self.segments, self.offsets, self.sizes]
+        return columns if self.expires is None else [*columns, self.expires]
+
+    def put(self, row: int, place: Place, expires_ms: int) -> None:
+        if expires_ms and self.expires is None:
+            self.expires = array("Q", bytes(8 * len(self.seqs)))
+        for column, value in zip(self.columns(), (*place, expires_ms), strict=False):
+            column.insert(row, value)
+        if expires_ms:
+            self.next_expiry_ms = min(self.next_expiry_ms, expires_ms)
+
+    def delete(self, start: int, stop: int) -> None:
+        for column in self.columns():
+            del column[start:stop]
+
+    def split(self) -> _Chunk:
+        """Keep the first half, return the second."""
+        other = _Chunk()
+        half = len(self.seqs) // 2
+        other.seqs, other.segments = self.seqs[half:], self.segments[half:]
+        other.offsets, other.sizes = self.offsets[half:], self.sizes[half:]
+        if self.expires is not None:
+            other.expires, other.next_expiry_ms = self.expires[half:], self.next_expiry_ms
+        self.delete(half, 2 * half + 1)
+        return other
+
+    def place(self, row: int) -> Place:
+        return Place(self.seqs[row], self.segments[row], self.offsets[row], self.sizes[row])
+
+
+class Backlog:
+    """A sorted list of places."""
+
+    __slots__ = ("_chunks", "_count", "_firsts", "first")
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk] = []
+        self._firsts: list[int] = []  # first seq of each chunk
+        self._count = 0
+        self.first = NEVER  # its smallest seq
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Place]:
+        for chunk in self._chunks:
+            for row in range(len(chunk.seqs)):
+                yield chunk.place(row)
+
+    def __contains__(self, seq: int) -> bool:
+        return self.find(seq) is not None
+
+    def add(self, seq: int, segment: int, offset: int, size: int, expires_ms: int = 0) -> None:
+        """A message that is not here yet. At the end, where nearly all are added, this is four appends."""
+        if self._chunks:
+            chunk = self._chunks[-1]
+            seqs = chunk.seqs
+            if seqs[-1] < seq:
+                if len(seqs) >= CHUNK_ROWS:
+                    chunk = self._append_chunk(seq)
+            else:
+                chunk = self._chunk_for(seq)
+        else:
+            chunk = self._append_chunk(seq)
+            self.first = seq
+        self._count += 1
+        seqs = chunk.seqs
+        if not seqs or seqs[-1] < seq:
+            if not expires_ms and chunk.expires is None:
+                seqs.append(seq)
+                chunk.segments.append(segment)
+                chunk.offsets.append(offset)
+                chunk.sizes.append(size)
+                return
+        chunk.put(bisect_left(seqs, seq), Place(seq, segment, offset, size), expires_ms)
+        if seq < self.first:
+            self.first = self._firsts[0] = seq
+
+    def find(self, seq: int) -> Place | None:
+        found = self._locate(seq)
+        return found[0].place(found[1]) if found else None
+
+    def move(self, seq: int, segment: int, offset: int, size: int) -> None:
+        """The message stands elsewhere now."""
+        found = self._locate(seq)
+        assert found
+        chunk, row = found
+        chunk.segments[row], chunk.offsets[row], chunk.sizes[row] = segment, offset, size
+
+    def discard(self, seqs: Iterable[int]) -> list[tuple[Place, int]]:
+        """Take out those of `seqs` that are here: (place, expires_ms) of each."""
+        gone: list[tuple[Place, int]] = []
+        for seq in seqs:
+            i = bisect_right(self._firsts, seq) - 1
+            if i < 0:
+                continue
+            chunk = self._chunks[i]
+            row = bisect_left(chunk.seqs, seq)
+            if row == len(chunk.seqs) or chunk.seqs[row] != seq:
+                continue
+            gone.append((chunk.place(row), chunk.expires[row] if chunk.expires is not None else 0))
+            chunk.delete(row, row + 1)
+            if not chunk.seqs:
+                del self._chunks[i], self._firsts[i]
+            elif row == 0:
+                self._firsts[i] = chunk.seqs[0]
+        self._count -= len(gone)
+        self.first = self._firsts[0] if self._firsts else NEVER
+        return gone
+
+    def head(self, bytes_max: int, rows_max: int) -> list[Place]:
+        """The oldest, at least one, as far as both limits allow. They stay here."""
+        found: list[Place] = []
+        size = 0
+        for place in self:
+            size += place.size
+            if found and size > bytes_max:
+                break
+            found.append(place)
+            if len(found) >= rows_max:
+                break
+        return found
+
+    def due(self, now_ms: int, rows_max: int) -> list[Place]:
+        """Some whose time is over. They stay here. Looks only where the earliest expiry of a chunk has passed."""
+        found: list[Place] = []
+        for chunk in self._chunks:
+            if chunk.next_expiry_ms > now_ms or chunk.expires is None:
+                continue
+            later = NEVER
+            for row, expires_ms in enumerate(chunk.expires):
+                if not expires_ms:
+                    continue
+                later = min(later, expires_ms)
+                if expires_ms <= now_ms:
+                    found.append(chunk.place(row))
+                    if len(found) >= rows_max:
+                        return found
+            chunk.next_expiry_ms = later
+        return found
+
+    def _locate(self, seq: int) -> tuple[_Chunk, int] | None:
+        i = bisect_right(self._firsts, seq) - 1
+        if i < 0:
+            return None
+        chunk = self._chunks[i]
+        row = bisect_left(chunk.seqs, seq)
+        return (chunk, row) if row < len(chunk.seqs) and chunk.seqs[row] == seq else None
+
+    def _append_chunk(self, seq: int) -> _Chunk:
+        chunk = _Chunk()
+        self._chunks.append(chunk)
+        self._firsts.append(seq)
+        return chunk
+
+    def _chunk_for(self, seq: int) -> _Chunk:
+        """The chunk into which `seq` belongs; one that is full is split before."""
+        i = max(0, bisect_right(self._firsts, seq) - 1)
+        chunk = self._chunks[i]
+        if len(chunk.seqs) < CHUNK_ROWS:
+            return chunk
+        other = chunk.split()
+        self._chunks.insert(i + 1, other)
+        self._firsts.insert(i + 1, other.seqs[0])
+        return other if seq > other.seqs[0] else chunk

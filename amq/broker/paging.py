@@ -1,0 +1,95 @@
+"""Pager: brings messages that wait on disk into memory before consumers ask for them.
+
+A queue's backlog keeps what it has until the bodies are here: a message is in its backlog or in `Queue.messages`, never
+in both, never in neither. One read for a queue and priority at a time, off the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from amq.broker.backlog import Place
+from amq.broker.queue import Queue
+from amq.errors import CorruptError
+from amq.journal.journal import Journal
+from amq.message import Message
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+
+AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
+AHEAD_BYTES_MIN = 64 << 10  # also where there is no memory left: consumers always go on
+AHEAD_ROWS = 2048
+EXPIRED_ROWS = 500
+
+
+class Pager:
+    """Call `fetch` when a consumer waits, `fetch_ahead` when it soon will."""
+
+    def __init__(self, broker: Broker, journal: Journal) -> None:
+        self._broker = broker
+        self._journal = journal
+        self._under_way: set[tuple[Queue, int]] = set()
+
+    def fetch(self, queue: Queue, priority: int) -> None:
+        """Read the oldest messages of that backlog."""
+        places = queue.backlogs[priority].head(self._ahead_bytes(), AHEAD_ROWS)
+        self._read(queue, priority, places, partial(self._fetched, queue))
+
+    def fetch_ahead(self, queue: Queue) -> None:
+        """Read on where less is left in memory than one read brings."""
+        for priority in sorted(queue.backlogs, reverse=True):
+            if queue.resident_bytes < self._ahead_bytes() and queue.backlogs[priority]:
+                self.fetch(queue, priority)
+            return
+
+    def take_expired(self, queue: Queue, now_ms: int) -> None:
+        """Hand to `Broker.expire` what waits on disk and is past its time."""
+        for priority, backlog in queue.backlogs.items():
+            places = backlog.due(now_ms, EXPIRED_ROWS)
+            if places:
+                self._read(queue, priority, places, partial(self._broker.expire, queue))
+
+    def _ahead_bytes(self) -> int:
+        broker = self._broker
+        free = broker.config.memory_limit_bytes - broker.memory_bytes
+        return max(AHEAD_BYTES_MIN, min(AHEAD_BYTES_MAX, free // 4))
+
+    def _read(self, queue: Queue, priority: int, places: list[Place], then: Callable[[list[Message]], None]) -> None:
+        key = (queue, priority)
+        if key in self._under_way:
+            return
+        self._under_way.add(key)
+        self._journal.read([(place, queue.name) for place in places], partial(self._done, key, places, then))
+
+    def _done(
+        self,
+        key: tuple[Queue, int],
+        places: list[Place],
+        then: Callable[[list[Message]], None],
+        messages: list[Message] | None,
+        error: Exception | None,
+    ) -> None:
+        self._under_way.discard(key)
+        queue, priority = key
+        backlog = queue.backlogs.get(priority)
+        if backlog is None or self._broker.journal is not self._journal:
+            return
+        if isinstance(error, FileNotFoundError) and any(backlog.find(place.seq) != place for place in places):
+            self._broker.dirty[queue] = None  # copied forward meanwhile, and their segment deleted: again
+            self._broker.wake()
+            return
+        if error is not None or messages is None:
+            damaged = isinstance(error, CorruptError)
+            self._journal.fail_reading(error if damaged else OSError(f"a stored message cannot be read: {error}"))
+            return
+        here = [m for m, place in zip(messages, places, strict=True) if backlog.find(place.seq) is not None]
+        self._broker.page_in(queue, priority, here)
+        then(here)
+
+    def _fetched(self, queue: Queue, messages: list[Message]) -> None:
+        queue.put_back(messages)
+        self._broker.dirty[queue] = None
+        self._broker.wake()

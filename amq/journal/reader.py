@@ -1,0 +1,149 @@
+"""Reads single messages back from the journal, wherever they stand. Every record is proved by its checksum.
+
+Files are opened anew for each read: the segment may be another host's, or be gone since (FileNotFoundError: its
+messages were copied forward).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from amq.errors import CorruptError
+from amq.journal.format import (
+    BATCH_BYTES,
+    HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    crc32,
+    decode_batch_header,
+    segment_name,
+)
+from amq.journal.records import MESSAGE, Decoder, Group, decode_message
+from amq.journal.segment import read_header
+from amq.message import Message
+from amq.vfs import Vfs
+
+GAP_BYTES = 16 << 10  # records that are no further apart are read with one call
+
+
+class Placed(Protocol):
+    """Where a message stands: code of the segment, offset and size of its record in bytes."""
+
+    @property
+    def segment(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]) -> list[Message]:
+    """The messages at `places`, each with the name of its destination, in that order. Raises CorruptError, OSError."""
+    messages: list[Message] = []
+    fd, path, opened, i = -1, "", -1, 0
+    try:
+        while i < len(places):
+            first = places[i][0]
+            if first.segment != opened:
+                if fd >= 0:
+                    vfs.close(fd)
+                    fd = -1
+                path = os.path.join(directory, segment_name(first.segment >> 32, first.segment & 0xFFFFFFFF))
+                fd, opened = vfs.open(path, os.O_RDONLY), first.segment
+            start, stop, last = first.offset, first.offset + first.size, i + 1
+            while last < len(places):
+                place = places[last][0]
+                if place.segment != opened or not stop <= place.offset <= stop + GAP_BYTES:
+                    break
+                stop = place.offset + place.size
+                last += 1
+            data = memoryview(_read(vfs, fd, start, stop - start))
+            for place, destination in places[i:last]:
+                piece = data[place.offset - start : place.offset - start + place.size]
+                messages.append(_decode(path, piece, place, destination))
+            i = last
+    finally:
+        if fd >= 0:
+            vfs.close(fd)
+    return messages
+
+
+class Scan:
+    """Walks over the messages of one segment, a piece at a time, without their bodies. One caller at a time.
+
+    `end` = bytes of the segment that count.
+    """
+
+    def __init__(self, vfs: Vfs, directory: str, name: str, end: int) -> None:
+        self._vfs = vfs
+        self._path = os.path.join(directory, name)
+        self._end = end
+        self._offset = HEADER_BYTES
+        self._salt: int | None = None
+        self._decoder = Decoder(self._path, bodies=False)
+
+    def next(self, size: int) -> list[Message] | None:
+        """The messages of the next batches, about `size` bytes of them; None at the end. Raises CorruptError, OSError."""
+        if self._offset >= self._end:
+            return None
+        fd = self._vfs.open(self._path, os.O_RDONLY)
+        try:
+            if self._salt is None:
+                header = read_header(self._path, _read(self._vfs, fd, 0, HEADER_BYTES))
+                if header is None:
+                    raise CorruptError(self._path, 0, "segment header is gone")
+                self._salt = header.salt
+            data = memoryview(_read(self._vfs, fd, self._offset, min(size, self._end - self._offset)))
+            whole = self._whole(data)
+            if not whole:  # one batch larger than `size`
+                data = memoryview(_read(self._vfs, fd, self._offset, BATCH_BYTES + self._payload_bytes(data)))
+                whole = self._whole(data)
+        finally:
+            self._vfs.close(fd)
+        messages: list[Message] = []
+        position = 0
+        while position < whole:
+            stop = position + BATCH_BYTES + self._payload_bytes(data[position:])
+            for record in self._decoder.decode(data[position + BATCH_BYTES : stop], self._offset + position + BATCH_BYTES):
+                parts = record.records if isinstance(record, Group) else (record,)
+                messages += [part for part in parts if isinstance(part, Message)]
+            position = stop
+        self._offset += whole
+        return messages
+
+    def _whole(self, data: memoryview) -> int:
+        """Bytes of `data` up to the end of the last batch that is whole in it."""
+        position = 0
+        while len(data) - position >= BATCH_BYTES:
+            stop = position + BATCH_BYTES + self._payload_bytes(data[position:])
+            if stop > len(data):
+                break
+            position = stop
+        return position
+
+    def _payload_bytes(self, data: memoryview) -> int:
+        assert self._salt is not None
+        batch = decode_batch_header(data, 0, self._salt)
+        if batch is None:
+            raise CorruptError(self._path, self._offset, "no valid batch header")
+        return batch.payload_bytes
+
+
+def _read(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:
+    data = vfs.pread(fd, size, offset)
+    while len(data) < size and (more := vfs.pread(fd, size - len(data), offset + len(data))):
+        data += more
+    return data
+
+
+def _decode(path: str, piece: memoryview, place: Placed, destination: str) -> Message:
+    if place.offset < HEADER_BYTES or len(piece) < place.size or place.size < RECORD_BYTES:
+        raise CorruptError(path, place.offset, "file ends inside a message that was stored: it was truncated")
+    size, crc, kind = RECORD.unpack_from(piece)
+    if kind != MESSAGE or size != place.size - RECORD_BYTES or crc32(piece[RECORD_BYTES:], kind) != crc:
+        raise CorruptError(path, place.offset, "record fails its checksum")
+    message = decode_message(path, piece, place.offset, destination)
+    message.offset, message.size = place.offset, place.size
+    return message

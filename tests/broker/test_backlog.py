@@ -1,0 +1,78 @@
+"""The backlog is a sorted list of places, whatever is added, moved and taken out in whatever order."""
+
+from __future__ import annotations
+
+import random
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amq.broker import backlog as module
+from amq.broker.backlog import NEVER, Backlog, Place
+
+SEQS = st.integers(0, 200)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), SEQS, st.sampled_from((0, 0, 5, 50, 500))),
+        st.tuples(st.just("discard"), st.lists(SEQS, max_size=6), st.just(0)),
+        st.tuples(st.just("move"), SEQS, st.integers(1, 9)),
+        st.tuples(st.just("due"), st.sampled_from((0, 7, 70, 700)), st.just(0)),
+    ),
+    max_size=80,
+)
+
+
+@given(STEPS)
+def test_as_a_dict_would(steps: list[tuple[str, object, int]]) -> None:
+    backlog, model = Backlog(), dict[int, tuple[Place, int]]()
+    with patch.object(module, "CHUNK_ROWS", 4):
+        for kind, what, number in steps:
+            if kind == "add" and what not in model:
+                assert isinstance(what, int)
+                place = Place(what, 1 << 40, what * 2, 7)
+                backlog.add(*place, number)
+                model[what] = (place, number)
+            elif kind == "discard":
+                assert isinstance(what, list)
+                expected = [model.pop(seq) for seq in what if seq in model]
+                assert backlog.discard(what) == expected
+            elif kind == "move" and what in model:
+                assert isinstance(what, int)
+                backlog.move(what, number, 8, 9)
+                model[what] = (Place(what, number, 8, 9), model[what][1])
+            elif kind == "due":
+                assert isinstance(what, int)
+                due = [place for _, (place, expires) in sorted(model.items()) if 0 < expires <= what]
+                assert backlog.due(what, 1000) == due
+                assert backlog.due(what, 1) == due[:1]
+            assert list(backlog) == [place for _, (place, _) in sorted(model.items())]
+            assert len(backlog) == len(model)
+            assert backlog.first == min(model, default=NEVER)
+            for seq in range(0, 201, 20):
+                assert backlog.find(seq) == model.get(seq, (None, 0))[0]
+                assert (seq in backlog) == (seq in model)
+
+
+def test_head_stops_at_either_limit_and_gives_at_least_one() -> None:
+    backlog = Backlog()
+    for seq in range(5000):
+        backlog.add(seq, 1, seq, 100)
+    assert [place.seq for place in backlog.head(1, 10)] == [0]
+    assert [place.seq for place in backlog.head(1000, 100)] == list(range(10))
+    assert [place.seq for place in backlog.head(1 << 30, 3000)] == list(range(3000))
+    assert not Backlog().head(1000, 10)
+
+
+@pytest.mark.parametrize("expiring", [False, True])
+def test_a_row_costs_less_than_a_third_of_what_is_promised(expiring: bool) -> None:
+    """docs/performance.md promises 100 bytes a message."""
+    backlog = Backlog()
+    seqs = list(range(50_000))
+    random.Random(1).shuffle(seqs)
+    for seq in seqs:
+        backlog.add(seq, 1 << 33, 1, 1, 1000 if expiring else 0)
+    held = sum(column.buffer_info()[1] * column.itemsize for chunk in backlog._chunks for column in chunk.columns())
+    assert held <= 33 * len(backlog)
+    assert len(backlog._chunks) * 1000 < 20 * len(backlog)

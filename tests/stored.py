@@ -1,0 +1,24 @@
+"""What a broker holds for a queue: in memory, or on disk alone and then read from there."""
+
+from __future__ import annotations
+
+import os
+
+from amq.broker.broker import Broker
+from amq.broker.queue import Queue
+from amq.journal.reader import read_messages
+from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.message import Message
+from amq.vfs import Vfs
+
+
+def stored(broker: Broker, queue: Queue, vfs: Vfs, store: str) -> dict[int, Message]:
+    """{seq: message} of everything that has not left `queue`, oldest first."""
+    places = [(place, queue.name) for backlog in queue.backlogs.values() for place in backlog]
+    waiting = read_messages(vfs, os.path.join(store, JOURNAL_DIRECTORY), places)
+    for message, (place, _) in zip(waiting, places, strict=True):
+        assert message.seq == place.seq
+        message.segment = broker._segments[place.segment]
+    found = {message.seq: message for message in [*queue.messages.values(), *waiting]}
+    assert len(found) == queue.stored, "a message is in memory and waits on disk alone"
+    return dict(sorted(found.items()))
