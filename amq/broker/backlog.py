@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 CHUNK_ROWS = 2048
@@ -103,13 +104,12 @@ class Backlog:
             self.first = seq
         self._count += 1
         seqs = chunk.seqs
-        if not seqs or seqs[-1] < seq:
-            if not expires_ms and chunk.expires is None:
-                seqs.append(seq)
-                chunk.segments.append(segment)
-                chunk.offsets.append(offset)
-                chunk.sizes.append(size)
-                return
+        if not expires_ms and chunk.expires is None and (not seqs or seqs[-1] < seq):
+            seqs.append(seq)
+            chunk.segments.append(segment)
+            chunk.offsets.append(offset)
+            chunk.sizes.append(size)
+            return
         chunk.put(bisect_left(seqs, seq), Place(seq, segment, offset, size), expires_ms)
         if seq < self.first:
             self.first = self._firsts[0] = seq
@@ -119,16 +119,19 @@ class Backlog:
         return found[0].place(found[1]) if found else None
 
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
-        """The message stands elsewhere now."""
+        """The message, if it is here, stands elsewhere now."""
         found = self._locate(seq)
-        assert found
-        chunk, row = found
-        chunk.segments[row], chunk.offsets[row], chunk.sizes[row] = segment, offset, size
+        if found:
+            chunk, row = found
+            chunk.segments[row], chunk.offsets[row], chunk.sizes[row] = segment, offset, size
 
-    def discard(self, seqs: Iterable[int]) -> list[tuple[Place, int]]:
+    def discard(self, seqs: Sequence[int]) -> list[tuple[Place, int]]:
         """Take out those of `seqs` that are here: (place, expires_ms) of each."""
         gone: list[tuple[Place, int]] = []
-        for seq in seqs:
+        done = 0
+        while done < len(seqs):
+            seq = seqs[done]
+            done += 1
             i = bisect_right(self._firsts, seq) - 1
             if i < 0:
                 continue
@@ -136,8 +139,14 @@ class Backlog:
             row = bisect_left(chunk.seqs, seq)
             if row == len(chunk.seqs) or chunk.seqs[row] != seq:
                 continue
-            gone.append((chunk.place(row), chunk.expires[row] if chunk.expires is not None else 0))
-            chunk.delete(row, row + 1)
+            last = row + 1  # those that stand side by side, as nearly all do, go at once
+            while last < len(chunk.seqs) and done < len(seqs) and chunk.seqs[last] == seqs[done]:
+                last += 1
+                done += 1
+            expires = chunk.expires[row:last] if chunk.expires is not None else repeat(0)
+            columns = (chunk.seqs[row:last], chunk.segments[row:last], chunk.offsets[row:last], chunk.sizes[row:last])
+            gone += zip(map(Place, *columns), expires, strict=False)
+            chunk.delete(row, last)
             if not chunk.seqs:
                 del self._chunks[i], self._firsts[i]
             elif row == 0:
@@ -149,13 +158,15 @@ class Backlog:
     def head(self, bytes_max: int, rows_max: int) -> list[Place]:
         """The oldest, at least one, as far as both limits allow. They stay here."""
         found: list[Place] = []
-        size = 0
-        for place in self:
-            size += place.size
-            if found and size > bytes_max:
-                break
-            found.append(place)
-            if len(found) >= rows_max:
+        for chunk in self._chunks:
+            rows = 0
+            for size in chunk.sizes[: rows_max - len(found)]:
+                if bytes_max < size and (found or rows):
+                    break
+                bytes_max -= size
+                rows += 1
+            found += map(Place, chunk.seqs[:rows], chunk.segments[:rows], chunk.offsets[:rows], chunk.sizes[:rows])
+            if rows < len(chunk.seqs):
                 break
         return found
 
@@ -179,7 +190,7 @@ class Backlog:
 
     def _locate(self, seq: int) -> tuple[_Chunk, int] | None:
         i = bisect_right(self._firsts, seq) - 1
-        if i < 0:
+        if i < 0 or seq > self._chunks[-1].seqs[-1]:
             return None
         chunk = self._chunks[i]
         row = bisect_left(chunk.seqs, seq)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
 from amq.broker.queue import Queue
-from amq.errors import CorruptError
 from amq.journal.journal import Journal
 from amq.message import Message
 
@@ -35,8 +34,9 @@ class Pager:
 
     def fetch(self, queue: Queue, priority: int) -> None:
         """Read the oldest messages of that backlog."""
-        places = queue.backlogs[priority].head(self._ahead_bytes(), AHEAD_ROWS)
-        self._read(queue, priority, places, partial(self._fetched, queue))
+        if (queue, priority) not in self._under_way:
+            places = queue.backlogs[priority].head(self._ahead_bytes(), AHEAD_ROWS)
+            self._read(queue, priority, places, partial(self._fetched, queue))
 
     def fetch_ahead(self, queue: Queue) -> None:
         """Read on where less is left in memory than one read brings."""
@@ -48,8 +48,7 @@ class Pager:
     def take_expired(self, queue: Queue, now_ms: int) -> None:
         """Hand to `Broker.expire` what waits on disk and is past its time."""
         for priority, backlog in queue.backlogs.items():
-            places = backlog.due(now_ms, EXPIRED_ROWS)
-            if places:
+            if (queue, priority) not in self._under_way and (places := backlog.due(now_ms, EXPIRED_ROWS)):
                 self._read(queue, priority, places, partial(self._broker.expire, queue))
 
     def _ahead_bytes(self) -> int:
@@ -59,10 +58,8 @@ class Pager:
 
     def _read(self, queue: Queue, priority: int, places: list[Place], then: Callable[[list[Message]], None]) -> None:
         key = (queue, priority)
-        if key in self._under_way:
-            return
         self._under_way.add(key)
-        self._journal.read([(place, queue.name) for place in places], partial(self._done, key, places, then))
+        self._journal.reader.read([(place, queue.name) for place in places], partial(self._done, key, places, then))
 
     def _done(
         self,
@@ -81,13 +78,11 @@ class Pager:
             self._broker.dirty[queue] = None  # copied forward meanwhile, and their segment deleted: again
             self._broker.wake()
             return
-        if error is not None or messages is None:
-            damaged = isinstance(error, CorruptError)
-            self._journal.fail_reading(error if damaged else OSError(f"a stored message cannot be read: {error}"))
+        if error is not None:
+            self._journal.fail_reading(error)
             return
-        here = [m for m, place in zip(messages, places, strict=True) if backlog.find(place.seq) is not None]
-        self._broker.page_in(queue, priority, here)
-        then(here)
+        assert messages is not None
+        then(self._broker.page_in(queue, messages))
 
     def _fetched(self, queue: Queue, messages: list[Message]) -> None:
         queue.put_back(messages)

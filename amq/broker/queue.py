@@ -10,7 +10,7 @@ the journal that takes it out. Messages are delivered by priority, then by seq, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from amq.broker.backlog import Backlog, Place
@@ -94,9 +94,10 @@ class Queue:
 
     def move(self, message: Message, segment: int) -> None:
         """`message`, which waits on disk alone, was copied: from now on that is where it stands."""
-        self.backlogs[message.priority].move(message.seq, segment, message.offset, message.size)
+        for backlog in self.backlogs.values():
+            backlog.move(message.seq, segment, message.offset, message.size)
 
-    def discard(self, seqs: Iterable[int]) -> list[tuple[Place, int]]:
+    def discard(self, seqs: Sequence[int]) -> list[tuple[Place, int]]:
         """Take out of the backlogs those of `seqs` that wait there: (place, expires_ms) of each."""
         gone = []
         for priority, backlog in list(self.backlogs.items()):
@@ -112,12 +113,16 @@ class Queue:
             by_level.setdefault(message.priority, []).append(message)
         for priority, returned in by_level.items():
             level = self.levels[priority]
-            last = max(message.seq for message in returned)
+            self._top = max(self._top, priority)
+            returned.sort(key=_seq)
+            if not level or level[-1].seq < returned[0].seq:  # read from the disk, behind what is in memory
+                level.extend(returned)
+                continue
+            last = returned[-1].seq
             while level and level[0].seq < last:
                 returned.append(level.popleft())
             returned.sort(key=_seq, reverse=True)
             level.extendleft(returned)
-            self._top = max(self._top, priority)
 
     def dispatch(self, owner: QueueOwner, now_ms: int) -> None:
         """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from amq.broker.broker import MESSAGE_OVERHEAD_BYTES, Broker
+from amq.broker.broker import Broker
+from amq.broker.state import MESSAGE_OVERHEAD_BYTES
 from amq.broker.subscription import Peer, Subscription
 from amq.broker.transaction import Transaction
 from amq.errors import AmqError, CommandError, StoreFullError, TransactionRolledBackError

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
+from amq.broker.state import COPY
 from amq.journal.journal import Journal
 from amq.journal.reader import Scan
 from amq.journal.records import Duplicates, Group, Outcomes, Record, Redelivered
@@ -27,7 +28,6 @@ SLACK_SEGMENTS = 2
 # fill segments too, which hold no message: where they alone did so the broker would copy for ever.
 GAIN_MIN = 4
 ID_BYTES = 20  # what an id takes beside its characters: its seq, quotes, brackets
-COPY = object()  # origin of a group that copies messages forward
 
 
 class Trimmer:
@@ -98,13 +98,13 @@ class Trimmer:
         if self._reading or self._journal.full:
             return
         if self._copying is not segment:
-            self._copying, self._scan, self._left = segment, self._journal.scan(segment), []
+            self._copying, self._scan, self._left = segment, self._journal.reader.scan(segment), []
         assert self._scan is not None
         self._reading = True
         if self._left:
             self._read_next()
         else:
-            self._journal.scan_on(self._scan, SCAN_BYTES, self._scanned)
+            self._journal.reader.scan_on(self._scan, SCAN_BYTES, self._scanned)
 
     def _scanned(self, messages: list[Message] | None, error: Exception | None) -> None:
         """What of that piece lives still, and there?"""
@@ -143,7 +143,7 @@ class Trimmer:
             found = self._left.pop()
             wanted.append((Place(found.seq, code, found.offset, found.size), found.destination))
             size += found.size
-        self._journal.read(wanted, self._read)
+        self._journal.reader.read(wanted, self._read)
 
     def _read(self, messages: list[Message] | None, error: Exception | None) -> None:
         """Append the copies; `Broker.apply` then counts them where they stand now."""

@@ -174,7 +174,7 @@ class BrokerConfig:
 
     memory_limit_bytes: int = option(
         "limits", "memoryLimit", Kind.SIZE, "1GiB",
-        "Most memory that messages may take; past it producers are slowed down.",
+        "Most memory that messages may take; persistent ones beyond it wait on disk, producers of others wait.",
         "The host has more or less memory to give. The process needs some beside it.",
         minimum=1 << 20, maximum=1 << 44, reload=True,
         elsewhere=("memoryUsage", "global-max-size", "vm_memory_high_watermark"),

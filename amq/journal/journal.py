@@ -11,17 +11,18 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import CorruptError
+from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, SegmentHeader, encode_batch
-from amq.journal.reader import Placed, Scan, read_messages
+from amq.journal.reader import JournalReader
 from amq.journal.records import (
     ACKED,
     Consumed,
@@ -48,12 +49,6 @@ INLINE_RECORDS_MAX = 2
 INLINE_SYNC_S_MAX = 0.0005
 
 
-class Confirmable(Protocol):
-    """Whoever waits for a batch: a connection."""
-
-    def confirm(self, receipt: str) -> None: ...
-
-
 class JournalOwner(Protocol):
     """Who is told what became of records."""
 
@@ -74,30 +69,6 @@ class SyncError(OSError):
     """fsync or fdatasync failed: final, whatever the errno. The pages may be gone; a retry that succeeds proves
     nothing.
     """
-
-
-class OpenBatch:
-    """Records that will be durable together.
-
-    confirms    (connection, receipt, the record it stands for or None), in order; receipt "" = nobody asks
-    consumed    {destination: seqs acknowledged}, gathered so that a thousand acks are one record
-    """
-
-    __slots__ = ("chunks", "confirms", "consumed", "flags", "names", "offset", "records", "segment", "size")
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.chunks: list[bytes] = []
-        self.confirms: list[tuple[Confirmable, str, Record | None]] = []
-        self.consumed: defaultdict[str, list[int]] = defaultdict(list)
-        self.names: dict[str, None] = {}  # in order of use, so that the same calls give the same bytes
-        self.size = 0
-        self.flags = 0
-        self.segment: Segment | None = None
-        self.offset = 0  # of the first record in the segment
-
-    def __bool__(self) -> bool:
-        return bool(self.records or self.consumed or self.confirms)
 
 
 class _Busy(Enum):
@@ -132,10 +103,10 @@ class Journal:
         self._vfs = vfs
         self._clock = clock
         self._runner = runner
-        self._reader = reader or runner
         self._owner = owner
         self._valid = valid
         self._directory = os.path.join(store, JOURNAL_DIRECTORY)
+        self.reader = JournalReader(vfs, self._directory, reader or runner)
         self._epoch = epoch
         self._uuid = store_uuid
         self._config = config
@@ -263,28 +234,8 @@ class Journal:
         if names:
             self._runner.submit(lambda: self._unlink(names), self._done)
 
-    def read(self, places: list[tuple[Placed, str]], done: Callable[[list[Message] | None, Exception | None], None]) -> None:
-        """Read stored messages back: see `read_messages`. `done` is not called any more once the journal is abandoned."""
-        self._read_only(partial(read_messages, self._vfs, self._directory, places), done)
-
-    def scan(self, segment: Segment) -> Scan:
-        """For `scan_on`: the messages of one segment."""
-        return Scan(self._vfs, self._directory, segment.name, segment.end)
-
-    def scan_on(self, scan: Scan, size: int, done: Callable[[list[Message] | None, Exception | None], None]) -> None:
-        """The next piece of a scan."""
-        self._read_only(partial(scan.next, size), done)
-
-    def _read_only(self, job: Callable[[], object], done: Callable[[Any, Exception | None], None]) -> None:
-        def finished(result: object, error: Exception | None) -> None:
-            if not self._dead:
-                done(result, error)
-
-        if not self._dead:
-            self._reader.submit(job, finished)
-
     def fail_reading(self, error: Exception) -> None:
-        """What is stored cannot be read: damage is for a person to look at, anything else perhaps only this broker's."""
+        """What is stored cannot be read: damage is for a person to look at, the rest is perhaps only this broker's."""
         if isinstance(error, CorruptError):
             self._owner.failed(f"journal: {error}", error)
         else:
@@ -293,6 +244,7 @@ class Journal:
     def abandon(self) -> None:
         """Fencing or end: forget everything, write nothing more. The runner closes the files when it can."""
         self._dead = True
+        self.reader.abandon()
         for file in (self._file, self._next_file):
             if file is not None:
                 self._close(file)

@@ -7,7 +7,8 @@ messages were copied forward).
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from amq.errors import CorruptError
@@ -20,11 +21,14 @@ from amq.journal.format import (
     decode_batch_header,
     segment_name,
 )
-from amq.journal.records import MESSAGE, Decoder, Group, decode_message
+from amq.journal.records import MESSAGE, MESSAGE_BYTES, Decoder, Group, decode_message
+from amq.journal.recovery import Segment
 from amq.journal.segment import read_header
+from amq.journal.writer import JobRunner
 from amq.message import Message
 from amq.vfs import Vfs
 
+Found = Callable[[list[Message] | None, Exception | None], None]  # messages that were read, or why not
 GAP_BYTES = 16 << 10  # records that are no further apart are read with one call
 
 
@@ -85,7 +89,7 @@ class Scan:
         self._decoder = Decoder(self._path, bodies=False)
 
     def next(self, size: int) -> list[Message] | None:
-        """The messages of the next batches, about `size` bytes of them; None at the end. Raises CorruptError, OSError."""
+        """The messages of the next batches, about `size` bytes; None at the end. Raises CorruptError, OSError."""
         if self._offset >= self._end:
             return None
         fd = self._vfs.open(self._path, os.O_RDONLY)
@@ -105,8 +109,8 @@ class Scan:
         messages: list[Message] = []
         position = 0
         while position < whole:
-            stop = position + BATCH_BYTES + self._payload_bytes(data[position:])
-            for record in self._decoder.decode(data[position + BATCH_BYTES : stop], self._offset + position + BATCH_BYTES):
+            start, stop = position + BATCH_BYTES, position + BATCH_BYTES + self._payload_bytes(data[position:])
+            for record in self._decoder.decode(data[start:stop], self._offset + start):
                 parts = record.records if isinstance(record, Group) else (record,)
                 messages += [part for part in parts if isinstance(part, Message)]
             position = stop
@@ -131,6 +135,39 @@ class Scan:
         return batch.payload_bytes
 
 
+class JournalReader:
+    """Reads for a live broker, off its event loop. After `abandon` nobody is told anything any more."""
+
+    def __init__(self, vfs: Vfs, directory: str, runner: JobRunner) -> None:
+        self._vfs = vfs
+        self._directory = directory
+        self._runner = runner
+        self._abandoned = False
+
+    def read(self, places: Sequence[tuple[Placed, str]], done: Found) -> None:
+        """Read stored messages back: see `read_messages`."""
+        self._submit(partial(read_messages, self._vfs, self._directory, places), done)
+
+    def scan(self, segment: Segment) -> Scan:
+        """For `scan_on`: the messages of one segment."""
+        return Scan(self._vfs, self._directory, segment.name, segment.end)
+
+    def scan_on(self, scan: Scan, size: int, done: Found) -> None:
+        """The next piece of a scan."""
+        self._submit(partial(scan.next, size), done)
+
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    def _submit(self, job: Callable[[], object], done: Found) -> None:
+        def finished(messages: list[Message] | None, error: Exception | None) -> None:
+            if not self._abandoned:
+                done(messages, error)
+
+        if not self._abandoned:
+            self._runner.submit(job, finished)
+
+
 def _read(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:
     data = vfs.pread(fd, size, offset)
     while len(data) < size and (more := vfs.pread(fd, size - len(data), offset + len(data))):
@@ -142,8 +179,12 @@ def _decode(path: str, piece: memoryview, place: Placed, destination: str) -> Me
     if place.offset < HEADER_BYTES or len(piece) < place.size or place.size < RECORD_BYTES:
         raise CorruptError(path, place.offset, "file ends inside a message that was stored: it was truncated")
     size, crc, kind = RECORD.unpack_from(piece)
-    if kind != MESSAGE or size != place.size - RECORD_BYTES or crc32(piece[RECORD_BYTES:], kind) != crc:
+    whole = kind == MESSAGE and MESSAGE_BYTES <= size == place.size - RECORD_BYTES
+    if not whole or crc32(piece[RECORD_BYTES:], kind) != crc:
         raise CorruptError(path, place.offset, "record fails its checksum")
-    message = decode_message(path, piece, place.offset, destination)
+    try:
+        message = decode_message(piece, 0, place.size, destination)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(path, place.offset, f"message: {error}") from error
     message.offset, message.size = place.offset, place.size
     return message

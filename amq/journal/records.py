@@ -27,7 +27,7 @@ REASONS = ("acked", "expired", "dead-lettered", "purged")
 _DESTINATION = struct.Struct("<IB")
 # seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties
 _MESSAGE = struct.Struct("<QIBBQQHHI")
-_MESSAGE_BYTES = _MESSAGE.size
+MESSAGE_BYTES = _MESSAGE.size  # of a message without body, names and properties
 _FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")
 _CONSUMED = struct.Struct("<IBI")
 _U32 = struct.Struct("<I")
@@ -212,24 +212,25 @@ def encode_record(record: Record, ids: dict[str, int]) -> bytes:
     return record.encode(ids)
 
 
-def decode_message(path: str, record: bytes | memoryview, at: int, destination: str) -> Message:
-    """The message of one record, which stands at offset `at` of its file. Raises CorruptError."""
-    decoder = Decoder(path)
-    decoder.names = _Same(destination)
-    message = next(decoder.decode(record, at, verify=False))
-    assert isinstance(message, Message)
-    return message
-
-
-class _Same(dict[int, str]):
-    """Every destination number means the one that is known already."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    def get(self, _number: int, _default: object = None) -> str:  # type: ignore[override]
-        return self._name
+def decode_message(payload: bytes | memoryview, position: int, stop: int, name: str, bodies: bool = True) -> Message:
+    """The message of the record between `position` and `stop` of `payload`. Raises ValueError, RecursionError."""
+    _, _, _, seq, _, flags, priority, timestamp, expires, n_type, n_dup, n_props = _FRAMED_MESSAGE.unpack_from(
+        payload, position
+    )
+    i = position + _FRAMED_MESSAGE.size
+    j = i + n_type
+    k = j + n_dup
+    m = k + n_props
+    if m > stop or priority > _PRIORITY_MAX:
+        raise ValueError("impossible lengths or priority")
+    duplicate_id = str(payload[j:k], "utf-8") if n_dup else ""
+    if bodies:
+        return Message(
+            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
+            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires, duplicate_id,
+            bool(flags & _TEXT), seq,
+        )  # fmt: skip
+    return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, bool(flags & _TEXT), seq)
 
 
 class Decoder:
@@ -250,7 +251,7 @@ class Decoder:
         no other group stands. Raises CorruptError, NewerFormatError.
         """
         position, end = 0, len(payload)
-        unpack, names = _FRAMED_MESSAGE.unpack_from, self.names
+        number, names, bodies = _U32.unpack_from, self.names, self._bodies
         framed_bytes = _FRAMED_MESSAGE.size
         while position < end:
             if end - position < RECORD_BYTES:
@@ -263,33 +264,15 @@ class Decoder:
             if verify and crc32(payload[start:stop], kind) != crc:
                 raise CorruptError(self._path, at + position, "record fails its checksum")
             if kind == MESSAGE and size >= framed_bytes - RECORD_BYTES:
-                (_, _, _, seq, destination, flags, priority, timestamp, expires, n_type, n_dup, n_props) = unpack(
-                    payload, position
-                )
-                name = names.get(destination)
+                name = names.get(number(payload, start + 8)[0])
                 if name is None:
-                    raise CorruptError(self._path, at + position, f"destination {destination} was not defined before")
-                i = start + _MESSAGE_BYTES
-                j = i + n_type
-                k = j + n_dup
-                m = k + n_props
-                if m > stop or priority > _PRIORITY_MAX:
-                    raise CorruptError(self._path, at + position, "message has impossible lengths or priority")
+                    raise CorruptError(self._path, at + position, "the destination was not defined before")
                 try:
-                    if self._bodies:
-                        record: Record = Message(
-                            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
-                            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires,
-                            str(payload[j:k], "utf-8") if n_dup else "", bool(flags & _TEXT), seq,
-                        )  # fmt: skip
-                    else:
-                        record = Message(
-                            name, b"", None, "", priority, True, timestamp, expires,
-                            str(payload[j:k], "utf-8") if n_dup else "", bool(flags & _TEXT), seq,
-                        )  # fmt: skip
+                    message = decode_message(payload, position, stop, name, bodies)
                 except (ValueError, RecursionError) as error:
                     raise CorruptError(self._path, at + position, f"message: {error}") from error
-                record.offset, record.size = at + position, stop - position
+                message.offset, message.size = at + position, stop - position
+                record: Record = message
             elif kind == GROUP and grouped:
                 raise CorruptError(self._path, at + position, "a group stands in a group")
             else:

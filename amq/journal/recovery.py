@@ -105,6 +105,14 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
         trimmed = max(trimmed, found.trimmed)
         successor, successor_says = (epoch, number), found.previous_end
     present = set(names)
+    expected = trimmed[1] + 1 if trimmed[0] == last_epoch else 1
+    for name in names:  # each got its durable name before the next was made, also those that were never begun
+        epoch, number = parse_segment_name(name) or (0, 0)
+        if epoch == last_epoch and number >= expected:
+            if number > expected:
+                path = os.path.join(directory, name)
+                raise CorruptError(path, 0, "the segment before it is missing: somebody removed it")
+            expected += 1
     for name in known:
         if name not in present and (not known[name] or (parse_segment_name(name) or (0, 0)) <= trimmed):
             del sealed[name]

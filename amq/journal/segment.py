@@ -155,6 +155,8 @@ def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -
         write_all(vfs, fd, header.encode(), 0)
         vfs.fsync(fd)
         vfs.fsync_directory(directory)
+        if vfs.stat(path).st_ino != vfs.fstat(fd).st_ino:  # a crash of the server took the name before it was durable
+            raise OSError(errno.ESTALE, "a new segment has lost its name", path)
     except OSError as error:
         vfs.close(fd)
         if error.errno == errno.ENOSPC:

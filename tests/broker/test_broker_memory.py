@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.broker import MESSAGE_OVERHEAD_BYTES
 from amq.broker.session import STALLED_BYTES_MAX
+from amq.broker.state import MESSAGE_OVERHEAD_BYTES
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Begin, Commit, Disconnect, Nack, Send
 from tests.broker.world import Client, World

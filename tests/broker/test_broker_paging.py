@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.broker import MESSAGE_OVERHEAD_BYTES
+from amq.broker.state import MESSAGE_OVERHEAD_BYTES
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send
 from tests.broker.world import Client, World

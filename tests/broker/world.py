@@ -14,15 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from amq.broker.broker import MESSAGE_OVERHEAD_BYTES, Broker
+from amq.broker.broker import Broker
 from amq.broker.queue import Queue
 from amq.broker.session import Session
+from amq.broker.state import MESSAGE_OVERHEAD_BYTES
 from amq.broker.subscription import Subscription
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
+from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.format import HEADER_BYTES
-from amq.journal.journal import Confirmable, Journal, OpenBatch
+from amq.journal.journal import Journal
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, replay, seal
 from amq.journal.writer import Done, Job
@@ -390,6 +392,7 @@ class World:
         assert self.journal.full is full
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
+        assert damage is None or str(damage) in why
         self.failures.append(why)
 
     # -- looking at it ------------------------------------------------------------------------------------------------

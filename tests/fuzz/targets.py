@@ -33,6 +33,7 @@ from amq.security.users import parse_users
 from tests.crash.disk import ROOT, Disk, DiskVfs, Image
 from tests.fakes import FakeClock, FakeHost
 from tests.fuzz import corpus
+from tests.stored import stored
 
 STORE = "/store"
 
@@ -79,7 +80,7 @@ def recover(files: dict[str, bytes], last_epoch: int, known: dict[str, int]) -> 
     broker = Broker(FakeClock(), BrokerConfig(store=STORE), last_epoch + 1, lambda: None)
     replay(vfs, STORE, sealed, broker.apply, lambda _done, _total: None)
     for queue in broker.queues.values():
-        queue.start_serving()
+        stored(broker, queue, vfs, STORE)
 
 
 def segment(data: bytes) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 from amq.broker.backlog import Place
 from amq.config.schema import BrokerConfig
 from amq.errors import CorruptError
-from amq.journal.journal import Confirmable, Journal, OpenBatch
+from amq.journal.batch import Confirmable, OpenBatch
+from amq.journal.journal import Journal
 from amq.journal.reader import read_messages
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, replay, seal
@@ -144,4 +145,5 @@ class World:
         self.full.append(full)
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
+        assert damage is None or str(damage) in why
         self.failures.append(why)

@@ -258,7 +258,7 @@ def test_what_lives_is_what_a_new_master_has(tmp_path_factory: Any, script: list
     assert dict(lives(liveness)) == {
         seq: (queue.name, message.segment.name, queue.redelivered.get(seq, (0, 0)))  # type: ignore[attr-defined]
         for queue in world.broker.queues.values()
-        for seq, message in queue.messages.items()
+        for seq, message in world.everything(queue).items()
     }
     for queue in world.broker.queues.values():
         ours = liveness.duplicates.get(queue.name, Remembered(0))
@@ -268,7 +268,7 @@ def test_what_lives_is_what_a_new_master_has(tmp_path_factory: Any, script: list
     }
     assert sum(tally.live for tally in liveness.segments.values()) == len(liveness.live)
     assert sum(tally.live_bytes for tally in liveness.destinations.values()) == sum(
-        len(message.body) for queue in world.broker.queues.values() for message in queue.messages.values()
+        len(message.body) for queue in world.broker.queues.values() for message in world.everything(queue).values()
     )
     world.close()
 

@@ -12,7 +12,7 @@ from amq.errors import CorruptError, NewerFormatError, StoreError
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, encode_batch
 from amq.journal.records import Previous, Trimmed
 from amq.journal.recovery import Segment, lock_segments, replay, seal
-from amq.journal.segment import list_segments, read_batches, read_file, read_header
+from amq.journal.segment import create_segment, list_segments, read_batches, read_file, read_header
 from amq.vfs import SystemVfs
 from tests.journal.journal_world import Waiter, World
 
@@ -184,6 +184,29 @@ def test_a_missing_segment_of_the_open_epoch_is_reported(world: World) -> None:
     os.unlink(path_of(world, 1))
     with pytest.raises(CorruptError, match="missing"):
         world.begin()
+
+
+def test_the_last_begun_segment_is_missed_for_the_sake_of_the_next(world: World) -> None:
+    fill(world, 60, 500)
+    *_, last_begun, _never_begun = world.segments()
+    os.unlink(os.path.join(world.directory, last_begun))
+    with pytest.raises(CorruptError, match="missing"):
+        world.begin()
+
+
+def test_a_segment_without_a_name_is_none(world: World) -> None:
+    """A crash of the server took it before it was durable; the sync of the directory succeeded all the same."""
+    path = os.path.join(world.directory, "00000009-00000001.seg")
+
+    class Forgetful(SystemVfs):
+        @staticmethod
+        def fsync_directory(directory: str) -> None:
+            os.unlink(path)
+            Path(path).touch()
+            SystemVfs.fsync_directory(directory)
+
+    with pytest.raises(OSError, match="lost its name"):
+        create_segment(Forgetful(), world.directory, SegmentHeader(9, 1, bytes(16), 7), 4096)
 
 
 def test_trimmed_segments_may_be_gone_or_left_over(world: World) -> None:

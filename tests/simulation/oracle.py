@@ -18,8 +18,8 @@ from unittest.mock import patch
 from amq.broker.broker import Broker
 from amq.client.link import Link
 from amq.errors import AmqError
+from amq.journal.batch import OpenBatch
 from amq.journal.inspect import inspect
-from amq.journal.journal import OpenBatch
 from amq.journal.records import Consumed, Group, Record
 from amq.lock.epoch import read_epoch, read_newest_epoch
 from amq.message import Message

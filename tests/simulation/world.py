@@ -367,7 +367,8 @@ class World:
             if slot.master and slot.service is not None and slot.service.master is not None:
                 queues = slot.service.master.broker.queues.values()
                 left += [f"{queue.name}: {queue.stored}" for queue in queues if queue.stored]
-        return f"after {PEACE_S:g} s of peace in which nothing moved: masters {masters}, waiting {waiting}, left in queues {left}"
+        since = f"{PEACE_S:g} s of peace in which nothing moved"
+        return f"after {since}: masters {masters}, waiting {waiting}, left in queues {left}"
 
     def _result(self) -> Result:
         counts = self.oracle.counts

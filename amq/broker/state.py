@@ -1,0 +1,215 @@
+"""State: the queues of a store, and the one way in which they change.
+
+`apply(record, segment)` is that way. It serves the replay at takeover, the slave that follows the journal and live
+traffic alike: a command becomes a record, the record becomes durable, then it is applied. So what the master became by
+working, a replay becomes by reading. While nobody is served messages wait on disk alone: a replay keeps no bodies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amq.broker.queue import Queue
+from amq.broker.window import Window
+from amq.config.schema import BrokerConfig
+from amq.journal.journal import Journal
+from amq.journal.records import (
+    Consumed,
+    Destination,
+    Duplicates,
+    Group,
+    Outcomes,
+    Previous,
+    Record,
+    Redelivered,
+    Trimmed,
+)
+from amq.journal.recovery import Segment
+from amq.message import Message
+
+if TYPE_CHECKING:
+    from amq.broker.trimming import Trimmer
+
+MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
+PAGING_SHARE = 0.7  # of the memory limit may be taken by what waits; the rest is for what is on its way
+COPY = object()  # origin of a group that copies messages forward
+
+
+class State:
+    """What the journal says, and where it says it. `journal` is None as long as nobody is served."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.queues: dict[str, Queue] = {}
+        self.outcomes = Window(config.outcome_window)  # commits that took place
+        self.outcomes_pending: dict[str, Group] = {}
+        self.memory_bytes = 0
+        self.journal: Journal | None = None
+        self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
+        self._trimmer: Trimmer | None = None
+        self._segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that full name; it comes into being when it is first used."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Queue(name, self.config.duplicate_window)
+        return queue
+
+    # -- the one way in which state changes ---------------------------------------------------------------------------
+
+    def apply(self, record: Record, segment: Segment | None) -> None:
+        """Let `record` take effect. `segment` is where it stands, None = not in the journal (non-persistent)."""
+        kind = record.__class__
+        if kind is Message:
+            if self.journal is None:
+                self._apply_copy(record, segment)  # type: ignore[arg-type]
+            else:
+                self._apply_message(record, segment)  # type: ignore[arg-type]
+        elif isinstance(record, Consumed):
+            queue = self.queue(record.destination)
+            if queue.backlogs:
+                self._discard(queue, record.seqs)
+            for seq in record.seqs:
+                message = queue.messages.get(seq)
+                if message is not None:
+                    self._remove(queue, message)
+        elif isinstance(record, Redelivered):
+            queue = self.queue(record.destination)
+            for seq, deliveries, failures in record.counts:
+                # While serving, a return is counted at once: it may have come back again before this was durable.
+                more = (deliveries, failures) > queue.redelivered.get(seq, (0, 0))
+                if more and (seq in queue.messages or queue.find(seq) is not None):
+                    queue.redelivered[seq] = (deliveries, failures)
+        elif isinstance(record, Group):
+            for part in record.records:
+                if isinstance(part, Message) and (record.origin is COPY or self.journal is None):
+                    self._apply_copy(part, segment)
+                else:
+                    self.apply(part, segment)
+            if record.outcome_id and segment is not None:
+                self.outcomes_pending.pop(record.outcome_id, None)
+                self.outcomes.remember(record.outcome_id, record.seq, segment)
+        elif isinstance(record, Duplicates):
+            assert segment is not None
+            self._apply_ids(self.queue(record.destination).duplicates, record.ids, segment)
+        elif isinstance(record, Outcomes):
+            assert segment is not None
+            self._apply_ids(self.outcomes, record.ids, segment)
+        elif isinstance(record, Trimmed):
+            if self.journal is not None and self._trimmer is not None:
+                for gone in [code for code, s in self._segments.items() if s.key <= (record.epoch, record.number)]:
+                    del self._segments[gone]
+                self.journal.delete_trimmed(record)
+                self._trimmer.trimmed()
+        else:
+            assert isinstance(record, Destination | Previous)
+
+    def _apply_message(self, message: Message, segment: Segment | None) -> None:
+        name = message.destination
+        queue = self.queues.get(name) or self.queue(name)
+        message.segment = segment
+        if message.expires_ms:
+            queue.expiring += 1
+        queue.enqueued += 1
+        if segment is not None:
+            segment.live += 1
+            segment.live_bytes += message.size
+            if message.duplicate_id:
+                queue.remember(message, segment)
+            if self.journal is None or self._pages_out(queue, message):
+                self._segments[segment.code] = segment
+                queue.page_out(message, segment.code)
+                if self.journal is not None:
+                    self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+                    self.dirty[queue] = None
+                return
+        queue.messages[message.seq] = message
+        queue.resident_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.push(message)
+        self.dirty[queue] = None
+
+    def _pages_out(self, queue: Queue, message: Message) -> bool:
+        """Does a message that has just been stored wait on disk alone? Where older ones do, and where its queue holds
+        more than is still free: so each of many takes its share, and one alone half of all (a dynamic threshold).
+        """
+        if queue.backlogs and message.priority in queue.backlogs:
+            return True
+        return queue.resident_bytes > self.config.memory_limit_bytes * PAGING_SHARE - self.memory_bytes
+
+    def page_in(self, queue: Queue, messages: list[Message]) -> list[Message]:
+        """`messages`, read from the disk, are in memory from now on; returns those that have not left meanwhile. The
+        caller knows where they go."""
+        places = queue.discard([message.seq for message in messages])
+        if len(places) < len(messages):
+            here = {place.seq for place, _ in places}
+            messages = [message for message in messages if message.seq in here]
+        size = 0
+        for message, (place, _) in zip(messages, places, strict=True):
+            assert place.seq == message.seq
+            message.segment, message.offset, message.size = self._segments[place.segment], place.offset, place.size
+            queue.messages[message.seq] = message
+            size += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.resident_bytes += size
+        self.memory_bytes += size
+        return messages
+
+    def _apply_copy(self, message: Message, segment: Segment | None) -> None:
+        """A message of a group: perhaps one that is stored already and was copied forward. Then it stands there now."""
+        queue = self.queue(message.destination)
+        assert segment is not None
+        known = queue.messages.get(message.seq)
+        place = None
+        if known is not None:
+            before, size = _segment(known), known.size
+            known.segment, known.offset, known.size = segment, message.offset, message.size
+        else:
+            place = queue.find(message.seq)
+            if place is None:
+                assert self.journal is None, "a copy of what has left would bring it back after a crash"
+                self._apply_message(message, segment)
+                return
+            before, size = self._segments[place.segment], place.size
+            self._segments[segment.code] = segment
+            queue.move(message, segment.code)
+        before.live -= 1
+        before.live_bytes -= size
+        segment.live += 1
+        segment.live_bytes += message.size
+        queue.duplicates.moved(message.duplicate_id, message.seq, segment)
+
+    def _remove(self, queue: Queue, message: Message) -> None:
+        del queue.messages[message.seq]
+        queue.resident_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        if message.segment is not None:
+            segment = _segment(message)
+            segment.live -= 1
+            segment.live_bytes -= message.size
+        if message.expires_ms:
+            queue.expiring -= 1
+        if queue.redelivered:
+            queue.redelivered.pop(message.seq, None)
+        queue.acknowledged += 1
+        self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+
+    def _discard(self, queue: Queue, seqs: list[int]) -> None:
+        """Those of `seqs` that wait on disk leave the queue."""
+        for place, expires_ms in queue.discard(seqs):
+            segment = self._segments[place.segment]
+            segment.live -= 1
+            segment.live_bytes -= place.size
+            queue.expiring -= bool(expires_ms)
+            queue.redelivered.pop(place.seq, None)
+            queue.acknowledged += 1
+
+    def _apply_ids(self, window: Window, ids: list[tuple[str, int]], segment: Segment) -> None:
+        for id, seq in ids:
+            if self.journal is None:
+                window.remember(id, seq, segment)
+            else:
+                window.moved(id, seq, segment)
+
+
+def _segment(message: Message) -> Segment:
+    assert isinstance(message.segment, Segment)
+    return message.segment
