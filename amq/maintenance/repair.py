@@ -24,10 +24,11 @@ from datetime import UTC, datetime
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError, StoreError, StoreFullError
+from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.export import MessageReader
 from amq.journal.format import parse_segment_name
 from amq.journal.inspect import Sealing, inspect
-from amq.journal.journal import Confirmable, Journal, OpenBatch
+from amq.journal.journal import Journal
 from amq.journal.liveness import Liveness
 from amq.journal.records import Duplicates, Outcomes, Record, Redelivered
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, replay
@@ -444,7 +445,7 @@ class _Scratch:
     def store_full(self, full: bool) -> None:
         """Below the floor for brokers a repair goes on; a disk that is really full ends in `rejected`."""
 
-    def failed(self, why: str) -> None:
+    def failed(self, why: str, damage: CorruptError | None = None) -> None:  # noqa: ARG002
         self._failure = StoreError(f"nothing was repaired: {why}")
 
 

@@ -29,6 +29,7 @@ from amq.vfs import SystemVfs, Vfs
 from tests.broker.world import World
 from tests.fakes import FakeClock, FaultyVfs
 from tests.journal.test_interchange import items, message
+from tests.stored import stored
 
 
 class QuickVfs(SystemVfs):
@@ -85,12 +86,13 @@ def replayed(store: Path) -> Broker:
     broker = Broker(FakeClock(), BrokerConfig(store=str(store)), number + 1, lambda: None)
     replay(VFS, str(store), seal(VFS, str(store), number, known), broker.apply, lambda _done, _total: None)
     for queue in broker.queues.values():
-        queue.start_serving()
+        queue.messages.update(stored(broker, queue, VFS, str(store)))
+        queue.backlogs.clear()
     broker.outcomes.settle()
     return broker
 
 
-FIELDS = [name for name in Message.__slots__ if name not in ("seq", "segment", "duplicate_id")]
+FIELDS = [name for name in Message.__slots__ if name not in ("seq", "segment", "offset", "size", "duplicate_id")]
 
 
 def content(broker: Broker) -> dict[str, list[tuple[object, ...]]]:
