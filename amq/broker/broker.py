@@ -361,6 +361,8 @@ class Broker(State):
     def dispatch(self) -> None:
         """Deliver what can be delivered. Once a turn."""
         now_ms = self.clock.wall_ms()
+        if self._pager is not None:
+            self._pager.feed()
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
 AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
-AHEAD_BYTES_MIN = 64 << 10  # also where there is no memory left: consumers always go on
 AHEAD_ROWS = 2048
 EXPIRED_ROWS = 500
 
@@ -31,19 +30,31 @@ class Pager:
         self._broker = broker
         self._journal = journal
         self._under_way: set[tuple[Queue, int]] = set()
+        self._hungry: dict[Queue, None] = {}
 
     def fetch(self, queue: Queue, priority: int) -> None:
         """Read the oldest messages of that backlog."""
-        if (queue, priority) not in self._under_way:
-            places = queue.backlogs[priority].head(self._ahead_bytes(), AHEAD_ROWS)
+        if (queue, priority) in self._under_way:
+            return
+        ahead_bytes = self._ahead_bytes(queue)
+        if ahead_bytes:
+            places = queue.backlogs[priority].head(ahead_bytes, AHEAD_ROWS)
             self._read(queue, priority, places, partial(self._fetched, queue))
+        else:
+            self._hungry[queue] = None
 
     def fetch_ahead(self, queue: Queue) -> None:
         """Read on where less is left in memory than one read brings."""
         for priority in sorted(queue.backlogs, reverse=True):
-            if queue.resident_bytes < self._ahead_bytes() and queue.backlogs[priority]:
+            if queue.resident_bytes < self._ahead_bytes(queue):
                 self.fetch(queue, priority)
             return
+
+    def feed(self) -> None:
+        """Call once a turn: who could not read for want of memory may try again where there is some."""
+        for queue in [queue for queue in self._hungry if self._ahead_bytes(queue)]:
+            del self._hungry[queue]
+            self._broker.dirty[queue] = None
 
     def take_expired(self, queue: Queue, now_ms: int) -> None:
         """Hand to `Broker.expire` what waits on disk and is past its time."""
@@ -51,10 +62,11 @@ class Pager:
             if (queue, priority) not in self._under_way and (places := backlog.due(now_ms, EXPIRED_ROWS)):
                 self._read(queue, priority, places, partial(self._broker.expire, queue))
 
-    def _ahead_bytes(self) -> int:
-        broker = self._broker
-        free = broker.config.memory_limit_bytes - broker.memory_bytes
-        return max(AHEAD_BYTES_MIN, min(AHEAD_BYTES_MAX, free // 4))
+    def _ahead_bytes(self, queue: Queue) -> int:
+        """How much may be read now. A queue that has nothing in memory may always have its next message: what fills
+        the memory may wait for that one."""
+        free = self._broker.paging_bytes() - self._broker.memory_bytes
+        return max(min(AHEAD_BYTES_MAX, free // 4), 0 if queue.messages else 1)
 
     def _read(self, queue: Queue, priority: int, places: list[Place], then: Callable[[list[Message]], None]) -> None:
         key = (queue, priority)

@@ -135,7 +135,11 @@ class State:
         """
         if queue.backlogs and message.priority in queue.backlogs:
             return True
-        return queue.resident_bytes > self.config.memory_limit_bytes * PAGING_SHARE - self.memory_bytes
+        return queue.resident_bytes > self.paging_bytes() - self.memory_bytes
+
+    def paging_bytes(self) -> int:
+        """Memory that messages may take which wait."""
+        return int(self.config.memory_limit_bytes * PAGING_SHARE)
 
     def page_in(self, queue: Queue, messages: list[Message]) -> list[Message]:
         """`messages`, read from the disk, are in memory from now on; returns those that have not left meanwhile. The
