@@ -85,11 +85,16 @@ def replayed(store: Path) -> Broker:
     number, known = sealing(store)
     broker = Broker(FakeClock(), BrokerConfig(store=str(store)), number + 1, lambda: None)
     replay(VFS, str(store), seal(VFS, str(store), number, known), broker.apply, lambda _done, _total: None)
+    load_all(broker, store)
+    broker.outcomes.settle()
+    return broker
+
+
+def load_all(broker: Broker, store: Path) -> None:
+    """Into memory with what waits on disk."""
     for queue in broker.queues.values():
         queue.messages.update(stored(broker, queue, VFS, str(store)))
         queue.backlogs.clear()
-    broker.outcomes.settle()
-    return broker
 
 
 FIELDS = [name for name in Message.__slots__ if name not in ("seq", "segment", "offset", "size", "duplicate_id")]
@@ -180,6 +185,7 @@ def test_a_used_store_arrives_with_all_that_it_remembers(tmp_path: Path) -> None
     exported = list(export(tmp_path / "old", state=state).items())
     assert load(tmp_path / "new", lines(exported)).stored == sum(isinstance(item, Exported) for item in exported)
     new = replayed(tmp_path / "new")
+    load_all(world.broker, tmp_path / "old")
     assert content(new) == content(world.broker)
     assert ids(new) == ids(world.broker)
     assert any(queue.redelivered for queue in new.queues.values())

@@ -126,9 +126,9 @@ def test_a_missing_segment(store: Path) -> None:
     plan = plan_of(store)
     assert [(damage.path, damage.bytes > 0) for damage in plan.damages] == [(str(path), True)]
     repair(store).run()
-    after = set(map(repr, flat(content(replayed(store)))))
+    after = {repr(m[:-1]) for m in flat(content(replayed(store)))}  # how often one came back may have stood there
     saved = [m for m in flat(truth) if m[0] not in gone]  # type: ignore[operator]
-    assert after >= set(map(repr, saved))
+    assert after >= {repr(m[:-1]) for m in saved}
     assert len(saved) < len(flat(truth))
 
 
