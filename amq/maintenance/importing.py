@@ -144,7 +144,12 @@ class Import:
             return
         size = len(message.body) + 1
         self._unconfirmed_bytes += size
-        broker.store(message, self, f"m{size}")
+        try:
+            broker.store(message, self, f"m{size}")
+        except StoreFullError as error:
+            self.fail(error)
+            assert self._failure is not None
+            raise self._failure from error
         if item.deliveries or item.failures:
             assert broker.journal is not None
             broker.journal.append_record(
