@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
 AHEAD_ROWS = 2048
-EXPIRED_ROWS = 500
 
 
 class Pager:
@@ -31,6 +31,7 @@ class Pager:
         self._journal = journal
         self._under_way: set[tuple[Queue, int]] = set()
         self._hungry: dict[Queue, None] = {}
+        self._brought: dict[Queue, int] = {}  # messages, by the last read
 
     def fetch(self, queue: Queue, priority: int) -> None:
         """Read the oldest messages of that backlog."""
@@ -44,11 +45,10 @@ class Pager:
             self._hungry[queue] = None
 
     def fetch_ahead(self, queue: Queue) -> None:
-        """Read on where less is left in memory than one read brings."""
-        for priority in sorted(queue.backlogs, reverse=True):
-            if queue.resident_bytes < self._ahead_bytes(queue):
-                self.fetch(queue, priority)
-            return
+        """Read on where less than half of what the last read brought waits in memory."""
+        priority = max(queue.backlogs)
+        if 2 * len(queue.levels[priority]) < self._brought.get(queue, 1):
+            self.fetch(queue, priority)
 
     def feed(self) -> None:
         """Call once a turn: who could not read for want of memory may try again where there is some."""
@@ -59,8 +59,10 @@ class Pager:
     def take_expired(self, queue: Queue, now_ms: int) -> None:
         """Hand to `Broker.expire` what waits on disk and is past its time."""
         for priority, backlog in queue.backlogs.items():
-            if (queue, priority) not in self._under_way and (places := backlog.due(now_ms, EXPIRED_ROWS)):
-                self._read(queue, priority, places, partial(self._broker.expire, queue))
+            if (queue, priority) not in self._under_way and (places := backlog.due(now_ms, AHEAD_ROWS)):
+                sizes = accumulate(place.size for place in places)
+                some = [place for place, size in zip(places, sizes, strict=True) if size < AHEAD_BYTES_MAX]
+                self._read(queue, priority, some or places[:1], partial(self._broker.expire, queue))
 
     def _ahead_bytes(self, queue: Queue) -> int:
         """How much may be read now. A queue that has nothing in memory may always have its next message: what fills
@@ -97,6 +99,10 @@ class Pager:
         then(self._broker.page_in(queue, messages))
 
     def _fetched(self, queue: Queue, messages: list[Message]) -> None:
+        if queue.backlogs:
+            self._brought[queue] = len(messages)
+        else:
+            self._brought.pop(queue, None)
         queue.put_back(messages)
         self._broker.dirty[queue] = None
         self._broker.wake()

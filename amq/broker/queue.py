@@ -115,7 +115,7 @@ class Queue:
             level = self.levels[priority]
             self._top = max(self._top, priority)
             returned.sort(key=_seq)
-            if not level or level[-1].seq < returned[0].seq:  # read from the disk, behind what is in memory
+            if not level:
                 level.extend(returned)
                 continue
             last = returned[-1].seq

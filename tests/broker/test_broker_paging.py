@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.broker.queue import Queue
 from amq.broker.state import MESSAGE_OVERHEAD_BYTES
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send
@@ -177,3 +178,13 @@ def test_a_segment_that_goes_while_it_is_read_was_copied_forward(make_world: Cal
     world.settle()
     assert not world.failures
     assert numbers(consumer) == [0]
+
+
+def test_what_comes_back_is_before_what_is_younger_also_where_the_level_is_not_sorted() -> None:
+    """A message that the disk does not keep waits at once, an older one of the others only when it is durable."""
+    queue = Queue("queue://a", 10)
+    oldest, old, young = (Message("queue://a", b"", persistent=False, seq=seq) for seq in (1, 2, 3))
+    queue.push(young)
+    queue.push(oldest)
+    queue.put_back([old])
+    assert list(queue.levels[4]) == [old, young, oldest]
