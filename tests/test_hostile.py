@@ -184,14 +184,26 @@ def test_a_consumer_that_does_not_read_takes_no_memory(brokers: Brokers) -> None
         assert memory_bytes(broker) - before < 100 * len(body) + len(body) * 20
 
 
+def test_persistent_messages_beyond_the_memory_limit_wait_on_disk(brokers: Brokers) -> None:
+    broker = brokers.master("a", **SMALL)
+    body = bytes(64 << 10)
+    with broker.connect() as producer, broker.connect() as consumer:
+        for number in range(200):
+            send_to(producer, b"%d " % number + body, number)
+        consumer.send("SUBSCRIBE", {"destination": "/queue/a", "id": "1", "ack": "auto"})
+        found = [int(consumer.next_frame(10).body.partition(b" ")[0]) for _ in range(200)]
+        assert found == list(range(200))
+
+
 def test_a_producer_is_held_back_at_the_memory_limit_and_goes_on(brokers: Brokers) -> None:
+    """Where the disk does not keep what it sends."""
     broker = brokers.master("a", **SMALL)
     body = bytes(64 << 10)
     sent = 0
     with broker.connect() as producer, broker.connect() as consumer:
         with pytest.raises(TimeoutError):
             while sent < 200:
-                send_to(producer, body, sent, timeout_s=1.0)
+                send_to(producer, body, sent, timeout_s=1.0, persistent="false")
                 sent += 1
         assert 40 < sent < 70
         consumer.send("SUBSCRIBE", {"destination": "/queue/a", "id": "1", "ack": "auto"})
@@ -201,8 +213,11 @@ def test_a_producer_is_held_back_at_the_memory_limit_and_goes_on(brokers: Broker
         assert consumer.next_frame(10).command == "MESSAGE"
 
 
-def send_to(connection: Connection, body: bytes, number: int, timeout_s: float = DEADLINE_S) -> None:
-    connection.send("SEND", {"destination": "/queue/a", "receipt": number, "content-length": len(body)}, body)
+def send_to(
+    connection: Connection, body: bytes, number: int, timeout_s: float = DEADLINE_S, persistent: str = "true"
+) -> None:
+    headers = {"destination": "/queue/a", "receipt": number, "content-length": len(body), "persistent": persistent}
+    connection.send("SEND", headers, body)
     connection.receipt(str(number), timeout_s)
 
 

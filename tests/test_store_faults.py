@@ -193,7 +193,7 @@ def test_a_read_only_store_is_refused(brokers: Brokers, mount: Callable[..., Non
     store = str(brokers.store)
     mount("--bind", store, store)
     mount("-o", "remount,ro,bind", store)
-    refused(brokers, "STORE_UNUSABLE", store, "Read-only file system")
+    refused(brokers, "STORE_UNSAFE", store, "mounted read-only")
 
 
 FULL = {

@@ -28,8 +28,9 @@ class TransportOptions:
     )  # fmt: skip
     heart_beat_ms: int = _option(
         "heartBeat", 5000, "30000 (maxInactivityDuration)",
-        "heart-beats offered and wanted, both ways; a broker that is silent for twice this time counts as lost; "
-        "0 = none: a broker that vanishes without closing is then noticed by TCP alone",
+        "heart-beats offered and wanted, both ways; a broker that is silent for twice this time counts as lost, or for "
+        "twice its own `heartBeatSend` (10 s) where that is longer: set both to 1–2 s to notice sooner that a host "
+        "died without a word; 0 = none: a broker that vanishes without closing is then noticed by TCP alone",
     )  # fmt: skip
     tcp_no_delay: bool = _option("tcpNoDelay", True, "true", "do not hold back small packets")
     keep_alive: bool = _option("keepAlive", True, "false", "TCP keep-alive probes")
