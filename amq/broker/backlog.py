@@ -116,13 +116,13 @@ class Backlog:
 
     def find(self, seq: int) -> Place | None:
         found = self._locate(seq)
-        return found[0].place(found[1]) if found else None
+        return self._chunks[found[0]].place(found[1]) if found else None
 
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
         """The message, if it is here, stands elsewhere now."""
         found = self._locate(seq)
         if found:
-            chunk, row = found
+            chunk, row = self._chunks[found[0]], found[1]
             chunk.segments[row], chunk.offsets[row], chunk.sizes[row] = segment, offset, size
 
     def discard(self, seqs: Sequence[int]) -> list[tuple[Place, int]]:
@@ -132,13 +132,11 @@ class Backlog:
         while done < len(seqs):
             seq = seqs[done]
             done += 1
-            i = bisect_right(self._firsts, seq) - 1
-            if i < 0:
+            found = self._locate(seq)
+            if found is None:
                 continue
+            i, row = found
             chunk = self._chunks[i]
-            row = bisect_left(chunk.seqs, seq)
-            if row == len(chunk.seqs) or chunk.seqs[row] != seq:
-                continue
             last = row + 1  # those that stand side by side, as nearly all do, go at once
             while last < len(chunk.seqs) and done < len(seqs) and chunk.seqs[last] == seqs[done]:
                 last += 1
@@ -188,13 +186,14 @@ class Backlog:
             chunk.next_expiry_ms = later
         return found
 
-    def _locate(self, seq: int) -> tuple[_Chunk, int] | None:
+    def _locate(self, seq: int) -> tuple[int, int] | None:
+        """(which chunk, which row of it)"""
         i = bisect_right(self._firsts, seq) - 1
         if i < 0 or seq > self._chunks[-1].seqs[-1]:
             return None
-        chunk = self._chunks[i]
-        row = bisect_left(chunk.seqs, seq)
-        return (chunk, row) if row < len(chunk.seqs) and chunk.seqs[row] == seq else None
+        seqs = self._chunks[i].seqs
+        row = bisect_left(seqs, seq)
+        return (i, row) if row < len(seqs) and seqs[row] == seq else None
 
     def _append_chunk(self, seq: int) -> _Chunk:
         chunk = _Chunk()

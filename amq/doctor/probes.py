@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from amq.clock import Clock
@@ -215,31 +215,35 @@ def try_visibility(a: Hands, b: Hands, who: str, tag: str = "ab") -> tuple[Findi
 
 def measure_sync(vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: int) -> Times:
     """What it costs to make 4 KiB durable (write, fdatasync), on the file `path`, which is gone afterwards."""
-    fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
-    try:
-        times: list[float] = []
-        first = clock.monotonic()
-        while len(times) < count_max and (not times or clock.monotonic() - first < budget_s):
-            started = clock.monotonic()
-            write_all(vfs, fd, BLOCK, len(times) * len(BLOCK))
-            vfs.fdatasync(fd)
-            times.append(clock.monotonic() - started)
-        return Times.of(times)
-    finally:
-        vfs.close(fd)
-        vfs.unlink(path)
+
+    def once(fd: int, done: int) -> None:
+        write_all(vfs, fd, BLOCK, done * len(BLOCK))
+        vfs.fdatasync(fd)
+
+    return _measure(vfs, clock, path, budget_s, count_max, once)
 
 
 def measure_check(vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: int) -> Times:
     """What a check of the lease costs: a heartbeat (write, fsync), two files opened afresh, one listing."""
+
+    def once(fd: int, _done: int) -> None:
+        for fresh in _checked(vfs, fd, path):
+            vfs.close(fresh)
+
+    return _measure(vfs, clock, path, budget_s, count_max, once)
+
+
+def _measure(
+    vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: int, once: Callable[[int, int], None]
+) -> Times:
+    """How long `once(descriptor of path, times done before)` takes, again and again, as far as both limits allow."""
     fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
     try:
         times: list[float] = []
         first = clock.monotonic()
         while len(times) < count_max and (not times or clock.monotonic() - first < budget_s):
             started = clock.monotonic()
-            for fresh in _checked(vfs, fd, path):
-                vfs.close(fresh)
+            once(fd, len(times))
             times.append(clock.monotonic() - started)
         return Times.of(times)
     finally:

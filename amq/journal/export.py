@@ -10,13 +10,12 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from amq.errors import CorruptError, StoreError
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
 from amq.journal.interchange import IDS_PER_LINE, Exported, Ids, Item
 from amq.journal.liveness import Liveness, Place
-from amq.journal.records import Decoder
+from amq.journal.reader import decode_at, read_at
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_file, read_header
 from amq.message import Message
@@ -27,20 +26,6 @@ OPEN_FILES_MAX = 16
 
 class _GoneError(Exception):
     """A segment was deleted while we read: what lived in it was copied forward before, or has left its queue."""
-
-
-class _AnyNumber(dict[int, str]):
-    """Whatever its number is, the destination is known by name."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    def __missing__(self, _: int) -> str:
-        return self._name
-
-    def get(self, _number: int, _default: Any = None) -> Any:
-        return self._name
 
 
 class MessageReader:
@@ -60,18 +45,11 @@ class MessageReader:
             if len(self._open) > OPEN_FILES_MAX:
                 self._vfs.close(self._open.popitem(last=False)[1])
         self._open.move_to_end(place.segment)
-        data = b""
-        while len(data) < place.size:
-            piece = self._vfs.pread(fd, place.size - len(data), place.offset + len(data))
-            if not piece:
-                raise CorruptError(path, place.offset + len(data), "file became shorter while it was read")
-            data += piece
-        decoder = Decoder(path)
-        decoder.names = _AnyNumber(place.destination)
-        for record in decoder.decode(data, place.offset):
-            if isinstance(record, Message) and record.seq == seq:
-                return record
-        raise CorruptError(path, place.offset, f"message {seq} is no longer where it was")
+        data = read_at(self._vfs, fd, place.offset, place.size)
+        message = decode_at(path, data, place.offset, place.size, place.destination)
+        if message.seq != seq:
+            raise CorruptError(path, place.offset, f"message {seq} is no longer where it was")
+        return message
 
     def close(self) -> None:
         while self._open:

@@ -63,10 +63,10 @@ def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]
                     break
                 stop = place.offset + place.size
                 last += 1
-            data = memoryview(_read(vfs, fd, start, stop - start))
+            data = memoryview(read_at(vfs, fd, start, stop - start))
             for place, destination in places[i:last]:
                 piece = data[place.offset - start : place.offset - start + place.size]
-                messages.append(_decode(path, piece, place, destination))
+                messages.append(decode_at(path, piece, place.offset, place.size, destination))
             i = last
     finally:
         if fd >= 0:
@@ -95,14 +95,14 @@ class Scan:
         fd = self._vfs.open(self._path, os.O_RDONLY)
         try:
             if self._salt is None:
-                header = read_header(self._path, _read(self._vfs, fd, 0, HEADER_BYTES))
+                header = read_header(self._path, read_at(self._vfs, fd, 0, HEADER_BYTES))
                 if header is None:
                     raise CorruptError(self._path, 0, "segment header is gone")
                 self._salt = header.salt
-            data = memoryview(_read(self._vfs, fd, self._offset, min(size, self._end - self._offset)))
+            data = memoryview(read_at(self._vfs, fd, self._offset, min(size, self._end - self._offset)))
             whole = self._whole(data)
             if not whole:  # one batch larger than `size`
-                data = memoryview(_read(self._vfs, fd, self._offset, BATCH_BYTES + self._payload_bytes(data)))
+                data = memoryview(read_at(self._vfs, fd, self._offset, BATCH_BYTES + self._payload_bytes(data)))
                 whole = self._whole(data)
         finally:
             self._vfs.close(fd)
@@ -168,23 +168,25 @@ class JournalReader:
             self._runner.submit(job, finished)
 
 
-def _read(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:
+def read_at(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:
+    """`size` bytes, or what there is up to the end of the file."""
     data = vfs.pread(fd, size, offset)
     while len(data) < size and (more := vfs.pread(fd, size - len(data), offset + len(data))):
         data += more
     return data
 
 
-def _decode(path: str, piece: memoryview, place: Placed, destination: str) -> Message:
-    if place.offset < HEADER_BYTES or len(piece) < place.size or place.size < RECORD_BYTES:
-        raise CorruptError(path, place.offset, "file ends inside a message that was stored: it was truncated")
-    size, crc, kind = RECORD.unpack_from(piece)
-    whole = kind == MESSAGE and MESSAGE_BYTES <= size == place.size - RECORD_BYTES
+def decode_at(path: str, piece: bytes | memoryview, offset: int, size: int, destination: str) -> Message:
+    """The message of the record of `size` bytes at `offset` of `path`, read as `piece`. Raises CorruptError."""
+    if offset < HEADER_BYTES or len(piece) < size or size < RECORD_BYTES:
+        raise CorruptError(path, offset, "file ends inside a message that was stored: it was truncated")
+    body_bytes, crc, kind = RECORD.unpack_from(piece)
+    whole = kind == MESSAGE and MESSAGE_BYTES <= body_bytes == size - RECORD_BYTES
     if not whole or crc32(piece[RECORD_BYTES:], kind) != crc:
-        raise CorruptError(path, place.offset, "record fails its checksum")
+        raise CorruptError(path, offset, "record fails its checksum")
     try:
-        message = decode_message(piece, 0, place.size, destination)
+        message = decode_message(piece, 0, size, destination)
     except (ValueError, RecursionError) as error:
-        raise CorruptError(path, place.offset, f"message: {error}") from error
-    message.offset, message.size = place.offset, place.size
+        raise CorruptError(path, offset, f"message: {error}") from error
+    message.offset, message.size = offset, size
     return message

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import structlog
 
 from amq.errors import CorruptError, StoreError
-from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, decode_batch_header, parse_segment_name
+from amq.journal.format import (
+    BATCH_BYTES,
+    HAS_TRIM_MARK,
+    HEADER_BYTES,
+    decode_batch_header,
+    parse_segment_name,
+    segment_name,
+)
 from amq.journal.records import PREVIOUS, TRIMMED, Decoder, Previous, Record, Trimmed, raw_records
 from amq.journal.segment import list_segments, read_batches, read_file, read_header
 from amq.vfs import Vfs
@@ -105,14 +112,9 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
         trimmed = max(trimmed, found.trimmed)
         successor, successor_says = (epoch, number), found.previous_end
     present = set(names)
-    expected = trimmed[1] + 1 if trimmed[0] == last_epoch else 1
-    for name in names:  # each got its durable name before the next was made, also those that were never begun
-        epoch, number = parse_segment_name(name) or (0, 0)
-        if epoch == last_epoch and number >= expected:
-            if number > expected:
-                path = os.path.join(directory, name)
-                raise CorruptError(path, 0, "the segment before it is missing: somebody removed it")
-            expected += 1
+    # Each got its durable name before the next was made, also those that were never begun.
+    keys = [parse_segment_name(name) or (0, 0) for name in names]
+    _check_complete(directory, [key for key in keys if key[0] == last_epoch], trimmed)
     for name in known:
         if name not in present and (not known[name] or (parse_segment_name(name) or (0, 0)) <= trimmed):
             del sealed[name]
@@ -253,18 +255,18 @@ def replay(
     for name in sorted(sealed.keys() - names):
         if sealed[name] and (parse_segment_name(name) or (0, 0)) > trimmed:
             raise CorruptError(os.path.join(directory, name), 0, "segment is missing: somebody removed it")
-    _check_complete(directory, segments, trimmed)
+    _check_complete(directory, [segment.key for segment in segments], trimmed)
     return Recovered(segments, unused, trimmed, uuid, records, done)
 
 
-def _check_complete(directory: str, found: list[Segment], trimmed: tuple[int, int]) -> None:
+def _check_complete(directory: str, found: list[tuple[int, int]], trimmed: tuple[int, int]) -> None:
     """No segment is missing after the trimmed ones: numbers run from 1 in each epoch."""
     expected: dict[int, int] = {}
-    for segment in found:
-        if segment.key <= trimmed:  # any of them may be there: a crash can undo one unlink and keep another
+    for epoch, number in found:
+        if (epoch, number) <= trimmed:  # any of them may be there: a crash can undo one unlink and keep another
             continue
-        first = trimmed[1] + 1 if trimmed[0] == segment.epoch else 1
-        if segment.number != expected.get(segment.epoch, first):
-            path = os.path.join(directory, segment.name)
+        first = trimmed[1] + 1 if trimmed[0] == epoch else 1
+        if number != expected.get(epoch, first):
+            path = os.path.join(directory, segment_name(epoch, number))
             raise CorruptError(path, 0, "the segment before it is missing: somebody removed it from the store")
-        expected[segment.epoch] = segment.number + 1
+        expected[epoch] = number + 1
