@@ -32,25 +32,26 @@ def power_off(world: World) -> None:
 
 @scenario("partition", f"the master's host is cut off from the file server for {CUT_S:g} s, then healed", 65)
 def partition(world: World) -> None:
-    _partition(world)
+    cut_and_heal(world)
 
 
 @scenario("partition-no-fencing", "the same with brokers whose fencing is taken out", 65, unfenced=True)
 def partition_no_fencing(world: World) -> None:
-    _partition(world)
+    cut_and_heal(world)
 
 
 @scenario("partition-hard", "the same on a hard mount", 65, files=lambda: Nfs(nfs.HARD))
 def partition_hard(world: World) -> None:
-    _partition(world)
+    cut_and_heal(world)
 
 
 @scenario("partition-defaults", "the same on a mount with default options", 65, files=lambda: Nfs(nfs.DEFAULTS))
 def partition_defaults(world: World) -> None:
-    _partition(world)
+    cut_and_heal(world)
 
 
-def _partition(world: World) -> None:
+def cut_and_heal(world: World) -> None:
+    """The master's host loses its way to the file server for `CUT_S`: another takes over, it must be deposed."""
     world.build()
     master, epoch = world.master, world.epoch
     marker = master.marker

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from lab.doctor import expect_refused
-from lab.scenario import last_until, scenario
+from lab.scenario import scenario
+from lab.scenarios_nfs4 import CUT_S, cut_and_heal
 from lab.smb import RECOMMENDED, Smb
 from lab.world import World
-
-CUT_S = 30.0
 
 
 @scenario("smb-kill", "the master's process is killed", 35, "smb", files=Smb)
@@ -20,18 +19,7 @@ def kill(world: World) -> None:
 
 @scenario("smb-cut", f"the master's host is cut off from the server for {CUT_S:g} s, then healed", 80, "smb", files=Smb)
 def cut(world: World) -> None:
-    world.build()
-    master, epoch = world.master, world.epoch
-    marker = master.marker
-    since_s = world.fault("cutting the master off")
-    master.guest.cut()
-    world.wait_takeover(since_s, epoch)
-    world.check_deposed(epoch, since_s)
-    last_until(since_s + CUT_S)
-    world.say("healing")
-    master.guest.heal()
-    world.wait_deposed(master, marker)
-    world.traffic.wait_confirmed(60)
+    cut_and_heal(world)
 
 
 @scenario(
