@@ -334,7 +334,8 @@ def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
         with structlog.testing.capture_logs() as logs:
             await service.stop()
         assert [line for line in logs if line["event"].startswith("store released")]
-        assert not [line for line in logs if "fencing" in line["event"]], logs
+        ours = [line for line in logs if not line["event"].startswith("InotifyEmitter")]  # watchdog stops in a race
+        assert not [line for line in ours if line["log_level"] in ("error", "critical")], logs
 
     def watchdogs() -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if thread.name == "amq-watchdog"]
