@@ -380,13 +380,20 @@ class Broker(State):
     def sweep(self) -> None:
         """Expire what nobody fetches; forget queues that hold nothing. Call every second or so."""
         now_ms = self.clock.wall_ms()
-        for queue in list(self.queues.values()):
+        for queue in list(self.expiring):
+            if not queue.expiring:
+                del self.expiring[queue]
+                continue
             expired = queue.take_expired(now_ms)
             if expired:
                 self.expire(queue, expired)
-            if queue.expiring and queue.backlogs and self._pager is not None:
+            if queue.backlogs and self._pager is not None:
                 self._pager.take_expired(queue, now_ms)
-            if queue.is_idle() and queue not in self.dirty:
+        emptied, self.emptied = self.emptied, {}
+        for queue in emptied:
+            if queue in self.dirty or queue.duplicates_pending:
+                self.emptied[queue] = None
+            elif queue.is_idle():
                 del self.queues[queue.name]
 
     def check_access(self, destination: str) -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from amq.broker.subscription import Subscription
 
 PRIORITIES = 10
+# There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
+_NO_MESSAGES: deque[Message] = deque(maxlen=0)
+_NOBODY: deque[Subscription] = deque(maxlen=0)
+_NO_IDS = Window(0)
 
 
 class QueueOwner(Protocol):
@@ -38,22 +42,23 @@ class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
-        "_top", "acknowledged", "backlogs", "duplicates", "duplicates_pending", "enqueued", "expiring", "levels",
-        "messages", "name", "ready", "redelivered", "resident_bytes", "subscriptions",
+        "_duplicate_window", "_top", "acknowledged", "backlogs", "duplicates", "duplicates_pending", "enqueued",
+        "expiring", "levels", "messages", "name", "ready", "redelivered", "resident_bytes", "subscriptions",
     )  # fmt: skip
 
     def __init__(self, name: str, duplicate_window: int) -> None:
         self.name = name
+        self._duplicate_window = duplicate_window
         self.messages: dict[int, Message] = {}  # by seq: what is in memory, waiting or delivered
         self.backlogs: dict[int, Backlog] = {}  # by priority: what waits on disk alone; none of them empty
         self.resident_bytes = 0  # what `messages` takes
         self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
-        self.duplicates = Window(duplicate_window)  # producer-given ids
+        self.duplicates = _NO_IDS  # producer-given ids
         self.duplicates_pending: dict[str, Record] = {}  # on their way to the journal → in what
-        self.levels: list[deque[Message]] = [deque() for _ in range(PRIORITIES)]
+        self.levels = [_NO_MESSAGES] * PRIORITIES  # what waits in memory
         self._top = 0  # no level above this one holds anything
         self.subscriptions: list[Subscription] = []
-        self.ready: deque[Subscription] = deque()  # those with credit and room in their socket, next one first
+        self.ready = _NOBODY  # those with credit and room in their socket, next one first
         self.expiring = 0  # stored messages that have an expiry time
         self.enqueued = 0
         self.acknowledged = 0
@@ -75,7 +80,10 @@ class Queue:
     def push(self, message: Message) -> None:
         """A new message: last of its priority."""
         priority = message.priority
-        self.levels[priority].append(message)
+        level = self.levels[priority]
+        if level is _NO_MESSAGES:
+            level = self.levels[priority] = deque()
+        level.append(message)
         if priority > self._top:
             self._top = priority
 
@@ -112,11 +120,11 @@ class Queue:
         for message in messages:
             by_level.setdefault(message.priority, []).append(message)
         for priority, returned in by_level.items():
-            level = self.levels[priority]
             self._top = max(self._top, priority)
             returned.sort(key=_seq)
+            level = self.levels[priority]
             if not level:
-                level.extend(returned)
+                self.levels[priority] = deque(returned)
                 continue
             last = returned[-1].seq
             while level and level[0].seq < last:
@@ -176,7 +184,19 @@ class Queue:
     def remember(self, message: Message, segment: Segment) -> None:
         """Keep the producer-given id of a message that is stored."""
         self.duplicates_pending.pop(message.duplicate_id, None)
-        self.duplicates.remember(message.duplicate_id, message.seq, segment)
+        self.own_duplicates().remember(message.duplicate_id, message.seq, segment)
+
+    def own_duplicates(self) -> Window:
+        """`duplicates`, to be added to."""
+        if self.duplicates is _NO_IDS:
+            self.duplicates = Window(self._duplicate_window)
+        return self.duplicates
+
+    def make_ready(self, subscription: Subscription) -> None:
+        """`subscription` stands in line for messages, last."""
+        if self.ready is _NOBODY:
+            self.ready = deque()
+        self.ready.append(subscription)
 
 
 def _seq(message: Message) -> int:

@@ -315,6 +315,7 @@ class Session:
         """
         subscription.make_unready()
         subscription.queue.subscriptions.remove(subscription)
+        self._broker.emptied[subscription.queue] = None
         held = list(subscription.unacked.values())
         subscription.unacked = {}
         if held:

@@ -46,6 +46,8 @@ class State:
         self.memory_bytes = 0
         self.journal: Journal | None = None
         self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
+        self.expiring: dict[Queue, None] = {}  # those that hold messages with an expiry time, and perhaps others
+        self.emptied: dict[Queue, None] = {}  # those that may be idle: `Broker.sweep` looks at no others
         self._trimmer: Trimmer | None = None
         self._segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
 
@@ -54,6 +56,7 @@ class State:
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Queue(name, self.config.duplicate_window)
+            self.emptied[queue] = None
         return queue
 
     # -- the one way in which state changes ---------------------------------------------------------------------------
@@ -92,7 +95,7 @@ class State:
                 self.outcomes.remember(record.outcome_id, record.seq, segment)
         elif isinstance(record, Duplicates):
             assert segment is not None
-            self._apply_ids(self.queue(record.destination).duplicates, record.ids, segment)
+            self._apply_ids(self.queue(record.destination).own_duplicates(), record.ids, segment)
         elif isinstance(record, Outcomes):
             assert segment is not None
             self._apply_ids(self.outcomes, record.ids, segment)
@@ -111,6 +114,7 @@ class State:
         message.segment = segment
         if message.expires_ms:
             queue.expiring += 1
+            self.expiring[queue] = None
         queue.enqueued += 1
         if segment is not None:
             segment.live += 1
@@ -195,6 +199,8 @@ class State:
             queue.redelivered.pop(message.seq, None)
         queue.acknowledged += 1
         self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        if not queue.messages:
+            self.emptied[queue] = None
 
     def _discard(self, queue: Queue, seqs: list[int]) -> None:
         """Those of `seqs` that wait on disk leave the queue."""
@@ -205,6 +211,8 @@ class State:
             queue.expiring -= bool(expires_ms)
             queue.redelivered.pop(place.seq, None)
             queue.acknowledged += 1
+        if not queue.backlogs:
+            self.emptied[queue] = None
 
     def _apply_ids(self, window: Window, ids: list[tuple[str, int]], segment: Segment) -> None:
         for id, seq in ids:

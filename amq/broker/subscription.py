@@ -53,7 +53,7 @@ class Subscription:
         """Stand in line for messages, if there is credit."""
         if not self.is_ready and self.credit > 0:
             self.is_ready = True
-            self.queue.ready.append(self)
+            self.queue.make_ready(self)
 
     def make_unready(self) -> None:
         if self.is_ready:

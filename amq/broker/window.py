@@ -14,6 +14,8 @@ from amq.journal.recovery import Segment
 class Window(OrderedDict[str, tuple[int, Segment]]):
     """id → (seq, segment), oldest first; at most `size` of them once `settle` was called, and from then on."""
 
+    __slots__ = ("_settled", "_size")
+
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size

@@ -192,7 +192,7 @@ class Import:
             self._unconfirmed_bytes -= int(receipt[1:].partition(":")[0])
             self.result.remembered += len(ids)
             for id, seq in ids:  # a record of ids adds none to a broker that serves: so they would go with its segment
-                broker.queue(name).duplicates.remember(id, seq, broker.journal.segments[-1])
+                broker.queue(name).own_duplicates().remember(id, seq, broker.journal.segments[-1])
         self._changed.set()
 
     def fail(self, error: Exception, _receipt: str = "") -> None:

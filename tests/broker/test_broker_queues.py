@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 
+from amq.broker.queue import Queue
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Send, Subscribe
 from tests.broker.world import Client, World
@@ -434,3 +436,32 @@ def test_a_queue_that_holds_nothing_is_forgotten(world: World) -> None:
     world.settle()
     world.broker.sweep()
     assert not world.broker.queues
+
+
+# -- very many of them -------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_of_one_message_costs_little(world: World) -> None:
+    count = 2000
+    messages = [Message(f"queue://{i}", b"", persistent=False, seq=i + 1) for i in range(count)]
+    tracemalloc.start()
+    for message in messages:
+        world.broker.apply(message, None)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken / count < 2200
+
+
+def test_a_sweep_looks_only_at_queues_where_something_may_be_due(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(100):
+        world.connect().send(b"", str(i), receipt=False)
+    world.connect().send(b"", "late", expires_ms=world.clock.wall_ms() + 1000)
+    world.settle()
+    world.broker.sweep()
+    seen: list[str] = []
+    monkeypatch.setattr(Queue, "is_idle", lambda queue: seen.append(queue.name))
+    monkeypatch.setattr(Queue, "take_expired", lambda queue, _now: seen.append(queue.name) or [])
+    world.broker.sweep()
+    assert seen == ["queue://late"]
