@@ -86,7 +86,8 @@ def decode_header(path: str, data: bytes) -> SegmentHeader | None:
             raise CorruptError(path, 0, "segment header is missing but batches follow")
         return None
     magic, version, _, _, epoch, number, uuid, salt, crc = HEADER.unpack_from(data)
-    if magic[:7] != MAGIC[:7] and (begun or not MAGIC.startswith(magic.rstrip(b"\0"))):  # else torn in its magic
+    torn = all(byte in (0, right) for byte, right in zip(magic, MAGIC, strict=True))
+    if magic[:7] != MAGIC[:7] and (begun or not torn):
         raise StoreError(f"{path} is not a journal segment of amq: move it out of the store", code="STORE_FOREIGN_FILE")
     if version > VERSION:
         raise NewerFormatError(f"{path} has journal format {version}, this amq reads to {VERSION}: upgrade this broker")

@@ -47,6 +47,15 @@ def test_header_torn_at_any_byte_was_never_begun(count: int) -> None:
     assert decode_header("x", HEADER[:count].ljust(4096, b"\0")) is None
 
 
+@pytest.mark.parametrize("start", range(1, HEADER_BYTES))
+@pytest.mark.parametrize("stop", [5, HEADER_BYTES])
+def test_header_of_which_a_later_piece_arrived_was_never_begun(start: int, stop: int) -> None:
+    """The first write was short, the second reached the disk alone, and the file server crashed: no broker started any
+    more, because the file was called foreign (seed 2000311)."""
+    hole = (bytes(start) + HEADER[start:stop]).ljust(4096, b"\0")
+    assert decode_header("x", hole) is None
+
+
 @pytest.mark.parametrize("data", [b"no segment of ours".ljust(4096, b"\0"), b"AMQ" + bytes(100) + b"content"])
 def test_foreign_file_is_still_refused(data: bytes) -> None:
     with pytest.raises(StoreError) as caught:

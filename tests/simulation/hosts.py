@@ -150,10 +150,26 @@ class HostCache:
             pages.snapshot, pages.version = inode.data, inode.version
 
     def write(self, file: OpenFile, offset: int, data: bytes) -> None:
+        """A page holds each byte once: what stood there and is not committed is never sent again."""
+        pages = self.pages(file.inode)
+        end = offset + len(data)
+        for old in [old for old in pages.dirty if old.offset < end and offset < old.offset + len(old.data)]:
+            pages.dirty.remove(old)
+            for start, stop in ((old.offset, offset), (end, old.offset + len(old.data))):
+                if start < stop:
+                    rest = Dirty(old.file, start, old.data[start - old.offset : stop - old.offset])
+                    rest.sent = old.sent
+                    self._keep(rest)
         dirty = Dirty(file, offset, data)
-        self.pages(file.inode).dirty.append(dirty)
         if not self.mount.write_back:
+            pages.dirty.append(dirty)
             self.send(dirty)
+        else:
+            self._keep(dirty)
+
+    def _keep(self, dirty: Dirty) -> None:
+        """In the cache, to be sent some time."""
+        self.pages(dirty.file.inode).dirty.append(dirty)
         if not dirty.sent:
             self._scheduler.after(self._rng.expovariate(1 / 1.5), lambda: self._send_later(dirty))
 

@@ -67,6 +67,18 @@ def test_unsynced_bytes_reach_the_server_late_and_after_the_death_of_their_write
     assert lab.stored("/f") == b"late"
 
 
+def test_a_host_never_sends_what_it_has_overwritten() -> None:
+    """Its pages hold each byte once, so an older write cannot arrive behind a newer one (seed 2003044)."""
+    for seed in range(20):
+        lab = Lab(BY_KIND["nfs without fencing"], seed)
+        fd = lab.open(0, "/f")
+        right = bytearray(60)
+        for data, offset in (calls := [(b"older" * 10, 3), (b"newer", 0), (b"new", 20), (b"newest", 50)]):
+            right[offset : offset + len(data)] = data
+        lab.do(0, *(lambda vfs, call=call: vfs.pwrite(fd, *call) for call in calls), lambda vfs: vfs.fsync(fd))
+        assert lab.stored("/f") == right[:56]
+
+
 def test_close_to_open() -> None:
     lab = Lab(BY_KIND["nfs4 soft, default cache"])
     writer, reader = lab.open(0, "/f"), lab.open(1, "/f")
