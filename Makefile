@@ -70,5 +70,5 @@ $(VENV)/.installed: $(METADATA) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-test: $(METADATA) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench]'
 	@touch $@ $(VENV)/.installed

@@ -1,7 +1,8 @@
-"""A short version of everything, in about three minutes: `make bench`, or `python -m bench [--peer activemq]`.
+"""A short version of everything, in about four minutes: `make bench`, or `python -m bench [--peer activemq]`.
 
 Prints one table with what was measured, what was promised, and whether it was kept. For figures that are worth quoting
-run the single benchmarks (`python -m bench.throughput --help`, `.takeover`, `.recovery`, `.soak`) on a quiet machine.
+run the single benchmarks (`python -m bench.throughput --help`, `.takeover`, `.recovery`, `.scale`, `.soak`) on a quiet
+machine.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from rich.table import Table
 
 from bench import brokers, cli, clients, host, recovery, soak, takeover, throughput
 from bench.load import LoadError
+from bench.scale import disk
+from bench.scale import rates as scale_rates
 from bench.stats import Spread
+from bench.wire import WireError
 
 SOAK_S = 20.0
 TAKEOVER_MESSAGES = 10_000
+DISK_SENT_BYTES, DISK_LIVE_BYTES = 400e6, 40e6
 KEEP_ALIVE_MS = 5000
 EXAMPLES = ("", "--peer activemq", "--peer activemq --json bench.json", "--quick")
 
@@ -62,6 +67,21 @@ def recovery_lines(results: list[dict[str, Any]], kinds: list[str]) -> list[Line
     ]
 
 
+def scale_lines(directory: str | None, options: dict[str, str]) -> tuple[list[Line], dict[str, Any]]:
+    """Disk space and the cost of keeping it small, and what was measured."""
+    space = disk.measure(disk.mixed, DISK_SENT_BYTES, DISK_LIVE_BYTES, "8MiB", directory, options, cli.progress)
+    scale = scale_rates.Throughput(1, 2.0, 4.0, DISK_LIVE_BYTES)
+    busy = scale_rates.measure_throughput(scale, directory, options, cli.progress)
+    used = f"{space['used_bytes_max'] / 1e6:.0f} MB for {space['live_bytes_max'] / 1e6:.0f} MB live"
+    rate = f"{busy['per_s']['busy']['median']:,.0f}/s ({busy['ratio']['median']:.2f} ×)"
+    promise = f"≥ {scale_rates.BUSY_SHARE_MIN:g} × without"
+    lines = [
+        Line("disk space under traffic", used, "–", "≤ 2 × live + a segment", space["met"]),
+        Line("4/4 window 256 beside compaction and a slave", rate, "–", promise, busy["met"]),
+    ]
+    return lines, {"disk": space, "throughput": busy}
+
+
 def soak_line(seconds: float, directory: str | None) -> Line:
     seed = random.SystemRandom().randrange(1, 10**6)
     keep = Path(tempfile.mkdtemp(prefix="bench-soak-", dir=directory))
@@ -98,18 +118,21 @@ def main() -> None:
     rows = [throughput.ROWS[name] for name in (throughput.QUICK_ROWS if args.quick else throughput.ROWS)]
     messages = TAKEOVER_MESSAGES // 5 if args.quick else TAKEOVER_MESSAGES
     try:
-        rates = throughput.measure(kinds, rows, throughput.QUICK, 1024, args.dir, options, cli.progress)
+        rows_report = throughput.measure(kinds, rows, throughput.QUICK, 1024, args.dir, options, cli.progress)
         takeovers, starts = [], []
         for kind in kinds:
             own = options if kind == "amq" else {}
             takeovers.append(takeover.measure(kind, messages, 2, 1, KEEP_ALIVE_MS, args.dir, own, cli.progress))
             starts += recovery.measure(kind, [messages], 1, args.dir, own, cli.progress)
+        at_scale, scale_report = scale_lines(args.dir, options)
         cli.progress("soak")
         trial = soak_line(SOAK_S / 2 if args.quick else SOAK_S, args.dir)
-    except (LoadError, brokers.BrokerError) as error:
+    except (LoadError, brokers.BrokerError, WireError) as error:
         sys.exit(f"failed: {error}")
-    lines = [*throughput_lines(rates, kinds), takeover_line(takeovers), *recovery_lines(starts, kinds), trial]
-    report = {"host": host.describe(args.dir), "throughput": rates, "takeovers": takeovers, "starts": starts}
+    lines = [*throughput_lines(rows_report, kinds), takeover_line(takeovers), *recovery_lines(starts, kinds)]
+    lines += [*at_scale, trial]
+    report = {"host": host.describe(args.dir), "throughput": rows_report, "takeovers": takeovers, "starts": starts}
+    report["scale"] = scale_report
     report["table"] = [line._asdict() for line in lines]
     cli.show(args, report, table(lines, kinds))
     if any(line.kept is False for line in lines):

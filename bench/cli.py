@@ -31,7 +31,9 @@ def parser(
     if peer:
         result.add_argument("--peer", choices=sorted(set(brokers.KINDS) - {"amq"}), help="measure it in the same run")
         result.add_argument("--only-peer", action="store_true", help="leave amq out")
-    result.add_argument("--dir", metavar="DIR", help="where stores are made: the disk to measure (default: $TMPDIR)")
+    result.add_argument(
+        "--dir", "--directory", metavar="DIR", help="where stores are made: the disk to measure (default: $TMPDIR)"
+    )
     result.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help="option for amq")
     result.add_argument("--quick", action="store_true", help="a few seconds that show whether it works")
     result.add_argument("--json", metavar="FILE", help="write everything measured; - = to standard output, no table")
@@ -46,11 +48,16 @@ def kinds(args: argparse.Namespace) -> list[str]:
 
 
 def amq_options(args: argparse.Namespace) -> dict[str, str]:
-    """["key=value", …] → options for `amq start -o`."""
-    wrong = [pair for pair in args.options if "=" not in pair]
+    """What `-o` named → options for `amq start -o`."""
+    return key_values(args.options)
+
+
+def key_values(pairs: Sequence[str]) -> dict[str, str]:
+    """["key=value", …] → {key: value}."""
+    wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
-        sys.exit(f"-o wants KEY=VALUE, not {wrong[0]!r}")
-    return dict(pair.split("=", 1) for pair in args.options)
+        sys.exit(f"an option is KEY=VALUE, not {wrong[0]!r}")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def show(args: argparse.Namespace, report: dict[str, Any], *shown: RenderableType) -> None:

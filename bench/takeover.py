@@ -36,7 +36,7 @@ EXAMPLES = (
 )
 
 
-def _connect(ports: Sequence[int], deadline_s: float) -> Connection:
+def connect(ports: Sequence[int], deadline_s: float) -> Connection:
     """A connection to whichever port answers first, trying all in turn."""
     while True:
         for port in ports:
@@ -47,11 +47,11 @@ def _connect(ports: Sequence[int], deadline_s: float) -> Connection:
         time.sleep(RETRY_PAUSE_S)
 
 
-def first_message(connection: Connection) -> None:
+def first_message(connection: Connection, timeout_s: float = GIVE_UP_S) -> None:
     """Subscribe and wait for a message, which is not acknowledged: the backlog stays."""
     headers = {"id": 0, "destination": QUEUE, "ack": "client-individual"}
     connection.send("SUBSCRIBE", headers | {"activemq.prefetchSize": 1, "prefetch-count": 1})
-    while connection.next_frame(GIVE_UP_S).command != "MESSAGE":
+    while connection.next_frame(timeout_s).command != "MESSAGE":
         pass
 
 
@@ -66,7 +66,7 @@ def _probe(
 ) -> None:
     """Reach `goal` on the master, say so, wait until that connection breaks, reach it on the next master, say when."""
     try:
-        with _connect(ports, time.monotonic() + GIVE_UP_S) as connection:
+        with connect(ports, time.monotonic() + GIVE_UP_S) as connection:
             goal(connection)
             pipe.send("ready")
             with contextlib.suppress(OSError, WireError):
@@ -74,7 +74,7 @@ def _probe(
                     connection.next_frame(GIVE_UP_S)
         lost_s = time.monotonic()
         while True:
-            with contextlib.suppress(OSError, WireError), _connect(ports, lost_s + GIVE_UP_S) as connection:
+            with contextlib.suppress(OSError, WireError), connect(ports, lost_s + GIVE_UP_S) as connection:
                 connected_s = time.monotonic()
                 goal(connection)
                 pipe.send((connected_s, time.monotonic()))
