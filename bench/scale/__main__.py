@@ -85,6 +85,12 @@ class Run:
         self.report: dict[str, Any] = {"host": host.describe(args.dir), "options": self.options}
         self.missed: list[str] = []
         self.shown: list[RenderableType] = []
+        self.doing = "nothing yet"
+
+    def progress(self, text: str) -> None:
+        """Say what is being done, and remember it: an error of a socket does not tell."""
+        self.doing = text
+        cli.progress(text)
 
     def keep(self, name: str, result: object) -> None:
         self.report[name] = result
@@ -98,7 +104,7 @@ class Run:
         named = set().union(*(wanted[row] for row in rows))
         found: list[dict[str, Any]] = []
         for messages in sorted(args.messages or (PLOT_MESSAGES if "plot" in rows else MESSAGES)):
-            found.append(points.measure(messages, named, args.repeat, args.dir, self.options, cli.progress))
+            found.append(points.measure(messages, named, args.repeat, args.dir, self.options, self.progress))
             self.keep("points", found)
         self.shown.append(points.table(found))
         self.missed += points.misses(found)
@@ -107,7 +113,7 @@ class Run:
             self.shown.append(f"plot: {self.output / 'scale.png'}")
 
     def queues(self) -> None:
-        result = points.measure_queues(self.args.queues, self.args.dir, self.options, cli.progress)
+        result = points.measure_queues(self.args.queues, self.args.dir, self.options, self.progress)
         self.keep("queues", result)
         self.shown.append(points.queues_table(result))
 
@@ -115,7 +121,7 @@ class Run:
         args = self.args
         scale = disk.QUICK if args.quick else disk.Scale(0, 0)
         scale = scale._replace(sent_bytes=args.gigabytes * 1e9, live_bytes=args.live_megabytes * 1e6)
-        found = disk.measure_all(scale, rows, args.dir, self.options, cli.progress)
+        found = disk.measure_all(scale, rows, args.dir, self.options, self.progress)
         self.keep("disk", found)
         self.shown.append(disk.table(found))
         self.missed += disk.misses(found)
@@ -124,12 +130,12 @@ class Run:
         args = self.args
         sides = [cli.key_values(pairs) for pairs in (args.alone_option, args.busy_option)]
         scale = rates.Throughput(args.repeat, args.seconds, args.seconds, args.live_megabytes * 1e6, *sides)
-        self._rates("throughput", rates.measure_throughput(scale, args.dir, self.options, cli.progress))
+        self._rates("throughput", rates.measure_throughput(scale, args.dir, self.options, self.progress))
 
     def drain(self) -> None:
         args = self.args
         size_bytes = args.backlog_gigabytes * 1e9
-        self._rates("drain", rates.measure_drain(size_bytes, args.repeat, args.dir, self.options, cli.progress))
+        self._rates("drain", rates.measure_drain(size_bytes, args.repeat, args.dir, self.options, self.progress))
 
     def _rates(self, name: str, result: dict[str, Any]) -> None:
         self.keep(name, result)
@@ -170,7 +176,7 @@ def main() -> None:
         for step in steps(run, rows):
             step()
     except (LoadError, brokers.BrokerError, WireError, OSError) as error:
-        failure = f"failed: {error}"
+        failure = f"failed at {run.doing!r}: {error}"
     cli.show(args, run.report, *run.shown)
     print(f"kept in {output}", file=sys.stderr)
     if failure:

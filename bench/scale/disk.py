@@ -82,8 +82,11 @@ class Queue:
             self._connection = Connection(self._port, timeout_s=PATIENCE_S)
             headers = {"id": 0, "destination": self.destination, "ack": "client-individual"}
             self._connection.send("SUBSCRIBE", headers)
-        acks = []
+        acks: list[bytes] = []
         while wanted_bytes > 0:
+            if acks and not self._held:  # the broker may wait for these before it sends more
+                self._connection.send_bytes(b"".join(acks))
+                acks.clear()
             while not self._held:
                 frames = self._connection.read(PATIENCE_S)
                 self._held.extend((frame.body, frame.headers["ack"]) for frame in frames)
@@ -282,7 +285,10 @@ def measure(
     pattern: Pattern, sent_bytes: float, live_bytes: float, segment: str, directory: str | None,
     options: dict[str, str], progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    """Send `sent_bytes` through a store of its own in that pattern. Raises BrokerError, LoadError, OSError."""
+    """Send `sent_bytes` through a store of its own in that pattern.
+
+    Raises BrokerError, LoadError, WireError, OSError.
+    """
     name = pattern.__name__.replace("_", " ")
     options = {"journalSegmentSize": segment} | options
     segment_bytes = parse_size_bytes(options["journalSegmentSize"])

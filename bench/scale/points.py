@@ -18,10 +18,12 @@ from bench.scale import machine
 from bench.scale.backlog import BODY_BYTES, Progress, drain, fill
 from bench.stats import Spread, spread
 from bench.takeover import QUEUE, connect, first_message, one_takeover
+from bench.wire import Connection
 
 KEEP_ALIVE_MS = 5000
 REPEAT_S = 60.0
 START_TIMEOUT_S = 900.0
+ALIVE_EVERY_S = 2.0  # is the process that we wait for still there?
 TAKEOVER_S_MAX = 1.0
 COLD_START_S_MAX = 10.0
 MEMORY_BYTES_MAX = 1_200_000_000
@@ -60,13 +62,20 @@ def cold_start_s(group: brokers.Group, drop_cache: bool) -> float:
     first = group.brokers[0]
     start_s = time.monotonic()
     first.start()
-    try:
-        with connect([first.port], start_s + START_TIMEOUT_S) as connection:
-            first_message(connection, START_TIMEOUT_S)
-    except TimeoutError:
-        first.check()
-        raise
+    with _connect(first, start_s + START_TIMEOUT_S) as connection:
+        first_message(connection, START_TIMEOUT_S)
     return time.monotonic() - start_s
+
+
+def _connect(broker: brokers.Broker, deadline_s: float) -> Connection:
+    """A connection as soon as the broker answers; BrokerError when it is gone."""
+    while True:
+        try:
+            return connect([broker.port], min(deadline_s, time.monotonic() + ALIVE_EVERY_S))
+        except TimeoutError:
+            broker.check()
+            if time.monotonic() > deadline_s:
+                raise
 
 
 def measure(

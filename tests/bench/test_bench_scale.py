@@ -98,6 +98,18 @@ def test_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
+def test_a_pump_takes_more_than_the_prefetch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(disk, "PATIENCE_S", 5.0)
+    with brokers.Group("amq", directory=str(tmp_path), options={"prefetchSize": "10"}) as group:
+        pump = disk.Pump(group.ports[0], group.store, backlog.quiet)
+        pump.send([(disk.LATE, 200)] * 100)
+        pump.queues[disk.LATE].take(50 * 200)
+        pump.close()
+        assert len(pump.queues[disk.LATE].live) == 50
+        assert disk.record_overhead_bytes(group.store) > 0
+
+
 def test_disk_promise() -> None:
     def sample(live_bytes: int, used_bytes: int) -> disk.Sample:
         return disk.Sample(0.0, 10, live_bytes, used_bytes, used_bytes, 0)
