@@ -31,6 +31,7 @@ from bench.scale import disk, plot, points, rates
 from bench.wire import WireError
 
 ROWS = ("takeover", "memory", "disk", "pinning", "throughput", "drain", "plot")
+BACKLOG_ROWS = {"takeover", "memory", "plot"}
 MESSAGES = (100_000, 1_000_000, 10_000_000)
 PLOT_MESSAGES = (10_000, *MESSAGES)
 QUICK_MESSAGES = (1_000, 5_000)
@@ -85,12 +86,22 @@ class Run:
         self.report: dict[str, Any] = {"host": host.describe(args.dir), "options": self.options}
         self.missed: list[str] = []
         self.shown: list[RenderableType] = []
-        self.doing = "nothing yet"
+        self.doing = "the start"
 
     def progress(self, text: str) -> None:
         """Say what is being done, and remember it: an error of a socket does not tell."""
         self.doing = text
         cli.progress(text)
+
+    def check_first(self, rows: set[str]) -> None:
+        """What would fail in an hour fails now: SpaceError, PlotError."""
+        args = self.args
+        if "plot" in rows:
+            plot.require()
+        if rows & BACKLOG_ROWS:
+            points.require_space(max(args.messages or MESSAGES), args.dir)
+        if "drain" in rows:
+            rates.require_space(args.backlog_gigabytes * 1e9, args.dir)
 
     def keep(self, name: str, result: object) -> None:
         self.report[name] = result
@@ -153,7 +164,7 @@ def steps(run: Run, rows: set[str]) -> Iterator[Callable[[], None]]:
         yield run.queues
     if mine := rows & {"disk", "pinning"}:
         yield lambda: run.disk(mine)
-    if curves := rows & {"takeover", "memory", "plot"}:
+    if curves := rows & BACKLOG_ROWS:
         yield lambda: run.backlogs(curves)
 
 
@@ -171,8 +182,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     run, failure = Run(args, output), ""
     try:
-        if "plot" in rows:
-            plot.require()
+        run.check_first(rows)
         for step in steps(run, rows):
             step()
     except (LoadError, brokers.BrokerError, WireError, OSError) as error:

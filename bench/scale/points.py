@@ -78,6 +78,12 @@ def _connect(broker: brokers.Broker, deadline_s: float) -> Connection:
                 raise
 
 
+def require_space(messages: int, directory: str | None) -> None:
+    """Raise SpaceError where a backlog of so many does not fit."""
+    wanted_bytes = messages * BODY_BYTES * machine.RECORD_FACTOR
+    machine.require_space(directory, wanted_bytes, f"{messages:,} messages", "ask for fewer with --messages")
+
+
 def measure(
     messages: int, wanted: set[str], repeat: int, directory: str | None, options: dict[str, str], progress: Progress
 ) -> dict[str, Any]:
@@ -85,10 +91,8 @@ def measure(
 
     Raises BrokerError, LoadError, WireError, OSError.
     """
+    require_space(messages, directory)
     name = f"{messages:,} messages"
-    machine.require_space(
-        directory, messages * BODY_BYTES * machine.RECORD_FACTOR, name, "ask for fewer with --messages"
-    )
 
     def say(text: str) -> None:
         progress(f"{name}: {text}")

@@ -82,13 +82,18 @@ def measure_throughput(
         }
 
 
+def require_space(backlog_bytes: float, directory: str | None) -> None:
+    """Raise SpaceError where a backlog of that size does not fit."""
+    wanted_bytes = backlog_bytes * machine.RECORD_FACTOR
+    machine.require_space(directory, wanted_bytes, "drain", "drain less with --backlog-gigabytes")
+
+
 def drain_rate(
     what: str, backlog_bytes: float, directory: str | None, options: dict[str, str], progress: Progress
 ) -> float:
     """Fill a store of its own with messages of 1 KiB, drop the page cache, drain it; messages/s of the draining."""
+    require_space(backlog_bytes, directory)
     messages = int(backlog_bytes / BODY_BYTES)
-    wanted = backlog_bytes * machine.RECORD_FACTOR
-    machine.require_space(directory, wanted, f"drain from {what}", "drain less with --backlog-gigabytes")
 
     def say(text: str) -> None:
         progress(f"drain from {what}: {text}")

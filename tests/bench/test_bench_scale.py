@@ -185,3 +185,13 @@ def test_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         main()
     assert f"no row is called sideways: there are {', '.join(ROWS)}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["takeover", "--messages", "1" + 15 * "0"], ["drain", "--backlog-gigabytes", "1e9"]])
+def test_a_run_that_will_not_fit_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scale", *words, "--directory", str(tmp_path), "--output", str(tmp_path / "out")])
+    monkeypatch.setattr(brokers, "Group", None)  # none is started
+    with pytest.raises(SystemExit, match=r"GB free in .* name another disk with --directory"):
+        main()
