@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 DEFAULT_PRIORITY = 4
+# A larger body is never joined with anything: it is written, read and delivered where it lies, and is in memory only on
+# its way. Below, a join costs less than another system call and a read back from the disk.
+LARGE_BODY_BYTES = 1 << 20
 
 
 class Message:
@@ -56,6 +59,11 @@ class Message:
         self.segment: object = None
         self.offset = 0
         self.size = 0
+
+    @property
+    def is_stripped(self) -> bool:
+        """Its large body is on the disk, or in a consumer's socket, and no more here."""
+        return not self.body and self.size > LARGE_BODY_BYTES
 
     def __repr__(self) -> str:
         return f"<Message {self.seq} {self.destination} {len(self.body)} B>"

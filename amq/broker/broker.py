@@ -9,6 +9,7 @@ state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from amq.broker.paging import Pager
@@ -31,7 +32,7 @@ from amq.journal.records import (
     Redelivered,
     takes_space,
 )
-from amq.message import Message
+from amq.message import LARGE_BODY_BYTES, Message
 
 SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, whatever an earlier master handed out
 QUEUE_SCHEME = "queue://"
@@ -60,6 +61,7 @@ class Broker(State):
         self._seq = epoch << SEQ_EPOCH_SHIFT
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
+        self.lent_bytes = 0  # of `memory_bytes`: large bodies on their way to consumers
 
     # -- replay, then serving -----------------------------------------------------------------------------------------
 
@@ -89,6 +91,27 @@ class Broker(State):
         """Consumers are going to wait for what is on disk."""
         assert self._pager is not None
         self._pager.fetch_ahead(queue)
+
+    def lend(self, queue: Queue, message: Message) -> int:
+        """The large body of `message`, just delivered, is its consumer's from now on: where the disk has it nobody else
+        keeps it. Returns how many bytes the consumer must `take_back` when it has written or forgotten it.
+        """
+        size = len(message.body)
+        if message.segment is not None:
+            message.body = b""
+            queue.resident_bytes -= size
+        elif message.seq in queue.messages:
+            return 0  # not persistent and not acknowledged: it is the queue's
+        else:
+            self.memory_bytes += size
+        self.lent_bytes += size
+        return size
+
+    def take_back(self, size: int) -> None:
+        """What was lent is free."""
+        self.memory_bytes -= size
+        self.lent_bytes -= size
+        self.wake()
 
     # -- what the journal tells ---------------------------------------------------------------------------------------
 
@@ -233,8 +256,18 @@ class Broker(State):
         ]
         if counts:
             self.journal.append_record(Redelivered(queue.name, counts))
-        queue.put_back(messages)
+        self._wait_again(queue, messages)
         self.dirty[queue] = None
+
+    def _wait_again(self, queue: Queue, messages: Iterable[Message]) -> None:
+        """Messages that nobody has stand in line again, large ones on the disk."""
+        here = []
+        for message in messages:
+            if message.size > LARGE_BODY_BYTES and message.segment is not None:
+                self.page_out_again(queue, message)
+            else:
+                here.append(message)
+        queue.put_back(here)
 
     # -- expiry and dead letters --------------------------------------------------------------------------------------
 
@@ -255,7 +288,7 @@ class Broker(State):
                 persistent.append(message.seq)
         if persistent:
             self.journal.append_record(Consumed(queue.name, EXPIRED, persistent))
-        queue.put_back(kept)  # until the disk has room: `sweep` comes back to them
+        self._wait_again(queue, kept)  # until the disk has room: `sweep` comes back to them
         self.wake()
 
     def dead_letter_name(self, queue: Queue) -> str:
@@ -281,14 +314,27 @@ class Broker(State):
         assert self.journal is not None
         if message.segment is None and not self.config.dead_letter_non_persistent:
             self._remove(queue, message)
-            return
+        elif message.is_stripped:
+            assert self._pager is not None
+            self._pager.fetch_body(queue, message, partial(self._dead_letter_fetched, queue, message, reason))
+        else:
+            self._move(queue, message, reason, message.body)
+
+    def _dead_letter_fetched(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
+        if self._can_move(queue, message):
+            self._move(queue, message, reason, body)
+        else:
+            self._put_back(queue, [message])
+
+    def _move(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
+        assert self.journal is not None
         deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
         properties = dict(message.properties or {})
         properties["original-destination"] = "/queue/" + queue.name.removeprefix(QUEUE_SCHEME)
         properties["dead-letter-reason"] = reason
         properties["dead-letter-deliveries"] = str(deliveries)
         moved = Message(
-            self.dead_letter_name(queue), message.body, properties, message.content_type, message.priority,
+            self.dead_letter_name(queue), body, properties, message.content_type, message.priority,
             message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
         )  # fmt: skip
         self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES

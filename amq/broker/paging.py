@@ -1,11 +1,13 @@
 """Pager: brings messages that wait on disk into memory before consumers ask for them.
 
 A queue's backlog keeps what it has until the bodies are here: a message is in its backlog or in `Queue.messages`, never
-in both, never in neither. One read for a queue and priority at a time, off the event loop.
+in both, never in neither. One read for a queue and priority at a time, off the event loop. Large messages are read one
+by one, and beyond the memory limit only while no other large one is on its way.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING
 from amq.broker.backlog import Place
 from amq.broker.queue import Queue
 from amq.journal.journal import Journal
-from amq.message import Message
+from amq.journal.recovery import Segment
+from amq.message import LARGE_BODY_BYTES, Message
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
@@ -32,14 +35,17 @@ class Pager:
         self._under_way: set[tuple[Queue, int]] = set()
         self._hungry: dict[Queue, None] = {}
         self._brought: dict[Queue, int] = {}  # messages, by the last read
+        self._reading_bytes = 0
+        self._bodies: deque[tuple[Queue, Message, Callable[[bytes], None]]] = deque()  # asked for with `fetch_body`
+        self._reading_body = False
 
     def fetch(self, queue: Queue, priority: int) -> None:
         """Read the oldest messages of that backlog."""
         if (queue, priority) in self._under_way:
             return
         ahead_bytes = self._ahead_bytes(queue)
-        if ahead_bytes:
-            places = queue.backlogs[priority].head(ahead_bytes, AHEAD_ROWS)
+        places = queue.backlogs[priority].head(ahead_bytes, AHEAD_ROWS) if ahead_bytes else []
+        if places and self._has_room(places[0].size):
             self._read(queue, priority, places, partial(self._fetched, queue))
         else:
             self._hungry[queue] = None
@@ -52,6 +58,7 @@ class Pager:
 
     def feed(self) -> None:
         """Call once a turn: who could not read for want of memory may try again where there is some."""
+        self._next_body()
         for queue in [queue for queue in self._hungry if self._ahead_bytes(queue)]:
             del self._hungry[queue]
             self._broker.dirty[queue] = None
@@ -62,17 +69,27 @@ class Pager:
             if (queue, priority) not in self._under_way and (places := backlog.due(now_ms, AHEAD_ROWS)):
                 sizes = accumulate(place.size for place in places)
                 some = [place for place, size in zip(places, sizes, strict=True) if size < AHEAD_BYTES_MAX]
-                self._read(queue, priority, some or places[:1], partial(self._broker.expire, queue))
+                if self._has_room(places[0].size):
+                    self._read(queue, priority, some or places[:1], partial(self._broker.expire, queue))
 
     def _ahead_bytes(self, queue: Queue) -> int:
         """How much may be read now. A queue that has nothing in memory may always have its next message: what fills
         the memory may wait for that one."""
-        free = self._broker.paging_bytes() - self._broker.memory_bytes
-        return max(min(AHEAD_BYTES_MAX, free // 4), 0 if queue.messages else 1)
+        return max(min(AHEAD_BYTES_MAX, self._free_bytes() // 4), 0 if queue.messages else 1)
+
+    def _free_bytes(self) -> int:
+        return self._broker.paging_bytes() - self._broker.memory_bytes - self._reading_bytes
+
+    def _has_room(self, size: int) -> bool:
+        """May a message of `size` be read now? A large one that does not fit may if it is the only one on its way:
+        consumers that wait for nothing but their sockets make room in the end."""
+        alone = self._broker.lent_bytes == 0 and self._reading_bytes == 0
+        return size <= LARGE_BODY_BYTES or alone or size <= self._free_bytes()
 
     def _read(self, queue: Queue, priority: int, places: list[Place], then: Callable[[list[Message]], None]) -> None:
         key = (queue, priority)
         self._under_way.add(key)
+        self._reading_bytes += sum(place.size for place in places)
         self._journal.reader.read([(place, queue.name) for place in places], partial(self._done, key, places, then))
 
     def _done(
@@ -84,6 +101,8 @@ class Pager:
         error: Exception | None,
     ) -> None:
         self._under_way.discard(key)
+        self._reading_bytes -= sum(place.size for place in places)
+        self._broker.wake()  # somebody may wait for that memory
         queue, priority = key
         backlog = queue.backlogs.get(priority)
         if backlog is None or self._broker.journal is not self._journal:
@@ -106,3 +125,40 @@ class Pager:
         queue.put_back(messages)
         self._broker.dirty[queue] = None
         self._broker.wake()
+
+    # -- a single body ------------------------------------------------------------------------------------------------
+
+    def fetch_body(self, queue: Queue, message: Message, then: Callable[[bytes], None]) -> None:
+        """Read the body of `message`, which is stripped and in no backlog, no level and no consumer's hands. One such
+        body at a time, when there is memory for it."""
+        self._bodies.append((queue, message, then))
+        self._broker.wake()
+
+    def _next_body(self) -> None:
+        if self._bodies and not self._reading_body and self._has_room(self._bodies[0][1].size):
+            queue, message, _ = self._bodies[0]
+            place = _place(message)
+            self._reading_body = True
+            self._reading_bytes += place.size
+            self._journal.reader.read([(place, queue.name)], partial(self._body_read, place))
+
+    def _body_read(self, place: Place, messages: list[Message] | None, error: Exception | None) -> None:
+        self._reading_body = False
+        self._reading_bytes -= place.size
+        self._broker.wake()
+        if self._broker.journal is not self._journal:
+            return
+        _, message, then = self._bodies[0]
+        if isinstance(error, FileNotFoundError) and _place(message) != place:
+            return  # copied forward meanwhile, and its segment deleted: again
+        if error is not None:
+            self._journal.fail_reading(error)
+            return
+        assert messages is not None
+        self._bodies.popleft()
+        then(messages[0].body)
+
+
+def _place(message: Message) -> Place:
+    assert isinstance(message.segment, Segment)
+    return Place(message.seq, message.segment.code, message.offset, message.size)

@@ -25,7 +25,7 @@ from amq.journal.records import (
     Trimmed,
 )
 from amq.journal.recovery import Segment
-from amq.message import Message
+from amq.message import LARGE_BODY_BYTES, Message
 
 if TYPE_CHECKING:
     from amq.broker.trimming import Trimmer
@@ -135,9 +135,12 @@ class State:
 
     def _pages_out(self, queue: Queue, message: Message) -> bool:
         """Does a message that has just been stored wait on disk alone? Where older ones do, and where its queue holds
-        more than is still free: so each of many takes its share, and one alone half of all (a dynamic threshold).
+        more than is still free: so each of many takes its share, and one alone half of all (a dynamic threshold). A
+        large one always, unless a consumer takes it now.
         """
         if queue.backlogs and message.priority in queue.backlogs:
+            return True
+        if len(message.body) > LARGE_BODY_BYTES and (any(queue.levels) or not queue.ready):
             return True
         return queue.resident_bytes > self.paging_bytes() - self.memory_bytes
 
@@ -161,6 +164,16 @@ class State:
         queue.resident_bytes += size
         self.memory_bytes += size
         return messages
+
+    def page_out_again(self, queue: Queue, message: Message) -> None:
+        """A stored message that was in memory, and that no level and no consumer has, waits on disk from now on."""
+        segment = _segment(message)
+        self._segments[segment.code] = segment
+        del queue.messages[message.seq]
+        queue.page_out(message, segment.code)
+        size = len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.resident_bytes -= size
+        self.memory_bytes -= size
 
     def _apply_copy(self, message: Message, segment: Segment | None) -> None:
         """A message of a group: perhaps one that is stored already and was copied forward. Then it stands there now."""

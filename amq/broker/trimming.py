@@ -16,7 +16,7 @@ from amq.journal.journal import Journal
 from amq.journal.reader import Scan
 from amq.journal.records import Duplicates, Group, Outcomes, Record, Redelivered
 from amq.journal.recovery import Segment
-from amq.message import Message
+from amq.message import LARGE_BODY_BYTES, Message
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
@@ -40,6 +40,7 @@ class Trimmer:
         self._copying: Segment | None = None
         self._scan: Scan | None = None
         self._left: list[Message] = []  # of the piece of it that was looked at, newest first
+        self._large: Group | None = None  # the last large copy
         self._reading = False
         self._segments_seen = 0
         self._gain_bytes_min = 0  # a trim that gives back less is not worth while
@@ -97,6 +98,10 @@ class Trimmer:
         """Go on copying forward what lives in `segment`: look at the next piece of it, off the event loop."""
         if self._reading or self._journal.full:
             return
+        if self._large is not None:
+            if self._journal.is_pending(self._large):
+                return  # one large body in memory at a time
+            self._large = None
         if self._copying is not segment:
             self._copying, self._scan, self._left = segment, self._journal.reader.scan(segment), []
         assert self._scan is not None
@@ -162,7 +167,10 @@ class Trimmer:
             if counts:
                 records.append(Redelivered(message.destination, [(message.seq, *counts)]))
         if records:
-            self._journal.append_record(Group(records, origin=COPY))
+            group = Group(records, origin=COPY)
+            self._journal.append_record(group)
+            if any(message.size > LARGE_BODY_BYTES for message in messages):
+                self._large = group
             self._broker.wake()
         else:
             self.step()

@@ -217,8 +217,9 @@ class BrokerConfig:
     )  # fmt: skip
     unfinished_frame_timeout_s: float = option(
         "limits", "unfinishedFrameTimeout", Kind.DURATION, "30s",
-        "How long a client may take from the first to the last byte of a command before it is disconnected.",
-        "Large messages come over slow lines: longer.",
+        "How long a client may take from the first to the last byte of a command before it is disconnected; a second "
+        "more for each 64 KiB that came.",
+        "Clients stop for long in the middle of a message: longer.",
         minimum=100, maximum=86_400_000, reload=True,
     )  # fmt: skip
     connect_timeout_s: float = option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Protocol
 
+from amq.journal.format import Chunk
 from amq.journal.records import Record
 from amq.journal.recovery import Segment
 
@@ -26,7 +27,7 @@ class OpenBatch:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.chunks: list[bytes] = []
+        self.chunks: list[Chunk] = []
         self.confirms: list[tuple[Confirmable, str, Record | None]] = []
         self.consumed: defaultdict[str, list[int]] = defaultdict(list)
         self.names: dict[str, None] = {}  # in order of use, so that the same calls give the same bytes

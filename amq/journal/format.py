@@ -28,9 +28,12 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from amq.errors import CorruptError, NewerFormatError, StoreError
+from amq.message import LARGE_BODY_BYTES
 
 MAGIC = b"AMQJRNL\x01"
 VERSION = 1
@@ -113,11 +116,17 @@ def encode_batch(
     payload: bytes, salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
 ) -> bytes:
     """Header and payload in one piece. Payload longer than 5 KiB is summed without the GIL."""
-    assert 0 < len(payload) <= BATCH_BYTES_MAX
+    return _batch_header(len(payload), crc32(payload, salt), salt, epoch, number, records, wall_s, flags) + payload
+
+
+def _batch_header(
+    size: int, payload_crc: int, salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int
+) -> bytes:
+    assert 0 < size <= BATCH_BYTES_MAX
     head = BATCH.pack(
-        BATCH_MAGIC, len(payload), epoch, number, records, crc32(payload, salt), wall_s & 0xFFFFFFFF, flags, 0
+        BATCH_MAGIC, size, epoch, number, records, payload_crc, wall_s & 0xFFFFFFFF, flags, 0
     )[:-4]  # fmt: skip
-    return b"".join((head, crc32(head, salt).to_bytes(4, "little"), payload))
+    return head + crc32(head, salt).to_bytes(4, "little")
 
 
 def decode_batch_header(data: bytes | memoryview, offset: int, salt: int) -> BatchHeader | None:
@@ -135,3 +144,76 @@ def frame_record(kind: int, body: bytes) -> bytes:
     assert kind
     kind_byte = kind.to_bytes(1, "little")
     return b"".join((len(body).to_bytes(4, "little"), crc32(body, kind).to_bytes(4, "little"), kind_byte, body))
+
+
+class LargeRecord:
+    """A record in pieces, which nobody joins: the large bodies in it stay where they are. As long as its bytes are
+    (`len`) is known at once; the checksum is taken when they are written, so not on the event loop.
+    """
+
+    __slots__ = ("_kind", "_parts", "_size")
+
+    def __init__(self, kind: int, parts: Iterable[Chunk]) -> None:
+        self._kind = kind
+        self._parts = list(gathered(parts))
+        self._size = RECORD_BYTES + sum(map(len, self._parts))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes of the record, in order."""
+        pieces = list(pieces_of(self._parts))
+        crc = self._kind
+        for piece in pieces:
+            crc = crc32(piece, crc)
+        yield RECORD.pack(self._size - RECORD_BYTES, crc, self._kind)
+        yield from pieces
+
+
+Chunk = bytes | LargeRecord  # one record
+AnyChunk = TypeVar("AnyChunk", bytes, Chunk)
+
+
+def pieces_of(chunks: Iterable[Chunk]) -> Iterator[bytes]:
+    """The bytes of `chunks`, in order."""
+    for chunk in chunks:
+        if isinstance(chunk, LargeRecord):
+            yield from chunk.pieces()
+        else:
+            yield chunk
+
+
+def gathered(chunks: Iterable[AnyChunk]) -> Iterator[AnyChunk | bytes]:
+    """The same, with what is small joined to pieces of `LARGE_BODY_BYTES` or little more."""
+    small: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        if isinstance(chunk, LargeRecord) or len(chunk) > LARGE_BODY_BYTES:
+            if small:
+                yield b"".join(small)
+                small, size = [], 0
+            yield chunk
+            continue
+        small.append(chunk)
+        size += len(chunk)
+        if size > LARGE_BODY_BYTES:
+            yield b"".join(small)
+            small, size = [], 0
+    if small:
+        yield b"".join(small)
+
+
+def batch_pieces(
+    chunks: list[Chunk], salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
+) -> Iterator[bytes]:
+    """A batch as pieces to be written one after the other: in one, or with large bodies where they lie."""
+    if sum(map(len, chunks)) <= LARGE_BODY_BYTES or not any(isinstance(chunk, LargeRecord) for chunk in chunks):
+        yield encode_batch(b"".join(chunks), salt, epoch, number, records, wall_s, flags)  # type: ignore[arg-type]
+        return
+    pieces = list(pieces_of(chunks))
+    crc = salt
+    for piece in pieces:
+        crc = crc32(piece, crc)
+    head = _batch_header(sum(map(len, pieces)), crc, salt, epoch, number, records, wall_s, flags)
+    yield from gathered([head, *pieces])

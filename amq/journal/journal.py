@@ -21,7 +21,7 @@ from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import CorruptError
 from amq.journal.batch import Confirmable, OpenBatch
-from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, SegmentHeader, encode_batch
+from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, Chunk, SegmentHeader, batch_pieces
 from amq.journal.reader import JournalReader
 from amq.journal.records import (
     ACKED,
@@ -187,17 +187,21 @@ class Journal:
 
     def leaving(self) -> set[int]:
         """Seqs of the messages whose leaving is on its way to the disk."""
-        batches = [*self._waiting, self.open]
-        if self._batch is not None:
-            batches.append(self._batch)
         found: set[int] = set()
-        for batch in batches:
+        for batch in self._pending():
             for seqs in batch.consumed.values():
                 found.update(seqs)
             for record in batch.records:
                 parts = record.records if isinstance(record, Group) else (record,)
                 found.update(seq for part in parts if isinstance(part, Consumed) for seq in part.seqs)
         return found
+
+    def is_pending(self, record: Record) -> bool:
+        """Is it on its way to the disk?"""
+        return any(each is record for batch in self._pending() for each in batch.records)
+
+    def _pending(self) -> list[OpenBatch]:
+        return [*self._waiting, self.open, *([self._batch] if self._batch is not None else [])]
 
     def only_unasked(self) -> bool:
         """All that gathered is acknowledgements without receipt: nobody waits for them, they may wait for company."""
@@ -290,7 +294,7 @@ class Journal:
                 return
             file = self._roll(self._next_file)
         self._busy = _Busy.WRITE
-        chunks = [Previous(self._previous_end).encode({})] if self._position == HEADER_BYTES else []
+        chunks: list[Chunk] = [Previous(self._previous_end).encode({})] if self._position == HEADER_BYTES else []
         chunks += [Destination(self._ids[name], name).encode({}) for name in batch.names if name not in self._defined]
         batch.offset = self._position + BATCH_BYTES + sum(map(len, chunks))
         chunks += batch.chunks
@@ -310,18 +314,25 @@ class Journal:
             self._written(end, None)
 
     def _write_batch(
-        self, file: OpenSegment, chunks: list[bytes], position: int, number: int, wall_s: int, flags: int
+        self, file: OpenSegment, chunks: list[Chunk], position: int, number: int, wall_s: int, flags: int
     ) -> int:
-        """In the runner: one write, one fdatasync. Returns where the batch ends."""
-        data = encode_batch(b"".join(chunks), file.salt, self._epoch, number, len(chunks), wall_s, flags)
-        write_all(self._vfs, file.fd, data, position)
+        """In the runner: one write (one more for each large body), one fdatasync. Returns where the batch ends."""
+        end = position
+        try:
+            for piece in batch_pieces(chunks, file.salt, self._epoch, number, len(chunks), wall_s, flags):
+                write_all(self._vfs, file.fd, piece, end)
+                end += len(piece)
+        except OSError as error:
+            if error.errno == errno.ENOSPC and self._vfs.fstat(file.fd).st_size > file.size:
+                self._vfs.ftruncate(file.fd, file.size)  # what a large batch took behind the reserved space
+            raise
         started = self._clock.monotonic()
         try:
             self._vfs.fdatasync(file.fd)
         except OSError as error:
             raise SyncError(error.errno, error.strerror) from error
         self._sync_s += (self._clock.monotonic() - started - self._sync_s) / 8
-        return position + len(data)
+        return end
 
     def _written(self, end: int, error: Exception | None) -> None:
         if self._dead:

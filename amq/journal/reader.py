@@ -21,11 +21,11 @@ from amq.journal.format import (
     decode_batch_header,
     segment_name,
 )
-from amq.journal.records import MESSAGE, MESSAGE_BYTES, Decoder, Group, decode_message
+from amq.journal.records import MESSAGE, MESSAGE_BYTES, Decoder, Group, body_offset, decode_message
 from amq.journal.recovery import Segment
 from amq.journal.segment import read_header
 from amq.journal.writer import JobRunner
-from amq.message import Message
+from amq.message import LARGE_BODY_BYTES, Message
 from amq.vfs import Vfs
 
 Found = Callable[[list[Message] | None, Exception | None], None]  # messages that were read, or why not
@@ -56,10 +56,15 @@ def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]
                     fd = -1
                 path = os.path.join(directory, segment_name(first.segment >> 32, first.segment & 0xFFFFFFFF))
                 fd, opened = vfs.open(path, os.O_RDONLY), first.segment
+            if first.size > LARGE_BODY_BYTES:
+                messages.append(_read_large(vfs, fd, path, first, places[i][1]))
+                i += 1
+                continue
             start, stop, last = first.offset, first.offset + first.size, i + 1
             while last < len(places):
                 place = places[last][0]
-                if place.segment != opened or not stop <= place.offset <= stop + GAP_BYTES:
+                near = place.segment == opened and stop <= place.offset <= stop + GAP_BYTES
+                if not near or place.size > LARGE_BODY_BYTES:
                     break
                 stop = place.offset + place.size
                 last += 1
@@ -72,6 +77,19 @@ def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]
         if fd >= 0:
             vfs.close(fd)
     return messages
+
+
+def _read_large(vfs: Vfs, fd: int, path: str, place: Placed, destination: str) -> Message:
+    """One message, its body read into the very bytes that it then has."""
+    head = read_at(vfs, fd, place.offset, RECORD_BYTES + MESSAGE_BYTES)
+    if len(head) == RECORD_BYTES + MESSAGE_BYTES:
+        start = min(body_offset(head), place.size)
+        head = read_at(vfs, fd, place.offset, start)
+        return decode_at(
+            path, head, place.offset, place.size, destination,
+            read_at(vfs, fd, place.offset + start, place.size - start),
+        )  # fmt: skip
+    return decode_at(path, head, place.offset, place.size, destination)
 
 
 class Scan:
@@ -176,17 +194,21 @@ def read_at(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:
     return data
 
 
-def decode_at(path: str, piece: bytes | memoryview, offset: int, size: int, destination: str) -> Message:
-    """The message of the record of `size` bytes at `offset` of `path`, read as `piece`. Raises CorruptError."""
-    if offset < HEADER_BYTES or len(piece) < size or size < RECORD_BYTES:
+def decode_at(
+    path: str, piece: bytes | memoryview, offset: int, size: int, destination: str, body: bytes = b""
+) -> Message:
+    """The message of the record of `size` bytes at `offset` of `path`, read as `piece`, or as `piece` up to the body
+    and `body`. Raises CorruptError."""
+    if offset < HEADER_BYTES or len(piece) + len(body) < size or size < RECORD_BYTES:
         raise CorruptError(path, offset, "file ends inside a message that was stored: it was truncated")
     body_bytes, crc, kind = RECORD.unpack_from(piece)
     whole = kind == MESSAGE and MESSAGE_BYTES <= body_bytes == size - RECORD_BYTES
-    if not whole or crc32(piece[RECORD_BYTES:], kind) != crc:
+    if not whole or crc32(body, crc32(piece[RECORD_BYTES:], kind)) != crc:
         raise CorruptError(path, offset, "record fails its checksum")
     try:
-        message = decode_message(piece, 0, size, destination)
+        message = decode_message(piece, 0, size - len(body), destination)
     except (ValueError, RecursionError) as error:
         raise CorruptError(path, offset, f"message: {error}") from error
+    message.body = body or message.body
     message.offset, message.size = offset, size
     return message

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from amq.errors import CorruptError, NewerFormatError
-from amq.journal.format import RECORD, RECORD_BYTES, crc32, frame_record
-from amq.message import Message
+from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
+from amq.message import LARGE_BODY_BYTES, Message
 
 DESTINATION, MESSAGE, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMMED, PREVIOUS = range(1, 10)
 KINDS = (
@@ -103,16 +103,18 @@ class Group:
         self.origin = origin
         self.places: list[tuple[int, int]] = []  # of each record: bytes from the beginning of the group's, its size
 
-    def encode(self, ids: dict[str, int]) -> bytes:
+    def encode(self, ids: dict[str, int]) -> Chunk:
         outcome = self.outcome_id.encode()
-        parts = [_GROUP.pack(self.seq, len(outcome)), outcome]
+        parts: list[Chunk] = [_GROUP.pack(self.seq, len(outcome)), outcome]
         offset = RECORD_BYTES + _GROUP.size + len(outcome)
         self.places = []
         for record in self.records:
             parts.append(encode_record(record, ids))
             self.places.append((offset, len(parts[-1])))
             offset += len(parts[-1])
-        return frame_record(GROUP, b"".join(parts))
+        if offset > LARGE_BODY_BYTES:
+            return LargeRecord(GROUP, parts)
+        return frame_record(GROUP, b"".join(parts))  # type: ignore[arg-type]
 
     def place(self, offset: int) -> None:
         """The group stands at `offset` of its segment: so its messages stand there and behind."""
@@ -189,10 +191,10 @@ class Previous:
 Record = Message | Destination | Consumed | Redelivered | Group | Duplicates | Outcomes | Trimmed | Previous
 
 
-def encode_message(message: Message, destination: int) -> bytes:
+def encode_message(message: Message, destination: int) -> Chunk:
     """The record of a persistent message. Body last, so that a reader can stop before it.
 
-    On the hot path: head and CRC in one pack, one join.
+    On the hot path: head and CRC in one pack, one join. A large body stays where it is.
     """
     properties = json.dumps(message.properties).encode() if message.properties else b""
     content_type = message.content_type.encode()
@@ -201,11 +203,13 @@ def encode_message(message: Message, destination: int) -> bytes:
         message.seq, destination, _TEXT if message.text else 0, message.priority, message.timestamp_ms,
         message.expires_ms, len(content_type), len(duplicate_id), len(properties),
     )  # fmt: skip
+    if len(message.body) > LARGE_BODY_BYTES:
+        return LargeRecord(MESSAGE, (head, content_type, duplicate_id, properties, message.body))
     body = b"".join((head, content_type, duplicate_id, properties, message.body))
     return RECORD.pack(len(body), crc32(body, MESSAGE), MESSAGE) + body
 
 
-def encode_record(record: Record, ids: dict[str, int]) -> bytes:
+def encode_record(record: Record, ids: dict[str, int]) -> Chunk:
     """Any record's bytes. `ids`: the number of each destination by name."""
     if isinstance(record, Message):
         return encode_message(record, ids[record.destination])
@@ -231,6 +235,12 @@ def decode_message(payload: bytes | memoryview, position: int, stop: int, name: 
             bool(flags & _TEXT), seq,
         )  # fmt: skip
     return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, bool(flags & _TEXT), seq)
+
+
+def body_offset(head: bytes) -> int:
+    """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
+    *_, content_type, duplicate_id, properties = _FRAMED_MESSAGE.unpack_from(head)
+    return int(_FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
 
 
 class Decoder:
@@ -277,13 +287,22 @@ class Decoder:
                 raise CorruptError(self._path, at + position, "a group stands in a group")
             else:
                 try:
-                    record = self._decode_other(kind, bytes(payload[start:stop]), at + start)
+                    body = payload[start:stop] if kind == GROUP else bytes(payload[start:stop])
+                    record = self._decode_other(kind, body, at + start)
                 except (struct.error, ValueError, KeyError, RecursionError) as error:
                     raise CorruptError(self._path, at + position, f"record of type {kind}: {error}") from error
             yield record
             position = stop
 
-    def _decode_other(self, kind: int, body: bytes, at: int) -> Record:
+    def _decode_other(self, kind: int, body: bytes | memoryview, at: int) -> Record:
+        if kind == GROUP:  # not copied: it may hold large messages
+            seq, size = _GROUP.unpack_from(body)
+            start = _GROUP.size + size
+            if start > len(body):
+                raise ValueError("the outcome id is longer than the record")
+            outcome_id = str(body[_GROUP.size : start], "utf-8")
+            return Group(list(self.decode(body[start:], at + start, grouped=True)), outcome_id, seq)
+        assert isinstance(body, bytes)
         if kind == CONSUMED:
             destination, reason, count = _CONSUMED.unpack_from(body)
             if reason >= len(REASONS):
@@ -297,13 +316,6 @@ class Decoder:
             return Destination(number, name)
         if kind == REDELIVERED:
             return Redelivered(self.names[_U32.unpack_from(body)[0]], list(_REDELIVERY.iter_unpack(body[4:])))
-        if kind == GROUP:
-            seq, size = _GROUP.unpack_from(body)
-            start = _GROUP.size + size
-            if start > len(body):
-                raise ValueError("the outcome id is longer than the record")
-            outcome_id = body[_GROUP.size : start].decode()
-            return Group(list(self.decode(body[start:], at + start, grouped=True)), outcome_id, seq)
         if kind == DUPLICATES:
             return Duplicates(self.names[_U32.unpack_from(body)[0]], _ids(body[4:]))
         if kind == OUTCOMES:

@@ -49,10 +49,14 @@ class JournalThread:
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
-            job, done = item
-            result, failure = None, None
-            try:
-                result = job()
-            except Exception as error:  # noqa: BLE001 (whatever it is, the owner of the job decides)
-                failure = error
-            self._post(done, result, failure)
+            self._do(*item)
+            del item  # while this thread waits it holds on to nothing: a job may have 100 MiB with it
+
+    def _do(self, job: Job, done: Done) -> None:
+        result, failure = None, None
+        try:
+            result = job()
+        except Exception as error:  # noqa: BLE001 (whatever it is, the owner of the job decides)
+            failure = error
+        self._post(done, result, failure)
+        failure = None  # its traceback leads here: a circle that would hold on to the job

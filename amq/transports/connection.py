@@ -1,13 +1,15 @@
 """Connection: one client's socket. Bytes to commands to session, deliveries and receipts to bytes.
 
 It keeps order and bounds: output is gathered and written once a turn; a client that does not read gets no more than
-`consumerBufferSize` ahead; one that does not finish what it began, or does not introduce itself, is told so and closed.
+`consumerBufferSize` ahead, and of a large body slices, one after the other as the socket takes them; one that does not
+finish what it began, or does not introduce itself, is told so and closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -19,7 +21,7 @@ from amq.broker.subscription import Subscription
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
-from amq.message import Message
+from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Subscribe
 from amq.protocols.detect import detect
@@ -27,6 +29,7 @@ from amq.transports.turn import Turn
 
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
 IGNORED_BYTES_MAX = 256 << 20  # a client that talks on before it listens still learns why
+SLICE_BYTES = 256 << 10  # of a large body
 LINGER_S = 5.0  # how long a closing connection may take to read what it is told
 _log = structlog.get_logger("amq.connection")
 
@@ -63,6 +66,8 @@ class Connection(asyncio.Protocol):
         self._login: asyncio.Task[None] | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self._slices: deque[bytes | memoryview] = deque()  # a large body and what follows it: before all of `_out`
+        self._lent_bytes = 0  # memory of large bodies that is ours until they are written
         self._delivery: Callable[[Any, Message, int], bytes] | None = None
         self._socket_full = False
         self._fd = -1
@@ -135,7 +140,7 @@ class Connection(asyncio.Protocol):
             self._login.cancel()
         if self.session is not None:
             self.session.close()
-        self._out.clear()
+        self._forget_output()
         self._hub.closed(self)
         _log.debug("connection closed", connection=self.number, peer=self.peer_name, error=str(exc) if exc else None)
 
@@ -146,7 +151,10 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._socket_full = False
-        if self.session is not None and not self._closing:
+        if self._slices:
+            self._hub.turn.unsent[self] = None
+            self._hub.turn.wake()
+        elif self.session is not None and not self._closing:
             self.session.set_writable(True)
 
     # -- Peer: what the broker says -----------------------------------------------------------------------------------
@@ -156,6 +164,9 @@ class Connection(asyncio.Protocol):
         return self.protocol.subscription(command)
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
+        if len(message.body) > LARGE_BODY_BYTES:
+            self._deliver_large(subscription, message, redelivered)
+            return
         frame = self._delivery(subscription.wire, message, redelivered)  # type: ignore[misc]
         out = self._out
         if not out:
@@ -164,6 +175,18 @@ class Connection(asyncio.Protocol):
         self._out_bytes += len(frame)
         if self._out_bytes > self._output_bytes_max:
             self.session.set_writable(False)  # type: ignore[union-attr]
+
+    def _deliver_large(self, subscription: Subscription, message: Message, redelivered: int) -> None:
+        """The body is not copied; where the disk has it too it is in memory for this socket alone, until written."""
+        pieces = self.protocol.large_delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
+        self._lent_bytes += self._hub.broker.lend(subscription.queue, message)
+        self._slices += self._out
+        self._out, self._out_bytes = [], 0
+        for piece in pieces:
+            view = memoryview(piece)
+            self._slices += [view[start : start + SLICE_BYTES] for start in range(0, len(view), SLICE_BYTES)]
+        self._hub.turn.unsent[self] = None
+        self.session.set_writable(False)  # type: ignore[union-attr]
 
     def confirm(self, receipt: str) -> None:
         self._put(self.protocol.receipt(receipt))  # type: ignore[union-attr]
@@ -198,7 +221,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once; what is pending is thrown away."""
         self._closing = True
-        self._out.clear()
+        self._forget_output()
         if self._transport is not None:
             self._transport.abort()
 
@@ -222,20 +245,43 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def send_out(self) -> None:
-        """Write what gathered in this turn, in one piece. Called by the turn, when the lease is valid."""
+        """Write what gathered in this turn, in one piece; of large bodies, and what is behind them, as much as the
+        socket takes. Called by the turn, when the lease is valid."""
         transport, out = self._transport, self._out
         if transport is None or transport.is_closing() or self._said_goodbye:
-            out.clear()  # what is committed for a client that broke the protocol meanwhile: it is not there any more
+            self._forget_output()  # committed for a client that broke the protocol meanwhile: it is not there any more
             return
-        if out:
+        if out or self._slices:
             self._out, self._out_bytes = [], 0
-            transport.write(b"".join(out) if len(out) > 1 else out[0])
-            if not self._socket_full and self.session is not None:
+            if self._slices:
+                self._slices += out
+                self._write_slices(transport)
+            else:
+                transport.write(b"".join(out) if len(out) > 1 else out[0])
+            if not self._socket_full and not self._slices and self.session is not None:
                 self.session.set_writable(True)
-        if self._closing and not self._said_goodbye:
+        if self._closing and not self._said_goodbye and not self._slices:
             # Half-close and read on: closing with unread input would make the kernel throw away what we just said.
             self._said_goodbye = True
             transport.write_eof()
+
+    def _write_slices(self, transport: asyncio.Transport) -> None:
+        slices = self._slices
+        while slices and not self._socket_full:
+            # A copy: what the transport holds back must not hold on to the whole body.
+            transport.write(bytes(slices.popleft()))
+        if not slices:
+            self._return_memory()
+
+    def _return_memory(self) -> None:
+        if self._lent_bytes:
+            self._hub.broker.take_back(self._lent_bytes)
+            self._lent_bytes = 0
+
+    def _forget_output(self) -> None:
+        self._out.clear()
+        self._slices.clear()
+        self._return_memory()
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
@@ -318,7 +364,7 @@ class Connection(asyncio.Protocol):
         if self._heartbeat_receive_s and now - self._last_read > 2 * self._heartbeat_receive_s:
             self.fail(ProtocolError("no heart-beat from the client in time", code="HEARTBEAT_TIMEOUT"))
             return
-        if self._heartbeat_send_s and not self._out:
+        if self._heartbeat_send_s and not self._out and not self._slices:
             self._put(self.protocol.heartbeat())  # type: ignore[union-attr]
         if self.session is not None:
             self.session.expire_transactions(now)

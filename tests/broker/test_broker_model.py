@@ -31,6 +31,7 @@ from amq.protocols.commands import (
 )
 from tests.broker.model import DLQ, MAYBE, NO, YES, Item, Model, Sub, Tx
 from tests.broker.world import Client, World
+from tests.large import large_from
 
 QUEUES = ("a", "b")
 ALL_QUEUES = (*QUEUES, *(DLQ + queue for queue in QUEUES))
@@ -38,6 +39,7 @@ CLIENTS_MAX = 4
 OUTCOMES_PENDING_MAX = 5
 # What is exercised together: small windows; segments that come and go; the same with live messages copied forward.
 MODES = ("windows", "trimming", "copying")
+LARGE = (1 << 20, 1 << 20, 3, 0)  # bodies of how many bytes count as not large: all, some, none
 pick = st.integers(0, 1 << 16)  # an index into whatever there is
 usually = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
@@ -64,12 +66,15 @@ class BrokerMachine(RuleBasedStateMachine):
     @initialize(
         mode=st.sampled_from(MODES), limit=st.sampled_from([-1, 0, 1]), window=st.integers(1, 6),
         expired=st.sampled_from(["drop", "dead-letter"]), segment=st.sampled_from([700, 1500, 4096]),
-        batch=st.sampled_from([300, 1 << 20]),
+        batch=st.sampled_from([300, 1 << 20]), large=st.sampled_from(LARGE),
     )  # fmt: skip
-    def begin_world(self, mode: str, limit: int, window: int, expired: str, segment: int, batch: int) -> None:
+    def begin_world(self, mode: str, limit: int, window: int, expired: str, segment: int, batch: int,
+                    large: int) -> None:  # fmt: skip
         self.path = tempfile.mkdtemp(prefix="amq-model-")
         self.mode = mode
         self.patch = pytest.MonkeyPatch()
+        self.patch_large = large_from(large)
+        self.patch_large.__enter__()
         self.outcome_window = OUTCOMES_PENDING_MAX
         if mode == "windows":
             self.patch.setattr(Trimmer, "step", lambda _self: None)
@@ -101,6 +106,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def abandon(self) -> None:
         self.patch.undo()
+        self.patch_large.__exit__(None, None, None)
         self.world.close()
         shutil.rmtree(self.path)
 
@@ -472,6 +478,7 @@ def walk(mode: str, seed: int, steps: int) -> None:
     machine.begin_world(
         mode=mode, limit=dice.choice([-1, 0, 1, 3]), expired=dice.choice(["drop", "dead-letter"]),
         window=dice.randint(1, 6), segment=dice.choice([700, 1500, 4096]), batch=dice.choice([300, 1 << 20]),
+        large=dice.choice(LARGE),
     )  # fmt: skip
     try:
         for _ in range(steps):

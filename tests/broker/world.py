@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from amq import message as messages
 from amq.broker.broker import Broker
 from amq.broker.queue import Queue
 from amq.broker.session import Session
@@ -23,11 +23,9 @@ from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirmable, OpenBatch
-from amq.journal.format import HEADER_BYTES
 from amq.journal.journal import Journal
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, replay, seal
-from amq.journal.writer import Done, Job
 from amq.message import Message
 from amq.protocols.commands import (
     ACK_INDIVIDUAL,
@@ -42,7 +40,8 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.vfs import SystemVfs, Vfs
+from amq.vfs import Vfs
+from tests.broker.disk import ProcessFiles, StepRunner
 from tests.fakes import FakeClock, FaultyVfs
 from tests.stored import stored
 
@@ -52,84 +51,6 @@ CONFIG: dict[str, Any] = {
     "journal_reserve_bytes": 4 << 10,
     "store_free_floor_bytes": 64 << 10,
 }
-
-
-class ProcessFiles(SystemVfs):
-    """The files of one process, all closed when it dies. Syncs do nothing: no power fails here, torn tails are cut by
-    hand. `written` = (path, offset, bytes) of the last batch.
-    """
-
-    def __init__(self) -> None:
-        self.paths: dict[int, str] = {}
-        self.written = ("", 0, 0)
-
-    def open(self, path: str, flags: int, mode: int = 0o640) -> int:
-        fd: int = SystemVfs.open(path, flags, mode)
-        self.paths[fd] = path
-        return fd
-
-    def close(self, fd: int) -> None:
-        del self.paths[fd]
-        os.close(fd)
-
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:  # type: ignore[override]
-        written = os.pwrite(fd, data, offset)
-        if offset >= HEADER_BYTES and self.paths[fd].endswith(".seg"):
-            self.written = (self.paths[fd], offset, written)
-        return written
-
-    def fsync(self, fd: int) -> None:  # type: ignore[override]
-        assert fd in self.paths
-
-    fdatasync = fsync  # type: ignore[assignment]
-
-    @staticmethod
-    def fsync_directory(path: str) -> None:
-        assert os.path.isdir(path)
-
-    def die(self) -> None:
-        for fd in list(self.paths):
-            self.close(fd)
-
-
-class StepRunner:
-    """A JobRunner in two steps: `work` does the next job on the disk, `post` tells the broker of the oldest done."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Job, Done]] = deque()
-        self.finished: deque[tuple[Done, Any, Exception | None]] = deque()
-
-    def submit(self, job: Job, done: Done) -> None:
-        self.jobs.append((job, done))
-
-    def close(self) -> None:
-        self.jobs.clear()
-
-    def is_alive(self) -> bool:
-        return True
-
-    def work(self) -> None:
-        job, done = self.jobs.popleft()
-        result, failure = None, None
-        try:
-            result = job()
-        except Exception as error:  # noqa: BLE001 (as the real runner does)
-            failure = error
-        self.finished.append((done, result, failure))
-
-    def post(self) -> None:
-        done, result, failure = self.finished.popleft()
-        done(result, failure)
-
-    def step(self) -> bool:
-        """Do one thing; False where there is nothing to do."""
-        if self.finished:
-            self.post()
-        elif self.jobs:
-            self.work()
-        else:
-            return False
-        return True
 
 
 class Delivery(NamedTuple):
@@ -156,6 +77,8 @@ class Client:
         self.reading = True  # does the broker read from us?
         self._closing = False
         self._out: list[Callable[[], None]] = []
+        self._large = False  # a large body fills the socket
+        self._lent_bytes = 0
         self.session = Session(world.broker, self)
 
     # -- Peer ---------------------------------------------------------------------------------------------------------
@@ -168,6 +91,10 @@ class Client:
         self.world.on_deliver(self, subscription, message, redelivered)
         delivery = Delivery(subscription.id, message.seq, message.body, redelivered, message)
         self._out.append(lambda: self.deliveries.append(delivery))
+        if len(message.body) > messages.LARGE_BODY_BYTES:  # as amq.transports.connection: the socket has it
+            self._lent_bytes += self.world.broker.lend(subscription.queue, message)
+            self._large = True
+            self.session.set_writable(False)
 
     def confirm(self, receipt: str) -> None:
         assert receipt, "a receipt that nobody asked for"
@@ -198,8 +125,17 @@ class Client:
         if self.connected:
             for happen in out:
                 happen()
+        self._return_memory()
+        if self._large:
+            self._large = False
+            self.session.set_writable(True)
         if self._closing:
             self.connected = False
+
+    def _return_memory(self) -> None:
+        if self._lent_bytes:
+            self.world.broker.take_back(self._lent_bytes)
+            self._lent_bytes = 0
 
     # -- the program --------------------------------------------------------------------------------------------------
 
@@ -277,6 +213,7 @@ class Client:
         """The connection breaks."""
         self._closing = True
         self.connected = False
+        self._return_memory()
         self.session.close()
 
 

@@ -20,7 +20,8 @@ from amq.lock.epoch import Epoch
 from amq.lock.host import Owner
 from amq.lock.shared_file import SharedFileLocker
 from amq.service import BrokerService
-from tests.broker.world import Client, StepRunner, World
+from tests.broker.disk import StepRunner
+from tests.broker.world import Client, World
 from tests.crash.disk import Disk, DiskVfs
 from tests.crash.oracle import State, observed
 from tests.fakes import FakeClock, FakeHost

@@ -13,7 +13,7 @@ from amq.errors import StoreError
 from amq.journal.format import BATCH_BYTES
 from amq.lock.epoch import Epoch, epoch_path, link_epoch, read_newest_epoch
 from amq.maintenance.repair import KEPT_PREFIX, is_whole, unfinished
-from tests.broker.world import ProcessFiles
+from tests.broker.disk import ProcessFiles
 from tests.fakes import FaultyVfs
 from tests.maintenance.damaged import (
     OWNER,

@@ -65,8 +65,11 @@ class Deliveries:
         head += header_line("message-id", self._message_id_prefix, version)[:-1]
         return DeliveryFormat(head, f"\nack:{index}-" if version == "1.2" and explicit_ack else "")
 
-    def encode(self, form: DeliveryFormat, message: Message, redelivered: int) -> bytes:
-        """The MESSAGE frame of one delivery; `redelivered` = how many times it was delivered before."""
+    def encode(self, form: DeliveryFormat, message: Message, redelivered: int, head_only: bool = False) -> bytes:
+        """The MESSAGE frame of one delivery; `redelivered` = how many times it was delivered before.
+
+        `head_only`: what stands in it before the body.
+        """
         seq = message.seq
         body = message.body
         ack = f"{form.ack}{seq}" if form.ack else ""
@@ -78,8 +81,8 @@ class Deliveries:
             optional = f"{optional}priority:{message.priority}\n"
         if message.content_type or message.duplicate_id or message.expires_ms or message.properties or redelivered:
             optional += self._rare_headers(message, redelivered)
-        head = f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n"
-        return head.encode("utf-8", "replace") + body + b"\0"
+        head = f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n".encode("utf-8", "replace")
+        return head if head_only else head + body + b"\0"
 
     def _rare_headers(self, message: Message, redelivered: int) -> str:
         version = self._version

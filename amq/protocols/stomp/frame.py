@@ -4,7 +4,8 @@
 
 Invariants: a reader never buffers more than its `Limits` allow and refuses a frame as soon as it is known to exceed
 them; its work is linear in the bytes fed, however they are cut into chunks; whatever the bytes, it yields frames or
-ends in one `ProtocolError`. Specifications: https://stomp.github.io (stomp-specification-1.0, -1.1, -1.2).
+ends in one `ProtocolError`. A body that comes in pieces is gathered in the very bytes that the frame then has: there is
+no second copy. Specifications: https://stomp.github.io (stomp-specification-1.0, -1.1, -1.2).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Final
 
 from amq.errors import ProtocolError
@@ -57,9 +59,9 @@ class Limits:
 
 
 # What a client should accept: a delivery is larger than the SEND that it came from, by the headers that the broker adds
-# and by escapes where the sender's version needed none.
+# and by escapes where the sender's version needed none. How large a body may be, the broker says (`maxFrameSize`).
 DELIVERY_LIMITS: Final = Limits(
-    header_count_max=1100, header_bytes_max=24 * 1024, header_block_bytes_max=256 * 1024,
+    header_count_max=1100, header_bytes_max=24 * 1024, header_block_bytes_max=256 * 1024, body_bytes_max=1 << 30,
 )  # fmt: skip
 
 
@@ -156,7 +158,7 @@ class FrameReader:
         self.buffer = b""
         self.offset = 0
         self._scanned = 0  # bytes of the buffer in which the end of the headers is known not to be
-        self._body = bytearray()
+        self._body: BytesIO | None = None  # of the unfinished frame, as far as it came
         self._length = -1  # of the unfinished frame's body, -1 = up to the first NUL
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -186,7 +188,7 @@ class FrameReader:
             return self._read_body()
         except ProtocolError as error:
             self.error = error
-            self.buffer, self.offset, self._body = b"", 0, bytearray()
+            self.buffer, self.offset, self._body = b"", 0, None
             return None
 
     def _read_headers(self) -> bool:
@@ -272,13 +274,15 @@ class FrameReader:
     def _read_body(self) -> Frame | None:
         frame, buffer, start, length = self.unfinished, self.buffer, self.offset, self._length
         assert frame is not None
+        body = self._body
+        before = body.tell() if body is not None else 0
         if length < 0:
             end = buffer.find(b"\0", start)
             stop = len(buffer) if end < 0 else end
-            if len(self._body) + stop - start > self.limits.body_bytes_max:
+            if before + stop - start > self.limits.body_bytes_max:
                 raise self._body_too_big("a body is")
         else:
-            stop = min(start + length - len(self._body), len(buffer))
+            stop = min(start + length - before, len(buffer))
             end = stop if stop < len(buffer) else -1
             if end >= 0 and buffer[end]:
                 raise ProtocolError(
@@ -286,12 +290,15 @@ class FrameReader:
                     code="FRAME_UNTERMINATED",
                 )
         if end < 0:
-            self._body += buffer[start:stop]
+            if body is None:
+                self._body = body = BytesIO()
+            body.write(buffer[start:stop])
             self.buffer, self.offset = b"", 0
             return None
-        if self._body:
-            frame.body = bytes(self._body + buffer[start:stop])
-            self._body = bytearray()
+        if body is not None:
+            body.write(buffer[start:stop])
+            frame.body = body.getvalue()  # hands over its own bytes: it copies only what somebody writes to again
+            self._body = None
         else:
             frame.body = buffer[start:stop]
         self.offset = end + 1

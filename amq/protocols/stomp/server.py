@@ -410,6 +410,10 @@ class StompServer:
         """One message for one subscription; `redelivered` = how many times it was delivered before."""
         return self._deliveries.encode(subscription, message, redelivered)
 
+    def large_delivery(self, subscription: DeliveryFormat, message: Message, redelivered: int) -> tuple[bytes, ...]:
+        """The same, in pieces: the message's body is one of them."""
+        return self._deliveries.encode(subscription, message, redelivered, head_only=True), message.body, b"\0"
+
     def heartbeat(self) -> bytes:
         """The line end that says: I am alive."""
         return b"\n"
