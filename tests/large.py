@@ -14,7 +14,7 @@ NAME = "LARGE_BODY_BYTES"
 def large_from(size: int) -> Iterator[None]:
     """Bodies of more than `size` bytes are large in here."""
     modules = [module for name, module in sys.modules.items() if name.startswith("amq.") and hasattr(module, NAME)]
-    assert len(modules) > 5, "the constant has another name now"
+    assert modules, "the constant has another name now"
     patches = [patch.object(module, NAME, size) for module in modules]
     for each in patches:
         each.start()

@@ -6,13 +6,16 @@ copy of a body cannot hide.
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.brokers import Broker, Brokers
+from tests.brokers import ROOT, Broker, Brokers
 
 MIB = 1 << 20
 BODY_BYTES = 100 * MIB
@@ -121,7 +124,7 @@ def _head(command: str, headers: dict[str, str]) -> bytes:
 class Memory:
     """Of a process, in bytes."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int | str) -> None:
         self._directory = Path(f"/proc/{pid}")
         self.start()
 
@@ -185,7 +188,7 @@ def test_ten_that_wait_cost_nothing(broker: Broker) -> None:
 
 def test_slow_consumers_hold_one_body_each_and_nobody_back(broker: Broker) -> None:
     """One reads a few bytes now and then; others take what comes, large and small, at their own pace."""
-    with Peer(broker) as producer, Peer(broker, 4096) as slow, Peer(broker) as quick:
+    with Peer(broker) as producer, Peer(broker, 64 << 10) as slow, Peer(broker) as quick:
         producer.send("slow", number=1)
         producer.send("slow", number=2)
         memory = Memory(broker.pid)
@@ -231,3 +234,60 @@ def test_given_back_refused_and_in_a_transaction(broker: Broker) -> None:
         peer.ask("ACK", {"id": headers["ack"]})
         assert memory.growth() < GROWTH_MAX * BODY_BYTES
         assert memory.now() < 0.1 * BODY_BYTES
+
+
+CLIENT = """
+import asyncio, json, sys, threading
+import amq, amq.client.aio
+from tests.test_large_messages import CHUNK, MIB, Memory
+
+url, face, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+body = (CHUNK * (size // MIB + 1))[:size]
+grown = []
+
+def threads():
+    with amq.connect(url) as connection, connection.session() as session:
+        producer, consumer = session.producer("/queue/a"), session.consumer("/queue/a", prefetch=1)
+        producer.send(b"x" * 3 * MIB)  # what is made once
+        consumer.receive(30).ack(wait=True)
+        memory = Memory("self")
+        producer.send(body)
+        grown.append(memory.growth())
+        memory.start()
+        message = consumer.receive(30)
+        grown.append(memory.growth())
+        message.ack(wait=True)
+        return message.body
+
+async def loop():
+    async with await amq.client.aio.connect(url) as connection:
+        session = connection.session()
+        producer, consumer = session.producer("/queue/a"), await session.consumer("/queue/a", prefetch=1)
+        await producer.send(b"x" * 3 * MIB)
+        await (await consumer.receive(30)).ack(wait=True)
+        memory = Memory("self")
+        await producer.send(body)
+        grown.append(memory.growth())
+        memory.start()
+        message = await consumer.receive(30)
+        grown.append(memory.growth())
+        await message.ack(wait=True)
+        return message.body
+
+assert (threads() if face == "threads" else asyncio.run(loop())) == body
+print(json.dumps(grown))
+"""
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_our_client_makes_no_second_copy(broker: Broker, face: str) -> None:
+    """With default settings. The consumer's prefetch has the message on its way while the producer still waits for its
+    receipt: what both take together is what counts."""
+    url = f"failover:(stomp://127.0.0.1:{broker.port})"
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, url, face, str(BODY_BYTES)],
+        cwd=ROOT, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    sent, received = json.loads(done.stdout)
+    assert max(sent, received) < GROWTH_MAX * BODY_BYTES

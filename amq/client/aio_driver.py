@@ -56,6 +56,8 @@ class _Wire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._link.congested = False
+        if self._link.sliced:
+            self._driver.kick()
         open_gate(self._driver.machine.room_gate)
 
 
@@ -189,8 +191,7 @@ class AsyncDriver:
 
     def _write(self, link: Link, wire: _Wire) -> None:
         if wire.transport is not None and not wire.transport.is_closing():
-            data = link.take_output(self.clock.monotonic())
-            if data:
+            while not (link.sliced and link.congested) and (data := link.take_output(self.clock.monotonic())):
                 wire.transport.write(data)
 
     def _close(self, link: Link) -> None:

@@ -21,7 +21,7 @@ from amq.client.errors import (
 from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import State
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
-from amq.message import DEFAULT_PRIORITY
+from amq.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from amq.protocols.stomp.frame import Frame, encode, escape
 
@@ -329,6 +329,8 @@ class ProducerCore:
             parts.append(b"\ncontent-length:%d" % len(body))
         if headers or content_type or expires_ms or priority != DEFAULT_PRIORITY:
             parts.append(_rare_headers(headers, priority, expires_ms, content_type))
+        if len(body) > LARGE_BODY_BYTES:
+            return self._send_large(parts, bytes(body), duplicate_id, None if wait else self.owner)
         if session.transacted:
             transaction = session.current()
             parts += (b"\ntransaction:", transaction.name.encode(), b"\n\n", body, b"\0")
@@ -337,6 +339,20 @@ class ProducerCore:
         receipt = machine.next_receipt()
         parts += (b"\nreceipt:", receipt, b"\n\n", body, b"\0")
         return machine.request(Kind.SEND, receipt, b"".join(parts), duplicate_id, None if wait else self.owner)
+
+    def _send_large(
+        self, parts: list[bytes], body: bytes, duplicate_id: str, owner: SendOwner | None
+    ) -> Request | None:
+        """Head and body go their ways unjoined. (`bytes` of bytes is no copy.)"""
+        session = self.session
+        machine = session.machine
+        if session.transacted:
+            parts += (b"\ntransaction:", session.current().name.encode(), b"\n\n")
+            machine.write(b"".join(parts), body)
+            return None
+        receipt = machine.next_receipt()
+        parts += (b"\nreceipt:", receipt, b"\n\n")
+        return machine.request(Kind.SEND, receipt, b"".join(parts), duplicate_id, owner, body)
 
 
 def timed_out(machine: Machine, what: str, timeout_s: float, duplicate_id: str = "") -> CallTimeoutError:

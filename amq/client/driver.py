@@ -317,28 +317,36 @@ class Driver:
                 self._selector.modify(entry.sock, wanted, link)
 
     def _write(self, link: Link, entry: _Socket) -> None:
-        data = link.take_output(self.clock.monotonic())
-        if data:
-            entry.rest = memoryview(bytes(entry.rest) + data if entry.rest else data)
+        if not (link.sliced and entry.rest):
+            self._take(link, entry)
         sock = entry.sock
         if sock is None or entry.broken:
             entry.rest = memoryview(b"")
+            link.forget_output()
             return
         try:
             while entry.rest:
                 entry.rest = entry.rest[sock.send(entry.rest) :]
+                if not entry.rest:
+                    self._take(link, entry)
         except BlockingIOError:
             pass
         except OSError:
             # The peer is gone: reading tells so, after what it still had to say (an ERROR frame).
             entry.broken = True
             entry.rest = memoryview(b"")
+            link.forget_output()
         entry.writable_wanted = bool(entry.rest)
-        congested = len(entry.rest) > CONGESTED_BYTES
+        congested = link.sliced or len(entry.rest) > CONGESTED_BYTES
         if link.congested and not congested:
             link.congested = False
             open_gate(self.machine.room_gate)
         link.congested = congested
+
+    def _take(self, link: Link, entry: _Socket) -> None:
+        data = link.take_output(self.clock.monotonic())
+        if data:
+            entry.rest = memoryview(bytes(entry.rest) + data if entry.rest else data)
 
 
 def cannot_connect(link: Link, error: OSError | UnicodeError) -> ConnectError:

@@ -39,7 +39,7 @@ class Ledger:
         self._requests[request.receipt] = request
         if request.kind is Kind.SEND:
             self.unconfirmed += 1
-            self.unconfirmed_bytes += len(request.frame)
+            self.unconfirmed_bytes += len(request.frame) + len(request.body)
             if request.owner is not None:
                 request.owner.unconfirmed += 1
 
@@ -64,7 +64,7 @@ class Ledger:
         request.error = error
         if request.kind is Kind.SEND:
             self.unconfirmed -= 1
-            self.unconfirmed_bytes -= len(request.frame)
+            self.unconfirmed_bytes -= len(request.frame) + len(request.body)
             owner = request.owner
             if owner is not None:
                 owner.unconfirmed -= 1

@@ -11,6 +11,8 @@ from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, encod
 
 VERSION = "1.2"
 SILENT_INTERVALS_MAX = 2  # a broker that misses so many of its heart-beats counts as lost
+SLICE_BYTES = 256 << 10  # of a large body
+PIECE_BYTES = 1 << 20  # written at once where there is one
 _RECEIPT = b"RECEIPT\nreceipt-id:"
 _RECEIPT_END = b"\n\n\0"
 
@@ -19,6 +21,7 @@ class Link:
     """What is known about one connection.
 
     out         bytes to be written, taken with `take_output`
+    sliced      a large body, in slices, is among them: take on only when what was taken is written
     deadline    monotonic seconds when the step under way (TCP connection, handshake) has taken too long, or None
     accepted    CONNECTED has arrived
     dropped     the machine has done with it: whatever the driver still hears of it is ignored
@@ -27,12 +30,13 @@ class Link:
 
     __slots__ = (
         "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_send_every_s",
-        "accepted", "congested", "deadline", "dropped", "out", "server", "uri",
+        "accepted", "congested", "deadline", "dropped", "out", "server", "sliced", "uri",
     )  # fmt: skip
 
     def __init__(self, uri: BrokerUri, deadline: float) -> None:
         self.uri = uri
-        self.out: list[bytes] = []
+        self.out: list[bytes | memoryview] = []
+        self.sliced = False
         self.deadline: float | None = deadline
         self.accepted = False
         self.dropped = False
@@ -85,22 +89,47 @@ class Link:
         if reader.error is not None:
             raise reader.error
 
+    def put(self, frame: bytes, body: bytes) -> None:
+        """A frame to be written. Where its body is large it comes apart and is not copied: `frame` is then its head."""
+        self.out.append(frame)
+        if body:
+            view = memoryview(body)
+            self.out += [view[start : start + SLICE_BYTES] for start in range(0, len(view), SLICE_BYTES)]
+            self.out.append(b"\0")
+            self.sliced = True
+
     def take_output(self, now: float) -> bytes:
-        """Everything that waits to be written, in one piece."""
-        if not self.out:
+        """What waits to be written, in one piece: everything, or, while `sliced`, about `PIECE_BYTES` of it."""
+        out = self.out
+        if not out:
             return b""
-        data = b"".join(self.out)
-        self.out.clear()
         self._last_sent_at = now
+        if not self.sliced:
+            data = b"".join(out)
+            out.clear()
+            return data
+        count = size = 0
+        while size < PIECE_BYTES and count < len(out):
+            size += len(out[count])
+            count += 1
+        data = b"".join(out[:count])
+        del out[:count]
+        self.sliced = bool(out)
         return data
+
+    def forget_output(self) -> None:
+        """Nothing of it can be written any more."""
+        self.out.clear()
+        self.sliced = False
 
     def beat(self, now: float) -> None:
         """Write a heart-beat if one is due. ProtocolError when the broker was silent for too long."""
         if self._receive_limit_s and now - self._last_received_at >= self._receive_limit_s:
             silent_s = now - self._last_received_at
             raise ProtocolError(f"{self.uri} was silent for {silent_s:.1f} s", code="HEART_BEAT_MISSED")
-        if self._send_every_s and now - self._last_sent_at >= self._send_every_s and not self.out:
-            self.out.append(b"\n")
+        if self._send_every_s and now - self._last_sent_at >= self._send_every_s:
+            if not self.out:  # else it stands behind a large body that goes out slowly, and would come too late anyway
+                self.out.append(b"\n")
             self._last_sent_at = now
 
     def next_deadline(self) -> float | None:

@@ -122,24 +122,24 @@ class Machine:
     # ---- requests
 
     def request(
-        self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None
+        self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None, body: bytes = b""
     ) -> Request:
-        """Send `frame`, which asks for `receipt`, now or as soon as there is a broker again."""
+        """Send `frame`, which asks for `receipt`, now or as soon as there is a broker again. A large `body` follows."""
         self.check_open()
-        request = Request(kind, receipt, frame, subject, owner)
+        request = Request(kind, receipt, frame, subject, owner, body)
         self._ledger.enter(request)
         if self.flowing:
             assert self.link is not None
-            self.link.out.append(frame)
+            self.link.put(frame, body)
         elif self.state is State.CONNECTED:
             self._unsent.append(request)
         return request
 
-    def write(self, frame: bytes) -> None:
-        """Write a frame without receipt on the link that is up."""
+    def write(self, frame: bytes, body: bytes = b"") -> None:
+        """Write a frame without receipt on the link that is up. A large `body` follows."""
         assert self.state is State.CONNECTED
         assert self.link is not None
-        self.link.out.append(frame)
+        self.link.put(frame, body)
 
     def withdraw(self, request: Request, error: AmqError, now: float) -> None:
         """The caller waits no longer: `request` ends with `error` and is not replayed. Its late receipt is ignored."""
@@ -378,7 +378,7 @@ class Machine:
             request = self._unsent.popleft()
             if request.done:
                 continue
-            self.link.out.append(request.frame)
+            self.link.put(request.frame, request.body)
             if self._careful or request.kind is Kind.COMMIT:
                 self._barrier = request
         if self._barrier is not None or self._unsent:

@@ -56,7 +56,8 @@ class Request:
     """A frame that asks for a receipt.
 
     receipt   its id, unique in the life of the client connection
-    frame     its bytes, the same each time it is sent
+    frame     its bytes, the same each time it is sent; of a SEND with a large body, up to the body
+    body      that large body, which is the application's own object, not a copy; else empty
     subject   what it is about: duplicate id of a SEND, subscription id, transaction name
     replayed  it was sent on more than one connection
     done      it has ended; `error` says how, None = confirmed
@@ -64,12 +65,15 @@ class Request:
     owner     the producer that sent it, told when it ends
     """
 
-    __slots__ = ("done", "error", "frame", "gate", "kind", "owner", "receipt", "replayed", "subject")
+    __slots__ = ("body", "done", "error", "frame", "gate", "kind", "owner", "receipt", "replayed", "subject")
 
-    def __init__(self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None) -> None:
+    def __init__(
+        self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None, body: bytes = b""
+    ) -> None:
         self.kind = kind
         self.receipt = receipt
         self.frame = frame
+        self.body = body
         self.subject = subject
         self.owner = owner
         self.replayed = False

@@ -15,7 +15,9 @@ from amq.client.core import ProducerCore
 from amq.client.link import Link, connect_frame
 from amq.client.uri import parse
 from amq.errors import ProtocolError, TransactionRolledBackError
+from amq.message import LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, encode
+from tests.large import large_from
 
 URL = "failover:(stomp://a:1,stomp://b:2)?randomize=false&nested.heartBeat=0"
 
@@ -110,14 +112,17 @@ def converse(cut_sent: int | None = None, cut_received: int | None = None) -> Cu
     return cutter
 
 
-def test_a_link_that_breaks_at_every_byte() -> None:
-    whole = converse()
-    assert whole.sent > 1000
-    assert whole.received > 500
-    for offset in range(whole.sent):
-        converse(cut_sent=offset)
-    for offset in range(whole.received):
-        converse(cut_received=offset)
+@pytest.mark.parametrize("large", [LARGE_BODY_BYTES, 0])
+def test_a_link_that_breaks_at_every_byte(large: int) -> None:
+    """Also where each body counts as large, and goes its own way beside the head of its frame."""
+    with large_from(large):
+        whole = converse()
+        assert whole.sent > 1000
+        assert whole.received > 500
+        for offset in range(whole.sent):
+            converse(cut_sent=offset)
+        for offset in range(whole.received):
+            converse(cut_received=offset)
 
 
 def cuts() -> Iterator[tuple[str, int]]:

@@ -25,7 +25,9 @@ import structlog
 
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError
+from amq.message import LARGE_BODY_BYTES
 from amq.service import BrokerService, Role
+from tests.large import large_from
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault, schedule
@@ -39,6 +41,8 @@ PEACE_S = 90.0
 CHECK_EVERY_S = 3.1
 LOOK_EVERY_S = 0.2
 PORT = 61613
+LARGE_EVERY = 3  # so many seeds have one in which bodies of more than LARGE_BYTES are large
+LARGE_BYTES = 100
 RATE_MAX = 0.0049  # clocks of two hosts differ by less than 1 %
 MOUNTS = (
     Mount("local", False, 0.0, False, False, 0.0, 1e9, False),
@@ -308,7 +312,8 @@ class World:
         from tests.simulation.injection import inject
 
         oracle, scheduler = self.oracle, self.scheduler
-        with self._quiet(), oracle.observing(), patch("amq.service.watch", self._watch):
+        large = large_from(LARGE_BYTES if self.seed % LARGE_EVERY == 0 else LARGE_BODY_BYTES)
+        with self._quiet(), oracle.observing(), large, patch("amq.service.watch", self._watch):
             for slot in self.slots:
                 scheduler.after(self.rng.random(), partial(self.start_broker, slot))
             for application, machine in self.applications:
