@@ -250,6 +250,7 @@ def replay(
                     trimmed = max(trimmed, (record.epoch, record.number))
                 apply(record, segment)
                 records += 1
+        data, batch = b"", None  # type: ignore[assignment]  # let go, before the next, of what a large message made large
         done += sealed[name]
         progress(done, total)
     for name in sorted(sealed.keys() - names):
