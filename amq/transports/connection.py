@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._ignored_bytes = 0  # read after the last word
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
+        self._paused_at = 0.0  # since when we do not read, 0 = we do
         self._frame_since = 0.0
         self._frame_bytes = 0
         self._heartbeat_send_s = 0.0
@@ -238,10 +239,16 @@ class Connection(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
+            self._paused_at = self._paused_at or self._hub.clock.monotonic()
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
+            if self._paused_at:  # what the client could not say meanwhile is not held against it
+                paused_s = self._hub.clock.monotonic() - self._paused_at
+                self._paused_at = 0.0
+                self._last_read += paused_s
+                self._frame_since += paused_s if self._frame_since else 0.0
             self._transport.resume_reading()
 
     def send_out(self) -> None:
@@ -354,14 +361,15 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         now = self._hub.clock.monotonic()
+        heard_until = self._paused_at or now
         config = self._hub.config
         # Whoever sends on at a decent rate may take longer than one who drips.
         limit_s = config.unfinished_frame_timeout_s + self._frame_bytes / FRAME_RATE_BYTES_MIN
-        if self._frame_since and now - self._frame_since > limit_s:
+        if self._frame_since and heard_until - self._frame_since > limit_s:
             self.fail(ProtocolError(f"a frame was begun and not finished within {limit_s:.1f} s", code="FRAME_TIMEOUT"))
             return
         # Twice the interval, as the specification advises for the error margin of timers and network.
-        if self._heartbeat_receive_s and now - self._last_read > 2 * self._heartbeat_receive_s:
+        if self._heartbeat_receive_s and heard_until - self._last_read > 2 * self._heartbeat_receive_s:
             self.fail(ProtocolError("no heart-beat from the client in time", code="HEARTBEAT_TIMEOUT"))
             return
         if self._heartbeat_send_s and not self._out and not self._slices:
