@@ -4,7 +4,8 @@ from __future__ import annotations
 
 DEFAULT_PRIORITY = 4
 # A larger body is never joined with anything: it is written, read and delivered where it lies, and is in memory only on
-# its way. Below, a join costs less than another system call and a read back from the disk.
+# its way. Measured: to write one in pieces costs 26 µs against 10 at 4 KiB, the same at 128 KiB, 545 against 613 at
+# 1 MiB; what speaks against a lower limit is that whatever waits must be read back, about 1 ms for each MiB.
 LARGE_BODY_BYTES = 1 << 20
 
 

@@ -36,6 +36,7 @@ class Pager:
         self._hungry: dict[Queue, None] = {}
         self._brought: dict[Queue, int] = {}  # messages, by the last read
         self._reading_bytes = 0
+        self._reading_large = 0  # reads that bring a large message
         self._bodies: deque[tuple[Queue, Message, Callable[[bytes], None]]] = deque()  # asked for with `fetch_body`
         self._reading_body = False
 
@@ -83,14 +84,20 @@ class Pager:
     def _has_room(self, size: int) -> bool:
         """May a message of `size` be read now? A large one that does not fit may if it is the only one on its way:
         consumers that wait for nothing but their sockets make room in the end."""
-        alone = self._broker.lent_bytes == 0 and self._reading_bytes == 0
+        alone = self._broker.lent_bytes == 0 and self._reading_large == 0
         return size <= LARGE_BODY_BYTES or alone or size <= self._free_bytes()
 
     def _read(self, queue: Queue, priority: int, places: list[Place], then: Callable[[list[Message]], None]) -> None:
         key = (queue, priority)
         self._under_way.add(key)
-        self._reading_bytes += sum(place.size for place in places)
+        self._count(places, 1)
         self._journal.reader.read([(place, queue.name) for place in places], partial(self._done, key, places, then))
+
+    def _count(self, places: list[Place], sign: int) -> None:
+        """A read begins or ends."""
+        sizes = [place.size for place in places]
+        self._reading_bytes += sign * sum(sizes)
+        self._reading_large += sign * (max(sizes) > LARGE_BODY_BYTES)
 
     def _done(
         self,
@@ -101,7 +108,7 @@ class Pager:
         error: Exception | None,
     ) -> None:
         self._under_way.discard(key)
-        self._reading_bytes -= sum(place.size for place in places)
+        self._count(places, -1)
         self._broker.wake()  # somebody may wait for that memory
         queue, priority = key
         backlog = queue.backlogs.get(priority)
@@ -139,12 +146,12 @@ class Pager:
             queue, message, _ = self._bodies[0]
             place = _place(message)
             self._reading_body = True
-            self._reading_bytes += place.size
+            self._count([place], 1)
             self._journal.reader.read([(place, queue.name)], partial(self._body_read, place))
 
     def _body_read(self, place: Place, messages: list[Message] | None, error: Exception | None) -> None:
         self._reading_body = False
-        self._reading_bytes -= place.size
+        self._count([place], -1)
         self._broker.wake()
         if self._broker.journal is not self._journal:
             return
