@@ -81,7 +81,7 @@ def compact(store: str, dry_run: bool, as_json: bool, options: tuple[str, ...]) 
     """Show what compaction would copy and free, segment by segment.
 
     The master compacts by itself, while it serves: oldest segment first it copies live messages forward until the
-    journal is at most twice as large as what lives in it, and two segments more; there is nothing to start by hand.
+    journal is at most twice as large as what lives in it, and one segment more; there is nothing to start by hand.
     `keep` means that the journal is small enough at that point. Remembered ids are only written again where that pays.
     """
     if not dry_run:

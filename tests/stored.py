@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from amq.broker.backlog import Place
 from amq.broker.broker import Broker
 from amq.broker.queue import Queue
+from amq.broker.window import Window
 from amq.journal.reader import read_messages
 from amq.journal.recovery import JOURNAL_DIRECTORY, Segment
 from amq.message import Message
@@ -30,3 +32,25 @@ def stored(broker: Broker, queue: Queue, vfs: Vfs, store: str) -> dict[int, Mess
     found = {message.seq: message for message in [*queue.messages.values(), *waiting]}
     assert len(found) == queue.stored, "a message is in memory and waits on disk alone"
     return dict(sorted(found.items()))
+
+
+def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    """What of `broker`'s state the journal keeps, in comparable form."""
+    queues = {}
+    for name, queue in broker.queues.items():
+        messages = {
+            message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.text,
+                          message.duplicate_id, message.timestamp_ms, message.content_type)
+            for message in stored(broker, queue, vfs, store).values()
+            if message.segment is not None and message.segment.key > trimmed  # type: ignore[attr-defined]
+        }  # fmt: skip
+        redelivered = {seq: counts for seq, counts in queue.redelivered.items() if seq in messages}
+        queue.duplicates.settle()
+        if messages or queue.duplicates:
+            queues[name] = (messages, redelivered, _places(queue.duplicates))
+    broker.outcomes.settle()
+    return {"queues": queues, "outcomes": _places(broker.outcomes)}
+
+
+def _places(kept: Window) -> list[tuple[str, tuple[int, int]]]:
+    return [(name, segment.key) for name, (_, segment) in kept.items()]

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from amq.broker.paging import Pager
 from amq.broker.queue import Queue
-from amq.broker.state import COPY, MESSAGE_OVERHEAD_BYTES, State
+from amq.broker.state import MESSAGE_OVERHEAD_BYTES, State
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction
 from amq.broker.trimming import Trimmer
@@ -27,6 +27,7 @@ from amq.journal.records import (
     DEAD_LETTERED,
     EXPIRED,
     Consumed,
+    Copies,
     Group,
     Record,
     Redelivered,
@@ -125,6 +126,8 @@ class Broker(State):
                 record.offset, record.size = offset, len(chunk)
             elif record.__class__ is Group:
                 record.place(offset)
+            elif record.__class__ is Copies:
+                record.offset = offset
             apply(record, segment)
             offset += len(chunk)
         for peer, receipt, _ in batch.confirms:
@@ -148,7 +151,9 @@ class Broker(State):
             elif isinstance(record, Group) and isinstance(record.origin, Transaction):
                 self.outcomes_pending.pop(record.outcome_id, None)
                 record.origin.withdraw()
-            elif isinstance(record, Group) and record.origin is not COPY:  # a dead letter: it stays where it was
+            elif isinstance(record, Copies) and self._trimmer is not None:
+                self._trimmer.rejected(record)
+            elif isinstance(record, Group):  # a dead letter: it stays where it was
                 for part in record.records:
                     if isinstance(part, Consumed):
                         queue = self.queue(part.destination)
@@ -435,6 +440,8 @@ class Broker(State):
                 self.expire(queue, expired)
             if queue.backlogs and self._pager is not None:
                 self._pager.take_expired(queue, now_ms)
+        if self._trimmer is not None:
+            self._trimmer.step()  # whatever it waited for: nothing else may call it in an idle broker
         emptied, self.emptied = self.emptied, {}
         for queue in emptied:
             if queue in self.dirty or queue.duplicates_pending:

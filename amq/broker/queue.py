@@ -100,10 +100,10 @@ class Queue:
         """Where a message stands that waits on disk alone; None = there is no such one."""
         return next((place for each in self.backlogs.values() if (place := each.find(seq)) is not None), None)
 
-    def move(self, message: Message, segment: int) -> None:
-        """`message`, which waits on disk alone, was copied: from now on that is where it stands."""
+    def move(self, seq: int, segment: int, offset: int, size: int) -> None:
+        """A message that waits on disk alone was copied: from now on that is where it stands."""
         for backlog in self.backlogs.values():
-            backlog.move(message.seq, segment, message.offset, message.size)
+            backlog.move(seq, segment, offset, size)
 
     def discard(self, seqs: Sequence[int]) -> list[tuple[Place, int]]:
         """Take out of the backlogs those of `seqs` that wait there: (place, expires_ms) of each."""

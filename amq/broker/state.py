@@ -15,6 +15,7 @@ from amq.config.schema import BrokerConfig
 from amq.journal.journal import Journal
 from amq.journal.records import (
     Consumed,
+    Copies,
     Destination,
     Duplicates,
     Group,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
 PAGING_SHARE = 0.7  # of the memory limit may be taken by what waits; the rest is for what is on its way
-COPY = object()  # origin of a group that copies messages forward
 
 
 class State:
@@ -86,13 +86,16 @@ class State:
                     queue.redelivered[seq] = (deliveries, failures)
         elif isinstance(record, Group):
             for part in record.records:
-                if isinstance(part, Message) and (record.origin is COPY or self.journal is None):
+                if isinstance(part, Message) and self.journal is None:
                     self._apply_copy(part, segment)
                 else:
                     self.apply(part, segment)
             if record.outcome_id and segment is not None:
                 self.outcomes_pending.pop(record.outcome_id, None)
                 self.outcomes.remember(record.outcome_id, record.seq, segment)
+        elif isinstance(record, Copies):
+            assert segment is not None
+            self._apply_copies(record, segment)
         elif isinstance(record, Duplicates):
             assert segment is not None
             self._apply_ids(self.queue(record.destination).own_duplicates(), record.ids, segment)
@@ -176,28 +179,45 @@ class State:
         self.memory_bytes -= size
 
     def _apply_copy(self, message: Message, segment: Segment | None) -> None:
-        """A message of a group: perhaps one that is stored already and was copied forward. Then it stands there now."""
+        """A message of a replay: perhaps one that is stored already and was copied forward. It stands there now."""
         queue = self.queue(message.destination)
         assert segment is not None
-        known = queue.messages.get(message.seq)
-        place = None
-        if known is not None:
-            before, size = _segment(known), known.size
-            known.segment, known.offset, known.size = segment, message.offset, message.size
-        else:
-            place = queue.find(message.seq)
-            if place is None:
-                assert self.journal is None, "a copy of what has left would bring it back after a crash"
-                self._apply_message(message, segment)
-                return
-            before, size = self._segments[place.segment], place.size
-            self._segments[segment.code] = segment
-            queue.move(message, segment.code)
+        place = queue.find(message.seq)
+        if place is None:
+            self._apply_message(message, segment)
+            return
+        before = self._segments[place.segment]
+        self._segments[segment.code] = segment
+        queue.move(message.seq, segment.code, message.offset, message.size)
         before.live -= 1
-        before.live_bytes -= size
+        before.live_bytes -= place.size
         segment.live += 1
         segment.live_bytes += message.size
         queue.duplicates.moved(message.duplicate_id, message.seq, segment)
+
+    def _apply_copies(self, copies: Copies, segment: Segment) -> None:
+        """What compaction copied forward stands in `segment` now."""
+        first, source = copies.first, copies.source
+        for name, moves in copies.moves.items():
+            queue = self.queues[name]
+            messages = queue.messages
+            for seq, offset in moves:
+                known = messages.get(seq)
+                if known is not None:
+                    known.segment, known.offset = segment, first + offset
+                    continue
+                place = queue.find(seq)
+                assert place is not None, "a copy of what has left would bring it back after a crash"
+                self._segments[segment.code] = segment
+                queue.move(seq, segment.code, first + offset, place.size)
+        source.live -= copies.messages
+        source.live_bytes -= copies.size
+        segment.live += copies.messages
+        segment.live_bytes += copies.size
+        for name, id, seq in copies.ids:
+            self.queues[name].duplicates.moved(id, seq, segment)
+        if self._trimmer is not None:
+            self._trimmer.copied(copies)
 
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]

@@ -1,176 +1,198 @@
-"""Trimmer: gives segments back. The oldest segment goes when nothing in it is needed any more; what little keeps it is
-copied forward, so that the journal stays within twice the live data and a few segments.
+"""Trimmer: gives segments back. The oldest segment goes when nothing in it is needed any more; what keeps it is copied
+forward, so that the journal stays within twice the live data and one segment.
 
 Only ever from the oldest on: an acknowledgement is then never deleted before the message it speaks of. What a deletion
 needs is in the journal before the trim mark, and the mark is committed (durable, lease valid) before the file goes:
-rule 8 of the safety argument.
+rule 8 of the safety argument. Copying keeps pace with the traffic that makes it necessary, and with nothing else.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from amq.broker.backlog import Place
-from amq.broker.state import COPY
+from amq.broker.copying import Source
+from amq.errors import CorruptError
+from amq.journal.compaction import COPY_RATE, headroom_bytes, is_due
 from amq.journal.journal import Journal
-from amq.journal.reader import Scan
-from amq.journal.records import Duplicates, Group, Outcomes, Record, Redelivered
+from amq.journal.reader import Payload
+from amq.journal.records import Copies, Duplicates, Outcomes, ids_bytes
 from amq.journal.recovery import Segment
-from amq.message import LARGE_BODY_BYTES, Message
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
-COPY_BYTES = 256 << 10  # copied forward with one batch, so that traffic hardly notices
-SCAN_BYTES = 256 << 10  # looked at for something to copy
-SLACK_SEGMENTS = 2
-# Segments are trimmed when they take so many times the space of the ids that must be copied out of them. Such copies
-# fill segments too, which hold no message: where they alone did so the broker would copy for ever.
+PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
+PENDING_BYTES_MAX = 4 << 20  # copied and on their way to the journal: traffic stands behind no more
+IDLE_BYTES_PER_S = 16 << 20  # copied also where no traffic pays for it, when there is too much garbage
+DEBT_BYTES_MAX = 16 << 20  # what traffic may pay in advance
+SCAN_SHARE = 8  # bytes looked at that cost as much as one that is copied
+SEGMENTS_PER_STEP = 64  # looked at after a batch, on average
+# Dead segments go at once when they take so many times the space of the ids that must be copied out of them. Where
+# there is too much garbage, less will do; but to copy ids must give room, or the broker would copy for ever.
 GAIN_MIN = 4
-ID_BYTES = 20  # what an id takes beside its characters: its seq, quotes, brackets
+GAIN_MIN_DUE = 4 / 3
 
 
 class Trimmer:
-    """Call `step` after each committed batch."""
+    """Call `step` after each committed batch, and now and then."""
 
     def __init__(self, broker: Broker, journal: Journal) -> None:
         self._broker = broker
         self._journal = journal
-        self._marked: Segment | None = None  # the trim mark on its way
-        self._copying: Segment | None = None
-        self._scan: Scan | None = None
-        self._left: list[Message] = []  # of the piece of it that was looked at, newest first
-        self._large: Group | None = None  # the last large copy
+        self._marked = False  # a trim mark is on its way
+        self._gain_bytes_min = 0.0  # a trim that gives back less is not worth while
+        self._steps = 0  # without a look at the segments
+        self._allowance = 0.0  # bytes that may be copied now
+        self._consumed = 0  # by traffic, of the room for garbage, when we looked last
+        self._looked = 0.0
+        self._copied_bytes = 0
+        self._pending_bytes = 0  # copied, on their way to the journal
+        self._source: Source | None = None  # what is being copied
+        self._passed = (0, 0)  # what lives in segments up to here is on its way, or on its way out
         self._reading = False
-        self._segments_seen = 0
-        self._gain_bytes_min = 0  # a trim that gives back less is not worth while
+        old = [segment for segment in journal.segments if not segment.file_bytes]
+        journal.reader.measure(old, partial(self._measured, old))
+
+    def _measured(self, segments: list[Segment], sizes: list[int] | None, error: Exception | None) -> None:
+        """A master that died leaves files longer than what counts in them."""
+        if error is not None:
+            self._journal.fail_reading(error)
+            return
+        assert sizes is not None
+        for segment, size in zip(segments, sizes, strict=True):
+            segment.file_bytes = size
 
     def trimmed(self) -> None:
         """The trim mark is committed."""
-        self._marked = None
+        self._marked = False
+
+    def copied(self, copies: Copies) -> None:
+        """They are committed."""
+        self._pending_bytes -= copies.size
+        self._copied_bytes += copies.size
+
+    def rejected(self, copies: Copies) -> None:
+        """They are not stored: the disk is full. What they copy stays where it was."""
+        self._pending_bytes -= copies.size
+        self._source = None
 
     def step(self) -> None:
         segments = self._journal.segments
-        if self._marked is not None or len(segments) < 2:
+        self._steps += 1
+        if not self._journal.closed() or self._steps * SEGMENTS_PER_STEP < len(segments):
             return
-        if not segments[0].live:
-            self._trim()
-        elif self._copying is segments[0] or len(segments) != self._segments_seen:
-            self._segments_seen = len(segments)
-            if self._copying is segments[0] or self._is_sparse():
-                self._copy(segments[0])
+        self._steps = 0
+        if not self._pending_bytes:
+            self._passed = (0, 0)
+        due = self._is_due()
+        if not self._marked and not segments[0].live:
+            self._trim(due)
+        if due and self._allowance > 0:
+            self._copy_on()
 
-    def _trim(self) -> None:
-        """Mark every segment before the first that holds something live, but never the newest."""
+    # -- how much, how fast -------------------------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        """Must live records be copied? Also says how many bytes of them may be, in `_allowance`."""
+        live = stored = oldest_live = 0
+        for segment in islice(self._journal.segments, self._journal.closed()):
+            live_here = segment.live_bytes + segment.id_bytes
+            if not live and not live_here:
+                continue  # it goes as it is
+            if segment.live and not oldest_live:
+                oldest_live = live_here
+            live += live_here
+            stored += segment.file_bytes or segment.end
+        closed_live = live
+        for segment in islice(self._journal.segments, self._journal.closed(), None):
+            live += segment.live_bytes + segment.id_bytes
+            stored += segment.end
+        headroom = headroom_bytes(live, stored, oldest_live, self._broker.config.journal_segment_size_bytes)
+        consumed = self._journal.bytes_written - self._copied_bytes - 2 * live
+        now = self._broker.clock.monotonic()
+        due = is_due(closed_live, headroom)
+        if due:
+            paid = COPY_RATE * (consumed - self._consumed) + IDLE_BYTES_PER_S * min(now - self._looked, 1.0)
+            self._allowance = max(-DEBT_BYTES_MAX, min(self._allowance + paid, live))
+        else:
+            self._allowance = 0
+        self._consumed, self._looked = consumed, now
+        return due
+
+    # -- segments in which nothing lives ------------------------------------------------------------------------------
+
+    def _trim(self, due: bool) -> None:
+        """Mark every segment before the first that holds something live, but never the one that is written."""
         broker, journal = self._broker, self._journal
         through = journal.segments[0]
-        gain_bytes = 0
-        for segment in list(journal.segments)[:-1]:
+        gain_bytes = id_bytes = 0
+        for segment in islice(journal.segments, journal.closed()):
             if segment.live:
                 break
             through = segment
-            gain_bytes += max(segment.end, broker.config.journal_segment_size_bytes)
-        if gain_bytes < self._gain_bytes_min:
+            gain_bytes += segment.file_bytes or segment.end
+            id_bytes += segment.id_bytes
+        if gain_bytes < max((GAIN_MIN_DUE if due else GAIN_MIN) * id_bytes, self._gain_bytes_min):
             return
         copies: list[Duplicates | Outcomes] = []
-        for queue in broker.queues.values():
-            if ids := queue.duplicates.standing_in(through):
-                copies.append(Duplicates(queue.name, ids))
-        if outcomes := broker.outcomes.standing_in(through):
-            copies.append(Outcomes(outcomes))
-        self._gain_bytes_min = GAIN_MIN * sum(len(id) + ID_BYTES for copy in copies for id, _ in copy.ids)
+        if id_bytes:
+            for queue in broker.queues.values():
+                if ids := queue.duplicates.standing_in(through):
+                    copies.append(Duplicates(queue.name, ids))
+            if outcomes := broker.outcomes.standing_in(through):
+                copies.append(Outcomes(outcomes))
+        self._gain_bytes_min = GAIN_MIN_DUE * sum(map(ids_bytes, copies))
         if gain_bytes < self._gain_bytes_min:
             return
         self._gain_bytes_min = 0
         for copy in copies:
             journal.append_record(copy)
-        self._marked = through
+        self._marked = True
         journal.trim(through)
 
-    def _is_sparse(self) -> bool:
-        """The journal is larger than twice what is live."""
-        segments = self._journal.segments
-        slack = SLACK_SEGMENTS * self._broker.config.journal_segment_size_bytes
-        live = sum(segment.live_bytes for segment in segments)
-        return sum(segment.end for segment in segments) > 2 * live + slack
+    # -- what keeps segments ------------------------------------------------------------------------------------------
 
-    def _copy(self, segment: Segment) -> None:
-        """Go on copying forward what lives in `segment`: look at the next piece of it, off the event loop."""
-        if self._reading or self._journal.full:
+    def _copy_on(self) -> None:
+        """Go on copying forward, oldest first: look at the next piece, off the event loop."""
+        if self._reading or self._pending_bytes >= PENDING_BYTES_MAX or self._journal.full:
             return
-        if self._large is not None:
-            if self._journal.is_pending(self._large):
-                return  # one large body in memory at a time
-            self._large = None
-        if self._copying is not segment:
-            self._copying, self._scan, self._left = segment, self._journal.reader.scan(segment), []
-        assert self._scan is not None
+        if self._source is None:
+            segments = islice(self._journal.segments, self._journal.closed())
+            found = next((each for each in segments if each.live and each.key > self._passed), None)
+            if found is None:
+                return
+            self._source = Source(found, self._journal.reader.scan(found))
         self._reading = True
-        if self._left:
-            self._read_next()
-        else:
-            self._journal.reader.scan_on(self._scan, SCAN_BYTES, self._scanned)
+        self._journal.reader.scan_on(self._source.scan, PIECE_BYTES, self._scanned)
 
-    def _scanned(self, messages: list[Message] | None, error: Exception | None) -> None:
-        """What of that piece lives still, and there?"""
+    def _scanned(self, payloads: list[Payload] | None, error: Exception | None) -> None:
+        """Append copies of what lives in that piece; once they are committed that is where it stands."""
         self._reading = False
-        if error is not None:
-            self._fail(error)
-        elif messages is None:
-            self._copying = self._scan = None  # all of it is copied; what is on its way will have left it
-        else:
-            self._left = [m for m in reversed(messages) if self._lives(m)]
-            self.step()
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, FileNotFoundError) and self._copying is not self._journal.segments[0]:
-            self._copying = self._scan = None  # nothing lived in it any more, and it was deleted
-            self._left = []
-        else:
+        source = self._source
+        if source is None:
+            return  # the disk is full
+        if error is not None and (source.segment.live or not isinstance(error, FileNotFoundError)):
             self._journal.fail_reading(error)
-
-    def _lives(self, found: Message) -> bool:
-        """Does the message live, and is this where it stands?"""
-        queue = self._broker.queues.get(found.destination)
-        if queue is None or self._copying is None:
-            return False
-        resident = queue.messages.get(found.seq)
-        if resident is not None:
-            return resident.segment is self._copying and resident.offset == found.offset
-        place = queue.find(found.seq)
-        return place is not None and (place.segment, place.offset) == (self._copying.code, found.offset)
-
-    def _read_next(self) -> None:
-        """Bring the bodies of the next few into memory."""
-        assert self._copying is not None
-        code, wanted, size = self._copying.code, list[tuple[Place, str]](), 0
-        while self._left and size < COPY_BYTES:
-            found = self._left.pop()
-            wanted.append((Place(found.seq, code, found.offset, found.size), found.destination))
-            size += found.size
-        self._journal.reader.read(wanted, self._read)
-
-    def _read(self, messages: list[Message] | None, error: Exception | None) -> None:
-        """Append the copies; `Broker.apply` then counts them where they stand now."""
-        self._reading = False
-        if error is not None:
-            self._fail(error)
             return
-        assert messages is not None
-        leaving = self._journal.leaving()  # a copy behind its acknowledgement would undo it
-        records: list[Record] = []
-        for message in messages:
-            if message.seq in leaving or not self._lives(message):
-                continue
-            records.append(message)
-            counts = self._broker.queues[message.destination].redelivered.get(message.seq)
-            if counts:
-                records.append(Redelivered(message.destination, [(message.seq, *counts)]))
-        if records:
-            group = Group(records, origin=COPY)
-            self._journal.append_record(group)
-            if any(message.size > LARGE_BODY_BYTES for message in messages):
-                self._large = group
-            self._broker.wake()
+        if payloads is None or not source.segment.live:
+            self._passed, self._source = source.segment.key, None
         else:
-            self.step()
+            try:
+                self._copy(source, payloads)
+            except CorruptError as damage:
+                self._journal.fail_reading(damage)
+                return
+        if self._allowance > 0:
+            self._copy_on()
+
+    def _copy(self, source: Source, payloads: list[Payload]) -> None:
+        leaving = self._journal.leaving()  # a copy behind its acknowledgement would undo it
+        copies = source.collect(payloads, self._broker, self._journal, leaving)
+        self._allowance -= sum(len(data) for _, data in payloads) / SCAN_SHARE
+        if copies.messages:
+            self._allowance -= copies.size
+            self._pending_bytes += copies.size
+            self._journal.append_record(copies)
+            self._broker.wake()

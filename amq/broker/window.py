@@ -10,9 +10,13 @@ from collections import OrderedDict
 
 from amq.journal.recovery import Segment
 
+ID_BYTES = 20  # what an id takes in the journal beside its characters: its seq, quotes, brackets
+
 
 class Window(OrderedDict[str, tuple[int, Segment]]):
-    """id → (seq, segment), oldest first; at most `size` of them once `settle` was called, and from then on."""
+    """id → (seq, segment), oldest first; at most `size` of them once `settle` was called, and from then on. What they
+    take is counted in `Segment.id_bytes`.
+    """
 
     __slots__ = ("_settled", "_size")
 
@@ -33,24 +37,33 @@ class Window(OrderedDict[str, tuple[int, Segment]]):
             self._settled = self._settled and seq > youngest
             if known is not None:
                 self.move_to_end(id)
+        if known is not None:
+            known[1].id_bytes -= len(id) + ID_BYTES
+        segment.id_bytes += len(id) + ID_BYTES
         self[id] = (seq, segment)
         if len(self) > self._size:
             if self._settled:
-                self.popitem(last=False)
+                oldest, (_, before) = self.popitem(last=False)
+                before.id_bytes -= len(oldest) + ID_BYTES
             elif len(self) > 2 * self._size:
                 self.settle()
 
     def moved(self, id: str, seq: int, segment: Segment) -> None:
         """The id stands in `segment` now; one that was forgotten meanwhile stays forgotten."""
-        if self.get(id, (0, None))[0] == seq:
+        known = self.get(id)
+        if known is not None and known[0] == seq:
+            known[1].id_bytes -= len(id) + ID_BYTES
+            segment.id_bytes += len(id) + ID_BYTES
             self[id] = (seq, segment)
 
     def settle(self) -> None:
         """After a replay: by age, the youngest only."""
         if not self._settled:
-            youngest = sorted(self.items(), key=lambda item: item[1][0])[-self._size :]
+            by_age = sorted(self.items(), key=lambda item: item[1][0])
             self.clear()
-            self.update(youngest)
+            self.update(by_age[-self._size :])
+            for id, (_, segment) in by_age[: -self._size]:
+                segment.id_bytes -= len(id) + ID_BYTES
             self._settled = True
 
     def standing_in(self, through: Segment) -> list[tuple[str, int]]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from amq.journal.compaction import headroom_bytes, is_due
 from amq.journal.inspect import SEALED, SegmentReport
 from amq.journal.liveness import Liveness, Tally
 
-LIVE_FACTOR = 2  # the journal may be so many times as large as what lives in it,
-SLACK_SEGMENTS = 2  # and so many segments more
 ID_BYTES = 20  # what a remembered id takes beside its characters
 FREE, COPY, KEEP = "free", "copy", "keep"
 
@@ -65,18 +64,23 @@ def plan(reports: Iterable[SegmentReport], liveness: Liveness, segment_size_byte
     segments = counting(reports)
     ids = ids_by_segment(liveness)
     tallies = {report.name: liveness.segments.get(report.name, Tally()) for report in segments}
-    live_bytes = sum(tally.live_record_bytes for tally in tallies.values())
-    stored_bytes = sum(report.end for report in segments)
-    limit_bytes = LIVE_FACTOR * live_bytes + SLACK_SEGMENTS * segment_size_bytes
+    lives = {name: tally.live_record_bytes + ids.get(name, (0, 0, 0))[2] for name, tally in tallies.items()}
+    live_bytes = sum(lives.values())
+    # A copy becomes part of the newest segment, or of one behind it.
+    closed_live = live_bytes - lives[segments[-1].name] if segments else 0
+    stored_bytes = sum(report.end if report is segments[-1] else report.file_bytes for report in segments)
     steps: list[Step] = []
     going = True
     for report in segments:
         tally = tallies[report.name]
         messages, outcomes, id_bytes = ids.get(report.name, (0, 0, 0))
-        going = going and report is not segments[-1] and (not tally.live or stored_bytes > limit_bytes)
+        live_here = lives[report.name]
+        headroom = headroom_bytes(live_bytes, stored_bytes, live_here, segment_size_bytes)
+        going = going and report is not segments[-1] and (not tally.live or is_due(closed_live, headroom))
         action = (COPY if tally.live else FREE) if going else KEEP
         if going:
-            stored_bytes += tally.live_record_bytes + id_bytes - report.end
+            stored_bytes += live_here - report.file_bytes
+            closed_live -= live_here
         steps.append(
             Step(
                 report.name, action, report.end, report.file_bytes, tally.live, tally.live_record_bytes,

@@ -147,8 +147,8 @@ def frame_record(kind: int, body: bytes) -> bytes:
 
 
 class LargeRecord:
-    """A record in pieces, which nobody joins: the large bodies in it stay where they are. As long as its bytes are
-    (`len`) is known at once; the checksum is taken when they are written, so not on the event loop.
+    """A record in pieces, of which only small ones are joined: large bodies stay where they are. As long as its bytes
+    are (`len`) is known at once; the checksum is taken when they are written, so not on the event loop.
     """
 
     __slots__ = ("_kind", "_parts", "_size")
@@ -208,7 +208,7 @@ def batch_pieces(
     chunks: list[Chunk], salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
 ) -> Iterator[bytes]:
     """A batch as pieces to be written one after the other: in one, or with large bodies where they lie."""
-    if sum(map(len, chunks)) <= LARGE_BODY_BYTES or not any(isinstance(chunk, LargeRecord) for chunk in chunks):
+    if LargeRecord not in map(type, chunks):
         yield encode_batch(b"".join(chunks), salt, epoch, number, records, wall_s, flags)  # type: ignore[arg-type]
         return
     pieces = list(pieces_of(chunks))

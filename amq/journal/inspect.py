@@ -382,6 +382,7 @@ def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
         return facts | {"ids": record.ids}
     if isinstance(record, Trimmed):
         return facts | {"epoch": record.epoch, "number": record.number}
+    assert isinstance(record, Previous), "copies are read as a group"
     return facts | {"end": record.end}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from amq.errors import CorruptError
 from amq.journal.format import (
@@ -17,18 +17,21 @@ from amq.journal.format import (
     HEADER_BYTES,
     RECORD,
     RECORD_BYTES,
+    BatchHeader,
     crc32,
     decode_batch_header,
     segment_name,
 )
-from amq.journal.records import MESSAGE, MESSAGE_BYTES, Decoder, Group, body_offset, decode_message
+from amq.journal.records import MESSAGE, MESSAGE_BYTES, body_offset, decode_message
 from amq.journal.recovery import Segment
 from amq.journal.segment import read_header
 from amq.journal.writer import JobRunner
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.vfs import Vfs
 
+T = TypeVar("T")
 Found = Callable[[list[Message] | None, Exception | None], None]  # messages that were read, or why not
+Payload = tuple[int, memoryview]  # where in the segment it starts, the bytes
 GAP_BYTES = 16 << 10  # records that are no further apart are read with one call
 
 
@@ -93,64 +96,61 @@ def _read_large(vfs: Vfs, fd: int, path: str, place: Placed, destination: str) -
 
 
 class Scan:
-    """Walks over the messages of one segment, a piece at a time, without their bodies. One caller at a time.
-
-    `end` = bytes of the segment that count.
-    """
+    """Walks over the records of one segment, a piece at a time. One caller at a time. `end` = bytes that count."""
 
     def __init__(self, vfs: Vfs, directory: str, name: str, end: int) -> None:
         self._vfs = vfs
-        self._path = os.path.join(directory, name)
+        self.path = os.path.join(directory, name)
         self._end = end
         self._offset = HEADER_BYTES
         self._salt: int | None = None
-        self._decoder = Decoder(self._path, bodies=False)
 
-    def next(self, size: int) -> list[Message] | None:
-        """The messages of the next batches, about `size` bytes; None at the end. Raises CorruptError, OSError."""
+    def next(self, size: int) -> list[Payload] | None:
+        """The payloads of the next batches, about `size` bytes; None at the end. Raises CorruptError, OSError."""
         if self._offset >= self._end:
             return None
-        fd = self._vfs.open(self._path, os.O_RDONLY)
+        fd = self._vfs.open(self.path, os.O_RDONLY)
         try:
             if self._salt is None:
-                header = read_header(self._path, read_at(self._vfs, fd, 0, HEADER_BYTES))
+                header = read_header(self.path, read_at(self._vfs, fd, 0, HEADER_BYTES))
                 if header is None:
-                    raise CorruptError(self._path, 0, "segment header is gone")
+                    raise CorruptError(self.path, 0, "segment header is gone")
                 self._salt = header.salt
             data = memoryview(read_at(self._vfs, fd, self._offset, min(size, self._end - self._offset)))
             whole = self._whole(data)
             if not whole:  # one batch larger than `size`
-                data = memoryview(read_at(self._vfs, fd, self._offset, BATCH_BYTES + self._payload_bytes(data)))
+                data = memoryview(read_at(self._vfs, fd, self._offset, BATCH_BYTES + self._batch(data).payload_bytes))
                 whole = self._whole(data)
         finally:
             self._vfs.close(fd)
-        messages: list[Message] = []
+        payloads: list[Payload] = []
         position = 0
         while position < whole:
-            start, stop = position + BATCH_BYTES, position + BATCH_BYTES + self._payload_bytes(data[position:])
-            for record in self._decoder.decode(data[start:stop], self._offset + start):
-                parts = record.records if isinstance(record, Group) else (record,)
-                messages += [part for part in parts if isinstance(part, Message)]
+            batch = self._batch(data[position:])
+            start, stop = position + BATCH_BYTES, position + BATCH_BYTES + batch.payload_bytes
+            if crc32(data[start:stop], self._salt) != batch.payload_crc:
+                raise CorruptError(self.path, self._offset + position, f"batch {batch.number} fails its checksum")
+            payloads.append((self._offset + start, data[start:stop]))
             position = stop
         self._offset += whole
-        return messages
+        return payloads
 
     def _whole(self, data: memoryview) -> int:
         """Bytes of `data` up to the end of the last batch that is whole in it."""
         position = 0
         while len(data) - position >= BATCH_BYTES:
-            stop = position + BATCH_BYTES + self._payload_bytes(data[position:])
+            stop = position + BATCH_BYTES + self._batch(data[position:]).payload_bytes
             if stop > len(data):
                 break
             position = stop
         return position
 
-    def _payload_bytes(self, data: memoryview) -> int:
+    def _batch(self, data: memoryview) -> BatchHeader:
         assert self._salt is not None
         batch = decode_batch_header(data, 0, self._salt)
         if batch is None:
-            raise CorruptError(self._path, self._offset, "no valid batch header")
-        return batch.payload_bytes
+            raise CorruptError(self.path, self._offset, "no valid batch header")
+        return batch
 
 
 class JournalReader:
@@ -167,20 +167,31 @@ class JournalReader:
         self._submit(partial(read_messages, self._vfs, self._directory, places), done)
 
     def scan(self, segment: Segment) -> Scan:
-        """For `scan_on`: the messages of one segment."""
+        """For `scan_on`: the records of one segment."""
         return Scan(self._vfs, self._directory, segment.name, segment.end)
 
-    def scan_on(self, scan: Scan, size: int, done: Found) -> None:
+    def scan_on(self, scan: Scan, size: int, done: Callable[[list[Payload] | None, Exception | None], None]) -> None:
         """The next piece of a scan."""
         self._submit(partial(scan.next, size), done)
+
+    def measure(self, segments: Sequence[Segment], done: Callable[[list[int] | None, Exception | None], None]) -> None:
+        """How large their files are; 0 where one is gone."""
+        paths = [os.path.join(self._directory, segment.name) for segment in segments]
+        self._submit(lambda: [self._file_bytes(path) for path in paths], done)
 
     def abandon(self) -> None:
         self._abandoned = True
 
-    def _submit(self, job: Callable[[], object], done: Found) -> None:
-        def finished(messages: list[Message] | None, error: Exception | None) -> None:
+    def _file_bytes(self, path: str) -> int:
+        try:
+            return self._vfs.stat(path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _submit(self, job: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
+        def finished(result: T | None, error: Exception | None) -> None:
             if not self._abandoned:
-                done(messages, error)
+                done(result, error)
 
         if not self._abandoned:
             self._runner.submit(job, finished)

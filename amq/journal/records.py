@@ -10,10 +10,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
 from amq.message import LARGE_BODY_BYTES, Message
+
+if TYPE_CHECKING:
+    from amq.journal.recovery import Segment
 
 DESTINATION, MESSAGE, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMMED, PREVIOUS = range(1, 10)
 KINDS = (
@@ -123,6 +127,41 @@ class Group:
                 record.offset, record.size = offset + start, size
 
 
+class Copies:
+    """Messages that compaction copies forward, written as a group, their bytes as they stand in segment `source`.
+
+    destinations  names
+    records       whole framed records, in which a destination has the number that this journal gives it
+    redelivered   how often some of them were delivered
+    moves         {destination: (seq, bytes from the first record of the group to this one)}
+    ids           (destination, producer-given id, seq) of those that have one
+    messages, size  how many, and bytes of `records`
+    offset        of the group in its segment, once it is stored
+    """
+
+    kind = GROUP
+    __slots__ = ("ids", "messages", "moves", "offset", "records", "redelivered", "size", "source")
+
+    def __init__(self, source: Segment) -> None:
+        self.source = source
+        self.records: list[bytes | memoryview] = []
+        self.redelivered: list[Redelivered] = []
+        self.moves: dict[str, list[tuple[int, int]]] = {}
+        self.ids: list[tuple[str, str, int]] = []
+        self.messages = 0
+        self.size = 0
+        self.offset = 0
+
+    @property
+    def first(self) -> int:
+        """Where the first record stands, once the group is stored."""
+        return self.offset + RECORD_BYTES + _GROUP.size
+
+    def encode(self, ids: dict[str, int]) -> LargeRecord:
+        counts = [each.encode(ids) for each in self.redelivered]
+        return LargeRecord(GROUP, [_GROUP.pack(0, 0), *self.records, *counts])  # type: ignore[list-item]
+
+
 class Duplicates:
     """Producer-given ids that a destination still remembers, copied out of a segment about to be deleted.
 
@@ -188,7 +227,7 @@ class Previous:
         return cls(*_U64.unpack(body))
 
 
-Record = Message | Destination | Consumed | Redelivered | Group | Duplicates | Outcomes | Trimmed | Previous
+Record = Message | Destination | Consumed | Redelivered | Group | Copies | Duplicates | Outcomes | Trimmed | Previous
 
 
 def encode_message(message: Message, destination: int) -> Chunk:
@@ -345,9 +384,49 @@ def _is_id(found: object) -> bool:
     return isinstance(found, list) and [type(each) for each in found] == [str, int]
 
 
+def raw_messages(payload: memoryview, names: dict[int, str]) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """(start, stop, number of the destination, seq, start and stop of the producer-given id) of each message in the
+    payload of a batch whose CRC is known to be right, also of those in groups. Adds to `names` the destinations that
+    the payload defines. Raises struct.error, ValueError.
+    """
+    position, end, framed = 0, len(payload), _FRAMED_MESSAGE.size
+    message = _FRAMED_MESSAGE.unpack_from
+    while position < end:
+        size, _, kind = RECORD.unpack_from(payload, position)
+        stop = position + RECORD_BYTES + size
+        if stop > end:
+            raise ValueError("record is longer than its batch")
+        if kind == MESSAGE:
+            _, _, _, seq, destination, _, _, _, _, type_bytes, id_bytes, _ = message(payload, position)
+            id_start = position + framed + type_bytes
+            yield position, stop, destination, seq, id_start, id_start + id_bytes
+        elif kind == GROUP:  # its records are framed as all others are, and end where it does
+            position += RECORD_BYTES
+            position += _GROUP.size + _GROUP.unpack_from(payload, position)[1]
+            continue
+        elif kind == DESTINATION:
+            body = position + RECORD_BYTES
+            names[_DESTINATION.unpack_from(payload, body)[0]] = str(payload[body + _DESTINATION.size : stop], "utf-8")
+        position = stop
+
+
+def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]:
+    """The framed record of a message, with another number for its destination: beginning and rest."""
+    rest = record[RECORD_BYTES + 12 :]
+    head = bytes(record[RECORD_BYTES : RECORD_BYTES + 8]) + _U32.pack(destination)
+    return RECORD.pack(len(record) - RECORD_BYTES, crc32(rest, crc32(head, MESSAGE)), MESSAGE) + head, rest
+
+
+def ids_bytes(record: Duplicates | Outcomes) -> int:
+    """About what it takes in the journal."""
+    return RECORD_BYTES + len(json.dumps(record.ids))
+
+
 def takes_space(record: Record) -> bool:
     """Does storing this need room that a full disk should keep for acknowledgements?"""
-    return isinstance(record, Message) or (isinstance(record, Group) and any(map(takes_space, record.records)))
+    if isinstance(record, Group):
+        return any(map(takes_space, record.records))
+    return isinstance(record, Message | Copies)
 
 
 def raw_records(payload: bytes | memoryview) -> Iterator[tuple[int, bytes]]:
@@ -368,4 +447,6 @@ def destinations_of(records: Iterable[Record]) -> dict[str, None]:
             names[record.destination] = None
         elif isinstance(record, Group):
             names |= destinations_of(record.records)
+        elif isinstance(record, Copies):
+            names |= dict.fromkeys(record.moves)
     return names

@@ -39,6 +39,8 @@ class Segment:
     end         bytes that count, header included
     live        messages in it that have not left their queue
     live_bytes  of their records
+    id_bytes    what the remembered ids take that stand in it
+    file_bytes  of its file, 0 = as many as count
     """
 
     name: str
@@ -47,6 +49,8 @@ class Segment:
     end: int
     live: int = 0
     live_bytes: int = 0
+    id_bytes: int = 0
+    file_bytes: int = 0
 
     @property
     def key(self) -> tuple[int, int]:

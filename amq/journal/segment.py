@@ -163,3 +163,13 @@ def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -
             vfs.unlink(path)
         raise
     return OpenSegment(fd, name, header.number, header.salt, size)
+
+
+def finish_segment(vfs: Vfs, fd: int, end: int) -> None:
+    """Close a segment that is written no more and give back what was reserved behind `end`. Whoever calls this has
+    synced all its batches: no seal, even of a master that deposed it, lies behind `end`.
+    """
+    try:
+        vfs.ftruncate(fd, end)
+    finally:
+        vfs.close(fd)

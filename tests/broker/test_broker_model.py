@@ -81,7 +81,7 @@ class BrokerMachine(RuleBasedStateMachine):
         else:
             window, self.outcome_window = 1000, 1000
         if mode == "trimming":
-            self.patch.setattr(Trimmer, "_is_sparse", lambda _self: False)
+            self.patch.setattr(Trimmer, "_is_due", lambda _self: False)
         self.world = World(
             self.path, maximum_redeliveries=limit, expired_messages=expired, duplicate_window=window,
             outcome_window=self.outcome_window, journal_segment_size_bytes=segment, journal_batch_size_bytes=batch,

@@ -19,7 +19,7 @@ from amq.broker.queue import Queue
 from amq.broker.session import Session
 from amq.broker.state import MESSAGE_OVERHEAD_BYTES
 from amq.broker.subscription import Subscription
-from amq.broker.window import Window
+from amq.broker.window import ID_BYTES
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirmable, OpenBatch
@@ -40,10 +40,9 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.vfs import Vfs
 from tests.broker.disk import ProcessFiles, StepRunner
 from tests.fakes import FakeClock, FaultyVfs
-from tests.stored import stored
+from tests.stored import stored, stored_state
 
 STEPS_MAX = 10_000  # a world that is not at rest after so many steps never will be
 CONFIG: dict[str, Any] = {
@@ -157,9 +156,7 @@ class Client:
         assert self.reading, "the broker does not read from this client"
         self.session.handle(list(commands))
 
-    def send(
-        self, body: bytes, queue: str = "a", *, receipt: bool = True, transaction: str = "", **fields: Any
-    ) -> str:
+    def send(self, body: bytes, queue: str = "a", *, receipt: bool = True, transaction: str = "", **fields: Any) -> str:
         token = self.world.next_receipt() if receipt else ""
         self.do(Send(Message("queue://" + queue, body, **fields), token, transaction))
         return token
@@ -346,6 +343,16 @@ class World:
     def segments(self) -> list[str]:
         return sorted(n for n in os.listdir(os.path.join(self.store, JOURNAL_DIRECTORY)) if n.endswith(".seg"))
 
+    def is_copying(self) -> bool:
+        """Is a segment being looked at for what must be copied forward?"""
+        trimmer = self.broker._trimmer
+        return bool(trimmer and trimmer._reading and trimmer._source and trimmer._source.segment.live)
+
+    def segment_bytes(self) -> int:
+        """What all segments take in the directory, also the one that is made ahead of need."""
+        directory = os.path.join(self.store, JOURNAL_DIRECTORY)
+        return sum(os.path.getsize(os.path.join(directory, name)) for name in self.segments())
+
     def check(self) -> None:
         """Recount what the broker counts. Holds at every moment."""
         broker = self.broker
@@ -372,6 +379,12 @@ class World:
             counted = segment.live, segment.live_bytes
             assert counted == live.pop(id(segment), (0, 0)), f"{segment.name} counts wrong"
         assert not live, "a stored message stands in a segment that is gone"
+        ids: dict[tuple[int, int], int] = {}
+        for window in (broker.outcomes, *(queue.duplicates for queue in broker.queues.values())):
+            for name, (_, segment) in window.items():
+                ids[segment.key] = ids.get(segment.key, 0) + len(name) + ID_BYTES
+        for segment in self.journal.segments:
+            assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
         assert broker.memory_bytes >= sum(queue.resident_bytes for queue in broker.queues.values())
 
     def check_at_rest(self) -> None:
@@ -409,25 +422,3 @@ class World:
 
 def cost(message: Message) -> int:
     return len(message.body) + MESSAGE_OVERHEAD_BYTES
-
-
-def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: tuple[int, int] = (0, 0)) -> dict[str, Any]:
-    """What of `broker`'s state the journal keeps, in comparable form."""
-    queues = {}
-    for name, queue in broker.queues.items():
-        messages = {
-            message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.text,
-                          message.duplicate_id, message.timestamp_ms, message.content_type)
-            for message in stored(broker, queue, vfs, store).values()
-            if message.segment is not None and message.segment.key > trimmed  # type: ignore[attr-defined]
-        }  # fmt: skip
-        redelivered = {seq: counts for seq, counts in queue.redelivered.items() if seq in messages}
-        queue.duplicates.settle()
-        if messages or queue.duplicates:
-            queues[name] = (messages, redelivered, _places(queue.duplicates))
-    broker.outcomes.settle()
-    return {"queues": queues, "outcomes": _places(broker.outcomes)}
-
-
-def _places(kept: Window) -> list[tuple[str, tuple[int, int]]]:
-    return [(name, segment.key) for name, (_, segment) in kept.items()]

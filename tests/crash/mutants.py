@@ -92,7 +92,7 @@ MUTANTS = (
         "if outcomes := broker.outcomes.standing_in(through):", "if outcomes := ():", "outcomes",
     ),
     Mutant(
-        "message copied forward behind its acknowledgement", trimming.Trimmer, "_read",
+        "message copied forward behind its acknowledgement", trimming.Trimmer, "_copy",
         "self._journal.leaving()", "set()", "copying",
     ),
     Mutant(

@@ -189,7 +189,8 @@ def trimming(script: Script) -> None:
         script.send(f"m{turn}", size=1100, dup=f"id {turn + 1}" if turn % 3 == 0 else "")
         script.send(f"n{turn}", size=900)
         script.settle()
-        script.ack(f"m{turn}", f"n{turn}")
+        if turn:  # what came last lives while older segments go
+            script.ack(f"m{turn - 1}", f"n{turn - 1}")
         script.step(turn % 4)
     script.settle()
 
@@ -246,10 +247,15 @@ def copying(script: Script) -> None:
         script.broker.turn()  # this batch is on its way, another one is closed behind it: copies come after both
         script.send(f"n{turn}", size=2100)
         script.step(turn)  # copies are looked for, read, appended: each acknowledgement meets another moment of it
-        if turn % 2:
+        if turn % 4 == 1:
             script.ack(f"stays {turn // 2}")
         script.settle()
         script.ack(f"m{turn}", f"n{turn}")
+        if turn % 4 == 3:  # what is just being looked at leaves
+            while not script.broker.is_copying():
+                script.broker.turn()
+                script.require(script.broker.runner.step(), "a segment that is copied")
+            script.transact([], [(f"stays {turn // 2}", "a")])
         script.settle()
         if turn == 9:
             stored = script.broker.broker.queues["queue://a"].messages.values()
@@ -359,8 +365,9 @@ def deposed(script: Script) -> None:
     while script.broker.journal._busy.name != "SEGMENT":
         script.require(script.broker.runner.step(), "a batch that waits for a segment")
         script.broker.turn()
+    made = f"00000002-{script.broker.journal._newest_number + 1:08}.seg"
     _depose(script, "third")
-    calls = [call for call in script.disk.log if call.path.endswith("00000002-00000004.seg") and call.kind == WRITE]
+    calls = [call for call in script.disk.log if call.path.endswith(made) and call.kind == WRITE]
     script.require(len(calls) == 2, "header and batch of a segment made after the seal")
 
 

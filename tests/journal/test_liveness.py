@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from journal_world import World
 
 from amq.broker import trimming
+from amq.broker.window import ID_BYTES
 from amq.journal import compaction_plan
 from amq.journal.compaction_plan import COPY, FREE, KEEP, plan
 from amq.journal.format import frame_record
@@ -188,8 +189,9 @@ def test_segments_without_anything_live_go_however_small_the_journal() -> None:
 
 
 def test_the_rule_is_that_of_the_broker() -> None:
-    assert compaction_plan.SLACK_SEGMENTS == trimming.SLACK_SEGMENTS
-    assert compaction_plan.ID_BYTES == trimming.ID_BYTES
+    assert compaction_plan.is_due is trimming.is_due
+    assert compaction_plan.headroom_bytes is trimming.headroom_bytes
+    assert compaction_plan.ID_BYTES == ID_BYTES
 
 
 def test_places_are_right_on_disk(tmp_path: Path) -> None:

@@ -289,17 +289,17 @@ def test_newer_format_is_named_and_nothing_changes(world: World) -> None:
 
 def test_header_torn_while_the_segment_was_made_is_not_a_segment(world: World) -> None:
     receipts = fill(world, 2)
-    for torn in (b"", b"\x00" * 40, SegmentHeader(1, 3, bytes(16), 1).encode()[:30]):
-        Path(world.directory, "00000001-00000003.seg").write_bytes(torn.ljust(4096, b"\x00"))
+    for torn in (b"", b"\x00" * 40, SegmentHeader(1, 2, bytes(16), 1).encode()[:30]):
+        Path(world.directory, "00000001-00000002.seg").write_bytes(torn.ljust(4096, b"\x00"))
         world.sealed = {}
         world.epoch = 1
-        assert seal(world.vfs, world.store, 1, {})["00000001-00000003.seg"] == 0
+        assert seal(world.vfs, world.store, 1, {})["00000001-00000002.seg"] == 0
     world.begin()
     assert seqs(world) == receipts
 
 
 def test_prepared_segments_are_told_apart_and_removed(world: World) -> None:
-    fill(world, 1)
+    fill(world, 1, 7500)  # the next one is made when this one is nearly full
     world.begin()
     assert world.recovered.unused == ["00000001-00000002.seg"]
     world.journal.delete(world.recovered.unused)

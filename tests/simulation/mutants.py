@@ -322,8 +322,8 @@ def segments_deleted_before_the_mark_is_committed() -> AbstractContextManager[ob
 def segments_with_live_messages_deleted() -> AbstractContextManager[object]:
     def step(trimmer: Trimmer) -> None:
         segments = trimmer._journal.segments
-        if trimmer._marked is None and len(segments) > 4:
-            trimmer._marked = segments[0]
+        if not trimmer._marked and len(segments) > 4:
+            trimmer._marked = True
             trimmer._journal.trim(segments[0])
 
     return _patch(Trimmer, "step", step)

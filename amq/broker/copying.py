@@ -1,0 +1,116 @@
+"""Source: a segment whose live messages are copied forward, byte for byte and many at a time.
+
+Invariant: a record is copied only while its message lives and stands just there, and no record on its way takes it out.
+Its checksum goes with it, so that what was damaged on its way shows. Destinations have the same numbers in all segments
+of an epoch: only what an earlier master wrote must be renumbered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
+
+from amq.errors import CorruptError
+from amq.journal.reader import Payload, Scan
+from amq.journal.records import Copies, Redelivered, raw_messages, renumbered
+from amq.message import Message
+
+if TYPE_CHECKING:
+    from amq.broker.queue import Queue
+    from amq.broker.state import State
+    from amq.journal.journal import Journal
+    from amq.journal.recovery import Segment
+
+
+class Source:
+    """`segment`, looked at by `scan`."""
+
+    def __init__(self, segment: Segment, scan: Scan) -> None:
+        self.segment = segment
+        self.scan = scan
+        self._names: dict[int, str] = {}  # by their numbers in this segment
+
+    def collect(self, payloads: list[Payload], state: State, journal: Journal, leaving: AbstractSet[int]) -> Copies:
+        """What lives in the payloads, but for messages whose seq is in `leaving`."""
+        copies = Copies(self.segment)
+        parts: dict[int, _Part | None] = {}
+        for at, payload in payloads:
+            try:
+                self._collect(payload, at, state, journal, leaving, copies, parts)
+            except (struct.error, ValueError) as error:
+                raise CorruptError(self.scan.path, at, f"batch holds no whole records: {error}") from error
+        for part in parts.values():
+            if part is not None and part.moves:
+                copies.moves[part.queue.name] = part.moves
+                counts = part.queue.redelivered
+                if counts and (found := [(seq, *counts[seq]) for seq, _ in part.moves if seq in counts]):
+                    copies.redelivered.append(Redelivered(part.queue.name, found))
+        return copies
+
+    def _collect(
+        self,
+        payload: memoryview,
+        at: int,
+        state: State,
+        journal: Journal,
+        leaving: AbstractSet[int],
+        copies: Copies,
+        parts: dict[int, _Part | None],
+    ) -> None:
+        """The same for one payload, which stands at `at`. A run of records that live is copied in one piece."""
+        segment, code, records = self.segment, self.segment.code, copies.records
+        size, messages = copies.size, copies.messages
+        run_start = run_stop = 0
+        for start, stop, number, seq, id_start, id_stop in raw_messages(payload, self._names):
+            if number in parts:
+                part = parts[number]
+            else:
+                part = parts[number] = self._part(number, state, journal)
+            if part is None:
+                continue
+            known = part.messages.get(seq)
+            if known is not None:
+                if known.segment is not segment or known.offset != at + start:
+                    continue
+            else:
+                place = part.queue.find(seq) if part.queue.backlogs else None
+                if place is None or place.segment != code or place.offset != at + start:
+                    continue
+            if seq in leaving:
+                continue
+            part.moves.append((seq, size))
+            if id_stop > id_start:
+                copies.ids.append((part.queue.name, str(payload[id_start:id_stop], "utf-8"), seq))
+            if part.number != number:
+                records.append(payload[run_start:run_stop])
+                records += renumbered(payload[start:stop], part.number)
+                run_start = run_stop = stop
+            elif run_stop == start:
+                run_stop = stop
+            else:
+                records.append(payload[run_start:run_stop])
+                run_start, run_stop = start, stop
+            size += stop - start
+            messages += 1
+        records.append(payload[run_start:run_stop])
+        copies.size, copies.messages = size, messages
+
+    def _part(self, number: int, state: State, journal: Journal) -> _Part | None:
+        name = self._names.get(number)
+        if name is None:
+            raise CorruptError(self.scan.path, 0, f"destination {number} was not defined before")
+        queue = state.queues.get(name)
+        return None if queue is None else _Part(queue, journal.number_of(name))
+
+
+class _Part:
+    """What is copied for one destination. `number` = what it is called in this journal."""
+
+    __slots__ = ("messages", "moves", "number", "queue")
+
+    def __init__(self, queue: Queue, number: int) -> None:
+        self.queue = queue
+        self.messages: dict[int, Message] = queue.messages
+        self.moves: list[tuple[int, int]] = []
+        self.number = number

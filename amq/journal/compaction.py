@@ -1,0 +1,31 @@
+"""When the journal is compacted: the rule that the broker follows and `amq journal compact --dry-run` foretells.
+
+Invariant that it keeps: what is written takes at most twice what lives in it and one segment; with what is reserved and
+not written yet, one segment more. Proof and measure: docs/journal-format.md "Giving space back".
+"""
+
+from __future__ import annotations
+
+from amq.journal.journal import PREPARE_AT
+
+LIVE_FACTOR = 2  # the journal may be so many times as large as what lives in it,
+SLACK_SEGMENTS = 1  # and so many segments more
+# Bytes copied for each byte by which traffic brings the journal nearer to its limit. From 2 on the limit is kept; more
+# means to begin later, to copy less in all, and more at a time.
+COPY_RATE = 4
+
+
+def headroom_bytes(live: int, stored: int, oldest_live: int, segment_size: int) -> int:
+    """How much garbage may still come. `live` bytes are needed of the `stored` ones, `oldest_live` of them in the
+    segment that is copied next: it goes only when all of them stand twice. The next segment is there when the newest
+    one is filled up to PREPARE_AT.
+    """
+    slack = (SLACK_SEGMENTS - 1 + PREPARE_AT) * segment_size
+    return LIVE_FACTOR * live + int(slack) - stored - oldest_live
+
+
+def is_due(closed_live: int, headroom: int) -> bool:
+    """Must live records be copied? `closed_live` = bytes of those in all segments but the newest. If all of them must
+    be copied before anything is freed, that has to be done when the headroom is used up.
+    """
+    return closed_live > COPY_RATE * max(headroom, 0)
