@@ -211,7 +211,8 @@ def test_slow_consumers_hold_one_body_each_and_nobody_back(broker: Broker) -> No
             headers = slow.delivery()
             assert headers["number"] == str(number)
             slow.ask("ACK", {"id": headers["ack"]})
-        assert memory.growth() < GROWTH_MAX * BODY_BYTES
+        # Number 1 is gone, so number 2 is half of the journal: compaction copies it while it is delivered.
+        assert memory.growth() < (1 + GROWTH_MAX) * BODY_BYTES
 
 
 def test_given_back_refused_and_in_a_transaction(broker: Broker) -> None:

@@ -133,7 +133,7 @@ MUTANTS = (
         "[(journal.append_record(part), journal._rotate()) for part in group.records]", "transactions",
     ),
     Mutant(
-        "dead letter moved in two batches", broker.Broker, "dead_letter",
+        "dead letter moved in two batches", broker.Broker, "_move",
         "self.journal.append_record(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))",
         "self.journal.append(moved); self.journal._rotate(); "
         "self.journal.append_record(Consumed(queue.name, DEAD_LETTERED, [message.seq]))",
