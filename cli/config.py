@@ -11,6 +11,7 @@ import click
 from amq.cli import exits
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.config import BrokerConfig, Kind, Setting, load
+from amq.config.destinations import TABLE
 from amq.errors import ConfigError
 
 
@@ -50,14 +51,14 @@ def show(config_file: str | None, options: tuple[str, ...], as_json: bool, as_to
     _warn(effective)
     settings = effective.explain()
     if as_json:
-        print_json([_setting_json(effective, setting) for setting in settings])
+        print_json([_setting_json(setting) for setting in settings])
     elif as_toml:
         click.echo(_toml(settings), nl=False)
     else:
         print_table(
             ("section", "option", "value", "from", "live"),
             [
-                (made.section, made.key, setting.value, setting.source, "yes" if made.reload else "restart")
+                (_section(setting), made.key, setting.value, setting.source, "yes" if made.reload else "restart")
                 for setting in settings
                 for made in (setting.option,)
             ],
@@ -93,11 +94,17 @@ def _warn(effective: BrokerConfig) -> None:
         click.echo(f"amq: warning: {warning}", err=True)
 
 
-def _setting_json(effective: BrokerConfig, setting: Setting) -> dict[str, Any]:
+def _section(setting: Setting) -> str:
+    """The TOML table in which the setting stands."""
+    return f"{TABLE}.{_quote(setting.destination)}" if setting.destination else setting.option.section
+
+
+def _setting_json(setting: Setting) -> dict[str, Any]:
     made = setting.option
-    value = effective.get(made)
+    value = made.parse(setting.value)
     return {
-        "section": made.section, "key": made.key, "value": list(value) if isinstance(value, tuple) else value,
+        "section": made.section, "destination": setting.destination, "key": made.key,
+        "value": list(value) if isinstance(value, tuple) else value,
         "unit": {Kind.DURATION: "s", Kind.SIZE: "bytes"}.get(made.kind, ""), "text": setting.value,
         "source": setting.source, "live": made.reload, "help": made.help,
     }  # fmt: skip
@@ -108,8 +115,8 @@ def _toml(settings: list[Setting]) -> str:
     section = ""
     for setting in settings:
         made = setting.option
-        if made.section != section:
-            section = made.section
+        if _section(setting) != section:
+            section = _section(setting)
             lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
         lines.append(f"{made.key} = {_toml_value(made.kind, setting.value)}")
     text = "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amq.config.schema import BY_KEY, DEFAULT_SOURCE, BrokerConfig
 from amq.config.transport_url import parse_transport_url
+from amq.config.units import format_size
 
 # (the smaller one, the larger one, why)
 _AT_MOST = (
@@ -14,6 +15,7 @@ _AT_MOST = (
     ("maxTransactionSize", "memoryLimit", "one transaction could ask for more memory than there is"),
     ("maxHeaderSize", "maxHeaderBlockSize", "the longest header would not fit into the header block"),
 )
+STORE_LIMIT_SEGMENTS_MIN = 8
 
 
 def contradictions(config: BrokerConfig) -> list[str]:
@@ -25,6 +27,13 @@ def contradictions(config: BrokerConfig) -> list[str]:
                 f"{_told(config, small)} is larger than {_told(config, large)}: {why}; "
                 "lower the first or raise the second"
             )
+    least = STORE_LIMIT_SEGMENTS_MIN * config.journal_segment_size_bytes
+    if 0 < config.store_limit_bytes < least:
+        found.append(
+            f"{_told(config, 'storeLimit')} is less than {STORE_LIMIT_SEGMENTS_MIN} times "
+            f"{_told(config, 'journalSegmentSize')}: half of that is kept free for acknowledgements and for moving "
+            f"messages together; give at least {format_size(least)}, or make the journal's files smaller"
+        )
     if config.anonymous == "no" and not config.users_file:
         found.append(
             f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amq.config import checks, names
+from amq.config.destinations import TABLE, DestinationOptions, parse_pattern
 from amq.config.option import Kind, Option, Value
 from amq.config.schema import BY_KEY, OPTIONS, SECTIONS, BrokerConfig
 from amq.errors import ConfigError
@@ -75,6 +76,7 @@ class _Loading:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
+        self.destinations: list[DestinationOptions] = []
         self.problems: list[str] = []
         self.warnings: list[str] = []
 
@@ -101,6 +103,9 @@ class _Loading:
             if name in SECTIONS and isinstance(content, dict):
                 for key, raw in content.items():
                     self._read_key(places.find(name, key), name, key, raw, directory)
+            elif name == TABLE and isinstance(content, dict):
+                for pattern, table in content.items():
+                    self._read_destination(places, pattern, table)
             elif len(self.problems) < PROBLEMS_MAX:
                 self.problems.append(f"{places.find(name)}: {_misplaced(name, content)}")
 
@@ -112,6 +117,42 @@ class _Loading:
             self.problems.append(f"{where}: {key} belongs in section [{option.section}], not in [{section}]")
         elif len(self.problems) < PROBLEMS_MAX:
             self.problems.append(f"{where}: {names.unknown(key)}")
+
+    def _read_destination(self, places: _Places, pattern: str, table: object) -> None:
+        """One table `[destinations."PATTERN"]`."""
+        where = places.find(TABLE, pattern)
+        title = f'[{TABLE}."{names.shorten(pattern)}"]'
+        try:
+            parse_pattern(pattern)
+        except ValueError as error:
+            self.problems.append(f"{where}: {title} {error}")
+            return
+        if not isinstance(table, dict):
+            self.problems.append(f"{where}: {title} must be a table: write {title} and its options below it")
+            return
+        values: dict[str, Value] = {}
+        sources: dict[str, str] = {}
+        for key, raw in table.items():
+            where, option = places.find(TABLE, pattern, key), BY_KEY.get(key)
+            if len(self.problems) >= PROBLEMS_MAX:
+                return
+            if isinstance(raw, dict):
+                whole = f'"{names.shorten(f"{pattern}.{key}")}"'
+                self.problems.append(f"{where}: a name with dots needs quotes: write [{TABLE}.{whole}]")
+            elif option is None:
+                self.problems.append(f"{where}: {title}: {names.unknown(key)}")
+            elif not option.destination:
+                able = ", ".join(each.key for each in OPTIONS if each.destination)
+                self.problems.append(
+                    f"{where}: {title}: {key} cannot be set for single destinations, only in [{option.section}]; "
+                    f"here are possible: {able}"
+                )
+            else:
+                try:
+                    values[option.attribute], sources[option.attribute] = option.parse(raw), where
+                except ValueError as error:
+                    self.problems.append(f"{where}: {title}: {key} = {_show(raw)} {error}")
+        self.destinations.append(DestinationOptions(pattern, values, sources))
 
     def read_environment(self, env: Mapping[str, str]) -> None:
         variables = {option.variable: option for option in OPTIONS}
@@ -138,7 +179,7 @@ class _Loading:
         if not str(self.values.get("name", "")).strip():
             self.values["name"] = socket.gethostname() if host_name is None else host_name
             self.sources["name"] = "host name"
-        config = BrokerConfig(**self.values, sources=self.sources)
+        config = BrokerConfig(**self.values, destinations=tuple(self.destinations), sources=self.sources)
         problems = self.problems or checks.contradictions(config)
         if require_store and not config.store:
             problems = [
@@ -196,17 +237,27 @@ class _Places:
                 self._note((*section, *_dotted(stripped.partition("=")[0])), number)
 
     def _note(self, keys: tuple[str, ...], number: int) -> None:
-        self._lines.setdefault(keys, number)
-        self._lines.setdefault(keys[:1], number)
+        for count in range(1, len(keys) + 1):
+            self._lines.setdefault(keys[:count], number)
 
     def find(self, *keys: str) -> str:
         """`file:line` of a key, or of the inline table that holds it, or only `file`."""
-        line = self._lines.get(keys) or self._lines.get(keys[:1])
-        return self._path if line is None else f"{self._path}:{line}"
+        while keys and keys not in self._lines:
+            keys = keys[:-1]
+        return f"{self._path}:{self._lines[keys]}" if keys else self._path
+
+
+_DOTTED = re.compile(r"""\s*("[^"]*"|'[^']*'|[^."']*)\s*(?:\.|$)""")
 
 
 def _dotted(name: str) -> tuple[str, ...]:
-    return tuple(part.strip().strip("\"'") for part in name.split("."))
+    """The parts of a dotted key, at most as many as there are levels of tables; a part in quotes may hold dots."""
+    parts: list[str] = []
+    position = 0
+    while position < len(name) and len(parts) < 3 and (found := _DOTTED.match(name, position)):
+        parts.append(found[1].strip().strip("\"'"))
+        position = found.end()
+    return tuple(parts)
 
 
 def _path(value: Value, directory: str | None) -> str:

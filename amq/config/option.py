@@ -52,6 +52,7 @@ class Option:
     help            one sentence: what it is
     why             when one would change it
     reload          True where a changed value applies while the broker runs
+    destination     True where single destinations can have a value of their own (`amq.config.destinations`)
     elsewhere       what ActiveMQ, Artemis or RabbitMQ call it: an error that meets such a name points here
     """
 
@@ -68,6 +69,7 @@ class Option:
     special: str = ""
     reload: bool = False
     elsewhere: tuple[str, ...] = ()
+    destination: bool = False
 
     @property
     def words(self) -> str:
@@ -152,11 +154,13 @@ def option(
     section: str, key: str, kind: Kind, default: str | int | bool, help: str, why: str,
     *, minimum: int | None = None, maximum: int | None = None, minimum_reason: str = "",
     choices: tuple[str, ...] = (), special: str = "", reload: bool = False, elsewhere: tuple[str, ...] = (),
+    destination: bool = False,
 ) -> Any:  # fmt: skip
     """A dataclass field described by an `Option`; the field's default is the option's default, parsed."""
     made = Option(
         section, key, kind, default, help, why, minimum=minimum, maximum=maximum, minimum_reason=minimum_reason,
         choices=choices, special=special, reload=reload, elsewhere=elsewhere,
+        destination=destination,
     )  # fmt: skip
     return dataclasses.field(default=made.parse(default), metadata={"option": made})
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from amq.config.destinations import TABLE
 from amq.config.option import Kind, Option
 from amq.config.schema import BY_KEY, OPTIONS, SECTIONS
 
@@ -47,6 +48,24 @@ starting. The error names each of them, with file and line, and says what to wri
 Relative paths in the file are relative to the file's directory, elsewhere to the working directory; `~` is the home
 directory.
 
+## Options of single destinations
+
+    [destinations."orders.>"]
+    queueLimit = "2GiB"
+
+    [destinations."orders.audit"]
+    queueLimitPolicy = "fail"
+
+The options that are marked *single destinations* can have other values for some of them. A table's name is a
+destination's name or a pattern: `.` separates words, `*` stands for one word, `>` at the end for all further words,
+also none. `orders.>` is `orders`, `orders.eu` and `orders.eu.north`; `orders.*` is only the second of them. Write the
+name without `queue://` and in quotes, since it holds dots.
+
+Where several patterns match, each option comes from the most specific one that sets it: compared word by word from the
+left, a word is more specific than `*`, and `*` than `>`. So above `orders.audit` has the limit of 2 GiB and the policy
+fail. What no pattern sets has the value of the section that this page lists it under. Such tables stand in the file
+only, and apply as soon as it is saved.
+
 ## Units
 
 | Kind | Written as |
@@ -80,6 +99,11 @@ def example_file() -> str:
                 lines += ["", *_comment(option.help), *_comment(f"Why change it: {option.why}")]
                 lines += _comment(f"{_facts(option)}.")
                 lines.append(f"#{option.key} = {toml_value(option)}")
+    lines += [
+        "", *_comment("What single destinations have of their own: * stands for one word of a name, > for the rest."),
+        *_comment(f"Possible: {', '.join(option.key for option in OPTIONS if option.destination)}."),
+        f'#    [{TABLE}."orders.>"]', '#    queueLimit = "2GiB"', '#    queueLimitPolicy = "drop-oldest"',
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -123,7 +147,8 @@ def _entry(option: Option) -> str:
     default = option.format(option.parse(option.default))
     rows = [f"### {option.key}\n\n{option.help}\n"]
     rows.append(f"- {option.kind.words}{_allowed(option)}; default {f'`{default}`' if default else 'blank'}")
-    rows.append(f"- {'live' if option.reload else 'needs a restart'}; environment `{option.variable}`")
+    where = "; single destinations" if option.destination else ""
+    rows.append(f"- {'live' if option.reload else 'needs a restart'}{where}; environment `{option.variable}`")
     if option.minimum_reason:
         rows.append(f"- why not less: {option.minimum_reason}")
     rows.append(f"- why change it: {option.why}")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from amq.config.destinations import TABLE
 from amq.config.option import Option
 from amq.config.schema import OPTIONS, BrokerConfig
 from amq.config.watch import FileWatcher
@@ -23,14 +24,22 @@ __all__ = ["Change", "Difference", "FileWatcher", "Outcome", "Reload", "Reloader
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One option whose value differs, both values as a user would write them."""
+    """One option whose value differs, both values as a user would write them. `destination` = the pattern of those for
+    which it does; there "" is the value of all others.
+    """
 
     option: Option
     old: str
     new: str
+    destination: str = ""
+
+    @property
+    def key(self) -> str:
+        """The option, and for which destinations."""
+        return f'{TABLE}."{self.destination}".{self.option.key}' if self.destination else self.option.key
 
     def __str__(self) -> str:
-        return f"{self.option.key}: {self.old} → {self.new}"
+        return f"{self.key}: {self.old} → {self.new}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +73,20 @@ def diff(old: BrokerConfig, new: BrokerConfig) -> Difference:
         for option in OPTIONS
         if old.get(option) != new.get(option)
     ]
+    before, after = _own_values(old), _own_values(new)
+    for pattern, option in {**before, **after}:
+        values = before.get((pattern, option), ""), after.get((pattern, option), "")
+        if values[0] != values[1]:
+            changes.append(Change(option, *values, pattern))
     return Difference(
         tuple(change for change in changes if change.option.reload),
         tuple(change for change in changes if not change.option.reload),
     )
+
+
+def _own_values(config: BrokerConfig) -> dict[tuple[str, Option], str]:
+    """What single destinations have of their own."""
+    return {(each.destination, each.option): each.value for each in config.explain() if each.destination}
 
 
 def apply_live(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
@@ -76,7 +95,9 @@ def apply_live(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
     values: dict[str, Any] = {name: getattr(new, name) for name in names}
     sources = {name: where for name, where in old.sources.items() if name not in names}
     sources |= {name: where for name, where in new.sources.items() if name in names}
-    return dataclasses.replace(old, **values, sources=sources, warnings=new.warnings)
+    return dataclasses.replace(
+        old, **values, destinations=new.destinations, sources=sources, warnings=new.warnings
+    )
 
 
 class Reload:

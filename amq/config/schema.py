@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from amq.config.destinations import DestinationOptions
 from amq.config.option import Kind, Option, Value, option
 
 SECTIONS = {
@@ -33,12 +34,14 @@ class Setting:
     option: Option
     value: str
     source: str
+    destination: str = ""  # the pattern of the destinations for which this is the value
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """The configuration of one broker. Durations are seconds (`_s`), sizes bytes (`_bytes`).
 
+    destinations  what single destinations have of their own, in the order of the file
     sources   attribute → where its value came from; an attribute that is absent has its default
     warnings  sentences about what is allowed but probably not meant
     """
@@ -105,7 +108,7 @@ class BrokerConfig:
         "store", "storeFreeFloor", Kind.SIZE, "64MiB",
         "When less than this is free on the store's file system, sends are refused until space is back.",
         "Other programs fill the same file system: more.",
-        minimum=64 << 10, maximum=1 << 50, elsewhere=("storeUsage", "max-disk-usage", "disk_free_limit"),
+        minimum=64 << 10, maximum=1 << 50, elsewhere=("max-disk-usage", "disk_free_limit"),
     )  # fmt: skip
     allow_unsafe_store: bool = option(
         "store", "allowUnsafeStore", Kind.BOOLEAN, False,
@@ -119,14 +122,14 @@ class BrokerConfig:
         "How many unacknowledged messages a consumer gets when its subscription does not say.",
         "Work items take long: 1 shares them evenly among consumers.",
         minimum=1, maximum=1_000_000, reload=True,
-        elsewhere=("queuePrefetch", "consumer-window-size", "prefetch-count"),
+        elsewhere=("queuePrefetch", "consumer-window-size", "prefetch-count"), destination=True,
     )  # fmt: skip
     maximum_redeliveries: int = option(
         "queues", "maximumRedeliveries", Kind.INTEGER, 6,
         "How often a message is delivered again before it goes to the dead-letter queue.",
         "0 gives up after the first attempt.",
-        minimum=-1, maximum=1_000_000, special="-1 = no limit",
-        elsewhere=("max-delivery-attempts", "delivery-limit"),
+        minimum=-1, maximum=1_000_000, special="-1 = no limit", reload=True,
+        elsewhere=("max-delivery-attempts", "delivery-limit"), destination=True,
     )  # fmt: skip
     dead_letter_strategy: str = option(
         "queues", "deadLetterStrategy", Kind.CHOICE, "individual",
@@ -150,13 +153,28 @@ class BrokerConfig:
         "queues", "expiredMessages", Kind.CHOICE, "drop",
         "What happens to a message whose time ran out before it was consumed.",
         "Expiry means that something is wrong, and somebody should see the message: dead-letter.",
-        choices=("drop", "dead-letter"), elsewhere=("processExpired", "expiry-address"),
+        choices=("drop", "dead-letter"), reload=True, elsewhere=("processExpired", "expiry-address"), destination=True,
     )  # fmt: skip
     dead_letter_non_persistent: bool = option(
         "queues", "deadLetterNonPersistent", Kind.BOOLEAN, True,
         "Move non-persistent messages to the dead-letter queue too, rather than drop them.",
         "Non-persistent messages are worthless once late.",
-        elsewhere=("processNonPersistent",),
+        reload=True, elsewhere=("processNonPersistent",), destination=True,
+    )  # fmt: skip
+    queue_limit_bytes: int = option(
+        "queues", "queueLimit", Kind.SIZE, 0,
+        "Most bytes of messages in one queue; at it queueLimitPolicy says what happens.",
+        "A consumer that stays away must not fill the store for all others.",
+        minimum=0, maximum=1 << 50, special="0 = no limit", reload=True,
+        elsewhere=("max-size-bytes", "max-length-bytes", "queueMemoryLimit"), destination=True,
+    )  # fmt: skip
+    queue_limit_policy: str = option(
+        "queues", "queueLimitPolicy", Kind.CHOICE, "block",
+        "At queueLimit: stop reading from producers until there is room, answer each send with an error, or move the "
+        "oldest messages to the dead-letter queue.",
+        "Producers have something better to do than wait: fail. New messages count more than old ones: drop-oldest.",
+        choices=("block", "fail", "drop-oldest"), reload=True,
+        elsewhere=("address-full-policy", "overflow", "messageEvictionStrategy"), destination=True,
     )  # fmt: skip
     duplicate_window: int = option(
         "queues", "duplicateWindow", Kind.INTEGER, 20_000,
@@ -177,13 +195,23 @@ class BrokerConfig:
         "Most memory that messages may take; persistent ones beyond it wait on disk, producers of others wait.",
         "The host has more or less memory to give. The process needs some beside it.",
         minimum=1 << 20, maximum=1 << 44, reload=True,
-        elsewhere=("memoryUsage", "global-max-size", "vm_memory_high_watermark"),
+        elsewhere=("memoryUsage", "vm_memory_high_watermark"),
+    )  # fmt: skip
+    store_limit_bytes: int = option(
+        "limits", "storeLimit", Kind.SIZE, 0,
+        "Most bytes that the journal's files may take; near it producerFlowControl says what happens to persistent "
+        "messages.",
+        "The file system is shared with others. Give twice what the messages take that wait at a time, and a few "
+        "journal files more.",
+        minimum=0, maximum=1 << 50, special="0 = what the file system gives", reload=True,
+        elsewhere=("storeUsage", "global-max-size"),
     )  # fmt: skip
     producer_flow_control: str = option(
         "limits", "producerFlowControl", Kind.CHOICE, "block",
-        "At the memory limit: stop reading from producers until there is room, or answer each send with an error.",
+        "At memoryLimit and storeLimit: stop reading from producers until there is room, or answer each send with an "
+        "error.",
         "Producers have something better to do than wait: fail.",
-        choices=("block", "fail"), reload=True, elsewhere=("sendFailIfNoSpace", "address-full-policy"),
+        choices=("block", "fail"), reload=True, elsewhere=("sendFailIfNoSpace",),
     )  # fmt: skip
     max_connections: int = option(
         "limits", "maxConnections", Kind.INTEGER, 10_000,
@@ -293,15 +321,24 @@ class BrokerConfig:
         choices=("console", "json", "auto"),
     )  # fmt: skip
 
+    destinations: tuple[DestinationOptions, ...] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     warnings: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def explain(self) -> list[Setting]:
-        """Every option with its effective value and where that came from, in the order of the table."""
-        return [
+        """Every option with its effective value and where that came from, in the order of the table; then what single
+        destinations have of their own."""
+        settings = [
             Setting(made, made.format(self.get(made)), self.sources.get(made.attribute, DEFAULT_SOURCE))
             for made in OPTIONS
         ]
+        for table in self.destinations:
+            settings += [
+                Setting(made, made.format(table.values[made.attribute]), table.sources[made.attribute], table.pattern)
+                for made in OPTIONS
+                if made.attribute in table.values
+            ]
+        return settings
 
     def get(self, made: Option) -> Value:
         """The value of the option `made`."""
@@ -323,3 +360,4 @@ def _collect() -> tuple[Option, ...]:
 OPTIONS: tuple[Option, ...] = _collect()
 BY_KEY: Mapping[str, Option] = {made.key: made for made in OPTIONS}
 assert len(BY_KEY) == len(OPTIONS), "two options share a key"
+assert all(made.reload for made in OPTIONS if made.destination), "all of a destination's options change together"

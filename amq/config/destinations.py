@@ -1,0 +1,89 @@
+"""Options of single destinations: the tables `[destinations."orders.>"]` of the configuration file.
+
+A pattern is a destination's name in which `.` separates words, `*` stands for one word and a final `>` for all further
+words, also none. Invariant: each option of a destination comes from the most specific of the patterns that match it
+and set that option, else from the broker's own configuration. Compared word by word from the left, a word is more
+specific than `*`, and `*` than `>`; so no two patterns that match one name are equally specific.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from amq.config.option import TEXT_CHARS_MAX, Value
+
+if TYPE_CHECKING:
+    from amq.config.schema import BrokerConfig
+
+TABLE = "destinations"
+ANY_WORD = "*"
+ANY_REST = ">"
+
+
+def parse_pattern(text: str) -> tuple[str, ...]:
+    """The words of a pattern. Raises ValueError with a sentence that tells the cure."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise ValueError(f"is longer than {TEXT_CHARS_MAX} characters")
+    words = tuple(text.split("."))
+    if not all(words):
+        raise ValueError('has an empty word: write words with one dot between, such as "orders.eu.>"')
+    if "/" in text or any(character.isspace() or not character.isprintable() for character in text):
+        raise ValueError('must be a bare name or pattern such as "orders.>": no queue://, no slash, no space')
+    if ANY_REST in words[:-1]:
+        raise ValueError('has a ">" before its end: ">" stands for all further words, "*" for one')
+    for word in words:
+        if len(word) > 1 and (ANY_WORD in word or ANY_REST in word):
+            raise ValueError(f'has the word "{word}": "*" and ">" each stand for whole words')
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationOptions:
+    """What one pattern sets: attribute of BrokerConfig → value, and → where that is written."""
+
+    pattern: str
+    values: Mapping[str, Value]
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+
+def matches(pattern: Sequence[str], name: Sequence[str]) -> bool:
+    """Do the words of `pattern` stand for those of `name`?"""
+    if pattern[-1] == ANY_REST:
+        pattern = pattern[:-1]
+        name = name[: len(pattern)]
+    return len(pattern) == len(name) and all(p in (ANY_WORD, word) for p, word in zip(pattern, name, strict=True))
+
+
+def _specificity(pattern: Sequence[str]) -> tuple[int, ...]:
+    """Sorts the most specific first, among patterns that match one name."""
+    return tuple({ANY_WORD: 1, ANY_REST: 2}.get(word, 0) for word in pattern)
+
+
+class Policies:
+    """Finds the options of a destination. One BrokerConfig for all destinations with the same ones."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        tables = [(parse_pattern(table.pattern), table) for table in config.destinations]
+        # The least specific first: what follows overrides it.
+        self._tables = sorted(tables, key=lambda each: _specificity(each[0]), reverse=True)
+        self._made: dict[tuple[str, ...], BrokerConfig] = {}
+
+    def of(self, name: str) -> BrokerConfig:
+        """The configuration with the options of the destination `name`, `orders.eu`."""
+        if not self._tables:
+            return self._config
+        words = name.split(".")
+        tables = [table for pattern, table in self._tables if matches(pattern, words)]
+        if not tables:
+            return self._config
+        key = tuple(table.pattern for table in tables)
+        if key not in self._made:
+            values: dict[str, Any] = {}
+            for table in tables:
+                values |= table.values
+            self._made[key] = dataclasses.replace(self._config, **values)
+        return self._made[key]
