@@ -14,6 +14,7 @@ import structlog
 
 import amq
 from amq.broker.broker import Broker
+from amq.broker.queue import Queue
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
@@ -81,6 +82,7 @@ class Master:
             self._reader,
         )  # fmt: skip
         broker.wake = self.turn.wake
+        broker.limits.tell = self._queue_at_limit
         self.committed = broker.committed
         self.rejected = broker.rejected
         self.turn.serve(broker, self.journal)
@@ -176,7 +178,8 @@ class Master:
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over the limits that may change while clients are served."""
-        self.config = self.broker.config = config
+        self.config = config
+        self.broker.reconfigure(config)
 
     # -- JournalOwner, beside `committed` and `rejected`, which are the broker's own --------------------------------
 
@@ -188,6 +191,23 @@ class Master:
             )  # fmt: skip
         else:
             _log.info("the store's disk has room again: messages are accepted", store=self.config.store)
+
+    def store_at_limit(self, reached: bool) -> None:
+        limit = self.config.store_limit_bytes
+        if reached:
+            _log.warning("storeLimit is reached: producers wait or are refused, consumers go on", limit_bytes=limit)
+        else:
+            _log.info("the store is below storeLimit again: messages are accepted", limit_bytes=limit)
+
+    def _queue_at_limit(self, queue: Queue, reached: bool) -> None:
+        limit_bytes = queue.options.queue_limit_bytes
+        if reached:
+            _log.warning(
+                "a queue has reached queueLimit",
+                queue=queue.name, limit_bytes=limit_bytes, policy=queue.options.queue_limit_policy,
+            )  # fmt: skip
+        else:
+            _log.info("a queue is below queueLimit again", queue=queue.name, limit_bytes=limit_bytes)
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
         self._failed(why, damage)

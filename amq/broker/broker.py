@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
+from amq.broker.limits import Dropping, Limits
 from amq.broker.paging import Pager
-from amq.broker.queue import Queue
-from amq.broker.state import MESSAGE_OVERHEAD_BYTES, State
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.state import State
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction
 from amq.broker.trimming import Trimmer
 from amq.clock import Clock
+from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Confirmable, OpenBatch
@@ -26,6 +27,7 @@ from amq.journal.journal import Journal
 from amq.journal.records import (
     DEAD_LETTERED,
     EXPIRED,
+    PURGED,
     Consumed,
     Copies,
     Group,
@@ -39,16 +41,6 @@ SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing
 QUEUE_SCHEME = "queue://"
 
 
-class Stalled(Protocol):
-    """A session whose sends wait for memory."""
-
-    def unstall(self) -> None:
-        """There is memory again."""
-
-    def read_on(self) -> None:
-        """There is none yet; but what the session was given meanwhile may be acknowledged."""
-
-
 class Broker(State):
     """Serves clients. `wake()` asks for a turn (see `turn`) to be run soon."""
 
@@ -57,7 +49,7 @@ class Broker(State):
         self.clock = clock
         self.wake = wake
         self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
-        self.blocked: dict[Stalled, None] = {}  # producers that wait for memory
+        self.limits = Limits(self)
         self._epoch = epoch
         self._seq = epoch << SEQ_EPOCH_SHIFT
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
@@ -76,6 +68,7 @@ class Broker(State):
             queue.duplicates.settle()
         self.outcomes.settle()
         self.journal = journal
+        self.reconfigure(self.config)
         left_over = [segment for segment in journal.segments if segment.key <= trimmed]
         if left_over:
             journal.trim(left_over[-1])  # a crash came between the mark and the deletion
@@ -83,15 +76,29 @@ class Broker(State):
         self._pager = Pager(self, journal)
         self._segments = {segment.code: segment for segment in journal.segments}
 
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Options changed that may change while clients are served."""
+        self.config = config
+        self._policies = Policies(config)
+        for name, queue in self.queues.items():
+            queue.configure(self._policies.of(name.removeprefix(QUEUE_SCHEME)))
+            self.dirty[queue] = None  # it may be over its limit now
+        if self.journal is not None:
+            self.journal.set_limit(config.store_limit_bytes)
+        self.wake()
+
+    @property
+    def pager(self) -> Pager:
+        assert self._pager is not None
+        return self._pager
+
     def fetch(self, queue: Queue, priority: int) -> None:
         """A consumer waits for what is on disk."""
-        assert self._pager is not None
-        self._pager.fetch(queue, priority)
+        self.pager.fetch(queue, priority)
 
     def fetch_ahead(self, queue: Queue) -> None:
         """Consumers are going to wait for what is on disk."""
-        assert self._pager is not None
-        self._pager.fetch_ahead(queue)
+        self.pager.fetch_ahead(queue)
 
     def lend(self, queue: Queue, message: Message) -> int:
         """The large body of `message`, just delivered, is its consumer's from now on: where the disk has it nobody else
@@ -171,7 +178,9 @@ class Broker(State):
         """A message that was admitted and will not be stored."""
         self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
         if message.seq and message.persistent:  # it got past `admit_id`
-            self.queue(message.destination).duplicates_pending.pop(message.duplicate_id, None)
+            queue = self.queue(message.destination)
+            queue.pending_bytes -= message.size
+            queue.duplicates_pending.pop(message.duplicate_id, None)
 
     # -- what sessions ask --------------------------------------------------------------------------------------------
 
@@ -197,6 +206,9 @@ class Broker(State):
             self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
             batch = journal.open
             journal.append(message)
+            message.size = len(batch.chunks[-1])
+            queue = self.queues.get(message.destination) or self.queue(message.destination)
+            queue.pending_bytes += message.size
             batch.confirms.append((peer, receipt, message))
         else:
             self._seq += 1
@@ -236,7 +248,7 @@ class Broker(State):
         """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries; one that
         failed too often goes to the dead-letter queue, and so do all where the consumer `refused` them."""
         failures = set(failed)
-        limit = self.config.maximum_redeliveries
+        limit = queue.options.maximum_redeliveries
         back: list[Message] = []
         poison: list[Message] = []
         for message in messages:
@@ -261,10 +273,10 @@ class Broker(State):
         ]
         if counts:
             self.journal.append_record(Redelivered(queue.name, counts))
-        self._wait_again(queue, messages)
+        self.wait_again(queue, messages)
         self.dirty[queue] = None
 
-    def _wait_again(self, queue: Queue, messages: Iterable[Message]) -> None:
+    def wait_again(self, queue: Queue, messages: Iterable[Message]) -> None:
         """Messages that nobody has stand in line again, large ones on the disk."""
         here = []
         for message in messages:
@@ -281,7 +293,7 @@ class Broker(State):
         assert self.journal is not None
         persistent = []
         kept = []
-        moves = self.config.expired_messages == "dead-letter" and not self.is_dead_letter_queue(queue)
+        moves = queue.options.expired_messages == "dead-letter" and not self.is_dead_letter_queue(queue)
         for message in messages:
             if moves and self._can_move(queue, message):
                 self.dead_letter(queue, message, "expired")
@@ -293,7 +305,7 @@ class Broker(State):
                 persistent.append(message.seq)
         if persistent:
             self.journal.append_record(Consumed(queue.name, EXPIRED, persistent))
-        self._wait_again(queue, kept)  # until the disk has room: `sweep` comes back to them
+        self.wait_again(queue, kept)  # until the disk has room: `sweep` comes back to them
         self.wake()
 
     def dead_letter_name(self, queue: Queue) -> str:
@@ -314,14 +326,11 @@ class Broker(State):
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
         """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, or drop
-        it where policy says so.
-        """
-        assert self.journal is not None
-        if message.segment is None and not self.config.dead_letter_non_persistent:
+        it where policy says so."""
+        if message.segment is None and not queue.options.dead_letter_non_persistent:
             self._remove(queue, message)
         elif message.is_stripped:
-            assert self._pager is not None
-            self._pager.fetch_body(queue, message, partial(self._dead_letter_fetched, queue, message, reason))
+            self.pager.fetch_body(queue, message, partial(self._dead_letter_fetched, queue, message, reason))
         else:
             self._move(queue, message, reason, message.body)
 
@@ -332,7 +341,42 @@ class Broker(State):
             self._put_back(queue, [message])
 
     def _move(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
+        moved = self._moved(queue, message, reason, body)
+        if message.segment is None:
+            self._remove(queue, message)
+            self._apply_message(moved, None)
+        else:
+            self._append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
+
+    def drop(self, queue: Queue, messages: list[Message], dropping: Dropping, reason: str) -> bool:
+        """Messages that no consumer holds go to the dead-letter queue together, from a dead-letter queue for good.
+        False: the disk has no room to move them, and nothing was done. `dropping` is told when the disk has it."""
         assert self.journal is not None
+        persistent = [message for message in messages if message.segment is not None]
+        is_last = self.is_dead_letter_queue(queue)
+        if persistent and not is_last and self.journal.full:
+            return False
+        for message in messages:
+            if message.segment is None and is_last:
+                self._remove(queue, message)
+            elif message.segment is None:
+                self.dead_letter(queue, message, reason)
+        if persistent:
+            batch = self.journal.open
+            seqs = [message.seq for message in persistent]
+            if is_last:
+                self.journal.append_record(Consumed(queue.name, PURGED, seqs))
+                batch.confirms.append((dropping, reason, None))
+            else:
+                moved = [self._moved(queue, message, reason, message.body) for message in persistent]
+                group = Group([*moved, Consumed(queue.name, DEAD_LETTERED, seqs)])
+                self._append_group(group)
+                batch.confirms.append((dropping, reason, group))
+        self.wake()
+        return True
+
+    def _moved(self, queue: Queue, message: Message, reason: str, body: bytes) -> Message:
+        """What stands for `message` on the dead-letter queue."""
         deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
         properties = dict(message.properties or {})
         properties["original-destination"] = "/queue/" + queue.name.removeprefix(QUEUE_SCHEME)
@@ -343,11 +387,16 @@ class Broker(State):
             message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
         )  # fmt: skip
         self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES
-        if message.segment is None:
-            self._remove(queue, message)
-            self._apply_message(moved, None)
-        else:
-            self.journal.append_record(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
+        return moved
+
+    def _append_group(self, group: Group) -> None:
+        """To the journal, and count what is on its way."""
+        assert self.journal is not None
+        self.journal.append_record(group)
+        for part, (_, size) in zip(group.records, group.places, strict=True):
+            if isinstance(part, Message):
+                part.size = size
+                self.queue(part.destination).pending_bytes += size
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -376,7 +425,7 @@ class Broker(State):
                 group.seq = self.next_seq()
                 self.outcomes_pending[outcome_id] = group
             batch = journal.open
-            journal.append_record(group)
+            self._append_group(group)
             batch.confirms.append((peer, receipt, group))
         elif receipt:
             peer.confirm(receipt)
@@ -396,8 +445,7 @@ class Broker(State):
 
     def commit_outcome(self, outcome_id: str, peer: Peer, receipt: str) -> None:
         """Answer a client that lost the connection while it committed: confirmed if it took place, else it never
-        will.
-        """
+        will."""
         assert self.journal is not None
         if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
             self._follow(self.outcomes_pending.get(outcome_id), peer, receipt)
@@ -418,19 +466,14 @@ class Broker(State):
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:
                 queue.dispatch(self, now_ms)
-        if not self.blocked:
-            return
-        if self.memory_bytes >= self.config.memory_limit_bytes * 0.9:
-            for session in self.blocked:
-                session.read_on()
-            return
-        blocked, self.blocked = self.blocked, {}
-        for session in blocked:
-            session.unstall()
+                if queue.stored_bytes > queue.options.queue_limit_bytes > 0:
+                    self.limits.over(queue)
+        self.limits.step()
 
     def sweep(self) -> None:
         """Expire what nobody fetches; forget queues that hold nothing. Call every second or so."""
         now_ms = self.clock.wall_ms()
+        self.limits.sweep()
         for queue in list(self.expiring):
             if not queue.expiring:
                 del self.expiring[queue]
@@ -444,7 +487,7 @@ class Broker(State):
             self._trimmer.step()  # whatever it waited for: nothing else may call it in an idle broker
         emptied, self.emptied = self.emptied, {}
         for queue in emptied:
-            if queue in self.dirty or queue.duplicates_pending:
+            if queue in self.dirty or queue.duplicates_pending or queue.pending_bytes:
                 self.emptied[queue] = None
             elif queue.is_idle():
                 del self.queues[queue.name]

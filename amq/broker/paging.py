@@ -73,6 +73,19 @@ class Pager:
                 if self._has_room(places[0].size):
                     self._read(queue, priority, some or places[:1], partial(self._broker.expire, queue))
 
+    def is_reading(self, queue: Queue) -> bool:
+        """Is anything of `queue` being read?"""
+        return any((queue, priority) in self._under_way for priority in queue.backlogs)
+
+    def take_oldest(self, queue: Queue, size_bytes: int, then: Callable[[list[Message]], None]) -> None:
+        """Hand to `then` the oldest of what waits on disk, of any priority; nothing where that is being read already.
+        They are in no level."""
+        priority = min(queue.backlogs, key=lambda each: queue.backlogs[each].first)
+        if (queue, priority) not in self._under_way:
+            places = queue.backlogs[priority].head(min(size_bytes, AHEAD_BYTES_MAX), AHEAD_ROWS)
+            if self._has_room(places[0].size):
+                self._read(queue, priority, places, then)
+
     def _ahead_bytes(self, queue: Queue) -> int:
         """How much may be read now. A queue that has nothing in memory may always have its next message: what fills
         the memory may wait for that one."""

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from amq.broker.backlog import Backlog, Place
+from amq.broker.backlog import NEVER, Backlog, Place
 from amq.broker.window import Window
+from amq.config.schema import BrokerConfig
 from amq.journal.records import Record
 from amq.journal.recovery import Segment
 from amq.message import Message
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from amq.broker.subscription import Subscription
 
 PRIORITIES = 10
+NO_LIMIT = 1 << 62
+MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
@@ -42,13 +45,16 @@ class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
-        "_duplicate_window", "_top", "acknowledged", "backlogs", "duplicates", "duplicates_pending", "enqueued",
-        "expiring", "levels", "messages", "name", "ready", "redelivered", "resident_bytes", "subscriptions",
+        "_top", "acknowledged", "backlogs", "duplicates", "duplicates_pending", "enqueued", "expiring", "levels",
+        "limit_bytes", "messages", "name", "options", "pending_bytes", "ready", "redelivered", "resident_bytes",
+        "stored_bytes", "subscriptions",
     )  # fmt: skip
 
-    def __init__(self, name: str, duplicate_window: int) -> None:
+    def __init__(self, name: str, options: BrokerConfig) -> None:
         self.name = name
-        self._duplicate_window = duplicate_window
+        self.configure(options)
+        self.stored_bytes = 0  # of all messages that have not left: their records, `cost` of those without one
+        self.pending_bytes = 0  # of records on their way to the journal
         self.messages: dict[int, Message] = {}  # by seq: what is in memory, waiting or delivered
         self.backlogs: dict[int, Backlog] = {}  # by priority: what waits on disk alone; none of them empty
         self.resident_bytes = 0  # what `messages` takes
@@ -62,6 +68,22 @@ class Queue:
         self.expiring = 0  # stored messages that have an expiry time
         self.enqueued = 0
         self.acknowledged = 0
+
+    def configure(self, options: BrokerConfig) -> None:
+        """`options` = the broker's configuration with what destinations of this name have of their own."""
+        self.options = options
+        limit = options.queue_limit_bytes or NO_LIMIT
+        # Who drops the oldest takes on: only where it cannot keep pace senders wait, at twice the limit.
+        self.limit_bytes = 2 * limit if options.queue_limit_policy == "drop-oldest" else limit
+
+    @property
+    def taken_bytes(self) -> int:
+        """What counts for `queueLimit`."""
+        return self.stored_bytes + self.pending_bytes
+
+    def cost(self, message: Message) -> int:
+        """What a stored message counts for `queueLimit`."""
+        return message.size if message.segment is not None else len(message.body) + MESSAGE_OVERHEAD_BYTES
 
     @property
     def waiting(self) -> int:
@@ -181,6 +203,22 @@ class Queue:
                 self.levels[priority] = deque(message for message in level if message.seq not in gone)
         return expired
 
+    def take_oldest(self, size_bytes: int) -> list[Message]:
+        """Remove and return the oldest waiting messages, of any priority, together at least `size_bytes` where there
+        are so many before one that waits on disk alone."""
+        on_disk = min((backlog.first for backlog in self.backlogs.values()), default=NEVER)
+        taken: list[Message] = []
+        while size_bytes > 0:
+            levels = sorted((level for level in self.levels if level), key=lambda level: level[0].seq)
+            until = min(on_disk, levels[1][0].seq if len(levels) > 1 else NEVER)
+            if not levels or levels[0][0].seq >= on_disk:
+                break
+            level = levels[0]
+            while size_bytes > 0 and level and level[0].seq < until:
+                taken.append(level.popleft())
+                size_bytes -= self.cost(taken[-1])
+        return taken
+
     def remember(self, message: Message, segment: Segment) -> None:
         """Keep the producer-given id of a message that is stored."""
         self.duplicates_pending.pop(message.duplicate_id, None)
@@ -189,7 +227,7 @@ class Queue:
     def own_duplicates(self) -> Window:
         """`duplicates`, to be added to."""
         if self.duplicates is _NO_IDS:
-            self.duplicates = Window(self._duplicate_window)
+            self.duplicates = Window(self.options.duplicate_window)
         return self.duplicates
 
     def make_ready(self, subscription: Subscription) -> None:

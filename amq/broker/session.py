@@ -1,7 +1,7 @@
 """Session: what one connection may ask of the broker, and what it has outstanding.
 
-Takes commands in order. When memory is full, sends wait here (and what must stay behind them), while acknowledgements,
-which free memory, go on; a producer whose sends wait is not read from.
+Takes commands in order. Where there is no room, sends wait here (and what must stay behind them), while
+acknowledgements, which make some, go on; a producer whose sends wait is not read from.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from amq.broker.broker import Broker
-from amq.broker.state import MESSAGE_OVERHEAD_BYTES
+from amq.broker.limits import Room
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.broker.subscription import Peer, Subscription
 from amq.broker.transaction import Transaction
-from amq.errors import AmqError, CommandError, StoreFullError, TransactionRolledBackError
+from amq.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.message import Message
 from amq.protocols.commands import (
     Abort,
@@ -54,6 +55,7 @@ class Session:
         self._transactions: dict[str, Transaction] = {}
         self._stalled: deque[Command] = deque()
         self._stalled_bytes = 0
+        self._room: Room | None = None  # what the first of `_stalled` waits for
         self._closed = False
         self._writable = True
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -89,7 +91,8 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        self._broker.blocked.pop(self, None)
+        if self._room is not None:
+            self._broker.limits.forget(self, self._room)
         for transaction in list(self._transactions.values()):
             transaction.roll_back()
         self._transactions.clear()
@@ -127,14 +130,15 @@ class Session:
                 )
 
     def unstall(self) -> None:
-        """Memory is free again: go on where the producer was stopped."""
+        """There is room again: go on where the producer was stopped."""
         stalled, self._stalled = self._stalled, deque()
+        self._room = None
         self._stalled_bytes = 0
         self._peer.resume_reading()
         self.handle(list(stalled))
 
     def read_on(self) -> None:
-        """No memory yet; but what was delivered meanwhile may be acknowledged, and that frees some."""
+        """No room yet; but what was delivered meanwhile may be acknowledged, and that makes some."""
         if self._holds_deliveries():
             self._peer.resume_reading()
 
@@ -142,31 +146,37 @@ class Session:
 
     def _send(self, command: Send) -> None:
         broker, message = self._broker, command.message
-        if message.destination not in broker.queues:
+        queue = broker.queues.get(message.destination)
+        if queue is None:
             broker.check_access(message.destination)
-        if broker.memory_bytes >= broker.config.memory_limit_bytes:
-            if broker.config.producer_flow_control == "fail":
-                raise StoreFullError("the broker's memory limit is reached: send again later", code="MEMORY_FULL")
-            self._stall(command)
-            return
+        if (
+            broker.memory_bytes >= broker.config.memory_limit_bytes
+            or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
+            or broker.journal.at_limit  # type: ignore[union-attr]
+        ):
+            room = broker.limits.room_for(message, queue, bool(command.transaction))
+            if room is not None:
+                self._stall(command, room)
+                return
         message.timestamp_ms = broker.clock.wall_ms()
         if command.transaction:
             self._add_to_transaction(command)
         else:
             broker.store(message, self._peer, command.receipt)
 
-    def _stall(self, command: Command) -> None:
+    def _stall(self, command: Command, room: Room | None = None) -> None:
+        """`command` waits: for `room`, or only behind others that do."""
         self._stalled.append(command)
-        self._broker.blocked[self] = None
+        if room is not None:
+            self._room = room
+            self._broker.limits.wait(self, room, bool(self._subscriptions))
         if isinstance(command, Send):
             self._stalled_bytes += len(command.message.body) + MESSAGE_OVERHEAD_BYTES
         if not self._holds_deliveries():
             self._peer.pause_reading()
         elif self._stalled_bytes > STALLED_BYTES_MAX:
-            raise StoreFullError(
-                "the broker's memory limit is reached and this connection sends on: produce on a connection of its own",
-                code="MEMORY_FULL",
-            )
+            assert self._room is not None
+            raise self._broker.limits.why_waiting(self._room)
 
     def _ack(self, command: Ack) -> None:
         subscription = self._subscriptions.get(command.subscription) or self._holder(command)
@@ -230,7 +240,7 @@ class Session:
         if command.selector:
             raise CommandError("selectors are not supported: subscribe without one", code="NOT_SUPPORTED")
         queue = broker.queue(command.destination)
-        subscription = Subscription(command, queue, self._peer, command.prefetch or broker.config.prefetch_size)
+        subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
         self._subscriptions[command.id] = subscription
         queue.subscriptions.append(subscription)
         if self._writable:
@@ -253,8 +263,18 @@ class Session:
         self._confirm_now(command)
 
     def _commit(self, command: Commit) -> None:
-        transaction = self._transactions.pop(command.transaction, None)
+        transaction = self._transactions.get(command.transaction)
         if transaction is not None:
+            try:
+                room = self._broker.limits.room_to_commit(transaction)
+            except TransactionRolledBackError:
+                del self._transactions[command.transaction]
+                transaction.roll_back()
+                raise
+            if room is not None:
+                self._stall(command, room)
+                return
+            del self._transactions[command.transaction]
             self._broker.commit(transaction, self._peer, command.receipt, command.outcome_id)
         elif command.outcome_id:
             self._broker.commit_outcome(command.outcome_id, self._peer, command.receipt)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amq.broker.queue import Queue
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.window import Window
+from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.journal.journal import Journal
 from amq.journal.records import (
@@ -31,7 +32,6 @@ from amq.message import LARGE_BODY_BYTES, Message
 if TYPE_CHECKING:
     from amq.broker.trimming import Trimmer
 
-MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
 PAGING_SHARE = 0.7  # of the memory limit may be taken by what waits; the rest is for what is on its way
 
 
@@ -40,6 +40,7 @@ class State:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
+        self._policies = Policies(config)
         self.queues: dict[str, Queue] = {}
         self.outcomes = Window(config.outcome_window)  # commits that took place
         self.outcomes_pending: dict[str, Group] = {}
@@ -55,7 +56,7 @@ class State:
         """The queue of that full name; it comes into being when it is first used."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name, self.config.duplicate_window)
+            queue = self.queues[name] = Queue(name, self._policies.of(name.partition("://")[2]))
             self.emptied[queue] = None
         return queue
 
@@ -122,6 +123,9 @@ class State:
         if segment is not None:
             segment.live += 1
             segment.live_bytes += message.size
+            queue.stored_bytes += message.size
+            if self.journal is not None:
+                queue.pending_bytes -= message.size
             if message.duplicate_id:
                 queue.remember(message, segment)
             if self.journal is None or self._pages_out(queue, message):
@@ -131,6 +135,8 @@ class State:
                     self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
                     self.dirty[queue] = None
                 return
+        else:
+            queue.stored_bytes += queue.cost(message)
         queue.messages[message.seq] = message
         queue.resident_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
         queue.push(message)
@@ -189,6 +195,7 @@ class State:
         before = self._segments[place.segment]
         self._segments[segment.code] = segment
         queue.move(message.seq, segment.code, message.offset, message.size)
+        queue.stored_bytes += message.size - place.size
         before.live -= 1
         before.live_bytes -= place.size
         segment.live += 1
@@ -222,6 +229,7 @@ class State:
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]
         queue.resident_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.stored_bytes -= queue.cost(message)
         if message.segment is not None:
             segment = _segment(message)
             segment.live -= 1
@@ -241,6 +249,7 @@ class State:
             segment = self._segments[place.segment]
             segment.live -= 1
             segment.live_bytes -= place.size
+            queue.stored_bytes -= place.size
             queue.expiring -= bool(expires_ms)
             queue.redelivered.pop(place.seq, None)
             queue.acknowledged += 1

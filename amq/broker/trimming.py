@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from amq.broker.copying import Source
 from amq.errors import CorruptError
-from amq.journal.compaction import COPY_RATE, headroom_bytes, is_due
+from amq.journal.compaction import COPY_RATE, LIVE_FACTOR, LIVE_FACTOR_AT_LIMIT, headroom_bytes, is_due
 from amq.journal.journal import Journal
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Outcomes, ids_bytes
@@ -109,7 +109,8 @@ class Trimmer:
         for segment in islice(self._journal.segments, self._journal.closed(), None):
             live += segment.live_bytes + segment.id_bytes
             stored += segment.end
-        headroom = headroom_bytes(live, stored, oldest_live, self._broker.config.journal_segment_size_bytes)
+        factor = LIVE_FACTOR_AT_LIMIT if self._journal.at_limit else LIVE_FACTOR
+        headroom = headroom_bytes(live, stored, oldest_live, self._broker.config.journal_segment_size_bytes, factor)
         consumed = self._journal.bytes_written - self._copied_bytes - 2 * live
         now = self._broker.clock.monotonic()
         due = is_due(closed_live, headroom)
@@ -156,7 +157,7 @@ class Trimmer:
 
     def _copy_on(self) -> None:
         """Go on copying forward, oldest first: look at the next piece, off the event loop."""
-        if self._reading or self._pending_bytes >= PENDING_BYTES_MAX or self._journal.full:
+        if self._reading or self._pending_bytes >= PENDING_BYTES_MAX or self._journal.disk_full:
             return
         if self._source is None:
             segments = islice(self._journal.segments, self._journal.closed())

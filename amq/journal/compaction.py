@@ -9,19 +9,22 @@ from __future__ import annotations
 from amq.journal.journal import PREPARE_AT
 
 LIVE_FACTOR = 2  # the journal may be so many times as large as what lives in it,
+LIVE_FACTOR_AT_LIMIT = 1.5  # (or so many, where producers wait for the room: at `storeLimit`)
 SLACK_SEGMENTS = 1  # and so many segments more
 # Bytes copied for each byte by which traffic brings the journal nearer to its limit. From 2 on the limit is kept; more
 # means to begin later, to copy less in all, and more at a time.
 COPY_RATE = 4
 
 
-def headroom_bytes(live: int, stored: int, oldest_live: int, segment_size: int) -> int:
+def headroom_bytes(
+    live: int, stored: int, oldest_live: int, segment_size: int, live_factor: float = LIVE_FACTOR
+) -> int:
     """How much garbage may still come. `live` bytes are needed of the `stored` ones, `oldest_live` of them in the
     segment that is copied next: it goes only when all of them stand twice. The next segment is there when the newest
     one is filled up to PREPARE_AT.
     """
     slack = (SLACK_SEGMENTS - 1 + PREPARE_AT) * segment_size
-    return LIVE_FACTOR * live + int(slack) - stored - oldest_live
+    return int(live_factor * live + slack) - stored - oldest_live
 
 
 def is_due(closed_live: int, headroom: int) -> bool:

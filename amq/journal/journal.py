@@ -38,16 +38,16 @@ from amq.journal.records import (
 )
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment
 from amq.journal.segment import OpenSegment, create_segment, finish_segment
+from amq.journal.space import RESERVE_NAME, StoreLimit, measure
 from amq.journal.writer import JobRunner
 from amq.message import Message
 from amq.vfs import Vfs, write_all
 
-RESERVE_NAME = "reserve"
 # How far a segment is filled when the next one is made. Late, because until then compaction may use its room; and early
 # enough that no batch of usual size waits for it.
 PREPARE_AT = 7 / 8
-# A batch of at most this many records may be synced on the event loop, where the disk answers within this time (running
-# mean). Measured: a lone client with a window of 1 gains a factor of 1.6, at 0.1 ms a sync.
+# A batch of so few records may be synced on the event loop, where the disk answers within this time (running mean).
+# Measured: a lone client with a window of 1 gains a factor of 1.6, at 0.1 ms a sync.
 INLINE_RECORDS_MAX = 2
 INLINE_SYNC_S_MAX = 0.0005
 
@@ -63,6 +63,9 @@ class JournalOwner(Protocol):
 
     def store_full(self, full: bool) -> None:
         """The disk became full, or has room again."""
+
+    def store_at_limit(self, reached: bool) -> None:
+        """The journal came to `storeLimit`, or is below it again."""
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
         """The journal cannot go on: fence. With `damage`: and stop, no other broker can do better."""
@@ -116,7 +119,8 @@ class Journal:
         self._entropy = entropy
         self.segments: deque[Segment] = deque(recovered.segments)
         self.open = OpenBatch()
-        self.full = False  # producers are refused
+        self.full = self.disk_full = self.at_limit = False  # `full`, which is one of the others: producers are refused
+        self._limit = StoreLimit(config.store_limit_bytes, config.journal_segment_size_bytes)
         self.bytes_written = 0
         self.batches = 0
         self._exhausted = False  # the file system said ENOSPC
@@ -219,12 +223,16 @@ class Journal:
     def check_space(self) -> None:
         """Look for room on the disk, in the runner. Call about once a second."""
         if not self._dead:
-            self._runner.submit(self._measure_space, self._space_measured)
+            self._runner.submit(
+                lambda: measure(self._vfs, self._directory, self._config, self._reserved), self._space_measured
+            )
+
+    def set_limit(self, store_limit_bytes: int) -> None:
+        self._limit.limit_bytes = store_limit_bytes
+        self._check_limit()
 
     def trim(self, through: Segment) -> None:
-        """Nothing up to and including `through` is live, and what is still needed of it was appended before this
-        call.
-        """
+        """Nothing up to and including `through` is live, and what is still needed of it was appended before."""
         batch = self.open
         self.append_record(Trimmed(through.epoch, through.number))
         batch.flags |= HAS_TRIM_MARK
@@ -235,6 +243,7 @@ class Journal:
         while self.segments and self.segments[0].key <= (mark.epoch, mark.number):
             doomed.append(self.segments.popleft().name)
         self.delete(doomed)
+        self._check_limit()
 
     def delete(self, names: list[str]) -> None:
         """Unlink segments in which nothing counts, in this order. Only right after the lease was proved (rule 8)."""
@@ -405,6 +414,7 @@ class Journal:
         self._file, self._next_file, self._position = file, None, HEADER_BYTES
         self._defined = set()
         self.segments.append(Segment(file.name, self._epoch, file.number, HEADER_BYTES, file_bytes=file.size))
+        self._check_limit()
         return file
 
     def _close(self, file: OpenSegment) -> None:
@@ -426,9 +436,16 @@ class Journal:
 
     def _set_full(self, exhausted: bool) -> None:
         self._exhausted = self._exhausted or exhausted
-        if not self.full:
-            self.full = True
+        if not self.disk_full:
+            self.full = self.disk_full = True
             self._owner.store_full(True)
+
+    def _check_limit(self) -> None:
+        """Segments came or went."""
+        if self._limit.check(self.segments):
+            self.at_limit = self._limit.reached
+            self.full = self.disk_full or self.at_limit
+            self._owner.store_at_limit(self.at_limit)
 
     def _reject(self, batch: OpenBatch) -> bool:
         """Take out of the batch what needs room, so that acknowledgements, which free some, go through."""
@@ -460,22 +477,6 @@ class Journal:
             self._write()
             self.flush()
 
-    def _measure_space(self) -> tuple[int, bool]:
-        """In the runner: (free bytes, the reserve is there)."""
-        free = self._vfs.free_bytes(self._directory)
-        wanted = self._config.journal_reserve_bytes
-        if not self._reserved and free >= self._config.store_free_floor_bytes + wanted:
-            fd = self._vfs.open(os.path.join(self._directory, RESERVE_NAME), os.O_RDWR | os.O_CREAT)
-            try:
-                if self._vfs.fstat(fd).st_size < wanted:
-                    if not self._vfs.allocate(fd, wanted):
-                        write_all(self._vfs, fd, bytes(wanted), 0)
-                    self._vfs.fsync(fd)
-            finally:
-                self._vfs.close(fd)
-            return free, True
-        return free, self._reserved
-
     def _space_measured(self, measured: tuple[int, bool] | None, error: Exception | None) -> None:
         if self._dead:
             return
@@ -485,8 +486,9 @@ class Journal:
         free, self._reserved = measured or (0, False)
         if free < self._config.store_free_floor_bytes or not self._reserved:
             self._set_full(exhausted=False)
-        elif self.full:
-            self.full = self._exhausted = False
+        elif self.disk_full:
+            self.disk_full = self._exhausted = False
+            self.full = self.at_limit
             self._owner.store_full(False)
             if self._next_file is None:
                 self._prepare()

@@ -445,6 +445,9 @@ class _Scratch:
     def store_full(self, full: bool) -> None:
         """Below the floor for brokers a repair goes on; a disk that is really full ends in `rejected`."""
 
+    def store_at_limit(self, reached: bool) -> None:
+        """A repair goes on: what it writes takes the place of what is there."""
+
     def failed(self, why: str, damage: CorruptError | None = None) -> None:  # noqa: ARG002
         self._failure = StoreError(f"nothing was repaired: {why}")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.broker.session import STALLED_BYTES_MAX
-from amq.broker.state import MESSAGE_OVERHEAD_BYTES
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Begin, Commit, Disconnect, Nack, Send
 from tests.broker.world import Client, World
@@ -143,7 +143,7 @@ def test_a_producer_that_leaves_takes_what_waits_with_it(small: World) -> None:
     consumer(small, ack=ACK_AUTO)
     small.settle()
     assert small.stored() == []
-    assert not small.broker.blocked
+    assert not small.broker.limits.waiting
     small.check_at_rest()
     assert small.broker.memory_bytes == 0
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.queue import Queue
-from amq.broker.state import MESSAGE_OVERHEAD_BYTES
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.config.schema import BrokerConfig
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send
 from tests.broker.world import Client, World
@@ -182,7 +182,7 @@ def test_a_segment_that_goes_while_it_is_read_was_copied_forward(make_world: Cal
 
 def test_what_comes_back_is_before_what_is_younger_also_where_the_level_is_not_sorted() -> None:
     """A message that the disk does not keep waits at once, an older one of the others only when it is durable."""
-    queue = Queue("queue://a", 10)
+    queue = Queue("queue://a", BrokerConfig())
     oldest, old, young = (Message("queue://a", b"", persistent=False, seq=seq) for seq in (1, 2, 3))
     queue.push(young)
     queue.push(oldest)

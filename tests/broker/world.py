@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from amq import message as messages
 from amq.broker.broker import Broker
-from amq.broker.queue import Queue
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.session import Session
-from amq.broker.state import MESSAGE_OVERHEAD_BYTES
 from amq.broker.subscription import Subscription
 from amq.broker.window import ID_BYTES
 from amq.config.schema import BrokerConfig
@@ -323,7 +322,10 @@ class World:
         self.broker.rejected(refused, records)
 
     def store_full(self, full: bool) -> None:
-        assert self.journal.full is full
+        assert self.journal.disk_full is full
+
+    def store_at_limit(self, reached: bool) -> None:
+        assert self.journal.at_limit is reached
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
         assert damage is None or str(damage) in why
@@ -367,7 +369,9 @@ class World:
             assert all(queue.backlogs.values()), "an empty backlog"
             assert queue.redelivered.keys() <= everything.keys()
             assert queue.expiring == sum(bool(message.expires_ms) for message in everything.values())
-            assert queue.resident_bytes == sum(map(cost, queue.messages.values()))
+            assert queue.resident_bytes == sum(len(m.body) + MESSAGE_OVERHEAD_BYTES for m in queue.messages.values())
+            assert queue.stored_bytes == sum(map(queue.cost, everything.values())), f"{queue.name}: bytes count wrong"
+            assert queue.pending_bytes >= 0
             for subscription in queue.ready:
                 assert subscription.is_ready
                 assert subscription.credit > 0
@@ -401,6 +405,7 @@ class World:
             places.update(seq for subscription in queue.subscriptions for seq in subscription.unacked)
             assert places == queue.messages.keys(), f"{queue.name}: a message in no place"
             assert not queue.duplicates_pending
+            assert not queue.pending_bytes
             waits = any(not 0 < m.expires_ms <= self.clock.wall_ms() for level in queue.levels for m in level)
             waits = waits or bool(queue.backlogs)
             for subscription in queue.subscriptions:
@@ -409,6 +414,7 @@ class World:
                 assert not (waits and room) or slow, f"{queue.name}: a message waits beside a consumer with room"
             size += queue.resident_bytes
         assert broker.memory_bytes == size
+        assert not broker.limits._dropping
         assert not broker.outcomes_pending
         assert self.replayed() == stored_state(broker, self.vfs, self.store)
 
@@ -418,7 +424,3 @@ class World:
         successor = Broker(self.clock, self.config, self.epoch + 1, lambda: None)
         trimmed = replay(self.vfs, self.store, sealed, successor.apply, lambda _done, _total: None).trimmed
         return stored_state(successor, self.vfs, self.store, trimmed)
-
-
-def cost(message: Message) -> int:
-    return len(message.body) + MESSAGE_OVERHEAD_BYTES

@@ -73,6 +73,7 @@ class World:
         self.records: list[Record] = []
         self.refused: list[Record] = []
         self.full: list[bool] = []
+        self.at_limit: list[bool] = []
         self.failures: list[str] = []
         self.epoch = 0
         self.sent = 0
@@ -143,6 +144,9 @@ class World:
 
     def store_full(self, full: bool) -> None:
         self.full.append(full)
+
+    def store_at_limit(self, reached: bool) -> None:
+        self.at_limit.append(reached)
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
         assert damage is None or str(damage) in why

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amq.journal.journal import RESERVE_NAME, SyncError
+from amq.journal.journal import SyncError
 from amq.journal.records import Consumed, Group
+from amq.journal.space import RESERVE_NAME
 from amq.message import Message
 from tests.fakes import FaultyVfs
 from tests.journal.journal_world import Waiter, World

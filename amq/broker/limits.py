@@ -1,0 +1,272 @@
+"""Limits: what becomes of sends where memory, the store or their queue is full, and of the oldest messages of a queue
+that drops those.
+
+Consumers always go on. A session whose sends wait is in `waiting`, under the one thing that the first of these sends
+waits for; what makes room for that wakes a turn, and the turn looks. A queue takes messages as long as it is below its
+limit, so one message or transaction may lead past it, and no message is too large for an empty queue. What is on its
+way to the disk counts as if it were stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from amq.broker.queue import Queue
+from amq.config.units import format_size
+from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
+from amq.message import Message
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+    from amq.broker.transaction import Transaction
+
+MEMORY, STORE = "memory", "store"
+Room = Queue | str  # what sends wait for: room in a queue, or MEMORY or STORE
+GO_ON_SHARE = 0.9  # of a limit: when less is taken producers go on
+LEFT_SHARE = 0.75  # of a limit: when less is taken the log says so; lower, so that it is not said every second
+DROP_BYTES = 256 << 10  # of messages in one record that drops them
+DROPPING_BYTES_MAX = 4 << 20  # of one queue, on their way out
+DROPPED = "queue limit"  # the reason in dead letters
+
+
+class Stalled(Protocol):
+    """A session whose sends wait."""
+
+    def unstall(self) -> None:
+        """There is room again."""
+
+    def read_on(self) -> None:
+        """There is none yet; but what the session was given meanwhile may be acknowledged."""
+
+
+class Dropping:
+    """Messages of `queue` whose leaving is on its way to the disk. The journal tells what became of it."""
+
+    def __init__(self, limits: Limits, queue: Queue, size: int) -> None:
+        self._limits = limits
+        self._queue = queue
+        self._size = size
+
+    def confirm(self, _receipt: str) -> None:
+        self._limits.dropped(self._queue, self._size)
+
+    def fail(self, _error: Exception, _receipt: str) -> None:
+        """They are back in their places."""
+        self._limits.dropped(self._queue, self._size)
+
+
+class Limits:
+    """Ask `room_for` and `room_to_commit` before something is stored, call `step` once a turn and `sweep` every second.
+
+    `tell(queue, reached)` is called when a queue comes to its limit, and when it is well below it again.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.tell: Callable[[Queue, bool], None] = lambda _queue, _reached: None
+        self.waiting: dict[Room, dict[Stalled, bool]] = {}  # → does it consume as well?
+        self._broker = broker
+        self._over: dict[Queue, None] = {}  # queues that hold too much and drop it
+        self._dropping: dict[Queue, int] = {}  # bytes of messages whose leaving is on its way
+        self._reached: dict[Queue, None] = {}  # what `tell` was told
+
+    # -- sends --------------------------------------------------------------------------------------------------------
+
+    def room_for(self, message: Message, queue: Queue | None, in_transaction: bool) -> Room | None:
+        """What a send must wait for, None = nothing. Raises StoreFullError where it is refused."""
+        broker = self._broker
+        config = broker.config
+        fails = config.producer_flow_control == "fail"
+        if broker.memory_bytes >= config.memory_limit_bytes:
+            if fails:
+                raise StoreFullError("the broker's memory limit is reached: send again later", code="MEMORY_FULL")
+            return MEMORY
+        if in_transaction:  # it counts when that commits
+            return None
+        if message.persistent and message.duplicate_id and broker.is_duplicate(message):
+            return None
+        if message.persistent and self._store_is_full():
+            if fails:
+                raise StoreFullError(f"{self._store_limit()}: the message was not stored, send it again later",
+                                     code="STORE_LIMIT")  # fmt: skip
+            return STORE
+        if queue is None or queue.taken_bytes < queue.limit_bytes:
+            return None
+        self._reach(queue)
+        policy = queue.options.queue_limit_policy
+        if policy == "fail":
+            raise StoreFullError(f"{_told(queue)}: the message was not stored, send it again later", code="QUEUE_FULL")
+        return None if policy == "drop-oldest" and not self._is_dropping(queue) else queue
+
+    def room_to_commit(self, transaction: Transaction) -> Room | None:
+        """What a commit must wait for, None = nothing. Raises TransactionRolledBackError where it is refused.
+
+        What the transaction takes out of a queue makes room there for what it sends: it must not wait for itself.
+        """
+        if self._store_is_full() and any(message.persistent for message in transaction.sends):
+            if self._broker.config.producer_flow_control == "fail":
+                raise TransactionRolledBackError(
+                    f"{self._store_limit()}: the transaction was rolled back, try again later", code="STORE_LIMIT"
+                )
+            return STORE
+        wanted: Room | None = None
+        for name in dict.fromkeys(message.destination for message in transaction.sends):
+            queue = self._broker.queues.get(name)
+            if queue is None or queue.taken_bytes < queue.limit_bytes:
+                continue
+            freed = sum(queue.cost(message) for subscription, message in transaction.acks
+                        if subscription.queue is queue)  # fmt: skip
+            if queue.taken_bytes - freed < queue.limit_bytes:
+                continue
+            self._reach(queue)
+            policy = queue.options.queue_limit_policy
+            if policy == "fail":
+                raise TransactionRolledBackError(
+                    f"{_told(queue)}: the transaction was rolled back, try again later", code="QUEUE_FULL"
+                )
+            if policy == "block" or self._is_dropping(queue):
+                wanted = queue
+        return wanted
+
+    def wait(self, session: Stalled, room: Room, consumes: bool) -> None:
+        """`session` is woken when there is `room`. With `consumes`: and asked to read on until then."""
+        self.waiting.setdefault(room, {})[session] = consumes
+
+    def forget(self, session: Stalled, room: Room) -> None:
+        """`session` waits no longer for `room`, if it did."""
+        sessions = self.waiting.get(room, {})
+        sessions.pop(session, None)
+        if not sessions:
+            self.waiting.pop(room, None)
+
+    def why_waiting(self, room: Room) -> AmqError:
+        """What to tell a session that cannot wait any longer."""
+        if isinstance(room, Queue):
+            return StoreFullError(f"{_told(room)}: produce on a connection of its own", code="QUEUE_FULL")
+        if room == STORE:
+            return StoreFullError(f"{self._store_limit()}: produce on a connection of its own", code="STORE_LIMIT")
+        return StoreFullError(
+            "the broker's memory limit is reached and this connection sends on: produce on a connection of its own",
+            code="MEMORY_FULL",
+        )
+
+    # -- once a turn --------------------------------------------------------------------------------------------------
+
+    def over(self, queue: Queue) -> None:
+        """`queue` holds more than it may, and drops the oldest."""
+        self._over[queue] = None
+
+    def step(self) -> None:
+        """Drop what is too much, and let go on who waited for room that is there."""
+        for queue in list(self._over):
+            self._drop_oldest(queue)
+        for room, sessions in list(self.waiting.items()):
+            if self._has_room(room, GO_ON_SHARE):
+                for session in list(sessions):  # who must wait again does so behind the others
+                    self.forget(session, room)
+                    session.unstall()
+                    if not self._has_room(room, 1.0):
+                        break
+            else:
+                for session in [session for session, consumes in sessions.items() if consumes]:
+                    session.read_on()
+
+    def sweep(self) -> None:
+        """Tell of queues that have left their limit."""
+        for queue in list(self._reached):
+            if queue.taken_bytes <= LEFT_SHARE * queue.options.queue_limit_bytes or not queue.options.queue_limit_bytes:
+                del self._reached[queue]
+                self.tell(queue, False)
+
+    def _has_room(self, room: Room, share: float) -> bool:
+        broker = self._broker
+        if isinstance(room, Queue):
+            drops = room.options.queue_limit_policy == "drop-oldest" and not self._is_dropping(room)
+            return drops or room.taken_bytes < share * room.limit_bytes
+        if room == STORE:
+            return not self._store_is_full()
+        return broker.memory_bytes < share * broker.config.memory_limit_bytes
+
+    def _store_is_full(self) -> bool:
+        """At its limit. A full disk is another matter: nobody knows when there is room again, so all are refused."""
+        journal = self._broker.journal
+        assert journal is not None
+        return journal.at_limit and not journal.disk_full
+
+    def _store_limit(self) -> str:
+        return f"the store is at its limit of {format_size(self._broker.config.store_limit_bytes)} (storeLimit)"
+
+    def _reach(self, queue: Queue) -> None:
+        if queue not in self._reached:
+            self._reached[queue] = None
+            self.tell(queue, True)
+
+    # -- dropping -----------------------------------------------------------------------------------------------------
+
+    def _is_dropping(self, queue: Queue) -> bool:
+        """Is room being made, or will it be when so much is stored? Then it is worth while to wait for it."""
+        return (
+            queue in self._dropping
+            or queue.pending_bytes >= queue.options.queue_limit_bytes
+            or self._broker.pager.is_reading(queue)
+        )
+
+    def _excess_bytes(self, queue: Queue) -> int:
+        options = queue.options
+        if options.queue_limit_policy != "drop-oldest" or not options.queue_limit_bytes:
+            return 0
+        return queue.stored_bytes - self._dropping.get(queue, 0) - options.queue_limit_bytes
+
+    def _drop_oldest(self, queue: Queue) -> None:
+        """Take out the oldest that no consumer has. What waits on disk is read first: it may have to be moved."""
+        pager = self._broker.pager
+        while (excess := self._excess_bytes(queue)) > 0:
+            self._reach(queue)
+            if self._dropping.get(queue, 0) >= DROPPING_BYTES_MAX:
+                return
+            messages = queue.take_oldest(min(excess, DROP_BYTES))
+            if messages:
+                if not self._drop(queue, messages):
+                    return
+            elif queue.backlogs:
+                pager.take_oldest(queue, excess, partial(self._read, queue))
+                return
+            else:
+                break  # consumers have all of it
+        del self._over[queue]
+
+    def _read(self, queue: Queue, messages: list[Message]) -> None:
+        """The oldest of what waited on disk. Some may have to stay by now."""
+        excess = self._excess_bytes(queue)
+        count = 0
+        while count < len(messages) and excess > 0:
+            excess -= queue.cost(messages[count])
+            count += 1
+        self._broker.wait_again(queue, messages[count:])
+        if count:
+            self._drop(queue, messages[:count])
+        self._broker.dirty[queue] = None
+        self._broker.wake()
+
+    def _drop(self, queue: Queue, messages: list[Message]) -> bool:
+        """Let them go; False where the disk is too full to move them."""
+        size = sum(queue.cost(message) for message in messages if message.segment is not None)
+        if size:
+            self._dropping[queue] = self._dropping.get(queue, 0) + size
+        if self._broker.drop(queue, messages, Dropping(self, queue, size), DROPPED):
+            return True
+        self.dropped(queue, size)
+        self._broker.wait_again(queue, messages)
+        return False
+
+    def dropped(self, queue: Queue, size: int) -> None:
+        """`size` bytes of what was on its way out have left, or are back."""
+        self._dropping[queue] -= size
+        if not self._dropping[queue]:
+            del self._dropping[queue]
+
+
+def _told(queue: Queue) -> str:
+    limit, name = format_size(queue.options.queue_limit_bytes), queue.name.partition("://")[2]
+    return f"queue {name} is at its limit of {limit} (queueLimit, queueLimitPolicy {queue.options.queue_limit_policy})"

@@ -1,0 +1,55 @@
+"""Room for the journal: on the disk, and below `storeLimit`.
+
+Both keep some back for acknowledgements, which give room. On the disk that is a reserve, a file of its own. Below
+`storeLimit` some room is kept free, also for copies of what keeps old segments, so that a store at its limit can
+always be trimmed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from amq.config.schema import BrokerConfig
+from amq.journal.recovery import Segment
+from amq.vfs import Vfs, write_all
+
+RESERVE_NAME = "reserve"
+
+HEADROOM_SEGMENTS = 4  # one to write, one made ahead, one for copies, one for acknowledgements
+GO_ON_SHARE = 0.9  # of what producers may fill: when less is taken they go on
+
+
+class StoreLimit:
+    """`limit_bytes` 0 = none. `reached` = producers must not store any more."""
+
+    def __init__(self, limit_bytes: int, segment_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._segment_bytes = segment_bytes
+        self.reached = False
+
+    def check(self, segments: Iterable[Segment]) -> bool:
+        """Look again, after segments came or went. True where `reached` changed."""
+        taken = sum(segment.file_bytes or segment.end for segment in segments) if self.limit_bytes else 0
+        most = self.limit_bytes - HEADROOM_SEGMENTS * self._segment_bytes
+        before = self.reached
+        self.reached = bool(self.limit_bytes) and taken > (most * GO_ON_SHARE if before else most)
+        return self.reached is not before
+
+
+def measure(vfs: Vfs, directory: str, config: BrokerConfig, reserved: bool) -> tuple[int, bool]:
+    """(free bytes, the reserve is there) of the journal in `directory`. Makes the reserve where there is room for it,
+    unless it is there (`reserved`). Raises OSError."""
+    free = vfs.free_bytes(directory)
+    wanted = config.journal_reserve_bytes
+    if not reserved and free >= config.store_free_floor_bytes + wanted:
+        fd = vfs.open(os.path.join(directory, RESERVE_NAME), os.O_RDWR | os.O_CREAT)
+        try:
+            if vfs.fstat(fd).st_size < wanted:
+                if not vfs.allocate(fd, wanted):
+                    write_all(vfs, fd, bytes(wanted), 0)
+                vfs.fsync(fd)
+        finally:
+            vfs.close(fd)
+        return free, True
+    return free, reserved

@@ -1,0 +1,102 @@
+"""The limit of the store: producers wait or are refused, consumers go on, and there is always a way out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from amq.protocols.commands import ACK_AUTO
+from tests.broker.test_broker_limits import MakeWorld, ack_all, consumer, send_many
+from tests.broker.world import Client, World
+
+SEGMENT_BYTES = 16 << 10
+STEPS_MAX = 200
+
+
+def small_store(make_world: MakeWorld, **config: Any) -> World:
+    return make_world(store_limit_bytes=12 * SEGMENT_BYTES, **config)
+
+
+def fill(world: World, queue: str = "a") -> Client:
+    """A producer that has been stopped by the limit of the store."""
+    producer = world.connect()
+    for _ in range(STEPS_MAX):
+        if not producer.reading or producer.errors:
+            break
+        send_many(producer, 5, queue)
+        world.settle()
+        assert len(world.segments()) <= 12
+    assert world.journal.at_limit
+    return producer
+
+
+def test_at_the_store_limit_producers_wait_and_consumers_go_on(make_world: MakeWorld) -> None:
+    world = small_store(make_world)
+    producer = fill(world)
+    confirmed = len(producer.confirmed)
+    quick = world.connect()
+    quick.send(b"np", "np", persistent=False)
+    world.settle()
+    assert len(quick.confirmed) == 1  # it takes no room in the store
+    slow = consumer(world, prefetch=1)
+    done = 0
+    while len(producer.confirmed) == confirmed:
+        done = ack_all(slow, done)
+        world.broker.sweep()
+        world.settle()
+    assert not world.journal.at_limit
+    assert len(world.segments()) <= 12
+
+
+def test_at_the_store_limit_the_policy_fail_refuses(make_world: MakeWorld) -> None:
+    world = small_store(make_world, producer_flow_control="fail")
+    producer = fill(world)
+    assert producer.codes == ["STORE_LIMIT"]
+    client = world.connect()
+    client.begin()
+    send_many(client, 1, "a", "t")
+    commit = client.commit()
+    world.settle()
+    assert client.errors == [("STORE_LIMIT", commit)]
+    consumer(world, ack=ACK_AUTO)
+    world.broker.sweep()
+    world.settle()
+    send_many(world.connect(), 1, "b")
+    world.settle()
+    assert len(world.stored("b")) == 1
+
+
+def test_at_the_store_limit_old_messages_that_nobody_wants_do_not_stop_the_others_for_ever(
+    make_world: MakeWorld,
+) -> None:
+    """Parked messages stand between those that go: the room between them is got back by copying."""
+    world = small_store(make_world)
+    producer = world.connect()
+    while producer.reading:
+        send_many(producer, 1, "parked")
+        if producer.reading:
+            send_many(producer, 1, "a")
+        world.settle()
+    parked = len(world.stored("parked"))
+    consumer(world, ack=ACK_AUTO)
+    for _ in range(100):
+        world.broker.sweep()
+        world.settle()
+    assert not world.journal.at_limit
+    assert len(world.stored("parked")) - parked in (0, 1)
+    more = world.connect()
+    for _ in range(50):  # as much again as the store may hold
+        send_many(more, 5)
+        world.settle()
+    assert len(more.confirmed) == 250
+    world.check_at_rest()
+
+
+def test_the_store_limit_can_be_raised_while_producers_wait(make_world: MakeWorld) -> None:
+    world = small_store(make_world)
+    producer = fill(world)
+    waiting = len(producer.confirmed)
+    world.broker.reconfigure(dataclasses.replace(world.config, store_limit_bytes=0))
+    world.settle()
+    assert len(producer.confirmed) > waiting
+    assert producer.reading
