@@ -220,7 +220,10 @@ class Limits:
 
     def _drop_oldest(self, queue: Queue) -> None:
         """Take out the oldest that no consumer has. What waits on disk is read first: it may have to be moved."""
-        pager = self._broker.pager
+        broker, pager = self._broker, self._broker.pager
+        assert broker.journal is not None
+        if broker.journal.full and not broker.is_dead_letter_queue(queue):
+            return  # nothing can be moved: to read it would be for nothing, again and again
         while (excess := self._excess_bytes(queue)) > 0:
             self._reach(queue)
             if self._dropping.get(queue, 0) >= DROPPING_BYTES_MAX:

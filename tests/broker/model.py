@@ -84,13 +84,17 @@ class Sub:
 
 
 class Model:
-    """`limit`, `moves_expired` and the windows are the broker's options. `full` = the disk is below its floor."""
+    """`limit`, `moves_expired`, the windows and `drops` (the oldest at a queue's limit) are the broker's options.
+    `full` = the disk is below its floor.
+    """
 
-    def __init__(self, limit: int, moves_expired: bool, duplicate_window: int, outcome_window: int) -> None:
+    def __init__(self, limit: int, moves_expired: bool, duplicate_window: int, outcome_window: int,
+                 drops: bool = False) -> None:  # fmt: skip
         self.limit = limit
         self.moves_expired = moves_expired
         self.duplicate_window = duplicate_window
         self.outcome_window = outcome_window
+        self.drops = drops
         self.full = False
         self.now_ms = 0
         self.items: dict[bytes, Item] = {}
@@ -131,7 +135,7 @@ class Model:
         assert not item.held, f"{item}: delivered to two"
         if sub.queue != item.queue:
             assert sub.queue == DLQ + item.queue
-            assert item.moved is not NO or self._may_expire(item), f"{item}: on the dead-letter queue without a reason"
+            assert item.moved is not NO or self._may_move(item), f"{item}: on the dead-letter queue without a reason"
             item.is_moved()
         else:
             assert item.moved is not YES, f"{item}: back from the dead-letter queue"
@@ -171,8 +175,9 @@ class Model:
                 elif not self.full:
                     item.moved = MAYBE
 
-    def _may_expire(self, item: Item) -> bool:
-        return item.overdue and self.moves_expired
+    def _may_move(self, item: Item) -> bool:
+        """To the dead-letter queue, for another reason than that a client refused it or failed."""
+        return (item.overdue and self.moves_expired) or self.drops
 
     def rolled_back(self, tx: Tx) -> None:
         for item in tx.sends:
@@ -202,7 +207,8 @@ class Model:
         for item in self.items.values():
             item.stored = YES if item.stored is MAYBE else item.stored
             item.gone = YES if item.gone is MAYBE else item.gone
-            if item.moved is MAYBE:
+            dropped = self.drops and not item.held and item.body in found.get(DLQ + item.queue, ())
+            if item.moved is MAYBE or dropped:
                 item.is_moved()
             if item.overdue and not item.held and item.moved is NO:
                 if not self.moves_expired:
@@ -277,7 +283,7 @@ class Model:
             item.moved = NO
         else:
             assert where[0] == DLQ + item.queue
-            assert item.moved is not NO or self._may_expire(item), f"{item}: moved without a reason"
+            assert item.moved is not NO or self._may_move(item), f"{item}: moved without a reason"
             item.is_moved()
 
     def _check_windows(self, outcomes: list[str], ids: dict[str, list[str]]) -> None:

@@ -6,7 +6,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -63,6 +63,8 @@ class User:
 class BrokerMachine(RuleBasedStateMachine):
     """Every rule is one thing that may happen next."""
 
+    options: ClassVar[dict[str, Any]] = {}  # of the broker, for whoever lets it drop messages
+
     @initialize(
         mode=st.sampled_from(MODES), limit=st.sampled_from([-1, 0, 1]), window=st.integers(1, 6),
         expired=st.sampled_from(["drop", "dead-letter"]), segment=st.sampled_from([700, 1500, 4096]),
@@ -85,14 +87,13 @@ class BrokerMachine(RuleBasedStateMachine):
         self.world = World(
             self.path, maximum_redeliveries=limit, expired_messages=expired, duplicate_window=window,
             outcome_window=self.outcome_window, journal_segment_size_bytes=segment, journal_batch_size_bytes=batch,
-        )  # fmt: skip
-        self.model = Model(limit, expired == "dead-letter", window, self.outcome_window)
+            **self.options)  # fmt: skip
+        self.model = Model(limit, expired == "dead-letter", window, self.outcome_window, drops=bool(self.options))
         self.world.on_deliver = self.delivered
         self.users: list[User] = []
         self.all_txs: list[Tx] = []
         self.refusals: list[Tx] = []
-        self.count = 0
-        self.calm = 0  # rules since the last crash
+        self.count = self.calm = 0  # messages and the like; rules since the last crash
         for queue in QUEUES:
             self.users.append(User(self.world.connect()))
             self.subscribe(len(self.users) - 1, queue, ACK_CLIENT if queue == "a" else ACK_INDIVIDUAL, 3)
@@ -472,9 +473,8 @@ def arguments(name: str, dice: random.Random) -> dict[str, Any]:
     return {key: value for key, value in drawn.items() if key in wanted}
 
 
-def walk(mode: str, seed: int, steps: int) -> None:
-    dice = random.Random(seed)
-    machine = BrokerMachine()
+def walk(mode: str, seed: int, steps: int, kind: type[BrokerMachine] = BrokerMachine) -> None:
+    dice, machine = random.Random(seed), kind()
     machine.begin_world(
         mode=mode, limit=dice.choice([-1, 0, 1, 3]), expired=dice.choice(["drop", "dead-letter"]),
         window=dice.randint(1, 6), segment=dice.choice([700, 1500, 4096]), batch=dice.choice([300, 1 << 20]),
