@@ -86,7 +86,7 @@ class Master:
         self.committed = broker.committed
         self.rejected = broker.rejected
         self.turn.serve(broker, self.journal)
-        broker.start_serving(self.journal, recovered.trimmed)
+        broker.start_serving(self.journal, recovered.trimmed, recovered.read_bytes)
         self.journal.delete(recovered.unused)
 
     async def listen(self) -> None:
@@ -160,6 +160,7 @@ class Master:
 
     def _end(self) -> None:
         self.turn.stop()
+        self.broker.stop_serving()
         self.journal.abandon()
         self._runner.close()
         self._reader.close()

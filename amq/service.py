@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import os
 import uuid
 from collections.abc import Callable, Coroutine
@@ -25,7 +24,7 @@ from amq.broker.broker import Broker
 from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, OwnershipLostError, StoreError, StoreFullError
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, replay, seal
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, seal
 from amq.journal.writer import JournalThread
 from amq.lock.epoch import Epoch
 from amq.lock.host import Host, Owner, SystemHost
@@ -35,6 +34,7 @@ from amq.lock.presence import Presence
 from amq.lock.shared_file import SharedFileLocker
 from amq.lock.waker import RETRY_DELAYS_S, watch
 from amq.master import Authenticate, MakeRunner, Master
+from amq.slave import Slave
 from amq.threads import Event, SystemThreads, Threads
 from amq.vfs import SystemVfs, Vfs
 
@@ -91,6 +91,7 @@ class BrokerService:
         self._wake = self._threads.event()  # the lease thread has something to look at: the lock file, a stop, an end
         self._end_reason = ""  # why the present mastership is over
         self._end_error: AmqError | None = None  # and why no other broker could do better
+        self._slave = Slave(self._vfs, self._clock, config)
         self._held: list[int] = []  # descriptors that hold the locks of old segments
         self._presence: Presence | None = None
         self._role_changed = asyncio.Condition()
@@ -206,7 +207,7 @@ class BrokerService:
                 if self.config.fail_if_locked:
                     raise AmqError(f"the store is locked by {locker.holder()}", code="STORE_LOCKED")
                 _log.info("slave: waiting for the lock", store=self.config.store, holder=locker.holder())
-            if self._wake.wait(self.config.lock_acquire_sleep_interval_s):
+            if self._follow():
                 # The file event of a dying master comes just before the kernel frees its lock.
                 for delay_s in RETRY_DELAYS_S:
                     if locker.try_acquire():
@@ -215,10 +216,23 @@ class BrokerService:
                         return False
         return False
 
+    def _follow(self) -> bool:
+        """Follow the journal until it is time to try for the lock again. True where something happened to the lock
+        file.
+        """
+        interval_s = self.config.slave_follow_interval_s
+        until = self._clock.monotonic() + self.config.lock_acquire_sleep_interval_s
+        while (left_s := until - self._clock.monotonic()) > 0:
+            more = bool(interval_s) and self._slave.follow()
+            if self._wake.wait(0 if more else min(left_s, interval_s or left_s)):
+                return True
+        return False
+
     def _seal(self, previous: Epoch | None) -> dict[str, int]:
         number, known = (previous.number, previous.sealed) if previous is not None else (0, {})
+        followed = self._slave.followed(previous) if previous is not None else None
         self._held = lock_segments(self._vfs, self.config.store)
-        return seal(self._vfs, self.config.store, number, known)
+        return seal(self._vfs, self.config.store, number, known, followed)
 
     def _serve(self, locker: SharedFileLocker, mastership: Mastership) -> None:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed."""
@@ -251,30 +265,26 @@ class BrokerService:
     def _replay(self, lease: Lease, epoch: Epoch) -> tuple[Broker, Recovered]:
         """Read the journal into a new broker; the lease is kept alive on the way."""
         started = self._clock.monotonic()
-        broker = Broker(self._clock, self.config, epoch.number, lambda: None)
         interval_s = self.config.lock_keep_alive_period_s / 3
         next_check = started + interval_s
 
-        def progress(done: int, total: int) -> None:
+        def progress(done: int, total: int, messages: int) -> None:
             nonlocal next_check
-            if self._clock.monotonic() >= next_check:
+            now = self._clock.monotonic()
+            if now >= next_check:
                 lease.check()
                 next_check = self._clock.monotonic() + interval_s
-                _log.info("replaying the journal", read_bytes=done, total_bytes=total)
+                left_s = round((now - started) * (total - done) / done, 1)
+                _log.info("reading the journal", read_bytes=done, of_bytes=total, messages=messages, left_s=left_s)
 
-        collecting = gc.isenabled()
-        gc.disable()  # a replay makes objects that stay: collecting meanwhile costs a third of the time
         try:
-            recovered = replay(self._vfs, self.config.store, epoch.sealed, broker.apply, progress)
+            broker, recovered = self._slave.finish(self.config, epoch, progress)
         except StoreError:
             lease.check()  # somebody who overtook us deletes segments: that is not damage but our loss
             raise
-        finally:
-            if collecting:
-                gc.enable()
         _log.info(
-            "journal replayed", records=recovered.records, read_bytes=recovered.read_bytes,
-            messages=sum(queue.stored for queue in broker.queues.values()),
+            "journal read", records=recovered.records, read_bytes=recovered.read_bytes,
+            messages=broker.stored,
             seconds=round(self._clock.monotonic() - started, 3),
         )  # fmt: skip
         return broker, recovered

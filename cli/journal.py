@@ -20,8 +20,8 @@ from amq.cli.output import examples, json_option, print_json, print_table, size_
 from amq.cli.store import check_store, read_sealing
 from amq.errors import StoreError
 from amq.journal.inspect import Found, Inspection, describe, foreign_files, kind_name
-from amq.journal.journal import RESERVE_NAME
 from amq.journal.records import KINDS, Destination, Group, Record, destinations_of
+from amq.journal.space import RESERVE_NAME
 from amq.vfs import SystemVfs
 
 

@@ -39,7 +39,8 @@ IMPORTS: dict[str, set[str]] = {
     "client": LEAVES | {"protocols", "transports"},
     "management": LEAVES | {"broker", "security", "config"},
     "master": LEAVES | {"vfs", "config", "security", "journal", "broker", "protocols", "transports"},
-    "service": LEAVES | {"vfs", "config", "security", "journal", "broker", "lock", "master"},
+    "slave": LEAVES | {"vfs", "config", "journal", "broker", "lock"},
+    "service": LEAVES | {"vfs", "config", "security", "journal", "broker", "lock", "master", "slave"},
     "maintenance": LEAVES | {"vfs", "config", "journal", "lock", "broker", "master", "service"},
     "doctor": LEAVES | {"vfs", "config", "lock"},
     "cli": LEAVES

@@ -168,6 +168,31 @@ class Backlog:
                 break
         return found
 
+    def rows_after(self, seq: int) -> list[array[int]] | None:
+        """The columns of some rows whose seqs are the next after `seq`; None = there are none. Two calls with no other
+        in between leave none out, and with others none that stays."""
+        i = max(0, bisect_right(self._firsts, seq) - 1)
+        for chunk in self._chunks[i : i + 2]:
+            row = bisect_right(chunk.seqs, seq)
+            if row < len(chunk.seqs):
+                return [column[row:] for column in chunk.columns()]
+        return None
+
+    def extend(self, columns: Sequence[array[int]]) -> bool:
+        """Add rows, seqs ascending, all behind what is here. False, and nothing is done, where they are not."""
+        seqs = columns[0]
+        if self._chunks and self._chunks[-1].seqs[-1] >= seqs[0]:
+            return False
+        if not self._chunks:
+            self.first = seqs[0]
+        chunk = self._append_chunk(seqs[0])
+        chunk.seqs, chunk.segments, chunk.offsets, chunk.sizes = columns[:4]
+        if len(columns) > 4:
+            chunk.expires = columns[4]
+            chunk.next_expiry_ms = min(filter(None, columns[4]), default=NEVER)
+        self._count += len(seqs)
+        return True
+
     def due(self, now_ms: int, rows_max: int) -> list[Place]:
         """Some whose time is over. They stay here. Looks only where the earliest expiry of a chunk has passed."""
         found: list[Place] = []

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from amq.broker.checkpointing import Checkpointer
 from amq.broker.limits import Dropping, Limits
 from amq.broker.paging import Pager
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, QUEUE_SCHEME, Queue
 from amq.broker.state import State
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction
@@ -38,7 +39,6 @@ from amq.journal.records import (
 from amq.message import LARGE_BODY_BYTES, Message
 
 SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, whatever an earlier master handed out
-QUEUE_SCHEME = "queue://"
 
 
 class Broker(State):
@@ -50,23 +50,24 @@ class Broker(State):
         self.wake = wake
         self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
         self.limits = Limits(self)
-        self._epoch = epoch
-        self._seq = epoch << SEQ_EPOCH_SHIFT
+        self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
         self.lent_bytes = 0  # of `memory_bytes`: large bodies on their way to consumers
+        self._checkpointer: Checkpointer | None = None
 
     # -- replay, then serving -----------------------------------------------------------------------------------------
 
-    def start_serving(self, journal: Journal, trimmed: tuple[int, int]) -> None:
-        """The replay is complete: from here on commands come in. `trimmed` = segments up to here count no more."""
-        undone = {code for code, segment in self._segments.items() if segment.live and segment.key <= trimmed}
-        for queue in self.queues.values():
-            if undone:  # a crash came between a mark and the deletion: what stands there left long ago
-                rows = [place.seq for each in queue.backlogs.values() for place in each if place.segment in undone]
-                self._discard(queue, rows)
-            queue.duplicates.settle()
-        self.outcomes.settle()
+    def take_epoch(self, epoch: int) -> None:
+        """From here on seqs are those of `epoch`."""
+        self._epoch = epoch
+        self._seq = epoch << SEQ_EPOCH_SHIFT
+
+    def start_serving(self, journal: Journal, trimmed: tuple[int, int], behind_bytes: int = 0) -> None:
+        """The replay is complete: from here on commands come in. `trimmed` = segments up to here count no more;
+        `behind_bytes` = of the journal that no checkpoint covers.
+        """
+        self.settle(trimmed)
         self.journal = journal
         self.reconfigure(self.config)
         left_over = [segment for segment in journal.segments if segment.key <= trimmed]
@@ -74,6 +75,7 @@ class Broker(State):
             journal.trim(left_over[-1])  # a crash came between the mark and the deletion
         self._trimmer = Trimmer(self, journal)
         self._pager = Pager(self, journal)
+        self._checkpointer = Checkpointer(self, journal, behind_bytes)
         self._segments = {segment.code: segment for segment in journal.segments}
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -91,6 +93,11 @@ class Broker(State):
     def pager(self) -> Pager:
         assert self._pager is not None
         return self._pager
+
+    def stop_serving(self) -> None:
+        """The mastership ends: nothing more is written."""
+        if self._checkpointer is not None:
+            self._checkpointer.abandon()
 
     def fetch(self, queue: Queue, priority: int) -> None:
         """A consumer waits for what is on disk."""
@@ -147,6 +154,8 @@ class Broker(State):
                         follower.confirm(receipt)
         if self._trimmer is not None:
             self._trimmer.step()
+        if self._checkpointer is not None:
+            self._checkpointer.step()
         self.wake()
 
     def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
@@ -293,7 +302,7 @@ class Broker(State):
         assert self.journal is not None
         persistent = []
         kept = []
-        moves = queue.options.expired_messages == "dead-letter" and not self.is_dead_letter_queue(queue)
+        moves = queue.options.expired_messages == "dead-letter" and not queue.is_dead_letter_queue
         for message in messages:
             if moves and self._can_move(queue, message):
                 self.dead_letter(queue, message, "expired")
@@ -308,21 +317,9 @@ class Broker(State):
         self.wait_again(queue, kept)  # until the disk has room: `sweep` comes back to them
         self.wake()
 
-    def dead_letter_name(self, queue: Queue) -> str:
-        """Full name of the dead-letter queue of `queue`."""
-        config = self.config
-        if config.dead_letter_strategy == "individual":
-            return QUEUE_SCHEME + config.dead_letter_prefix + queue.name.removeprefix(QUEUE_SCHEME)
-        return QUEUE_SCHEME + config.shared_dead_letter_queue
-
-    def is_dead_letter_queue(self, queue: Queue) -> bool:
-        """Messages are not moved on from here: what is refused here stays here."""
-        name = queue.name.removeprefix(QUEUE_SCHEME)
-        return name == self.config.shared_dead_letter_queue or name.startswith(self.config.dead_letter_prefix)
-
     def _can_move(self, queue: Queue, message: Message) -> bool:
         assert self.journal is not None
-        return not self.is_dead_letter_queue(queue) and not (self.journal.full and message.segment is not None)
+        return not queue.is_dead_letter_queue and not (self.journal.full and message.segment is not None)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
         """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, or drop
@@ -353,7 +350,7 @@ class Broker(State):
         False: the disk has no room to move them, and nothing was done. `dropping` is told when the disk has it."""
         assert self.journal is not None
         persistent = [message for message in messages if message.segment is not None]
-        is_last = self.is_dead_letter_queue(queue)
+        is_last = queue.is_dead_letter_queue
         if persistent and not is_last and self.journal.full:
             return False
         for message in messages:
@@ -383,7 +380,7 @@ class Broker(State):
         properties["dead-letter-reason"] = reason
         properties["dead-letter-deliveries"] = str(deliveries)
         moved = Message(
-            self.dead_letter_name(queue), body, properties, message.content_type, message.priority,
+            queue.dead_letter_name, body, properties, message.content_type, message.priority,
             message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
         )  # fmt: skip
         self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES
@@ -485,12 +482,7 @@ class Broker(State):
                 self._pager.take_expired(queue, now_ms)
         if self._trimmer is not None:
             self._trimmer.step()  # whatever it waited for: nothing else may call it in an idle broker
-        emptied, self.emptied = self.emptied, {}
-        for queue in emptied:
-            if queue in self.dirty or queue.duplicates_pending or queue.pending_bytes:
-                self.emptied[queue] = None
-            elif queue.is_idle():
-                del self.queues[queue.name]
+        self.forget_idle()
 
     def check_access(self, destination: str) -> None:
         """Raises AccessError for a destination that this broker does not serve."""

@@ -222,7 +222,7 @@ class Limits:
         """Take out the oldest that no consumer has. What waits on disk is read first: it may have to be moved."""
         broker, pager = self._broker, self._broker.pager
         assert broker.journal is not None
-        if broker.journal.full and not broker.is_dead_letter_queue(queue):
+        if broker.journal.full and not queue.is_dead_letter_queue:
             return  # nothing can be moved: to read it would be for nothing, again and again
         while (excess := self._excess_bytes(queue)) > 0:
             self._reach(queue)

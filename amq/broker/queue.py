@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amq.broker.subscription import Subscription
 
 PRIORITIES = 10
+QUEUE_SCHEME = "queue://"
 NO_LIMIT = 1 << 62
 MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
@@ -95,6 +96,20 @@ class Queue:
         """Messages that have not left the queue."""
         return len(self.messages) + sum(map(len, self.backlogs.values()))
 
+    @property
+    def dead_letter_name(self) -> str:
+        """Full name of this queue's dead-letter queue."""
+        options = self.options
+        if options.dead_letter_strategy == "individual":
+            return QUEUE_SCHEME + options.dead_letter_prefix + self.name.removeprefix(QUEUE_SCHEME)
+        return QUEUE_SCHEME + options.shared_dead_letter_queue
+
+    @property
+    def is_dead_letter_queue(self) -> bool:
+        """Messages are not moved on from here: what is refused here stays here."""
+        name = self.name.removeprefix(QUEUE_SCHEME)
+        return name == self.options.shared_dead_letter_queue or name.startswith(self.options.dead_letter_prefix)
+
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
         return not (self.messages or self.backlogs or self.subscriptions or self.duplicates or self.duplicates_pending)
@@ -111,12 +126,13 @@ class Queue:
 
     def page_out(self, message: Message, segment: int) -> None:
         """`message`, which no level holds, waits on disk from now on. `segment` = code of where it stands."""
-        priority = message.priority
-        backlog = self.backlogs.get(priority)
-        if backlog is None:
-            backlog = self.backlogs[priority] = Backlog()
-            self._top = max(self._top, priority)
+        backlog = self.backlogs.get(message.priority) or self.own_backlog(message.priority)
         backlog.add(message.seq, segment, message.offset, message.size, message.expires_ms)
+
+    def own_backlog(self, priority: int) -> Backlog:
+        """The backlog of that priority, to be added to."""
+        self._top = max(self._top, priority)
+        return self.backlogs.setdefault(priority, Backlog())
 
     def find(self, seq: int) -> Place | None:
         """Where a message stands that waits on disk alone; None = there is no such one."""

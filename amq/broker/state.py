@@ -13,6 +13,7 @@ from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.window import Window
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
+from amq.journal.follower import DivergedError
 from amq.journal.journal import Journal
 from amq.journal.records import (
     Consumed,
@@ -26,7 +27,7 @@ from amq.journal.records import (
     Redelivered,
     Trimmed,
 )
-from amq.journal.recovery import Segment
+from amq.journal.recovery import Recovered, Segment
 from amq.message import LARGE_BODY_BYTES, Message
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class State:
         self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
         self.expiring: dict[Queue, None] = {}  # those that hold messages with an expiry time, and perhaps others
         self.emptied: dict[Queue, None] = {}  # those that may be idle: `Broker.sweep` looks at no others
+        # While a checkpoint is written: what went from memory back to the disk alone.
+        self.paged_out: dict[Queue, dict[int, Message]] | None = None
+        self.trimmed = (0, 0)  # key of the newest segment that counts no more
         self._trimmer: Trimmer | None = None
         self._segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
 
@@ -59,6 +63,47 @@ class State:
             queue = self.queues[name] = Queue(name, self._policies.of(name.partition("://")[2]))
             self.emptied[queue] = None
         return queue
+
+    def forget_idle(self) -> None:
+        """Forget queues that hold nothing."""
+        emptied, self.emptied = self.emptied, {}
+        for queue in emptied:
+            if queue in self.dirty or queue.duplicates_pending or queue.pending_bytes:
+                self.emptied[queue] = None
+            elif queue.is_idle():
+                del self.queues[queue.name]
+
+    def hold(self, segment: Segment) -> Segment:
+        """Messages that wait on disk stand in `segment`."""
+        self._segments[segment.code] = segment
+        return segment
+
+    def check_places(self, recovered: Recovered) -> None:
+        """Every message stands in a segment that is there. A checkpoint of another store's past would say otherwise.
+        Raises DivergedError.
+        """
+        there = {segment.code for segment in recovered.segments}
+        for code, segment in self._segments.items():
+            if segment.live and code not in there and segment.key > recovered.trimmed:
+                raise DivergedError(f"messages stand in {segment.name}, which does not count")
+
+    def settle(self, trimmed: tuple[int, int]) -> None:
+        """All is read. What stands in segments up to `trimmed` left long ago: they were not deleted yet when they were
+        read, or the word of it was.
+        """
+        self.trimmed = trimmed
+        undone = {code for code, segment in self._segments.items() if segment.live and segment.key <= trimmed}
+        for queue in self.queues.values():
+            if undone:
+                rows = [place.seq for each in queue.backlogs.values() for place in each if place.segment in undone]
+                self._discard(queue, rows)
+            queue.duplicates.settle()
+        self.outcomes.settle()
+
+    @property
+    def stored(self) -> int:
+        """Messages that have not left their queue."""
+        return sum(queue.stored for queue in self.queues.values())
 
     # -- the one way in which state changes ---------------------------------------------------------------------------
 
@@ -104,9 +149,10 @@ class State:
             assert segment is not None
             self._apply_ids(self.outcomes, record.ids, segment)
         elif isinstance(record, Trimmed):
+            self.trimmed = max(self.trimmed, (record.epoch, record.number))
+            for code in [code for code, s in self._segments.items() if s.key <= self.trimmed and not s.live]:
+                del self._segments[code]
             if self.journal is not None and self._trimmer is not None:
-                for gone in [code for code, s in self._segments.items() if s.key <= (record.epoch, record.number)]:
-                    del self._segments[gone]
                 self.journal.delete_trimmed(record)
                 self._trimmer.trimmed()
         else:
@@ -129,7 +175,7 @@ class State:
             if message.duplicate_id:
                 queue.remember(message, segment)
             if self.journal is None or self._pages_out(queue, message):
-                self._segments[segment.code] = segment
+                self.hold(segment)
                 queue.page_out(message, segment.code)
                 if self.journal is not None:
                     self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
@@ -176,8 +222,9 @@ class State:
 
     def page_out_again(self, queue: Queue, message: Message) -> None:
         """A stored message that was in memory, and that no level and no consumer has, waits on disk from now on."""
-        segment = _segment(message)
-        self._segments[segment.code] = segment
+        segment = self.hold(_segment(message))
+        if self.paged_out is not None:
+            self.paged_out.setdefault(queue, {})[message.seq] = message
         del queue.messages[message.seq]
         queue.page_out(message, segment.code)
         size = len(message.body) + MESSAGE_OVERHEAD_BYTES
@@ -193,7 +240,7 @@ class State:
             self._apply_message(message, segment)
             return
         before = self._segments[place.segment]
-        self._segments[segment.code] = segment
+        self.hold(segment)
         queue.move(message.seq, segment.code, message.offset, message.size)
         queue.stored_bytes += message.size - place.size
         before.live -= 1

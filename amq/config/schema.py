@@ -110,6 +110,19 @@ class BrokerConfig:
         "Other programs fill the same file system: more.",
         minimum=64 << 10, maximum=1 << 50, elsewhere=("max-disk-usage", "disk_free_limit"),
     )  # fmt: skip
+    checkpoint_distance_bytes: int = option(
+        "store", "checkpointDistance", Kind.SIZE, "128MiB",
+        "How far the journal grows before the broker writes down what it holds, so that a start reads no more than "
+        "that (and no more than four times what it then wrote).",
+        "Messages are tiny, and a start without a slave takes too long: less.",
+        minimum=0, maximum=1 << 40, special="0 = never: a start without a slave reads the whole journal",
+    )  # fmt: skip
+    slave_follow_interval_s: float = option(
+        "store", "slaveFollowInterval", Kind.DURATION, "250ms",
+        "How often a slave reads what the master has written since, so that little is left to read when it takes over.",
+        "The file server is busy: longer. A takeover then takes longer too.",
+        minimum=0, maximum=3_600_000, special="0 = never: a takeover begins at the last checkpoint",
+    )  # fmt: skip
     allow_unsafe_store: bool = option(
         "store", "allowUnsafeStore", Kind.BOOLEAN, False,
         "Start also where `amq doctor` finds the store unfit; a warning at each start says so.",

@@ -1,10 +1,11 @@
-"""OpenBatch: records that gather to be durable together, and who is to be told."""
+"""OpenBatch: records that gather to be durable together; and who is to be told what became of them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Protocol
 
+from amq.errors import CorruptError
 from amq.journal.format import Chunk
 from amq.journal.records import Record
 from amq.journal.recovery import Segment
@@ -38,3 +39,22 @@ class OpenBatch:
 
     def __bool__(self) -> bool:
         return bool(self.records or self.consumed or self.confirms)
+
+
+class JournalOwner(Protocol):
+    """Who is told what became of records."""
+
+    def committed(self, batch: OpenBatch) -> None:
+        """Durable and ours: apply the records, confirm."""
+
+    def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
+        """The disk is full: `records` are not stored and never will be; `refused` waited for them."""
+
+    def store_full(self, full: bool) -> None:
+        """The disk became full, or has room again."""
+
+    def store_at_limit(self, reached: bool) -> None:
+        """The journal came to `storeLimit`, or is below it again."""
+
+    def failed(self, why: str, damage: CorruptError | None = None) -> None:
+        """The journal cannot go on: fence. With `damage`: and stop, no other broker can do better."""

@@ -164,7 +164,7 @@ class JournalReader:
 
     def read(self, places: Sequence[tuple[Placed, str]], done: Found) -> None:
         """Read stored messages back: see `read_messages`."""
-        self._submit(partial(read_messages, self._vfs, self._directory, places), done)
+        self.run(partial(read_messages, self._vfs, self._directory, places), done)
 
     def scan(self, segment: Segment) -> Scan:
         """For `scan_on`: the records of one segment."""
@@ -172,15 +172,12 @@ class JournalReader:
 
     def scan_on(self, scan: Scan, size: int, done: Callable[[list[Payload] | None, Exception | None], None]) -> None:
         """The next piece of a scan."""
-        self._submit(partial(scan.next, size), done)
+        self.run(partial(scan.next, size), done)
 
     def measure(self, segments: Sequence[Segment], done: Callable[[list[int] | None, Exception | None], None]) -> None:
         """How large their files are; 0 where one is gone."""
         paths = [os.path.join(self._directory, segment.name) for segment in segments]
-        self._submit(lambda: [self._file_bytes(path) for path in paths], done)
-
-    def abandon(self) -> None:
-        self._abandoned = True
+        self.run(lambda: [self._file_bytes(path) for path in paths], done)
 
     def _file_bytes(self, path: str) -> int:
         try:
@@ -188,7 +185,12 @@ class JournalReader:
         except FileNotFoundError:
             return 0
 
-    def _submit(self, job: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    def run(self, job: Callable[[], T], done: Callable[[T | None, Exception | None], None]) -> None:
+        """Run `job` among the readings."""
+
         def finished(result: T | None, error: Exception | None) -> None:
             if not self._abandoned:
                 done(result, error)

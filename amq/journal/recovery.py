@@ -1,15 +1,13 @@
-"""What a new master does with the journal it finds: seal it, then replay it.
-
-`seal` says how much of each old segment counts (safety argument, rules 3 and 6); `replay` gives every record inside
-those lengths to `apply`, oldest first. Nothing is ever changed in an old segment.
+"""What a new master does with the journal it finds: `seal` says how much of each old segment counts (safety argument,
+rules 3 and 6). `amq.journal.follower` then reads what was not read before. Nothing is ever changed in an old segment.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -22,7 +20,7 @@ from amq.journal.format import (
     parse_segment_name,
     segment_name,
 )
-from amq.journal.records import PREVIOUS, TRIMMED, Decoder, Previous, Record, Trimmed, raw_records
+from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed, raw_records
 from amq.journal.segment import list_segments, read_batches, read_file, read_header
 from amq.vfs import Vfs
 
@@ -63,8 +61,24 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """What a follower has read of the journal, so that it need not be read again to be sealed.
+
+    ends      segment → where it ends, of those that were read to their end
+    trimmed   (epoch, number) up to which segments hold nothing live
+    name      the segment that is being read, "" = none; `offset` bytes of it are read, up to batch `number`
+    """
+
+    ends: Mapping[str, int] = field(default_factory=dict)
+    trimmed: tuple[int, int] = (0, 0)
+    name: str = ""
+    offset: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
-    """What replay found.
+    """What a follower found by the end.
 
     segments     those that count, oldest first; a crash may have left some that are trimmed
     trimmed      (epoch, number) up to which segments hold nothing live
@@ -80,18 +94,22 @@ class Recovered:
     read_bytes: int
 
 
-def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dict[str, int]:
+def seal(
+    vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Followed | None = None
+) -> dict[str, int]:
     """Sealed length of every segment in the store: {name: bytes that count}, 0 for a segment that was never begun.
 
     `known` are lengths that epoch `last_epoch` sealed when it began: they stand, whatever was written to those files
-    since, and their names stay until a mark says that they were trimmed: `replay`, which reads every mark, judges
-    whether one may be gone. Segments of `last_epoch` are measured. Any other segment was made by a deposed master after
-    it had been sealed out: nothing in it was confirmed, it counts 0. Raises CorruptError, StoreError, OSError.
+    since, and their names stay until a mark says that they were trimmed: who reads every mark judges whether one may be
+    gone. Segments of `last_epoch` are measured, as far as `followed` does not know them; a segment that has a successor
+    never changes. Any other segment was made by a deposed master after it had been sealed out: nothing in it was
+    confirmed, it counts 0. Raises CorruptError, StoreError, OSError.
     """
+    followed = followed or Followed()
     directory = os.path.join(store, JOURNAL_DIRECTORY)
     names = list_segments(vfs, directory, PROBE_NAME)
     sealed = dict(known)
-    trimmed = (0, 0)
+    trimmed = followed.trimmed
     successor, successor_says = (0, 0), None
     for name in reversed(names):
         if name in known:
@@ -109,16 +127,20 @@ def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dic
                 _log.warning("segment of a deposed master: it was made after the seal and counts nothing", segment=name)
             sealed[name] = 0
             continue
+        if name in followed.ends:
+            sealed[name] = followed.ends[name]
+            continue
         # Where the successor is gone this one is trimmed too: a crash can undo one unlink and keep another.
         end = successor_says if (epoch, number + 1) == successor else None
-        found = _measure(vfs, os.path.join(directory, name), end)
+        begun = (followed.offset, followed.number) if name == followed.name else (HEADER_BYTES, 0)
+        found = _measure(vfs, os.path.join(directory, name), end, begun)
         sealed[name] = found.end
         trimmed = max(trimmed, found.trimmed)
         successor, successor_says = (epoch, number), found.previous_end
     present = set(names)
     # Each got its durable name before the next was made, also those that were never begun.
     keys = [parse_segment_name(name) or (0, 0) for name in names]
-    _check_complete(directory, [key for key in keys if key[0] == last_epoch], trimmed)
+    check_complete(directory, [key for key in keys if key[0] == last_epoch], trimmed)
     for name in known:
         if name not in present and (not known[name] or (parse_segment_name(name) or (0, 0)) <= trimmed):
             del sealed[name]
@@ -153,32 +175,29 @@ class _Measured:
     trimmed: tuple[int, int]
 
 
-def _measure(vfs: Vfs, path: str, end: int | None) -> _Measured:
-    """How far a segment counts, what its first record says of the one before it, what it says was trimmed.
+def _measure(vfs: Vfs, path: str, end: int | None, begun: tuple[int, int] = (HEADER_BYTES, 0)) -> _Measured:
+    """How far a segment counts, what its first record says of the one before it, what it says was trimmed. It is known
+    up to `begun` = (offset, number of the batch before).
 
-    Where the next segment tells the end, only the batch headers are read: the replay verifies the rest.
+    Where the next segment tells the end, only the batch headers are read: who reads the records verifies the rest.
     """
-    if end is None:
-        fd = vfs.open(path, os.O_RDONLY)
-        try:
-            vfs.drop_cache(fd)  # what a master of this host could not sync may be in memory alone
-        finally:
-            vfs.close(fd)
-        data = read_file(vfs, path)
-        header = read_header(path, data)
-        batches = [] if header is None else read_batches(path, data, header, None)
-        return _summarise(path, ((batch.offset, batch.end, batch.header.flags, batch.payload) for batch in batches))
     fd = vfs.open(path, os.O_RDONLY)
     try:
-        return _summarise(path, _walk(vfs, path, fd, end))
+        if end is not None:
+            return _summarise(path, begun[0], _walk(vfs, path, fd, begun[0], end))
+        vfs.drop_cache(fd)  # what a master of this host could not sync may be in memory alone
     finally:
         vfs.close(fd)
+    data = read_file(vfs, path)
+    header = read_header(path, data)
+    batches = [] if header is None else read_batches(path, data, header, None, *begun)
+    parts = ((batch.offset, batch.end, batch.header.flags, batch.payload) for batch in batches)
+    return _summarise(path, begun[0], parts)
 
 
-def _walk(vfs: Vfs, path: str, fd: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:
+def _walk(vfs: Vfs, path: str, fd: int, offset: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:
     """(offset, end, flags, payload or its beginning) of each batch of a complete segment, by its headers."""
     header = read_header(path, vfs.pread(fd, HEADER_BYTES + _PEEK_BYTES, 0))
-    offset = HEADER_BYTES
     while offset < end:
         piece = vfs.pread(fd, BATCH_BYTES + _PEEK_BYTES, offset)
         batch = decode_batch_header(piece, 0, header.salt) if header is not None else None
@@ -191,13 +210,13 @@ def _walk(vfs: Vfs, path: str, fd: int, end: int) -> Iterator[tuple[int, int, in
         offset += BATCH_BYTES + batch.payload_bytes
 
 
-def _summarise(path: str, batches: Iterable[tuple[int, int, int, bytes | memoryview]]) -> _Measured:
+def _summarise(path: str, begun: int, batches: Iterable[tuple[int, int, int, bytes | memoryview]]) -> _Measured:
     previous = None
-    last = 0
+    last = begun if begun > HEADER_BYTES else 0
     trimmed = (0, 0)
     for offset, batch_end, flags, payload in batches:
         try:
-            if previous is None:
+            if offset == HEADER_BYTES:
                 kind, body = next(raw_records(payload), (0, b""))
                 if kind != PREVIOUS:
                     raise CorruptError(path, offset, "segment does not begin with what came before it")
@@ -213,58 +232,7 @@ def _summarise(path: str, batches: Iterable[tuple[int, int, int, bytes | memoryv
     return _Measured(last, previous, trimmed)
 
 
-def replay(
-    vfs: Vfs,
-    store: str,
-    sealed: Mapping[str, int],
-    apply: Callable[[Record, Segment], None],
-    progress: Callable[[int, int], None],
-) -> Recovered:
-    """Give every record of the sealed journal to `apply(record, segment)`, oldest first.
-
-    `progress(bytes read, bytes in all)` is called after each segment. A segment that `sealed` names and that is gone
-    must have been trimmed. Raises CorruptError, NewerFormatError, StoreError, OSError.
-    """
-    directory = os.path.join(store, JOURNAL_DIRECTORY)
-    names = list_segments(vfs, directory)
-    present = [name for name in names if sealed.get(name)]
-    unused = [name for name in names if name in sealed and not sealed[name]]
-    total = sum(sealed[name] for name in present)
-    segments: list[Segment] = []
-    trimmed = (0, 0)
-    uuid: bytes | None = None
-    records = done = 0
-    for name in present:
-        epoch, number = parse_segment_name(name) or (0, 0)
-        path = os.path.join(directory, name)
-        data = read_file(vfs, path, sealed[name])
-        header = read_header(path, data)
-        if header is None:
-            raise CorruptError(path, 0, "segment header is gone")
-        if uuid not in (None, header.store_uuid):
-            raise StoreError(f"{path} belongs to another store: move it out", code="STORE_FOREIGN_FILE")
-        uuid = header.store_uuid
-        segment = Segment(name, epoch, number, sealed[name])
-        segments.append(segment)
-        decoder = Decoder(path, bodies=False)
-        for batch in read_batches(path, data, header, sealed[name]):
-            # The CRC of the batch has just covered every byte: those of the records need not be summed again.
-            for record in decoder.decode(batch.payload, batch.offset + BATCH_BYTES, verify=False):
-                if isinstance(record, Trimmed):
-                    trimmed = max(trimmed, (record.epoch, record.number))
-                apply(record, segment)
-                records += 1
-        data, batch = b"", None  # type: ignore[assignment]  # let go, before the next, of what a large message made large
-        done += sealed[name]
-        progress(done, total)
-    for name in sorted(sealed.keys() - names):
-        if sealed[name] and (parse_segment_name(name) or (0, 0)) > trimmed:
-            raise CorruptError(os.path.join(directory, name), 0, "segment is missing: somebody removed it")
-    _check_complete(directory, [segment.key for segment in segments], trimmed)
-    return Recovered(segments, unused, trimmed, uuid, records, done)
-
-
-def _check_complete(directory: str, found: list[tuple[int, int]], trimmed: tuple[int, int]) -> None:
+def check_complete(directory: str, found: list[tuple[int, int]], trimmed: tuple[int, int]) -> None:
     """No segment is missing after the trimmed ones: numbers run from 1 in each epoch."""
     expected: dict[int, int] = {}
     for epoch, number in found:

@@ -77,49 +77,56 @@ def read_header(path: str, data: bytes) -> SegmentHeader | None:
 
 
 def read_batches(
-    path: str, data: bytes, header: SegmentHeader, sealed: int | None, verify: bool = True
+    path: str, data: bytes, header: SegmentHeader, sealed: int | None, offset: int = HEADER_BYTES, number: int = 0
 ) -> Iterator[Batch]:
-    """The valid batches of one segment, in order.
+    """The valid batches of one segment, in order, from `offset` on, behind batch `number`.
 
     `sealed` is the length up to which the segment is known to be whole: damage before it is a CorruptError, what
     stands after it is ignored. None = the open end of an epoch: a torn last batch was never confirmed and ends the
     segment; damage with a later batch behind it is a CorruptError (only one batch at a time is ever unsynced).
-    `verify` False leaves the payload's CRC to a later reader.
     """
     view = memoryview(data)
     end = len(data) if sealed is None else sealed
     if end > len(data):
         raise CorruptError(path, len(data), f"file is shorter than its sealed length {end}: it was truncated")
-    offset = HEADER_BYTES
-    number = 0
     while offset < end:
-        head = decode_batch_header(view, offset, header.salt)
-        why = ""
+        head, why = batch_at(view, offset, header, number, end)
         if head is None:
-            why = "no valid batch header"
-        elif head.epoch != header.epoch or (number and head.number != number + 1):
-            why = f"batch {head.number} of epoch {head.epoch} does not follow batch {number} of epoch {header.epoch}"
-        else:
-            payload = view[offset + BATCH_BYTES : offset + BATCH_BYTES + head.payload_bytes]
-            if offset + BATCH_BYTES + head.payload_bytes > end:
-                why = "batch is longer than the segment"
-            elif verify and crc32(payload, header.salt) != head.payload_crc:
-                why = f"batch {head.number} fails its checksum"
-        if head is None or why:
             if sealed is not None or _later_batch(data, offset, header, number):
                 raise CorruptError(path, offset, why)
             return
-        yield Batch(offset, head, payload)
+        batch = Batch(offset, head, view[offset + BATCH_BYTES : offset + BATCH_BYTES + head.payload_bytes])
+        yield batch
         number = head.number
-        offset += BATCH_BYTES + head.payload_bytes
+        offset = batch.end
+
+
+def batch_at(
+    data: memoryview, offset: int, header: SegmentHeader, number: int, end: int
+) -> tuple[BatchHeader | None, str]:
+    """The header of the batch at `offset`, or None and why no valid one stands there that ends by `end`. `number` =
+    that of the batch before it, 0 = unknown.
+    """
+    head = decode_batch_header(data, offset, header.salt)
+    if head is None:
+        return None, "no valid batch header"
+    if head.epoch != header.epoch or (number and head.number != number + 1):
+        why = f"batch {head.number} of epoch {head.epoch} does not follow batch {number} of epoch {header.epoch}"
+        return None, why
+    stop = offset + BATCH_BYTES + head.payload_bytes
+    if stop > end:
+        return None, "batch is longer than the segment"
+    if crc32(data[offset + BATCH_BYTES : stop], header.salt) != head.payload_crc:
+        return None, f"batch {head.number} fails its checksum"
+    return head, ""
 
 
 def _later_batch(data: bytes, offset: int, header: SegmentHeader, number: int) -> bool:
-    """Does a valid batch that was written after the damage at `offset` stand behind it?
+    """Does a valid batch that was written after the damage at `offset` stand there or behind it?
 
     The damaged batch itself would be `number` + 1, so a later one has a greater number.
     """
-    position = data.find(BATCH_MAGIC, offset + 1)
+    position = data.find(BATCH_MAGIC, offset if number else offset + 1)
     while position >= 0:
         head = decode_batch_header(data, position, header.salt)
         if head is not None and head.epoch == header.epoch and head.number > number + 1:

@@ -26,12 +26,13 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError, StoreError, StoreFullError
 from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.export import MessageReader
+from amq.journal.follower import replay
 from amq.journal.format import parse_segment_name
 from amq.journal.inspect import Sealing, inspect
 from amq.journal.journal import Journal
 from amq.journal.liveness import Liveness
 from amq.journal.records import Duplicates, Outcomes, Record, Redelivered
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, replay
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments
 from amq.journal.salvage import Damage, Salvage
 from amq.journal.segment import list_segments
 from amq.journal.writer import Done, Job

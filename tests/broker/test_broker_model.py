@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from amq.broker import backlog, checkpointing, snapshot
 from amq.broker.subscription import Subscription
 from amq.broker.trimming import Trimmer
 from amq.message import Message
@@ -68,10 +68,11 @@ class BrokerMachine(RuleBasedStateMachine):
     @initialize(
         mode=st.sampled_from(MODES), limit=st.sampled_from([-1, 0, 1]), window=st.integers(1, 6),
         expired=st.sampled_from(["drop", "dead-letter"]), segment=st.sampled_from([700, 1500, 4096]),
-        batch=st.sampled_from([300, 1 << 20]), large=st.sampled_from(LARGE),
+        batch=st.sampled_from([300, 1 << 20]), large=st.sampled_from(LARGE), distance=st.sampled_from([0, 500, 3000]),
     )  # fmt: skip
-    def begin_world(self, mode: str, limit: int, window: int, expired: str, segment: int, batch: int,
-                    large: int) -> None:  # fmt: skip
+    def begin_world(
+        self, mode: str, limit: int, window: int, expired: str, segment: int, batch: int, large: int, distance: int
+    ) -> None:
         self.path = tempfile.mkdtemp(prefix="amq-model-")
         self.mode = mode
         self.patch = pytest.MonkeyPatch()
@@ -84,8 +85,13 @@ class BrokerMachine(RuleBasedStateMachine):
             window, self.outcome_window = 1000, 1000
         if mode == "trimming":
             self.patch.setattr(Trimmer, "_is_due", lambda _self: False)
+        self.patch.setattr(checkpointing, "PIECE_BYTES", 1)  # each block of a checkpoint is of another moment
+        self.patch.setattr(snapshot, "ITEMS", 2)
+        for module in (backlog, snapshot):
+            self.patch.setattr(module, "CHUNK_ROWS", 2)
         self.world = World(
-            self.path, maximum_redeliveries=limit, expired_messages=expired, duplicate_window=window,
+            self.path, checkpoint_distance_bytes=distance,
+            maximum_redeliveries=limit, expired_messages=expired, duplicate_window=window,
             outcome_window=self.outcome_window, journal_segment_size_bytes=segment, journal_batch_size_bytes=batch,
             **self.options)  # fmt: skip
         self.model = Model(limit, expired == "dead-letter", window, self.outcome_window, drops=bool(self.options))
@@ -340,6 +346,10 @@ class BrokerMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         self.world.settle()
 
+    @rule(budget=st.sampled_from([1, 300, 1 << 30]))
+    def slave_follows(self, budget: int) -> None:
+        self.world.follow(budget)
+
     @rule(seconds=st.sampled_from([0.5, 1.0, 2.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.clock.advance(seconds)
@@ -436,65 +446,3 @@ TestBroker.settings = settings(
     max_examples=60, stateful_step_count=60, deadline=None, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
-
-# The same rules on long walks, where rare things come together; hypothesis shrinks better, and walks less far.
-WALK_STEPS = 400
-WEIGHTS = {
-    "send": 20, "settle_delivery": 20, "turn": 14, "disk_works": 14, "begin": 4, "commit": 5, "abort": 1, "settle": 3,
-    "subscribe": 3, "unsubscribe": 2, "connect": 2, "lose": 2, "ask_for_outcome": 2, "time_passes": 1, "sweep": 1,
-    "lease_is_in_doubt": 1, "lease_is_proved": 4, "disk_fills_or_empties": 1, "crash": 2, "rest": 2,
-}  # fmt: skip
-
-
-def arguments(name: str, dice: random.Random) -> dict[str, Any]:
-    """What hypothesis would have drawn."""
-    drawn: dict[str, Any] = {"which": dice.randrange(1 << 16), "index": dice.randrange(1 << 16)}
-    drawn |= {
-        "send": {
-            "queue": dice.choice(QUEUES), "persistent": dice.random() < 0.8, "priority": dice.choice([4, 4, 4, 0, 9]),
-            "expires_s": dice.choice([0, 0, 0, 0, 1, 3]), "duplicate": dice.choice(["", "", *"123456789"]),
-            "in_tx": dice.random() < 0.3, "size": dice.choice([0, 0, 200]), "receipt": dice.random() < 0.8,
-            "times": dice.randint(1, 3),
-        },
-        "settle_delivery": {
-            "nack": dice.random() < 0.2, "in_tx": dice.random() < 0.5, "receipt": dice.random() < 0.8,
-        },
-        "subscribe": {
-            "queue": dice.choice(ALL_QUEUES), "ack": dice.choice([ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL]),
-            "prefetch": dice.randint(1, 3),
-        },
-        "turn": {"inline": dice.random() < 0.2, "unasked": dice.random() < 0.3},
-        "disk_works": {"count": dice.randint(1, 4)},
-        "time_passes": {"seconds": dice.choice([0.5, 1.0, 2.0])},
-        "disk_fills_or_empties": {"full": dice.random() < 0.5},
-        "crash": {"jobs": dice.randint(0, 3), "torn": dice.choice([None, dice.random()])},
-    }.get(name, {})  # fmt: skip
-    wanted = getattr(BrokerMachine, name).hypothesis_stateful_rule.arguments
-    return {key: value for key, value in drawn.items() if key in wanted}
-
-
-def walk(mode: str, seed: int, steps: int, kind: type[BrokerMachine] = BrokerMachine) -> None:
-    dice, machine = random.Random(seed), kind()
-    machine.begin_world(
-        mode=mode, limit=dice.choice([-1, 0, 1, 3]), expired=dice.choice(["drop", "dead-letter"]),
-        window=dice.randint(1, 6), segment=dice.choice([700, 1500, 4096]), batch=dice.choice([300, 1 << 20]),
-        large=dice.choice(LARGE),
-    )  # fmt: skip
-    try:
-        for _ in range(steps):
-            [name] = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))
-            chosen = getattr(BrokerMachine, name).hypothesis_stateful_rule
-            if all(condition(machine) for condition in chosen.preconditions):
-                chosen.function(machine, **arguments(name, dice))
-                machine.receipts_are_believed()
-                machine.counts_are_right()
-    except BaseException:
-        machine.abandon()
-        raise
-    machine.teardown()
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(15))
-def test_long_walk(mode: str, seed: int) -> None:
-    walk(mode, seed, WALK_STEPS)

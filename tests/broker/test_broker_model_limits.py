@@ -11,7 +11,8 @@ from amq.broker.subscription import Subscription
 from amq.config.destinations import DestinationOptions
 from amq.message import Message
 from tests.broker.model import DLQ
-from tests.broker.test_broker_model import MODES, QUEUES, BrokerMachine, walk
+from tests.broker.test_broker_model import MODES, QUEUES, BrokerMachine
+from tests.broker.test_broker_walks import walk
 from tests.broker.world import Client
 
 LIMIT_BYTES = 600

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from amq import message as messages
-from amq.broker.broker import Broker
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
@@ -24,7 +23,7 @@ from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.journal import Journal
 from amq.journal.records import Record
-from amq.journal.recovery import JOURNAL_DIRECTORY, replay, seal
+from amq.journal.recovery import JOURNAL_DIRECTORY, seal
 from amq.message import Message
 from amq.protocols.commands import (
     ACK_INDIVIDUAL,
@@ -40,6 +39,7 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 from tests.broker.disk import ProcessFiles, StepRunner
+from tests.broker.states import Standby
 from tests.fakes import FakeClock, FaultyVfs
 from tests.stored import stored, stored_state
 
@@ -226,6 +226,7 @@ class World:
         self.failures: list[str] = []
         self.epoch = 0
         self.sealed: dict[str, int] = {}
+        self.standby = Standby(self.vfs, self.clock, self.config)
         self.clients: list[Client] = []
         self.on_deliver: Callable[[Client, Subscription, Message, int], None] = lambda *_: None
         self._receipts = 0
@@ -237,17 +238,23 @@ class World:
 
     def start(self) -> None:
         """Become master: seal, replay, serve."""
-        self.sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
+        sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
+        if self.standby.follower is not None:
+            followed = self.standby.follower.followed
+            assert seal(self.vfs, self.store, self.epoch, self.sealed, followed) == sealed
+        self.sealed = sealed
         self.epoch += 1
         self.runner = StepRunner()
         self.woken = False
-        self.broker = Broker(self.clock, self.config, self.epoch, self.wake)
-        recovered = replay(self.vfs, self.store, self.sealed, self.broker.apply, lambda _done, _total: None)
+        # Every other time the slave goes on following, through the change of master.
+        self.broker, recovered = self.standby.take_over(sealed) if self.epoch % 2 else self.standby.read(sealed)
+        self.broker.take_epoch(self.epoch)
+        self.broker.wake = self.wake
         self.journal = Journal(
             self.vfs, self.clock, self.runner, self, lambda: self.valid, self.store, self.epoch,
             recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
         )  # fmt: skip
-        self.broker.start_serving(self.journal, recovered.trimmed)
+        self.broker.start_serving(self.journal, recovered.trimmed, recovered.read_bytes)
         self.journal.delete(recovered.unused)
 
     def crash(self, *, jobs: int = 0, torn: float | None = None) -> None:
@@ -303,6 +310,10 @@ class World:
                 return
             self.turn(unasked=True)
         raise AssertionError("the broker does not come to rest")
+
+    def follow(self, budget_bytes: int = 1 << 30) -> bool:
+        """The slave reads on."""
+        return self.standby.follow(self.epoch, self.sealed, budget_bytes)
 
     def connect(self) -> Client:
         client = Client(self)
@@ -420,7 +431,5 @@ class World:
 
     def replayed(self) -> dict[str, Any]:
         """What a successor would find. Changes nothing."""
-        sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
-        successor = Broker(self.clock, self.config, self.epoch + 1, lambda: None)
-        trimmed = replay(self.vfs, self.store, sealed, successor.apply, lambda _done, _total: None).trimmed
-        return stored_state(successor, self.vfs, self.store, trimmed)
+        broker, _ = self.standby.read(seal(self.vfs, self.store, self.epoch, self.sealed))
+        return stored_state(broker, self.vfs, self.store)

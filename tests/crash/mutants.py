@@ -18,9 +18,8 @@ from unittest import mock
 
 from amq import service
 from amq.broker import broker, trimming
-from amq.journal import journal, recovery, segment
+from amq.journal import follower, journal, recovery, segment
 from amq.lock import epoch, shared_file
-from tests.crash import process
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,7 @@ MUTANTS = (
         "self._journal.leaving()", "set()", "copying",
     ),
     Mutant(
-        "torn batch accepted", segment, "read_batches", "elif verify and crc32(", "elif False and crc32(",
-        "queues", (recovery,),
+        "torn batch accepted", segment, "batch_at", "if crc32(", "if False and crc32(", "queues", (follower,),
     ),
     Mutant(
         "sealed length counts reserved zeros", recovery, "seal", "sealed[name] = found.end",
@@ -116,9 +114,10 @@ MUTANTS = (
         "written-and-killed", (service,),
     ),
     Mutant(
-        "replay reads on behind the sealed length", recovery, "replay",
-        "read_batches(path, data, header, sealed[name])", "read_batches(path, read_file(vfs, path), header, None)",
-        "deposed", (process,),
+        "reads on behind the sealed length", follower.Follower, "finish", "self.compare(sealed)",
+        "from amq.journal.recovery import _measure; sealed = {name: _measure(self._vfs, "
+        "os.path.join(self._directory, name), None).end for name in list_segments(self._vfs, self._directory)}",
+        "deposed",
     ),
     Mutant(
         "segment does not say where the one before it ends", journal.Journal, "_roll",

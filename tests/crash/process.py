@@ -12,14 +12,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 from zlib import crc32
 
-from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
 from amq.journal.journal import Journal
-from amq.journal.recovery import replay
 from amq.lock.epoch import Epoch
 from amq.lock.host import Owner
 from amq.lock.shared_file import SharedFileLocker
 from amq.service import BrokerService
+from amq.slave import Slave
 from tests.broker.disk import StepRunner
 from tests.broker.world import Client, World
 from tests.crash.disk import Disk, DiskVfs
@@ -33,6 +32,7 @@ CONFIG: dict[str, Any] = {
     "store_free_floor_bytes": 1 << 10,
     "duplicate_window": 6,
     "outcome_window": 6,
+    "checkpoint_distance_bytes": 0,
 }
 
 
@@ -62,7 +62,8 @@ class Process(World):
 
     def start(self) -> None:
         """The road of BrokerService: `_compete`, `_term`, `_serve`, without its threads."""
-        service = cast(BrokerService, SimpleNamespace(_vfs=self.vfs, config=self.config, _held=[]))
+        slave = Slave(self.vfs, self.clock, self.config)
+        service = cast(BrokerService, SimpleNamespace(_vfs=self.vfs, config=self.config, _held=[], _slave=slave))
         BrokerService._make_store(service)
         owner = Owner.make(
             self._host, name=self.name, uuid=f"uuid of {self.name}", transport_urls=(), lock_keep_alive_period_s=2.0
@@ -80,8 +81,8 @@ class Process(World):
         self.sealed = dict(mastership.epoch.sealed)
         self.runner = StepRunner()
         self.woken = False
-        self.broker = Broker(self.clock, self.config, self.epoch, self.wake)
-        recovered = replay(self.vfs, STORE, self.sealed, self.broker.apply, lambda _done, _total: None)
+        self.broker, recovered = slave.finish(self.config, mastership.epoch, lambda *_: None)
+        self.broker.wake = self.wake
         self.found: State = observed(self.broker, self.vfs, STORE, recovered.trimmed)
         self.lease.check()
         self.journal = Journal(
@@ -89,7 +90,7 @@ class Process(World):
             self.epoch, recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
         )  # fmt: skip
         self.shown_at = self.ready_at = len(self.disk.log)
-        self.broker.start_serving(self.journal, recovered.trimmed)
+        self.broker.start_serving(self.journal, recovered.trimmed, recovered.read_bytes)
         self.journal.delete(recovered.unused)
 
     def _pause(self, seconds: float) -> bool:

@@ -16,11 +16,12 @@ from amq.client.uri import parse
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.errors import ConfigError, OwnershipLostError, ProtocolError, StoreError
+from amq.journal.follower import replay
 from amq.journal.format import segment_name
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness
 from amq.journal.records import Decoder
-from amq.journal.recovery import replay, seal
+from amq.journal.recovery import seal
 from amq.lock.epoch import read_epochs, read_newest_epoch
 from amq.lock.host import Owner
 from amq.lock.shared_file import SharedFileLocker

@@ -12,10 +12,11 @@ from amq.broker.backlog import Place
 from amq.config.schema import BrokerConfig
 from amq.errors import CorruptError
 from amq.journal.batch import Confirmable, OpenBatch
+from amq.journal.follower import replay
 from amq.journal.journal import Journal
 from amq.journal.reader import read_messages
 from amq.journal.records import Record
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, replay, seal
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, seal
 from amq.journal.writer import Done, Job
 from amq.message import Message
 from amq.vfs import SystemVfs, Vfs

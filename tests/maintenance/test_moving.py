@@ -17,10 +17,11 @@ from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, StoreError, StoreFullError
 from amq.journal.export import Export, MessageReader, store_uuid
+from amq.journal.follower import replay
 from amq.journal.inspect import Sealing
 from amq.journal.interchange import Exported, Header, Item, Writer
 from amq.journal.liveness import Liveness, Place
-from amq.journal.recovery import replay, seal
+from amq.journal.recovery import seal
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance import importing
 from amq.maintenance.importing import Import, Result

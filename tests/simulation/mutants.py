@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import amq.journal.follower
 import amq.journal.recovery
 import amq.journal.segment
 import amq.lock.shared_file
@@ -19,11 +20,12 @@ from amq.broker.broker import Broker
 from amq.broker.trimming import Trimmer
 from amq.errors import OwnershipLostError
 from amq.journal import journal as journal_module
-from amq.journal.format import SegmentHeader, encode_batch
+from amq.journal.follower import Follower
+from amq.journal.format import BATCH_BYTES, SegmentHeader, decode_batch_header, encode_batch
 from amq.journal.journal import Journal
 from amq.journal.records import Consumed, Duplicates, Group, Record
 from amq.journal.recovery import Segment, list_segments
-from amq.journal.segment import OpenSegment, read_batches
+from amq.journal.segment import OpenSegment
 from amq.lock.epoch import Epoch, epoch_path
 from amq.lock.lease import Lease
 from amq.lock.locker import LockerEvent
@@ -43,7 +45,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "own_period_instead_of_the_old_masters": ("lose_locks", "slow check", "slow look at the claim"),
     "old_segments_not_synced_before_the_seal": ("sealed in memory",),
     "seal_measures_old_segments_again": ("late batch", "late bytes", "kill"),
-    "replay_reads_past_the_seal": ("late batch", "late bytes", "kill"),
+    "master_reads_past_the_seal": ("late batch", "late bytes", "kill"),
     "epoch_not_exclusive": ("late link", "late epoch", "lose_locks"),
     "torn_batch_accepted": ("torn batch", "blackout"),
     "damage_taken_for_a_torn_tail": ("rot", "kill"),
@@ -244,8 +246,8 @@ def old_segments_not_synced_before_the_seal() -> AbstractContextManager[object]:
 def seal_measures_old_segments_again() -> AbstractContextManager[object]:
     real = amq.service.seal
 
-    def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int]) -> dict[str, int]:
-        sealed = real(vfs, store, last_epoch, known)
+    def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Any) -> dict[str, int]:
+        sealed = real(vfs, store, last_epoch, known, followed)
         directory = os.path.join(store, amq.journal.recovery.JOURNAL_DIRECTORY)
         for name in known:
             if name in sealed:
@@ -257,16 +259,16 @@ def seal_measures_old_segments_again() -> AbstractContextManager[object]:
 
 
 @mutant
-def replay_reads_past_the_seal() -> AbstractContextManager[object]:
-    real = amq.service.replay
+def master_reads_past_the_seal() -> AbstractContextManager[object]:
+    real = Follower.finish
 
-    def replay(vfs: Vfs, store: str, sealed: Mapping[str, int], apply: Any, progress: Any) -> Any:
-        directory = os.path.join(store, amq.journal.recovery.JOURNAL_DIRECTORY)
-        found = list_segments(vfs, directory)
-        ends = {n: amq.journal.recovery._measure(vfs, os.path.join(directory, n), None).end for n in found}
-        return real(vfs, store, {**sealed, **ends}, apply, progress)
+    def finish(follower: Follower, sealed: Mapping[str, int], progress: Any) -> Any:
+        directory = follower._directory
+        found = list_segments(follower._vfs, directory)
+        ends = {n: amq.journal.recovery._measure(follower._vfs, os.path.join(directory, n), None).end for n in found}
+        return real(follower, {**sealed, **ends}, progress)
 
-    return _patch(amq.service, "replay", replay)
+    return _patch(Follower, "finish", finish)
 
 
 # -- journal -----------------------------------------------------------------------------------------------------------
@@ -288,10 +290,14 @@ def directory_not_synced() -> AbstractContextManager[object]:
 
 @mutant
 def torn_batch_accepted() -> AbstractContextManager[object]:
-    def lenient(path: str, data: bytes, header: SegmentHeader, sealed: int | None, verify: bool = True) -> Any:
-        return read_batches(path, data, header, sealed, verify and sealed is not None)
+    return _patch(amq.journal.segment, "batch_at", _batch_unsummed)
 
-    return _patch(amq.journal.recovery, "read_batches", lenient)
+
+def _batch_unsummed(data: memoryview, offset: int, header: SegmentHeader, number: int, end: int) -> Any:
+    head = decode_batch_header(data, offset, header.salt)
+    if head is None or (number and head.number != number + 1) or offset + BATCH_BYTES + head.payload_bytes > end:
+        return None, "no valid batch header"
+    return head, ""
 
 
 @mutant
@@ -301,10 +307,7 @@ def damage_taken_for_a_torn_tail() -> AbstractContextManager[object]:
 
 @mutant
 def payload_not_summed() -> AbstractContextManager[object]:
-    def trusting(path: str, data: bytes, header: SegmentHeader, sealed: int | None, verify: bool = True) -> Any:
-        return read_batches(path, data, header, sealed, verify and sealed is None)
-
-    return _patch(amq.journal.recovery, "read_batches", trusting)
+    return _patch(amq.journal.follower, "batch_at", _batch_unsummed)
 
 
 @mutant

@@ -19,10 +19,12 @@ from amq.broker.broker import Broker
 from amq.client.link import Link
 from amq.errors import AmqError
 from amq.journal.batch import OpenBatch
+from amq.journal.follower import replay
 from amq.journal.inspect import inspect
 from amq.journal.records import Consumed, Group, Record
 from amq.lock.epoch import read_epoch, read_newest_epoch
 from amq.message import Message
+from amq.slave import Slave
 from amq.transports.connection import Connection
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage import PlainVfs, Server
@@ -206,6 +208,22 @@ class Oracle:
             if epoch < number:
                 self._check_sealed(name, end, epoch)
 
+    def _check_succession(self, broker: Broker) -> None:
+        """What the master took over, as a slave that followed or from a checkpoint, is what the journal says."""
+        cold = Broker(broker.clock, broker.config, broker._epoch, lambda: None)
+        try:
+            sealed = read_epoch(self._vfs, STORE, broker._epoch).sealed
+            trimmed = replay(self._vfs, STORE, sealed, cold.apply, lambda _done, _total: None).trimmed
+        except AmqError as error:
+            if not self.damaged(str(error)):
+                self.broken("P5", f"epoch {broker._epoch} began, and the journal cannot be read: {error}")
+            return
+        cold.settle(trimmed)
+        found, right = _summary(broker), _summary(cold)
+        if found != right:
+            wrong = [name for name in found.keys() | right.keys() if found.get(name) != right.get(name)]
+            self.broken("P1", f"epoch {broker._epoch} took over something else than the journal says of {wrong}")
+
     def _begins(self, broker: Broker) -> None:
         """A new master has replayed the journal: is its state what was promised?"""
         epoch = broker._epoch
@@ -215,6 +233,7 @@ class Oracle:
             if not self.damaged(str(error)):
                 self.broken("P5", f"epoch {epoch} cannot read what it has: {error}")
             return
+        self._check_succession(broker)
         present = {seq: message for each in found for seq, message in each.items()}
         self.log(f"epoch {epoch} begins with {len(present)} messages")
         self.counts["masters"] += 1
@@ -273,18 +292,28 @@ class Oracle:
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
         committed, serving, deliver, accept = Broker.committed, Broker.start_serving, Connection.deliver, Link.accept
+        finish, load = Slave.finish, Slave._load
 
         def see_committed(broker: Broker, batch: OpenBatch) -> None:
             self._committed(broker, batch)
             committed(broker, batch)
 
-        def see_serving(broker: Broker, journal: Any, trimmed: tuple[int, int]) -> None:
-            serving(broker, journal, trimmed)
+        def see_serving(broker: Broker, *args: Any) -> None:
+            serving(broker, *args)
             self._begins(broker)
 
         def see_deliver(connection: Connection, subscription: Any, message: Message, redelivered: int) -> None:
             self._delivers(connection, message)
             deliver(connection, subscription, message, redelivered)
+
+        def see_finish(slave: Slave, *args: Any) -> Any:
+            self.counts["takeovers by followers"] += slave._caught_up_wall_ms > 0
+            return finish(slave, *args)
+
+        def see_checkpoint(slave: Slave, path: str) -> Any:
+            follower = load(slave, path)
+            self.counts["checkpoints read"] += 1
+            return follower
 
         def see_accept(link: Link, frame: Any, now: float) -> None:
             accept(link, frame, now)
@@ -295,5 +324,17 @@ class Oracle:
             patch.object(Broker, "start_serving", see_serving),
             patch.object(Connection, "deliver", see_deliver),
             patch.object(Link, "accept", see_accept),
+            patch.object(Slave, "finish", see_finish),
+            patch.object(Slave, "_load", see_checkpoint),
         ):
             yield
+
+
+def _summary(broker: Broker) -> dict[str, object]:
+    """What of its state the journal says: places, counts, ids."""
+    found: dict[str, object] = {"outcomes": [(id, seq) for id, (seq, _) in broker.outcomes.items()]}
+    for name, queue in broker.queues.items():
+        ids = [(id, seq) for id, (seq, _) in queue.duplicates.items()]
+        if queue.backlogs or ids:
+            found[name] = {n: list(rows) for n, rows in queue.backlogs.items()}, queue.redelivered, ids, queue.expiring
+    return found

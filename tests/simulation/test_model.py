@@ -75,7 +75,8 @@ def test_a_host_never_sends_what_it_has_overwritten() -> None:
         right = bytearray(60)
         for data, offset in (calls := [(b"older" * 10, 3), (b"newer", 0), (b"new", 20), (b"newest", 50)]):
             right[offset : offset + len(data)] = data
-        lab.do(0, *(lambda vfs, call=call: vfs.pwrite(fd, *call) for call in calls), lambda vfs: vfs.fsync(fd))
+        lab.do(0, *(lambda vfs, call=call, fd=fd: vfs.pwrite(fd, *call) for call in calls))
+        lab.do(0, lambda vfs, fd=fd: vfs.fsync(fd))
         assert lab.stored("/f") == right[:56]
 
 

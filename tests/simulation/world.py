@@ -142,6 +142,8 @@ class World:
         segment_bytes = rng.choice((4 << 10, 16 << 10, 64 << 10))
         uneven = rng.random() < 0.3
         memory_limit_bytes = rng.choice((1 << 30, 30_000))
+        dice = Random(rng.getrandbits(64))
+        checkpoint_distance_bytes = dice.choice((0, 3 << 10, 20 << 10))
         for i in range(max(2, hosts + rng.randrange(2))):
             machine = self.machines[i % hosts]
             period_s = self.period_s * (rng.choice((0.3, 1.0, 2.0)) if uneven else 1.0)
@@ -152,6 +154,8 @@ class World:
                 store_free_floor_bytes=128 << 10, maximum_redeliveries=-1, heart_beat_send_s=1.0,
                 heart_beat_receive_s=1.0, journal_batch_size_bytes=rng.choice((2 << 10, 1 << 20)),
                 transaction_timeout_s=20.0, memory_limit_bytes=memory_limit_bytes,
+                checkpoint_distance_bytes=checkpoint_distance_bytes,
+                slave_follow_interval_s=dice.choice((0.0, 0.02, 0.25)),
             )  # fmt: skip
             self.slots.append(Slot(f"broker{i}", machine, config))
 

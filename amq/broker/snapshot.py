@@ -1,0 +1,233 @@
+"""Snapshot: what a state is, as blocks of a checkpoint, and back.
+
+A dump is taken while the state goes on changing, one block at a time, so its blocks are of different moments. It is
+made whole by applying every record from the position on at which it began: the last record on a message, an id or a
+count decides, and applying one again changes nothing. For that a dump must not leave out what was there when it began
+and stays. Of each queue first what waits on disk, then what is in memory: messages move from there to here meanwhile.
+Those that move back are noted (`State.paged_out`) and dumped at the end. One that is found twice is taken once.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
+
+from amq.broker.backlog import CHUNK_ROWS
+from amq.broker.queue import PRIORITIES, Queue
+from amq.broker.state import State
+from amq.broker.window import Window
+from amq.errors import CorruptError
+from amq.journal.checkpoint import (
+    COUNTS,
+    DUPLICATES,
+    END,
+    HEAD,
+    OUTCOMES,
+    QUEUE,
+    ROWS,
+    decode_head,
+)
+from amq.journal.follower import Start
+from amq.journal.format import segment_name
+from amq.journal.recovery import Segment
+from amq.message import Message
+
+_ROWS = struct.Struct("<BBI")  # priority, whether there is a column of expiry times, rows
+_TYPECODES = "QQIIQ"  # seq, segment, offset, size, expires
+ITEMS = 2048  # counts or ids in one block
+
+Block = tuple[int, bytes]
+
+
+def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[Block, None, None]:
+    """The blocks of `state` but the head. `segments()` tells at the end which there are."""
+    state.paged_out = {}
+    try:
+        for name in list(state.queues):
+            queue = state.queues.get(name)
+            if queue is None:
+                continue
+            yield QUEUE, name.encode()
+            yield from _dump_backlogs(queue)
+            yield from _dump_resident(queue.messages)
+            for part in _parts((seq, *counts) for seq, counts in list(queue.redelivered.items())):
+                yield COUNTS, part
+            for part in _parts(_ids(queue.duplicates)):
+                yield DUPLICATES, part
+        for part in _parts(_ids(state.outcomes)):
+            yield OUTCOMES, part
+        paged_out, state.paged_out = state.paged_out, None
+        for queue, messages in paged_out.items():
+            yield QUEUE, queue.name.encode()
+            yield from _dump_resident(messages)
+    finally:
+        state.paged_out = None
+    yield END, json.dumps([[segment.epoch, segment.number, segment.end] for segment in segments()]).encode()
+
+
+def _dump_backlogs(queue: Queue) -> Iterator[Block]:
+    for priority in range(PRIORITIES):
+        seq = -1
+        while (backlog := queue.backlogs.get(priority)) and (columns := backlog.rows_after(seq)):
+            seq = columns[0][-1]
+            yield ROWS, _encode_rows(priority, columns)
+
+
+def _dump_resident(messages: dict[int, Message]) -> Iterator[Block]:
+    seqs = list(messages)
+    for i in range(0, len(seqs), CHUNK_ROWS):
+        by_priority: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
+        for seq in seqs[i : i + CHUNK_ROWS]:
+            message = messages.get(seq)
+            if message is not None and isinstance(message.segment, Segment):
+                row = (seq, message.segment.code, message.offset, message.size, message.expires_ms)
+                by_priority[message.priority].append(row)
+        for priority, rows in by_priority.items():
+            columns = [
+                array(code, column)
+                for code, column in zip(_TYPECODES, zip(*sorted(rows), strict=True), strict=True)
+            ]
+            yield ROWS, _encode_rows(priority, columns if any(columns[4]) else columns[:4])
+
+
+def _encode_rows(priority: int, columns: Sequence[array[int]]) -> bytes:
+    head = _ROWS.pack(priority, len(columns) > 4, len(columns[0]))
+    return b"".join((head, *(column.tobytes() for column in columns)))
+
+
+def _ids(window: Window) -> Iterator[tuple[str, int, int]]:
+    return ((id, seq, segment.code) for id, (seq, segment) in list(window.items()))
+
+
+def _parts(items: Iterator[object]) -> Iterator[bytes]:
+    while part := list(islice(items, ITEMS)):
+        yield json.dumps(part).encode()
+
+
+def load(path: str, blocks: Iterator[Block], state: State) -> Start:
+    """Fill the empty `state` from the `blocks` of the checkpoint at `path`; returns where a follower goes on. Raises
+    CorruptError, NewerFormatError, and what `blocks` raise: then `state` is of no use.
+    """
+    kind, payload = next(blocks)
+    if kind != HEAD:
+        raise CorruptError(path, 0, "checkpoint does not begin with its head")
+    position, state.trimmed, store_uuid = decode_head(path, payload)
+    loader = _Loader(path, state)
+    for kind, payload in blocks:
+        loader.load(kind, payload)
+    key = (position.epoch, position.number)
+    read = {segment.name: segment for segment in loader.ended if segment.key <= key}
+    made = {segment.name: segment for segment in loader.ended if segment.key > key}
+    if position.segment_name not in read:  # it was trimmed before the checkpoint was complete
+        read[position.segment_name] = loader.segment(position.epoch << 32 | position.number)
+    read[position.segment_name].end = position.offset
+    return Start(position, state.trimmed, store_uuid, read, made)
+
+
+class _Loader:
+    """Fills an empty state from the blocks of one checkpoint. `ended` = the segments that were there at its end."""
+
+    def __init__(self, path: str, state: State) -> None:
+        self._segments: dict[int, Segment] = {}  # all that are named, by code
+        self.ended: list[Segment] = []
+        self._path = path
+        self._state = state
+        self._queue: Queue | None = None
+        self._rows: defaultdict[int, list[list[array[int]]]] = defaultdict(list)  # of that queue, by priority
+
+    def load(self, kind: int, payload: bytes) -> None:
+        """The next block but the head. Raises CorruptError."""
+        try:
+            self._load(kind, payload)
+        except (ValueError, LookupError, TypeError, struct.error) as error:
+            raise CorruptError(self._path, 0, f"block of kind {kind}: {error!r}") from error
+
+    def _load(self, kind: int, payload: bytes) -> None:
+        if kind == ROWS:
+            priority, columns = _decode_rows(payload)
+            self._rows[priority].append(columns)
+            return
+        self._build()
+        if kind == QUEUE:
+            self._queue = self._state.queue(payload.decode())
+            return
+        items = json.loads(payload)
+        if kind == END:
+            for epoch, number, end in items:
+                segment = self.segment(epoch << 32 | number)
+                segment.end = int(end)
+                self.ended.append(segment)
+        elif kind == OUTCOMES:
+            self._remember(self._state.outcomes, items)
+        elif self._queue is None:
+            raise ValueError("no queue was named before")
+        elif kind == COUNTS:
+            for seq, deliveries, failures in items:
+                if self._queue.find(seq) is not None:
+                    self._queue.redelivered[seq] = (int(deliveries), int(failures))
+        elif kind == DUPLICATES:
+            self._remember(self._queue.own_duplicates(), items)
+        else:
+            raise ValueError("a kind that is unknown here")
+
+    def _remember(self, window: Window, items: Iterable[tuple[str, int, int]]) -> None:
+        for id, seq, code in items:
+            window.remember(id, seq, self.segment(code))
+
+    def segment(self, code: int) -> Segment:
+        segment = self._segments.get(code)
+        if segment is None:
+            epoch, number = code >> 32, code & 0xFFFFFFFF
+            segment = self._segments[code] = Segment(segment_name(epoch, number), epoch, number, 0)
+        return segment
+
+    def _build(self) -> None:
+        """Put the rows that were gathered for one queue where they belong."""
+        for priority, blocks in self._rows.items():
+            assert self._queue is not None
+            backlog = self._queue.own_backlog(priority)
+            for columns in sorted(blocks, key=lambda columns: columns[0][0]):
+                if backlog.extend(columns):
+                    self._count(self._queue, columns)
+                    continue
+                for row in zip(*columns, strict=True):  # in memory and on disk, in turns
+                    if row[0] not in backlog:
+                        backlog.add(*row)
+                        self._count(self._queue, [array("Q", (value,)) for value in row])
+        self._rows.clear()
+
+    def _count(self, queue: Queue, columns: Sequence[array[int]]) -> None:
+        _, codes, _, sizes, *expires = columns
+        queue.stored_bytes += sum(sizes)
+        for code in set(codes):
+            segment = self._state.hold(self.segment(code))
+            if codes.count(code) == len(codes):
+                segment.live += len(codes)
+                segment.live_bytes += sum(sizes)
+            else:
+                own = [size for each, size in zip(codes, sizes, strict=True) if each == code]
+                segment.live += len(own)
+                segment.live_bytes += sum(own)
+        for column in expires:
+            queue.expiring += len(column) - column.count(0)
+            self._state.expiring[queue] = None
+
+
+def _decode_rows(payload: bytes) -> tuple[int, list[array[int]]]:
+    priority, expires, rows = _ROWS.unpack_from(payload)
+    if priority >= PRIORITIES or not rows:
+        raise ValueError(f"{rows} rows of priority {priority}")
+    columns, position = [], _ROWS.size
+    for code in _TYPECODES[: 5 if expires else 4]:
+        column = array(code)
+        stop = position + rows * column.itemsize
+        column.frombytes(payload[position:stop])
+        if len(column) != rows:
+            raise ValueError("a column is cut short")
+        columns.append(column)
+        position = stop
+    return priority, columns

@@ -1,0 +1,169 @@
+"""Checkpoint files: what a state was at one position of the journal, so that a start need not read what is before it.
+
+    STORE/checkpoints/<epoch>-<segment>-<offset>.ckpt = block*      block = bytes 4 | CRC 4 | kind 1 | payload
+
+Little-endian. The CRC of a block covers kind and payload and starts from the CRC of the block before it, so none can be
+missing, doubled or exchanged; the last one is `END`. A file gets its name when all of it is durable. Checkpoints only
+save time: one that is damaged or missing is passed over, and nothing that counts stands in them alone.
+
+What a state is, `amq.broker.snapshot` says. Spec: docs/journal-format.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import sys
+from collections.abc import Generator
+from contextlib import suppress
+
+from amq.errors import CorruptError, NewerFormatError
+from amq.journal.follower import Position
+from amq.journal.format import crc32
+from amq.vfs import Vfs, write_all
+
+CHECKPOINTS_DIRECTORY = "checkpoints"
+CHECKPOINTS_KEPT = 2
+FORMAT = 1
+HEAD, QUEUE, ROWS, COUNTS, DUPLICATES, OUTCOMES, END = range(1, 8)
+_BLOCK = struct.Struct("<IIB")
+_READ_BYTES = 1 << 20
+_BLOCK_BYTES_MAX = 256 << 20
+_NAME = re.compile(r"([0-9]{8})-([0-9]{8})-([0-9]{10})\.ckpt")
+_TEMPORARY = ".tmp"
+
+
+def checkpoint_name(position: Position) -> str:
+    """Sorts as positions do."""
+    return f"{position.epoch:08d}-{position.number:08d}-{position.offset:010d}.ckpt"
+
+
+def parse_checkpoint_name(name: str) -> tuple[int, int, int] | None:
+    """(epoch, segment, offset), or None where `name` is not a checkpoint's."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def list_checkpoints(vfs: Vfs, store: str) -> list[str]:
+    """Names of the checkpoints of `store`, newest first."""
+    try:
+        names = vfs.listdir(os.path.join(store, CHECKPOINTS_DIRECTORY))
+    except FileNotFoundError:
+        return []
+    return sorted(filter(parse_checkpoint_name, names), reverse=True)
+
+
+class CheckpointFile:
+    """A checkpoint that is being written. Every method but `frame` calls the disk. Raises OSError."""
+
+    def __init__(self, vfs: Vfs, store: str, position: Position) -> None:
+        self._vfs = vfs
+        self._directory = os.path.join(store, CHECKPOINTS_DIRECTORY)
+        self._position = position
+        self._temporary = os.path.join(self._directory, f"{position.epoch:08d}{_TEMPORARY}")
+        self._fd: int | None = None
+        self._crc = 0
+        self.size = 0
+
+    def frame(self, kind: int, payload: bytes) -> bytes:
+        """The next block."""
+        self._crc = crc32(payload, crc32(bytes((kind,)), self._crc))
+        return _BLOCK.pack(len(payload), self._crc, kind) + payload
+
+    def write(self, data: bytes) -> None:
+        """Blocks that follow those before. They are synced at once: little by little, so that the journal's own syncs
+        find little to wait for.
+        """
+        if self._fd is None:
+            with suppress(FileExistsError):
+                self._vfs.mkdir(self._directory)
+            with suppress(FileNotFoundError):
+                self._vfs.unlink(self._temporary)  # of an attempt that failed
+            self._fd = self._vfs.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        write_all(self._vfs, self._fd, data, self.size)
+        self._vfs.fdatasync(self._fd)
+        self.size += len(data)
+
+    def finish(self) -> None:
+        """Give it its name; delete all but the newest few."""
+        assert self._fd is not None
+        self._vfs.fsync(self._fd)
+        self.close()
+        path = os.path.join(self._directory, checkpoint_name(self._position))
+        with suppress(FileExistsError):  # the same position, so the same state
+            self._vfs.link(self._temporary, path)
+        self._vfs.unlink(self._temporary)
+        self._vfs.fsync_directory(self._directory)
+        names = self._vfs.listdir(self._directory)
+        kept = sorted(filter(parse_checkpoint_name, names))[-CHECKPOINTS_KEPT:]
+        own = (self._position.epoch, self._position.number, self._position.offset)
+        for name in names:
+            key = parse_checkpoint_name(name)
+            old = key is not None and name not in kept and key < own
+            if old or (name.endswith(_TEMPORARY) and name < os.path.basename(self._temporary)):
+                with suppress(FileNotFoundError):
+                    self._vfs.unlink(os.path.join(self._directory, name))
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._vfs.close(fd)
+
+
+def read_checkpoint(vfs: Vfs, path: str) -> Generator[tuple[int, bytes], None, None]:
+    """(kind, payload) of each block, from `HEAD` to `END`. Raises CorruptError, NewerFormatError, OSError."""
+    fd = vfs.open(path, os.O_RDONLY)
+    try:
+        data, start, position, crc, kind = b"", 0, 0, 0, 0  # `data` stands at `start` of the file
+        while kind != END:
+            need = _BLOCK.size
+            for _ in range(2):
+                if position + need > len(data):
+                    start, data, position = start + position, data[position:], 0
+                    while len(data) < need and (more := vfs.pread(fd, max(need, _READ_BYTES), start + len(data))):
+                        data += more
+                if position + need > len(data):
+                    raise CorruptError(path, start + position, "checkpoint ends before its last block")
+                size, says, kind = _BLOCK.unpack_from(data, position)
+                need = _BLOCK.size + size
+                if size > _BLOCK_BYTES_MAX:
+                    raise CorruptError(path, start + position, f"block says that it has {size} bytes")
+            payload = data[position + _BLOCK.size : position + need]
+            crc = crc32(payload, crc32(bytes((kind,)), crc))
+            if crc != says:
+                raise CorruptError(path, start + position, "block fails its checksum")
+            position += need
+            yield kind, payload
+    finally:
+        vfs.close(fd)
+
+
+def encode_head(position: Position, trimmed: tuple[int, int], store_uuid: bytes) -> bytes:
+    """Payload of the first block."""
+    body = {
+        "format": FORMAT, "byteorder": sys.byteorder, "store_uuid": store_uuid.hex(), "trimmed": trimmed,
+        "epoch": position.epoch, "number": position.number, "offset": position.offset, "batch": position.batch,
+        "salt": position.salt, "destinations": list(position.destinations.items()),
+    }  # fmt: skip
+    return json.dumps(body).encode()
+
+
+def decode_head(path: str, payload: bytes) -> tuple[Position, tuple[int, int], bytes]:
+    """(position, trimmed, store uuid). Raises CorruptError, NewerFormatError."""
+    try:
+        body = json.loads(payload)
+        if body["format"] > FORMAT:
+            raise NewerFormatError(f"{path} has checkpoint format {body['format']}, this amq reads to {FORMAT}")
+        if body["byteorder"] != sys.byteorder:
+            raise CorruptError(path, 0, "checkpoint was written on a machine with another byte order")
+        destinations = {int(number): str(name) for number, name in body["destinations"]}
+        position = Position(
+            int(body["epoch"]), int(body["number"]), int(body["offset"]), int(body["batch"]), int(body["salt"]),
+            destinations,
+        )  # fmt: skip
+        epoch, number = body["trimmed"]
+        return position, (int(epoch), int(number)), bytes.fromhex(body["store_uuid"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise CorruptError(path, 0, f"head of the checkpoint: {error!r}") from error

@@ -1,0 +1,400 @@
+"""Follower: reads a journal forward and gives every record in it to `apply`, in order.
+
+A slave follows the journal while the master writes it (`follow`); whoever becomes master reads what is left, up to the
+sealed lengths (`finish`). So a takeover reads the tail, not the journal. A start with no slave before it begins where a
+checkpoint leaves off, or at the first segment.
+
+Invariants:
+- `follow` gives out only what is durable and will stay: a batch counts when the one behind it was begun, for only one
+  at a time is ever unsynced.
+- What was read can still turn out to be no part of the journal, where it was written behind a seal that the follower
+  had not seen yet. Sealed lengths are compared whenever they are new; DivergedError means: forget all, begin anew.
+- A record may be given again after an error, or where a checkpoint has its effect already: `apply` must not mind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from amq.errors import AmqError, CorruptError, StoreError
+from amq.journal.format import (
+    BATCH_BYTES,
+    HEADER_BYTES,
+    SegmentHeader,
+    decode_batch_header,
+    parse_segment_name,
+    segment_name,
+)
+from amq.journal.reader import read_at
+from amq.journal.records import PREVIOUS, Decoder, Previous, Record, Trimmed, raw_records
+from amq.journal.recovery import JOURNAL_DIRECTORY, Followed, Recovered, Segment, check_complete
+from amq.journal.segment import batch_at, list_segments, read_header
+from amq.vfs import Vfs
+
+PIECE_BYTES = 4 << 20  # read at once
+LOOK_BYTES = 64 << 10  # read to see whether there is anything new
+
+Apply = Callable[[Record, Segment], None]
+
+
+class DivergedError(AmqError):
+    """What was followed is not what counts, or is gone: begin anew with a new state. Never shown to users."""
+
+    code = "FOLLOWER_DIVERGED"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place between two batches.
+
+    offset         bytes into the segment
+    batch          number of the batch before it
+    salt           of the segment: no other one has it
+    destinations   number → name, as the segment defines them before `offset`
+    """
+
+    epoch: int
+    number: int
+    offset: int
+    batch: int
+    salt: int
+    destinations: Mapping[int, str]
+
+    @property
+    def segment_name(self) -> str:
+        return segment_name(self.epoch, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin but at the first byte. `segments` = those up to `position` that were there, with their ends;
+    `made` = others that the state refers to already."""
+
+    position: Position
+    trimmed: tuple[int, int]
+    store_uuid: bytes
+    segments: Mapping[str, Segment]
+    made: Mapping[str, Segment] = field(default_factory=dict)
+
+
+class _Tail:
+    """The segment that is being read, up to `offset`, behind batch `number` (0 = none of it was read)."""
+
+    __slots__ = ("batches", "decoder", "header", "number", "path", "segment")
+
+    def __init__(self, path: str, segment: Segment, header: SegmentHeader) -> None:
+        self.path = path
+        self.segment = segment
+        self.header = header
+        self.number = 0
+        self.batches = 0
+        self.decoder = Decoder(path, bodies=False)
+
+    @property
+    def offset(self) -> int:
+        return self.segment.end
+
+
+class Follower:
+    """Reads the journal of `store`. `segments` = those read or being read, by name; their `end` is how far."""
+
+    def __init__(self, vfs: Vfs, store: str, apply: Apply, start: Start | None = None) -> None:
+        self._vfs = vfs
+        self._directory = os.path.join(store, JOURNAL_DIRECTORY)
+        self._apply = apply
+        self.segments: dict[str, Segment] = {}
+        self.trimmed = (0, 0)
+        self.store_uuid: bytes | None = None
+        self.records = 0
+        self.read_bytes = 0
+        self._made: Mapping[str, Segment] = {}
+        self._tail: _Tail | None = None
+        self._after = (0, 0)  # key of the segment that was read last
+        self._compared: Mapping[str, int] | None = None
+        self._trusted: set[str] = set()  # segments of which a checkpoint says that they count
+        self._absent: set[tuple[int, int]] = set()  # keys of those that were read and are not sealed
+        if start is not None:
+            self._begin_at(start)
+
+    def _begin_at(self, start: Start) -> None:
+        position = start.position
+        self.segments = dict(start.segments)
+        self._trusted = set(start.segments)
+        self.trimmed, self.store_uuid, self._made = start.trimmed, start.store_uuid, start.made
+        path = os.path.join(self._directory, position.segment_name)
+        try:
+            header = self._header(path)
+        except FileNotFoundError:  # trimmed: what is read begins behind it
+            self._after = (position.epoch, position.number)
+            return
+        self._after = (position.epoch, position.number - 1)
+        if header is None or header.salt != position.salt:
+            raise DivergedError(f"{path} is not the segment that the checkpoint speaks of")
+        self._tail = _Tail(path, self.segments[position.segment_name], header)
+        self._tail.number = position.batch
+        self._tail.batches = 1
+        self._tail.decoder.names.update(position.destinations)
+
+    @property
+    def followed(self) -> Followed:
+        """What `seal` need not read again."""
+        tail = self._tail
+        ends = {name: segment.end for name, segment in self.segments.items()}
+        if tail is None:
+            return Followed(ends, self.trimmed)
+        del ends[tail.segment.name]
+        return Followed(ends, self.trimmed, tail.segment.name, tail.offset, tail.number)
+
+    @property
+    def place(self) -> str:
+        """How far it has come, for people: segment and offset."""
+        tail = self._tail
+        return f"{tail.segment.name}:{tail.offset}" if tail is not None else ""
+
+    # -- while the master writes --------------------------------------------------------------------------------------
+
+    def follow(self, epoch: int, sealed: Mapping[str, int], budget_bytes: int) -> bool:
+        """Read on, about `budget_bytes`; returns whether there may be more right now.
+
+        `epoch` is the newest one, whose master may be writing; `sealed` the lengths that it sealed. Raises
+        DivergedError; also CorruptError, StoreError and OSError, which may pass: while a master writes, a network file
+        system can show a file that is no longer or not yet what it will be.
+        """
+        self.compare(sealed, epoch)
+        try:
+            while budget_bytes > 0:
+                if self._tail is None and not self._next(epoch, sealed):
+                    return False
+                tail = self._tail
+                assert tail is not None
+                successor = None
+                end = sealed.get(tail.segment.name, None if tail.segment.epoch == epoch else 0)
+                if end is None:
+                    successor, end = self._successor(tail)
+                read = self._advance(tail, end, budget_bytes)
+                budget_bytes -= read
+                if end is not None and tail.offset >= end:
+                    self._leave(tail)
+                    if successor is not None:
+                        successor.number = tail.number
+                        self._tail = self._enter(successor)
+                elif not read:
+                    return False
+        except FileNotFoundError as error:
+            raise DivergedError(f"{error.filename} was trimmed before it was read") from error
+        return True
+
+    def compare(self, sealed: Mapping[str, int], epoch: int | None = None) -> None:
+        """Is everything that was read inside the `sealed` lengths? `epoch` is being written, None = none is. Raises
+        DivergedError.
+        """
+        if sealed is self._compared:
+            return
+        tail = self._tail.segment if self._tail is not None else None
+        for name, segment in self.segments.items():
+            end = sealed.get(name)
+            if end is None:
+                if segment.epoch != epoch and name not in self._trusted:
+                    self._absent.add(segment.key)
+                continue
+            if segment.end > max(end, HEADER_BYTES) or (segment is not tail and segment.end != end):
+                raise DivergedError(f"{name} was read to {segment.end}, it counts to {end}")
+        self._compared = sealed
+
+    def _check_absent(self, epoch: int) -> None:
+        """Segments that were read and are not sealed were trimmed: by a master before `epoch`, whose records come next.
+        Else a deposed master had made them.
+        """
+        self._absent = {key for key in self._absent if key > self.trimmed}
+        wrong = [key for key in self._absent if key[0] < epoch]
+        if wrong:
+            raise DivergedError(f"{segment_name(*wrong[0])} was read, it does not count")
+
+    def _next(self, epoch: int, sealed: Mapping[str, int]) -> bool:
+        """Open the segment that comes next. False where there is none yet."""
+        for name in list_segments(self._vfs, self._directory):
+            key = parse_segment_name(name) or (0, 0)
+            if key > self._after and (sealed.get(name) or key[0] == epoch):
+                path = os.path.join(self._directory, name)
+                header = self._header(path)
+                if header is None:
+                    return False
+                self._tail = self._enter(self._open(path, header))
+                return True
+        return False
+
+    def _successor(self, tail: _Tail) -> tuple[_Tail | None, int | None]:
+        """The segment after `tail`, and what that says of where `tail` ends; (None, None) where it was not begun."""
+        name = segment_name(tail.segment.epoch, tail.segment.number + 1)
+        path = os.path.join(self._directory, name)
+        # It is made when the second batch of this one is written. Not looked for before: a network client may remember
+        # for half a minute that there was none.
+        if not tail.batches and name not in self._vfs.listdir(self._directory):
+            return None, None
+        try:
+            header = self._header(path)
+        except FileNotFoundError:
+            newest = list_segments(self._vfs, self._directory)[-1:]
+            if newest and (parse_segment_name(newest[0]) or (0, 0)) > (tail.segment.epoch, tail.segment.number + 1):
+                raise
+            return None, None
+        if header is None:
+            return None, None
+        fd = self._vfs.open(path, os.O_RDONLY)
+        try:
+            data = read_at(self._vfs, fd, HEADER_BYTES, LOOK_BYTES)
+            head = decode_batch_header(data, 0, header.salt)
+            if head is not None and BATCH_BYTES + head.payload_bytes > len(data):
+                data = read_at(self._vfs, fd, HEADER_BYTES, BATCH_BYTES + head.payload_bytes)
+        finally:
+            self._vfs.close(fd)
+        head, _ = batch_at(memoryview(data), 0, header, 0, len(data))
+        if head is None:
+            return None, None
+        kind, body = next(raw_records(memoryview(data)[BATCH_BYTES:]), (0, b""))
+        if kind != PREVIOUS:
+            raise CorruptError(path, HEADER_BYTES, "segment does not begin with what came before it")
+        return self._open(path, header), Previous.decode(body).end
+
+    # -- to the end ---------------------------------------------------------------------------------------------------
+
+    def finish(self, sealed: Mapping[str, int], progress: Callable[[int, int], None]) -> Recovered:
+        """Read what is left of the `sealed` journal. The follower is of no use afterwards.
+
+        `progress(bytes read, bytes to read)` is called after each piece. A segment that `sealed` names and that is gone
+        must have been trimmed. Raises DivergedError, CorruptError, NewerFormatError, StoreError, OSError.
+        """
+        self.compare(sealed)
+        names = list_segments(self._vfs, self._directory)
+        present = [name for name in names if sealed.get(name)]
+        tail = self._tail
+        if tail is not None and tail.segment.name not in present:
+            self._leave(tail)
+            tail = None
+        left = [name for name in present if (parse_segment_name(name) or (0, 0)) > self._after]
+        total = sum(sealed[name] for name in left) - HEADER_BYTES * len(left)
+        if tail is not None:
+            total -= tail.offset - HEADER_BYTES
+        begun = self.read_bytes
+        for name in left:
+            if tail is None or tail.segment.name != name:
+                path = os.path.join(self._directory, name)
+                header = self._header(path, sealed[name])
+                if header is None:
+                    raise CorruptError(path, 0, "segment header is gone")
+                tail = self._enter(self._open(path, header))
+            while tail.offset < sealed[name]:
+                self._advance(tail, sealed[name], PIECE_BYTES)
+                progress(self.read_bytes - begun, total)
+        for name in sorted(sealed.keys() - set(names)):
+            if sealed[name] and (parse_segment_name(name) or (0, 0)) > self.trimmed:
+                raise CorruptError(os.path.join(self._directory, name), 0, "segment is missing: somebody removed it")
+        self._check_absent(1 << 64)
+        for name in present:  # some may be trimmed and not deleted yet, and were forgotten
+            if name not in self.segments:
+                self.segments[name] = Segment(name, *(parse_segment_name(name) or (0, 0)), sealed[name])
+        segments = [self.segments[name] for name in present]
+        check_complete(self._directory, [segment.key for segment in segments], self.trimmed)
+        unused = [name for name in names if name in sealed and not sealed[name]]
+        return Recovered(segments, unused, self.trimmed, self.store_uuid, self.records, self.read_bytes)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _header(self, path: str, size: int = HEADER_BYTES) -> SegmentHeader | None:
+        """The header of a segment of which `size` bytes count; None where it was never begun."""
+        fd = self._vfs.open(path, os.O_RDONLY)
+        try:
+            return read_header(path, read_at(self._vfs, fd, 0, min(size, LOOK_BYTES)))
+        finally:
+            self._vfs.close(fd)
+
+    def _open(self, path: str, header: SegmentHeader) -> _Tail:
+        if self.store_uuid not in (None, header.store_uuid):
+            raise StoreError(f"{path} belongs to another store: move it out", code="STORE_FOREIGN_FILE")
+        self.store_uuid = header.store_uuid
+        name = os.path.basename(path)
+        segment = self._made.get(name) or Segment(name, header.epoch, header.number, HEADER_BYTES)
+        segment.end = HEADER_BYTES
+        return _Tail(path, segment, header)
+
+    def _enter(self, tail: _Tail) -> _Tail:
+        """Its records come next."""
+        self._check_absent(tail.segment.epoch)
+        self.segments[tail.segment.name] = tail.segment
+        return tail
+
+    def _leave(self, tail: _Tail) -> None:
+        """It is read to its end."""
+        self._after, self._tail = tail.segment.key, None
+
+    def _advance(self, tail: _Tail, end: int | None, budget_bytes: int) -> int:
+        """Read on in `tail`: to `end`, or where that is None as far as is proved durable. Returns how many bytes."""
+        start, size = tail.offset, LOOK_BYTES if end is None else PIECE_BYTES
+        fd = self._vfs.open(tail.path, os.O_RDONLY)
+        try:
+            while tail.offset - start < budget_bytes and (end is None or tail.offset < end):
+                wanted = size if end is None else min(size, end - tail.offset)
+                data = memoryview(read_at(self._vfs, fd, tail.offset, wanted))
+                if end is not None and len(data) < wanted:
+                    where = tail.offset + len(data)
+                    raise CorruptError(tail.path, where, f"file is shorter than its sealed length {end}: truncated")
+                before = tail.offset
+                more = self._take(tail, data, end)
+                if not more or (tail.offset == before and len(data) < wanted):
+                    break
+                size = max(more, PIECE_BYTES)
+        finally:
+            self._vfs.close(fd)
+        self.read_bytes += tail.offset - start
+        return tail.offset - start
+
+    def _take(self, tail: _Tail, data: memoryview, end: int | None) -> int:
+        """Give out the batches of `data`, which begins where `tail` does. Returns how many bytes the next one needs
+        where it is not whole in `data`, 0 = there is none yet.
+        """
+        position, base = 0, tail.offset
+        left = len(data) if end is None else end - base  # bytes in which batches may stand
+        while position < left:
+            head = decode_batch_header(data, position, tail.header.salt)
+            if head is None and len(data) - position < BATCH_BYTES and len(data) < left:
+                return PIECE_BYTES
+            stop = position + BATCH_BYTES + (head.payload_bytes if head is not None else 0)
+            if end is None:
+                if head is None:
+                    return 0
+                if stop + BATCH_BYTES > len(data):
+                    return stop + BATCH_BYTES - position
+                if decode_batch_header(data, stop, tail.header.salt) is None:
+                    return 0
+            elif stop > len(data) and base + stop <= end:
+                return stop - position
+            head, why = batch_at(data, position, tail.header, tail.number, min(left, len(data)))
+            if head is None:
+                raise CorruptError(tail.path, base + position, why)
+            self._give(tail, data[position + BATCH_BYTES : stop], base + position + BATCH_BYTES)
+            tail.number = head.number
+            tail.batches += 1
+            tail.segment.end = base + stop
+            position = stop
+        return PIECE_BYTES
+
+    def _give(self, tail: _Tail, payload: memoryview, at: int) -> None:
+        """Apply the records of one batch. Its CRC has covered every byte: those of the records are not summed again."""
+        apply, segment = self._apply, tail.segment
+        for record in tail.decoder.decode(payload, at, verify=False):
+            apply(record, segment)
+            self.records += 1
+            if isinstance(record, Trimmed):
+                self.trimmed = max(self.trimmed, (record.epoch, record.number))
+                for name in [name for name, s in self.segments.items() if s.key <= self.trimmed and not s.live]:
+                    if name != segment.name:
+                        del self.segments[name]
+
+
+def replay(
+    vfs: Vfs, store: str, sealed: Mapping[str, int], apply: Apply, progress: Callable[[int, int], None]
+) -> Recovered:
+    """Give every record of the `sealed` journal to `apply`, oldest first: see `Follower.finish`."""
+    return Follower(vfs, store, apply).finish(sealed, progress)

@@ -1,0 +1,179 @@
+"""Slave: what a broker knows of the store while it waits to become its master, so that little is left to read then.
+
+It only reads. Whatever goes wrong while it follows (a file that was deleted under its feet, a master that was deposed,
+a network file system that shows what was) costs no more than the time to read it again: what counts is read, and
+proved, up to the sealed lengths, when this broker has become the master. Runs in the lease thread, in small pieces.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from amq.broker.broker import Broker
+from amq.broker.snapshot import load
+from amq.clock import Clock
+from amq.config.schema import BrokerConfig
+from amq.errors import AmqError, CorruptError
+from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
+from amq.journal.follower import DivergedError, Follower
+from amq.journal.recovery import Followed, Recovered
+from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, newest_number, read_epoch
+from amq.vfs import Vfs
+
+FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
+_log = structlog.get_logger("amq.slave")
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a slave has followed. `caught_up_wall_ms` = when it last knew all that there was to know, 0 = never."""
+
+    place: str
+    messages: int
+    caught_up_wall_ms: int
+
+
+class Slave:
+    """Follows the journal of `config.store`."""
+
+    def __init__(self, vfs: Vfs, clock: Clock, config: BrokerConfig) -> None:
+        self._vfs = vfs
+        self._clock = clock
+        self._config = config
+        self._broker = self._new_broker()
+        self._follower: Follower | None = None
+        self._epoch: Epoch | None = None
+        self._caught_up_wall_ms = 0
+        self._trouble = ""
+
+    def _new_broker(self) -> Broker:
+        return Broker(self._clock, self._config, 0, lambda: None)
+
+    # -- while another broker is the master ---------------------------------------------------------------------------
+
+    def follow(self) -> bool:
+        """Read on a little; returns whether there is more right now."""
+        try:
+            epoch = self._newest_epoch()
+            if epoch is None:
+                return False
+            more = self._begun(epoch).follow(epoch.number, epoch.sealed, FOLLOW_BYTES)
+            self._broker.forget_idle()
+        except DivergedError as error:
+            _log.info("following the journal anew", reason=error.description)
+            self._follower = None
+            return False
+        except (AmqError, OSError) as error:  # it may pass; if not, it is the next master's to judge
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.info("the journal cannot be followed now, trying again", reason=self._trouble)
+            return False
+        self._trouble = ""
+        if not more:
+            self._caught_up_wall_ms = self._clock.wall_ms()
+        return more
+
+    def lag(self) -> Lag:
+        place = self._follower.place if self._follower is not None else ""
+        return Lag(place, self._broker.stored, self._caught_up_wall_ms)
+
+    def _newest_epoch(self) -> Epoch | None:
+        try:
+            number = newest_number(self._vfs.listdir(os.path.join(self._config.store, EPOCHS_DIRECTORY)))
+        except FileNotFoundError:
+            return None
+        if number and (self._epoch is None or number > self._epoch.number):
+            self._epoch = read_epoch(self._vfs, self._config.store, number)
+        return self._epoch
+
+    # -- where to begin -----------------------------------------------------------------------------------------------
+
+    def _begun(self, epoch: Epoch) -> Follower:
+        """The follower: a new one begins at the newest checkpoint that is good, if there is one."""
+        if self._follower is None:
+            self._follower = self._at_checkpoint(epoch) or self._at_first_byte()
+        return self._follower
+
+    def _at_first_byte(self) -> Follower:
+        self._broker = self._new_broker()
+        return Follower(self._vfs, self._config.store, self._broker.apply)
+
+    def _at_checkpoint(self, epoch: Epoch) -> Follower | None:
+        for name in list_checkpoints(self._vfs, self._config.store):
+            try:
+                follower = self._load(os.path.join(self._config.store, CHECKPOINTS_DIRECTORY, name))
+                follower.compare(epoch.sealed, epoch.number)
+            except FileNotFoundError:
+                continue  # deleted meanwhile: there is a newer one
+            except (CorruptError, DivergedError) as error:
+                _log.warning("checkpoint cannot be used: trying one before it", checkpoint=name, reason=str(error))
+                continue
+            _log.info("checkpoint read", checkpoint=name, messages=self._broker.stored)
+            return follower
+        return None
+
+    def _load(self, path: str) -> Follower:
+        self._broker = self._new_broker()
+        with no_collection(), closing(read_checkpoint(self._vfs, path)) as blocks:
+            start = load(path, blocks, self._broker)
+        return Follower(self._vfs, self._config.store, self._broker.apply, start)
+
+    # -- when this broker takes over ----------------------------------------------------------------------------------
+
+    def followed(self, previous: Epoch) -> Followed:
+        """What the seal need not read. `previous` = the newest epoch."""
+        try:
+            follower = self._begun(previous)
+            follower.compare(previous.sealed, previous.number)
+            return follower.followed
+        except DivergedError as error:
+            _log.info("reading the journal anew", reason=error.description)
+            self._follower = None
+        return Followed()
+
+    def finish(
+        self, config: BrokerConfig, epoch: Epoch, progress: Callable[[int, int, int], None]
+    ) -> tuple[Broker, Recovered]:
+        """Read what is left of the journal that `epoch` has sealed. `progress(bytes read, bytes to read, messages)`.
+        Raises CorruptError, StoreError, OSError. The slave is as new afterwards.
+        """
+        self._config = config
+        follower, self._follower = self._follower, None
+        recovered = None
+        with no_collection():
+            if follower is not None:
+                try:
+                    recovered = follower.finish(epoch.sealed, self._told(progress))
+                    self._broker.check_places(recovered)
+                except (DivergedError, CorruptError) as error:
+                    _log.warning("what was followed cannot be used: reading the whole journal", reason=str(error))
+                    recovered = None
+            if recovered is None:
+                recovered = self._at_first_byte().finish(epoch.sealed, self._told(progress))
+        broker, self._broker = self._broker, self._new_broker()
+        self._caught_up_wall_ms = 0
+        broker.config = config
+        broker.take_epoch(epoch.number)
+        return broker, recovered
+
+    def _told(self, progress: Callable[[int, int, int], None]) -> Callable[[int, int], None]:
+        broker = self._broker
+        return lambda done, total: progress(done, total, broker.stored)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Reading a journal makes objects that stay: to look among them for garbage meanwhile costs a third of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
