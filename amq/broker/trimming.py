@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
-PENDING_BYTES_MAX = 4 << 20  # copied and on their way to the journal: traffic stands behind no more
+# Copied and on their way to the journal: traffic stands behind no more than this, or what its last batch has paid for.
+PENDING_BYTES_MAX = 4 << 20
 IDLE_BYTES_PER_S = 16 << 20  # copied also where no traffic pays for it, when there is too much garbage
 DEBT_BYTES_MAX = 16 << 20  # what traffic may pay in advance
 SCAN_SHARE = 8  # bytes looked at that cost as much as one that is copied
@@ -49,6 +50,7 @@ class Trimmer:
         self._looked = 0.0
         self._copied_bytes = 0
         self._pending_bytes = 0  # copied, on their way to the journal
+        self._pending_bytes_max = 0.0
         self._source: Source | None = None  # what is being copied
         self._passed = (0, 0)  # what lives in segments up to here is on its way, or on its way out
         self._reading = False
@@ -116,6 +118,7 @@ class Trimmer:
         due = is_due(closed_live, headroom)
         if due:
             paid = COPY_RATE * (consumed - self._consumed) + IDLE_BYTES_PER_S * min(now - self._looked, 1.0)
+            self._pending_bytes_max = max(PENDING_BYTES_MAX, paid)
             self._allowance = max(-DEBT_BYTES_MAX, min(self._allowance + paid, live))
         else:
             self._allowance = 0
@@ -157,7 +160,7 @@ class Trimmer:
 
     def _copy_on(self) -> None:
         """Go on copying forward, oldest first: look at the next piece, off the event loop."""
-        if self._reading or self._pending_bytes >= PENDING_BYTES_MAX or self._journal.disk_full:
+        if self._reading or self._pending_bytes >= self._pending_bytes_max or self._journal.disk_full:
             return
         if self._source is None:
             segments = islice(self._journal.segments, self._journal.closed())

@@ -33,6 +33,8 @@ _DESTINATION = struct.Struct("<IB")
 _MESSAGE = struct.Struct("<QIBBQQHHI")
 MESSAGE_BYTES = _MESSAGE.size  # of a message without body, names and properties
 _FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")
+# of the same: bytes of the record, its type, seq, destination, bytes of content type and duplicate id
+_MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
 _CONSUMED = struct.Struct("<IBI")
 _U32 = struct.Struct("<I")
 _TRIMMED = struct.Struct("<QQ")
@@ -390,14 +392,18 @@ def raw_messages(payload: memoryview, names: dict[int, str]) -> Iterator[tuple[i
     the payload defines. Raises struct.error, ValueError.
     """
     position, end, framed = 0, len(payload), _FRAMED_MESSAGE.size
-    message = _FRAMED_MESSAGE.unpack_from
+    keys, last = _MESSAGE_KEYS.unpack_from, len(payload) - _MESSAGE_KEYS.size
     while position < end:
-        size, _, kind = RECORD.unpack_from(payload, position)
+        if position <= last:
+            size, kind, seq, destination, type_bytes, id_bytes = keys(payload, position)
+        else:
+            size, _, kind = RECORD.unpack_from(payload, position)
         stop = position + RECORD_BYTES + size
         if stop > end:
             raise ValueError("record is longer than its batch")
         if kind == MESSAGE:
-            _, _, _, seq, destination, _, _, _, _, type_bytes, id_bytes, _ = message(payload, position)
+            if stop - position < framed:
+                raise ValueError("record of a message is too short")
             id_start = position + framed + type_bytes
             yield position, stop, destination, seq, id_start, id_start + id_bytes
         elif kind == GROUP:  # its records are framed as all others are, and end where it does
