@@ -13,7 +13,7 @@ LIVE_FACTOR_AT_LIMIT = 1.5  # (or so many, where producers wait for the room: at
 SLACK_SEGMENTS = 1  # and so many segments more
 # Bytes copied for each byte by which traffic brings the journal nearer to its limit. From 2 on the limit is kept; more
 # means to begin later, to copy less in all, and more at a time.
-COPY_RATE = 4
+COPY_RATE = 8
 
 
 def headroom_bytes(
