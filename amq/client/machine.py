@@ -440,9 +440,12 @@ class Machine:
                 unknown.__cause__ = error
                 error = unknown
             refused = [request]
-            if isinstance(error, StoreFullError):  # and so were those behind it: do not try them one by one
+            if isinstance(error, StoreFullError) and request.kind is Kind.COMMIT:
+                error = TransactionRolledBackError(error.description, code=error.code)
+            elif isinstance(error, StoreFullError):  # and so were those behind it: do not try them one by one
                 pending = self._ledger.all()
-                refused += (r for r in pending[pending.index(request) + 1 :] if r.kind is Kind.SEND)
+                behind = (r for r in pending[pending.index(request) + 1 :] if r.kind is Kind.SEND)
+                refused += (r for r in behind if r.owner is request.owner or error.code != "QUEUE_FULL")
             for one in refused:
                 self._end(one, error)
         elif self._ledger:

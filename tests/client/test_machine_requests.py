@@ -16,7 +16,7 @@ from amq.client.errors import (
     DeliveryLostError,
 )
 from amq.client.requests import EventKind
-from amq.errors import AccessError, CommandError, ProtocolError, StoreFullError, TransactionRolledBackError
+from amq.errors import AccessError, CommandError, ProtocolError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"
@@ -131,23 +131,6 @@ def test_a_broker_in_trouble_is_no_refusal() -> None:
     assert request.done
     assert request.error is None
     assert world.tried == ["a", "b"]
-
-
-def test_a_full_store_refuses_all_that_is_behind() -> None:
-    def script(_: Conversation, frame: Frame) -> bytes | None:
-        if frame.command == "SEND" and len(world.store.bodies(Q)) >= 2:
-            headers = [("message", "full"), ("code", "STORE_FULL"), ("receipt-id", frame.headers["receipt"])]
-            return encode("ERROR", headers)
-        return None
-
-    world = World(TWO, script=script)
-    world.connect()
-    producer = ProducerCore(world.session(), Q)
-    requests = [world.send(producer, str(number)) for number in range(50)]
-    world.advance(1)
-    assert [type(request.error) for request in requests if request] == [type(None)] * 2 + [StoreFullError] * 48
-    assert len(world.tried) == 2
-    assert world.machine.is_flowing()
 
 
 def test_a_withdrawn_send_is_not_replayed_and_its_late_receipt_ignored() -> None:
