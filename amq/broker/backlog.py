@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 CHUNK_ROWS = 2048
 NEVER = 1 << 63  # as first seq: no message
+
+
+Columns = list["array[int]"]  # of some rows: seqs, segments, offsets, sizes, and times of expiry where some do
 
 
 class Place(NamedTuple):
@@ -36,7 +38,7 @@ class _Chunk:
         self.expires: array[int] | None = None  # wall-clock milliseconds, 0 = never
         self.next_expiry_ms = NEVER  # none expires before
 
-    def columns(self) -> list[array[int]]:
+    def columns(self) -> Columns:
         columns = [self.seqs, self.segments, self.offsets, self.sizes]
         return columns if self.expires is None else [*columns, self.expires]
 
@@ -125,10 +127,12 @@ class Backlog:
             chunk, row = self._chunks[found[0]], found[1]
             chunk.segments[row], chunk.offsets[row], chunk.sizes[row] = segment, offset, size
 
-    def discard(self, seqs: Sequence[int]) -> list[tuple[Place, int]]:
-        """Take out those of `seqs` that are here: (place, expires_ms) of each."""
-        gone: list[tuple[Place, int]] = []
+    def discard(self, seqs: Iterable[int]) -> list[Columns]:
+        """Take out those of `seqs` that are here. Returns them by seq, in pieces."""
+        gone: list[Columns] = []
         done = 0
+        # Consumers acknowledge in turns; what they do together stands side by side. Measured: half the time of a drain.
+        seqs = sorted(seqs)
         while done < len(seqs):
             seq = seqs[done]
             done += 1
@@ -141,15 +145,13 @@ class Backlog:
             while last < len(chunk.seqs) and done < len(seqs) and chunk.seqs[last] == seqs[done]:
                 last += 1
                 done += 1
-            expires = chunk.expires[row:last] if chunk.expires is not None else repeat(0)
-            columns = (chunk.seqs[row:last], chunk.segments[row:last], chunk.offsets[row:last], chunk.sizes[row:last])
-            gone += zip(map(Place, *columns), expires, strict=False)
+            gone.append([column[row:last] for column in chunk.columns()])
+            self._count -= last - row
             chunk.delete(row, last)
             if not chunk.seqs:
                 del self._chunks[i], self._firsts[i]
             elif row == 0:
                 self._firsts[i] = chunk.seqs[0]
-        self._count -= len(gone)
         self.first = self._firsts[0] if self._firsts else NEVER
         return gone
 
@@ -168,7 +170,7 @@ class Backlog:
                 break
         return found
 
-    def rows_after(self, seq: int) -> list[array[int]] | None:
+    def rows_after(self, seq: int) -> Columns | None:
         """The columns of some rows whose seqs are the next after `seq`; None = there are none. Two calls with no other
         in between leave none out, and with others none that stays."""
         i = max(0, bisect_right(self._firsts, seq) - 1)
@@ -178,7 +180,7 @@ class Backlog:
                 return [column[row:] for column in chunk.columns()]
         return None
 
-    def extend(self, columns: Sequence[array[int]]) -> bool:
+    def extend(self, columns: Columns) -> bool:
         """Add rows, seqs ascending, all behind what is here. False, and nothing is done, where they are not."""
         seqs = columns[0]
         if self._chunks and self._chunks[-1].seqs[-1] >= seqs[0]:
@@ -213,9 +215,9 @@ class Backlog:
 
     def _locate(self, seq: int) -> tuple[int, int] | None:
         """(which chunk, which row of it)"""
-        i = bisect_right(self._firsts, seq) - 1
-        if i < 0 or seq > self._chunks[-1].seqs[-1]:
+        if not self._chunks or seq > self._chunks[-1].seqs[-1] or seq < self._firsts[0]:
             return None
+        i = bisect_right(self._firsts, seq) - 1
         seqs = self._chunks[i].seqs
         row = bisect_left(seqs, seq)
         return (i, row) if row < len(seqs) and seqs[row] == seq else None

@@ -10,10 +10,10 @@ the journal that takes it out. Messages are delivered by priority, then by seq, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from amq.broker.backlog import NEVER, Backlog, Place
+from amq.broker.backlog import NEVER, Backlog, Columns, Place
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
 from amq.journal.records import Record
@@ -136,16 +136,19 @@ class Queue:
 
     def find(self, seq: int) -> Place | None:
         """Where a message stands that waits on disk alone; None = there is no such one."""
-        return next((place for each in self.backlogs.values() if (place := each.find(seq)) is not None), None)
+        for backlog in self.backlogs.values():
+            if (place := backlog.find(seq)) is not None:
+                return place
+        return None
 
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
         """A message that waits on disk alone was copied: from now on that is where it stands."""
         for backlog in self.backlogs.values():
             backlog.move(seq, segment, offset, size)
 
-    def discard(self, seqs: Sequence[int]) -> list[tuple[Place, int]]:
-        """Take out of the backlogs those of `seqs` that wait there: (place, expires_ms) of each."""
-        gone = []
+    def discard(self, seqs: Iterable[int]) -> list[Columns]:
+        """Take out of the backlogs those of `seqs` that wait there. Returns them in pieces, by seq in each backlog."""
+        gone: list[Columns] = []
         for priority, backlog in list(self.backlogs.items()):
             gone += backlog.discard(seqs)
             if not backlog:

@@ -7,6 +7,7 @@ working, a replay becomes by reading. While nobody is served messages wait on di
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
@@ -206,14 +207,14 @@ class State:
     def page_in(self, queue: Queue, messages: list[Message]) -> list[Message]:
         """`messages`, read from the disk, are in memory from now on; returns those that have not left meanwhile. The
         caller knows where they go."""
-        places = queue.discard([message.seq for message in messages])
-        if len(places) < len(messages):
-            here = {place.seq for place, _ in places}
-            messages = [message for message in messages if message.seq in here]
+        places: dict[int, tuple[int, int, int]] = {}
+        for seqs, *columns in queue.discard([message.seq for message in messages]):
+            places.update(zip(seqs, zip(*columns[:3], strict=True), strict=True))
+        messages = [message for message in messages if message.seq in places]
         size = 0
-        for message, (place, _) in zip(messages, places, strict=True):
-            assert place.seq == message.seq
-            message.segment, message.offset, message.size = self._segments[place.segment], place.offset, place.size
+        for message in messages:
+            code, message.offset, message.size = places[message.seq]
+            message.segment = self._segments[code]
             queue.messages[message.seq] = message
             size += len(message.body) + MESSAGE_OVERHEAD_BYTES
         queue.resident_bytes += size
@@ -292,14 +293,18 @@ class State:
 
     def _discard(self, queue: Queue, seqs: list[int]) -> None:
         """Those of `seqs` that wait on disk leave the queue."""
-        for place, expires_ms in queue.discard(seqs):
-            segment = self._segments[place.segment]
-            segment.live -= 1
-            segment.live_bytes -= place.size
-            queue.stored_bytes -= place.size
-            queue.expiring -= bool(expires_ms)
-            queue.redelivered.pop(place.seq, None)
-            queue.acknowledged += 1
+        for gone, codes, _, sizes, *expires in queue.discard(seqs):
+            for code in set(codes):
+                here = sizes if codes.count(code) == len(codes) else compress(sizes, map(code.__eq__, codes))
+                self._segments[code].live -= codes.count(code)
+                self._segments[code].live_bytes -= sum(here)
+            queue.stored_bytes -= sum(sizes)
+            for column in expires:
+                queue.expiring -= len(column) - column.count(0)
+            if queue.redelivered:
+                for seq in gone:
+                    queue.redelivered.pop(seq, None)
+            queue.acknowledged += len(gone)
         if not queue.backlogs:
             self.emptied[queue] = None
 

@@ -36,8 +36,11 @@ def test_as_a_dict_would(steps: list[tuple[str, object, int]]) -> None:
                 model[what] = (place, number)
             elif kind == "discard":
                 assert isinstance(what, list)
-                expected = [model.pop(seq) for seq in what if seq in model]
-                assert backlog.discard(what) == expected
+                expected = [model.pop(seq) for seq in sorted(what) if seq in model]
+                gone = [row for columns in backlog.discard(what) for row in zip(*columns, strict=True)]
+                assert len(gone) == len(expected)
+                for row, (place, expires) in zip(gone, expected, strict=True):
+                    assert (row if len(row) > len(place) else (*row, 0)) == (*place, expires)
             elif kind == "move" and what in model:
                 assert isinstance(what, int)
                 backlog.move(what, number, 8, 9)
