@@ -144,8 +144,9 @@ def encode_head(position: Position, trimmed: tuple[int, int], store_uuid: bytes)
     """Payload of the first block."""
     body = {
         "format": FORMAT, "byteorder": sys.byteorder, "store_uuid": store_uuid.hex(), "trimmed": trimmed,
-        "epoch": position.epoch, "number": position.number, "offset": position.offset, "batch": position.batch,
-        "salt": position.salt, "destinations": list(position.destinations.items()),
+        "epoch": position.epoch, "number": position.number, "offset": position.offset,
+        "batch_offset": position.batch_offset, "batch": position.batch, "salt": position.salt,
+        "destinations": list(position.destinations.items()),
     }  # fmt: skip
     return json.dumps(body).encode()
 
@@ -160,8 +161,8 @@ def decode_head(path: str, payload: bytes) -> tuple[Position, tuple[int, int], b
             raise CorruptError(path, 0, "checkpoint was written on a machine with another byte order")
         destinations = {int(number): str(name) for number, name in body["destinations"]}
         position = Position(
-            int(body["epoch"]), int(body["number"]), int(body["offset"]), int(body["batch"]), int(body["salt"]),
-            destinations,
+            int(body["epoch"]), int(body["number"]), int(body["offset"]), int(body["batch_offset"]), int(body["batch"]),
+            int(body["salt"]), destinations,
         )  # fmt: skip
         epoch, number = body["trimmed"]
         return position, (int(epoch), int(number)), bytes.fromhex(body["store_uuid"])

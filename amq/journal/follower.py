@@ -50,6 +50,7 @@ class Position:
     """A place between two batches.
 
     offset         bytes into the segment
+    batch_offset   where the batch before it begins
     batch          number of the batch before it
     salt           of the segment: no other one has it
     destinations   number → name, as the segment defines them before `offset`
@@ -58,6 +59,7 @@ class Position:
     epoch: int
     number: int
     offset: int
+    batch_offset: int
     batch: int
     salt: int
     destinations: Mapping[int, str]
@@ -128,14 +130,32 @@ class Follower:
             header = self._header(path)
         except FileNotFoundError:  # trimmed: what is read begins behind it
             self._after = (position.epoch, position.number)
+            if not any((parse_segment_name(name) or (0, 0)) > self._after for name in self._list()):
+                raise DivergedError(f"{path} is missing, and so is all that should be behind it") from None
             return
         self._after = (position.epoch, position.number - 1)
-        if header is None or header.salt != position.salt:
-            raise DivergedError(f"{path} is not the segment that the checkpoint speaks of")
+        if header is None or header.salt != position.salt or not self._proved(path, header, position):
+            raise DivergedError(f"{path} does not have what the checkpoint speaks of")
         self._tail = _Tail(path, self.segments[position.segment_name], header)
         self._tail.number = position.batch
         self._tail.batches = 1
         self._tail.decoder.names.update(position.destinations)
+
+    def _proved(self, path: str, header: SegmentHeader, position: Position) -> bool:
+        """Does the batch before `position` stand there? In a copy of a store the segment may be older than the
+        checkpoint.
+        """
+        fd = self._vfs.open(path, os.O_RDONLY)
+        try:
+            size = position.offset - position.batch_offset
+            data = memoryview(read_at(self._vfs, fd, position.batch_offset, size))
+        finally:
+            self._vfs.close(fd)
+        head, _ = batch_at(data, 0, header, 0, len(data))
+        return head is not None and head.number == position.batch and BATCH_BYTES + head.payload_bytes == size
+
+    def _list(self) -> list[str]:
+        return list_segments(self._vfs, self._directory)
 
     @property
     def followed(self) -> Followed:
@@ -214,7 +234,7 @@ class Follower:
 
     def _next(self, epoch: int, sealed: Mapping[str, int]) -> bool:
         """Open the segment that comes next. False where there is none yet."""
-        for name in list_segments(self._vfs, self._directory):
+        for name in self._list():
             key = parse_segment_name(name) or (0, 0)
             if key > self._after and (sealed.get(name) or key[0] == epoch):
                 path = os.path.join(self._directory, name)
@@ -236,7 +256,7 @@ class Follower:
         try:
             header = self._header(path)
         except FileNotFoundError:
-            newest = list_segments(self._vfs, self._directory)[-1:]
+            newest = self._list()[-1:]
             if newest and (parse_segment_name(newest[0]) or (0, 0)) > (tail.segment.epoch, tail.segment.number + 1):
                 raise
             return None, None
@@ -267,7 +287,7 @@ class Follower:
         must have been trimmed. Raises DivergedError, CorruptError, NewerFormatError, StoreError, OSError.
         """
         self.compare(sealed)
-        names = list_segments(self._vfs, self._directory)
+        names = self._list()
         present = [name for name in names if sealed.get(name)]
         tail = self._tail
         if tail is not None and tail.segment.name not in present:
@@ -291,6 +311,8 @@ class Follower:
         for name in sorted(sealed.keys() - set(names)):
             if sealed[name] and (parse_segment_name(name) or (0, 0)) > self.trimmed:
                 raise CorruptError(os.path.join(self._directory, name), 0, "segment is missing: somebody removed it")
+        unsealed = [segment for name, segment in self.segments.items() if not sealed.get(name)]
+        self._absent.update(segment.key for segment in unsealed if segment.name in self._trusted)
         self._check_absent(1 << 64)
         for name in present:  # some may be trimmed and not deleted yet, and were forgotten
             if name not in self.segments:

@@ -117,6 +117,7 @@ class Journal:
         self._preparing = False
         self._newest_number = 0
         self._position = 0
+        self._last = 0  # where the batch before begins
         self._previous_end = 0
         self._sync_s = 0.0
         self._reserved = False
@@ -204,12 +205,12 @@ class Journal:
             self.flush()
 
     def position(self) -> Position | None:
-        """Behind the last batch that is committed; None where there is none, or where that is in doubt."""
+        """Behind the last batch that is committed; None where its segment has none, or where that is in doubt."""
         file = self._file
-        if file is None or self._busy is _Busy.LEASE:
+        if file is None or self._busy is _Busy.LEASE or self._position == HEADER_BYTES:
             return None
         names = {self._ids[name]: name for name in sorted(self._defined)}
-        return Position(self._epoch, file.number, self._position, self.batches, file.salt, names)
+        return Position(self._epoch, file.number, self._position, self._last, self.batches, file.salt, names)
 
     def checkpoint(self, position: Position) -> CheckpointFile:
         """A file for a checkpoint at `position`, to be written in `reader`."""
@@ -355,7 +356,7 @@ class Journal:
             return
         self.batches += 1
         self.bytes_written += end - self._position
-        self._position = end
+        self._last, self._position = self._position, end
         self._defined.update(batch.names)
         batch.segment = self.segments[-1]
         batch.segment.end = end
