@@ -9,10 +9,14 @@ from amq.broker.backlog import Place
 from amq.broker.broker import Broker
 from amq.broker.queue import Queue
 from amq.broker.window import Window
+from amq.config.schema import BrokerConfig
 from amq.journal.reader import read_messages
-from amq.journal.recovery import JOURNAL_DIRECTORY, Segment
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, seal
+from amq.lock.epoch import Epoch
 from amq.message import Message
+from amq.slave import Slave
 from amq.vfs import Vfs
+from tests.fakes import FakeClock
 
 
 def stored(broker: Broker, queue: Queue, vfs: Vfs, store: str) -> dict[int, Message]:
@@ -32,6 +36,16 @@ def stored(broker: Broker, queue: Queue, vfs: Vfs, store: str) -> dict[int, Mess
     found = {message.seq: message for message in [*queue.messages.values(), *waiting]}
     assert len(found) == queue.stored, "a message is in memory and waits on disk alone"
     return dict(sorted(found.items()))
+
+
+def started(vfs: Vfs, config: BrokerConfig, newest: Epoch) -> tuple[Broker, Recovered]:
+    """What a broker has that becomes master after epoch `newest` and begins at a checkpoint, if there is a good one."""
+    slave = Slave(vfs, FakeClock(), config)
+    sealed = seal(vfs, config.store, newest.number, newest.sealed, slave.followed(newest))
+    epoch = Epoch(newest.number + 1, newest.owner, sealed, 0, "test")
+    broker, recovered = slave.finish(config, epoch, lambda _read, _of, _messages: None)
+    broker.settle(recovered.trimmed)
+    return broker, recovered
 
 
 def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: tuple[int, int] = (0, 0)) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError, StoreError, StoreFullError
 from amq.journal.batch import Confirmable, OpenBatch
+from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name
 from amq.journal.export import MessageReader
 from amq.journal.follower import replay
 from amq.journal.format import parse_segment_name
@@ -208,14 +209,15 @@ class Repair:
     # -- the originals ------------------------------------------------------------------------------------------------
 
     def _make_kept(self) -> None:
-        """A directory with a link to every segment and epoch file as they are."""
+        """A directory with a link to every segment, epoch file and checkpoint as they are."""
         wall = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
         self.kept = os.path.join(self._store, f"{KEPT_PREFIX}{wall:%Y%m%dT%H%M%S}-{self._owner.uuid[:8]}")
         self._vfs.mkdir(self.kept)
-        for directory in (self._directory, os.path.join(self._store, EPOCHS_DIRECTORY)):
+        for directory in (JOURNAL_DIRECTORY, EPOCHS_DIRECTORY, CHECKPOINTS_DIRECTORY):
+            directory = os.path.join(self._store, directory)
             with suppress(FileNotFoundError):
                 for name in self._vfs.listdir(directory):
-                    if _key(name) != (0, 0) or newest_number([name]):
+                    if _key(name) != (0, 0) or newest_number([name]) or parse_checkpoint_name(name):
                         self._vfs.link(os.path.join(directory, name), os.path.join(self.kept, name))
         self._vfs.fsync_directory(self.kept)
         self._vfs.fsync_directory(self._store)
@@ -322,6 +324,7 @@ class Repair:
         if number:
             newest = read_epoch_files(vfs, self._store).newest
             sealed = newest.sealed if newest is not None else {}
+            self._remove_checkpoints(number)
             present = set(list_segments(vfs, self._directory))
             for name in self._prepared(kept):
                 if sealed.get(name) and name not in present:
@@ -341,6 +344,15 @@ class Repair:
                         vfs.unlink(os.path.join(directory, name))
                 os.rmdir(directory)
         vfs.fsync_directory(kept)
+
+    def _remove_checkpoints(self, epoch: int) -> None:
+        """Those of before `epoch` speak of the old journal. They are gone before any of the new one is there."""
+        names = list_checkpoints(self._vfs, self._store)
+        for name in names:
+            if (parse_checkpoint_name(name) or (epoch,))[0] < epoch:
+                self._vfs.unlink(os.path.join(self._store, CHECKPOINTS_DIRECTORY, name))
+        if names:
+            self._vfs.fsync_directory(os.path.join(self._store, CHECKPOINTS_DIRECTORY))
 
     def _prepared(self, kept: str) -> list[str]:
         """The new segments that are still in `kept`."""

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
-from amq.journal.recovery import seal
 from amq.lock.epoch import Epoch
 from amq.lock.host import Owner
-from amq.slave import Slave
 from tests.broker.world import World
-from tests.fakes import FakeClock, FakeHost
+from tests.fakes import FakeHost
 from tests.maintenance.test_moving import VFS
-from tests.stored import stored_state
+from tests.stored import started, stored_state
 
 IDS = 10
 OWNER = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
@@ -31,16 +29,11 @@ class Moment(NamedTuple):
 
 
 def start(store: Path, moment: Moment) -> tuple[dict[str, Any], int]:
-    """As the next master would: what it has then, and how many bytes of the journal it read."""
+    """What the next master has, and how many bytes of the journal it read."""
     config = BrokerConfig(store=str(store), duplicate_window=IDS)
-    slave = Slave(VFS, FakeClock(), config)
-    previous = Epoch(moment.epoch, OWNER, moment.sealed, 0, "test")
-    sealed = seal(VFS, str(store), moment.epoch, moment.sealed, slave.followed(previous))
-    newest = Epoch(moment.epoch + 1, OWNER, sealed, 0, "test")
-    broker, recovered = slave.finish(config, newest, lambda _read, _of, _messages: None)
-    broker.settle(recovered.trimmed)
-    for name, end in sealed.items():
-        assert end <= (store / "journal" / name).stat().st_size
+    broker, recovered = started(VFS, config, Epoch(moment.epoch, OWNER, moment.sealed, 0, "test"))
+    for segment in recovered.segments:
+        assert segment.end <= (store / "journal" / segment.name).stat().st_size
     return stored_state(broker, VFS, str(store)), recovered.read_bytes
 
 

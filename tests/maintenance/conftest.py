@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ pytest.register_assert_rewrite("tests.broker.world", "tests.maintenance.damaged"
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of four epochs with a past, whose last master is gone."""
+    """A store of five epochs with a past, whose last master is gone."""
     from tests.maintenance.damaged import write_epoch  # here, so that their assertions are rewritten first
     from tests.maintenance.test_moving import used_store
 
@@ -22,6 +23,11 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(40):
         client.send(b"last %d " % number + b"z" * 500, "ab"[number % 2])
         world.settle()
+    world.broker.config = replace(world.config, checkpoint_distance_bytes=1)
+    for number in range(4):
+        client.send(b"beside a checkpoint %d " % number + b"z" * 500, "ab"[number % 2])
+        world.settle()
+    world.crash_and_recover()
     older = {name: end for name, end in world.sealed.items() if name < f"{world.epoch - 1:08d}"}
     write_epoch(world, world.epoch - 1, older)
     write_epoch(world, world.epoch, world.sealed)

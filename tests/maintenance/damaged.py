@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
+from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
 from amq.errors import StoreError
+from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER_BYTES
 from amq.journal.segment import read_batches, read_header
-from amq.lock.epoch import Epoch, link_epoch, make_epochs_directory
+from amq.lock.epoch import Epoch, link_epoch, make_epochs_directory, read_newest_epoch
 from amq.lock.host import Owner
 from amq.maintenance.repair import Plan, Repair, make_plan
 from tests.broker.world import World
 from tests.fakes import FakeClock, FakeHost
-from tests.maintenance.test_moving import VFS, replayed, sealing
+from tests.maintenance.test_moving import VFS, load_all, replayed, sealing
+from tests.stored import started
 
 HOST = FakeHost()
 OWNER = Owner.make(HOST, name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
@@ -51,6 +54,19 @@ def repair(store: Path, vfs: Any = VFS, seed: int = 1, **options: Any) -> Repair
     return Repair(vfs, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
 
 
+def from_checkpoint(store: Path) -> Broker:
+    """As `replayed`, but by way of the checkpoints."""
+    newest = read_newest_epoch(VFS, str(store))
+    assert newest is not None
+    broker, _ = started(VFS, BrokerConfig(store=str(store)), newest)
+    load_all(broker, store)
+    return broker
+
+
+def checkpoints(store: Path) -> list[str]:
+    return list_checkpoints(VFS, str(store))
+
+
 def plan_of(store: Path) -> Plan:
     return make_plan(VFS, str(store), repair(store)._config)
 
@@ -66,9 +82,10 @@ def segments(store: Path) -> list[Path]:
     return [path for path in sorted((store / "journal").glob("*.seg")) if any(path.read_bytes()[HEADER_BYTES:])]
 
 
-def sealed_segment(store: Path, index: int = 1) -> Path:
+def sealed_segment(store: Path) -> Path:
+    """One of several batches."""
     _, lengths = sealing(store)
-    return [path for path in segments(store) if lengths.get(path.name)][index]
+    return next(path for path in segments(store) if lengths.get(path.name) and len(batches(path)) > 2)
 
 
 def batches(path: Path) -> list[tuple[int, int]]:

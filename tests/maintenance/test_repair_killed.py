@@ -18,6 +18,8 @@ from tests.fakes import FaultyVfs
 from tests.maintenance.damaged import (
     OWNER,
     batches,
+    checkpoints,
+    from_checkpoint,
     patch,
     repair,
     sealed_segment,
@@ -83,6 +85,8 @@ def moments(original: Path, tmp_path: Path, kind: str) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["segment", "epoch", "both"])
 def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: Path, kind: str) -> None:
+    whole = content(replayed(original))
+    assert checkpoints(original)
     undisturbed = tmp_path / "undisturbed"
     shutil.copytree(original, undisturbed)
     damaged(undisturbed, kind)
@@ -95,8 +99,16 @@ def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: P
             pass  # refused: nobody serves it
         else:
             assert found == saved, "between damaged and repaired there is nothing that a broker would serve"
+        try:
+            found = content(from_checkpoint(store))
+        except StoreError:
+            pass
+        else:
+            assert found in (saved, whole), "what is damaged may stand before a checkpoint"
         repair(store, seed=10_000).run()
         assert content(replayed(store)) == saved
+        assert content(from_checkpoint(store)) == saved
+        assert kind == "epoch" or not checkpoints(store)
         assert is_whole(VFS, str(store))
         assert unfinished(VFS, str(store)) == []
         assert any(name.startswith(KEPT_PREFIX) for name in os.listdir(store))
