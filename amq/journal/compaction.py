@@ -1,12 +1,13 @@
 """When the journal is compacted: the rule that the broker follows and `amq journal compact --dry-run` foretells.
 
-Invariant that it keeps: what is written takes at most twice what lives in it and one segment; with what is reserved and
-not written yet, one segment more. Proof and measure: docs/journal-format.md "Giving space back".
+Invariant that it keeps: segment files take at most twice what lives in them and one segment. Proof and measure:
+docs/journal-format.md "Giving space back".
 """
 
 from __future__ import annotations
 
 from amq.journal.journal import PREPARE_AT
+from amq.journal.segment import RESERVE_STEPS
 
 LIVE_FACTOR = 2  # the journal may be so many times as large as what lives in it,
 LIVE_FACTOR_AT_LIMIT = 1.5  # (or so many, where producers wait for the room: at `storeLimit`)
@@ -21,9 +22,9 @@ def headroom_bytes(
 ) -> int:
     """How much garbage may still come. `live` bytes are needed of the `stored` ones, `oldest_live` of them in the
     segment that is copied next: it goes only when all of them stand twice. The next segment is there when the newest
-    one is filled up to PREPARE_AT.
+    one is filled up to PREPARE_AT; both have a step of space set aside.
     """
-    slack = (SLACK_SEGMENTS - 1 + PREPARE_AT) * segment_size
+    slack = (SLACK_SEGMENTS - 1 + PREPARE_AT - 2 / RESERVE_STEPS) * segment_size
     return int(live_factor * live + slack) - stored - oldest_live
 
 

@@ -326,14 +326,15 @@ class Journal:
         self, file: OpenSegment, chunks: list[Chunk], position: int, number: int, wall_s: int, flags: int
     ) -> int:
         """In the runner: one write (one more for each large body), one fdatasync. Returns where the batch ends."""
-        end = position
+        end, reserved = position, file.reserved
         try:
+            file.reserve(self._vfs, position + BATCH_BYTES + sum(map(len, chunks)))
             for piece in batch_pieces(chunks, file.salt, self._epoch, number, len(chunks), wall_s, flags):
                 write_all(self._vfs, file.fd, piece, end)
                 end += len(piece)
         except OSError as error:
-            if error.errno == errno.ENOSPC and self._vfs.fstat(file.fd).st_size > file.size:
-                self._vfs.ftruncate(file.fd, file.size)  # what a large batch took behind the reserved space
+            if error.errno == errno.ENOSPC:
+                file.give_back(self._vfs, reserved)
             raise
         started = self._clock.monotonic()
         try:

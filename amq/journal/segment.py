@@ -24,6 +24,10 @@ from amq.journal.format import (
 )
 from amq.vfs import Vfs, listdir_fresh, write_all
 
+# A segment is given space in so many steps: what is set aside and not written yet is hardly more than what is written,
+# and a write seldom has to ask for any.
+RESERVE_STEPS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -140,7 +144,7 @@ class OpenSegment:
     that an NFSv4 server refuses the writes of a deposed master.
     """
 
-    __slots__ = ("fd", "name", "number", "salt", "size")
+    __slots__ = ("fd", "name", "number", "reserved", "salt", "size")
 
     def __init__(self, fd: int, name: str, number: int, salt: int, size: int) -> None:
         self.fd = fd
@@ -148,6 +152,20 @@ class OpenSegment:
         self.number = number
         self.salt = salt
         self.size = size
+        self.reserved = 0
+
+    def reserve(self, vfs: Vfs, end: int) -> None:
+        """Have space set aside up to `end`, and some more. Raises OSError."""
+        if end > self.reserved:
+            wanted = max(end, min(self.reserved + self.size // RESERVE_STEPS, self.size))
+            vfs.allocate(self.fd, wanted)
+            self.reserved = wanted
+
+    def give_back(self, vfs: Vfs, reserved: int) -> None:
+        """The disk is full: let go of what was taken behind the space that had been set aside before."""
+        self.reserved = reserved
+        if vfs.fstat(self.fd).st_size > reserved:
+            vfs.ftruncate(self.fd, reserved)
 
 
 def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -> OpenSegment:
@@ -158,7 +176,8 @@ def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -
     try:
         if not vfs.try_lock(fd):
             raise OSError(errno.EACCES, "a new segment is locked by somebody else", path)
-        vfs.allocate(fd, size)
+        file = OpenSegment(fd, name, header.number, header.salt, size)
+        file.reserve(vfs, HEADER_BYTES)
         write_all(vfs, fd, header.encode(), 0)
         vfs.fsync(fd)
         vfs.fsync_directory(directory)
@@ -169,7 +188,7 @@ def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -
         if error.errno == errno.ENOSPC:
             vfs.unlink(path)
         raise
-    return OpenSegment(fd, name, header.number, header.salt, size)
+    return file
 
 
 def finish_segment(vfs: Vfs, fd: int, end: int) -> None:

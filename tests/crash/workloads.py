@@ -339,7 +339,7 @@ def written_and_killed(script: Script) -> None:
         script.disk.sync_breaks = True
         script.broker.runner.work()
         script.disk.sync_breaks = False
-        script.require(len(script.disk.log) == calls + 1, "one write and no sync")
+        script.require(len(script.disk.log) - calls in (1, 2), "one write, behind a reservation perhaps, and no sync")
         script.broker.kill()
         script.start(f"broker-{turn}", "the only host")
         script.send(f"o{turn}")

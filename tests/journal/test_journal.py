@@ -241,11 +241,12 @@ def test_service_resumes_when_space_is_back(world: World, vfs: FaultyVfs) -> Non
     assert len(waiter.receipts) == 1
 
 
-def test_no_room_for_the_next_segment(world: World, vfs: FaultyVfs) -> None:
-    """The disk fills up while the next segment is made; what still fits is stored, then only acknowledgements are."""
-    vfs.fail("allocate", errno.ENOSPC, times=0)
+def test_no_room_for_more_of_a_segment(world: World, vfs: FaultyVfs) -> None:
+    """The disk fills up; what still fits is stored, then only acknowledgements are."""
     waiter, acker = Waiter(), Waiter()
-    for _ in range(40):
+    for count in range(40):
+        if count == 3:
+            vfs.fail("allocate", errno.ENOSPC, times=0)
         world.send(1, 1000, waiter)
         world.commit()
     assert world.journal.full
