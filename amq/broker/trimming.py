@@ -31,7 +31,8 @@ DEBT_BYTES_MAX = 16 << 20  # what traffic may pay in advance
 SCAN_SHARE = 8  # bytes looked at that cost as much as one that is copied
 SEGMENTS_PER_STEP = 64  # looked at after a batch, on average
 # Dead segments go at once when they take so many times the space of the ids that must be copied out of them. Where
-# there is too much garbage, less will do; but to copy ids must give room, or the broker would copy for ever.
+# there is too much garbage, or producers wait for the room, less will do; but to copy ids must give room, or the broker
+# would copy for ever.
 GAIN_MIN = 4
 GAIN_MIN_DUE = 4 / 3
 
@@ -90,7 +91,7 @@ class Trimmer:
             self._passed = (0, 0)
         due = self._is_due()
         if not self._marked and not segments[0].live:
-            self._trim(due)
+            self._trim(due or self._journal.at_limit)
         if due and self._allowance > 0:
             self._copy_on()
 
@@ -127,7 +128,7 @@ class Trimmer:
 
     # -- segments in which nothing lives ------------------------------------------------------------------------------
 
-    def _trim(self, due: bool) -> None:
+    def _trim(self, pressing: bool) -> None:
         """Mark every segment before the first that holds something live, but never the one that is written."""
         broker, journal = self._broker, self._journal
         through = journal.segments[0]
@@ -138,7 +139,7 @@ class Trimmer:
             through = segment
             gain_bytes += segment.file_bytes or segment.end
             id_bytes += segment.id_bytes
-        if gain_bytes < max((GAIN_MIN_DUE if due else GAIN_MIN) * id_bytes, self._gain_bytes_min):
+        if gain_bytes < max((GAIN_MIN_DUE if pressing else GAIN_MIN) * id_bytes, self._gain_bytes_min):
             return
         copies: list[Duplicates | Outcomes] = []
         if id_bytes:

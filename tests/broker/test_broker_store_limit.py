@@ -92,6 +92,23 @@ def test_at_the_store_limit_old_messages_that_nobody_wants_do_not_stop_the_other
     world.check_at_rest()
 
 
+def test_at_the_store_limit_remembered_ids_do_not_keep_what_stood_beside_them(make_world: MakeWorld) -> None:
+    """All was consumed, and two thirds of what is stored are ids: producers waited for ever."""
+    world = small_store(make_world, duplicate_window=270)
+    producer, eager = world.connect(), world.connect()
+    eager.subscribe("a", ACK_AUTO)
+    count = 2000
+    for number in range(count):
+        if not producer.reading:
+            break
+        producer.send(bytes(100), duplicate_id=f"{number}".rjust(300, "x"))
+        world.settle()
+        world.turn(unasked=True)  # what is consumed without receipt waits for company
+        world.settle()
+    assert len(producer.confirmed) == count, "the producer waits, and nothing will ever make room"
+    assert len(world.segments()) <= 12
+
+
 def test_the_store_limit_can_be_raised_while_producers_wait(make_world: MakeWorld) -> None:
     world = small_store(make_world)
     producer = fill(world)
