@@ -13,7 +13,7 @@ from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
-from amq.journal.recovery import Recovered
+from amq.journal.recovery import Recovered, Segment
 from amq.vfs import Vfs
 from tests.stored import stored_state
 
@@ -45,6 +45,10 @@ class Standby:
             self.diverged += 1
             self.follower = None
             return False
+
+    def segments(self) -> dict[str, Segment]:
+        """What the slave has read."""
+        return self.follower.segments if self.follower is not None else {}
 
     def _at(self, checkpoint: str, broker: Broker) -> Follower:
         start = None

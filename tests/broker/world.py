@@ -216,8 +216,10 @@ class Client:
 class World:
     """One store, one broker at a time, any number of clients. `valid` = the lease is."""
 
-    def __init__(self, path: Path | str, **config: Any) -> None:
+    def __init__(self, path: Path | str, epoch_salt: int = 0, **config: Any) -> None:
+        """`epoch_salt`: two worlds with the same one make segments of the same salts."""
         self.store = str(path)
+        self._epoch_salt = epoch_salt
         self.config = BrokerConfig(store=self.store, **{**CONFIG, **config})
         self.clock = FakeClock()
         self.files = ProcessFiles()
@@ -252,7 +254,8 @@ class World:
         self.broker.wake = self.wake
         self.journal = Journal(
             self.vfs, self.clock, self.runner, self, lambda: self.valid, self.store, self.epoch,
-            recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
+            recovered.store_uuid or bytes(16), recovered, self.config,
+            random.Random(self.epoch + (self._epoch_salt << 32)),
         )  # fmt: skip
         self.broker.start_serving(self.journal, recovered.trimmed, recovered.read_bytes)
         self.journal.delete(recovered.unused)
@@ -312,8 +315,12 @@ class World:
         raise AssertionError("the broker does not come to rest")
 
     def follow(self, budget_bytes: int = 1 << 30) -> bool:
-        """The slave reads on."""
-        return self.standby.follow(self.epoch, self.sealed, budget_bytes)
+        """The slave reads on, as far as what is durable, and no further."""
+        more = self.standby.follow(self.epoch, self.sealed, budget_bytes)
+        durable = {segment.name: segment.end for segment in self.journal.segments}
+        for name, segment in self.standby.segments().items():
+            assert segment.end <= durable.get(name, segment.end), f"{name} was read behind what is durable"
+        return more
 
     def connect(self) -> Client:
         client = Client(self)

@@ -1,64 +1,12 @@
-"""Mutants: production code with one safety measure taken out. The explorer must see each of them.
-
-A mutant is a function recompiled from its own source with one piece of text replaced; the text must be there exactly
-once, so that a mutant cannot go stale unnoticed.
-"""
+"""Mutants of what reaches the disk, and in which order. The explorer must see each of them, in the workload named."""
 
 from __future__ import annotations
-import __future__
-
-import inspect
-import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
-from unittest import mock
 
 from amq import service
 from amq.broker import broker, trimming
 from amq.journal import follower, journal, recovery, segment
 from amq.lock import epoch, shared_file
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """`what` in words. `owner`.`name` is the function, `old` → `new` the change, `users` the modules that imported it
-    by name. `workload` is the one in which it must be seen."""
-
-    what: str
-    owner: Any
-    name: str
-    old: str
-    new: str
-    workload: str
-    users: tuple[ModuleType, ...] = ()
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        mutated = self._compiled()
-        places = [self.owner, *self.users]
-        patches = [mock.patch.object(place, self.name, mutated) for place in places]
-        for patch in patches:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in patches:
-                patch.stop()
-
-    def _compiled(self) -> Callable[..., Any]:
-        function = getattr(self.owner, self.name)
-        source = textwrap.dedent(inspect.getsource(function))
-        assert source.count(self.old) == 1, f"{self.what}: {self.old!r} is no longer once in {self.name}: {source}"
-        names: dict[str, Any] = {}
-        code = compile(
-            source.replace(self.old, self.new), f"<mutant: {self.what}>", "exec", __future__.annotations.compiler_flag
-        )
-        exec(code, function.__globals__, names)
-        return names[self.name]  # type: ignore[no-any-return]
-
+from tests.mutant import Mutant
 
 MUTANTS = (
     Mutant(

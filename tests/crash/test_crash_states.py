@@ -12,9 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.explorer import Explorer
-from tests.crash.mutants import MUTANTS, Mutant
+from tests.crash.mutants import MUTANTS
 from tests.crash.oracle import Violation
 from tests.crash.workloads import WORKLOADS
+from tests.mutant import Mutant
 
 IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "10"))
 DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "70"))
@@ -35,7 +36,7 @@ def test_crash_states(name: str, record_property: Callable[[str, object], None])
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
 def test_explorer_sees(mutant: Mutant) -> None:
     with mutant.applied(), pytest.raises(Violation) as caught:
-        script = WORKLOADS[mutant.workload].script()
+        script = WORKLOADS[mutant.seen_by].script()
         Explorer(script.config, MUTANT_IMAGES).explore(script.disk.image, script.disk.log, script.oracle)
     print(f"{mutant.what}: {caught.value}")
 

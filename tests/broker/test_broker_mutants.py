@@ -1,0 +1,362 @@
+"""Mutants of what followers, checkpoints, compaction and limits rest on: each must be seen by one of the checks here.
+
+The checks are random walks against the model (test_broker_walks.py), which compare every state with a cold replay,
+single tests of limits and compaction, and a few histories that no walk goes: a master that writes on behind a seal,
+checkpoints of another past, checkpoints that rot.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from amq.broker import broker as broker_module
+from amq.broker import checkpointing, copying, limits, paging, snapshot, state, trimming
+from amq.broker.queue import Queue
+from amq.errors import AmqError
+from amq.journal import checkpoint, follower, journal
+from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
+from amq.journal.follower import DivergedError
+from amq.journal.recovery import JOURNAL_DIRECTORY, seal
+from tests.broker import states, test_broker_compaction, test_broker_limits
+from tests.broker.test_broker_model import MODES
+from tests.broker.test_broker_model_limits import DroppingMachine
+from tests.broker.test_broker_walks import WALK_STEPS, walk
+from tests.broker.world import World
+from tests.large import large_from
+from tests.mutant import Mutant
+from tests.stored import stored_state
+
+WALK_SEEDS = range(15)  # as in test_broker_walks.py, which shows that the code passes them
+DROPPING_SEEDS = range(5)
+MakeWorld = Callable[..., World]
+CAUGHT = (AssertionError, AmqError, OSError, LookupError, ValueError, TypeError)
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def walks(_make_world: MakeWorld) -> None:
+    for seed in WALK_SEEDS:
+        for mode in MODES:
+            walk(mode, seed, WALK_STEPS)
+
+
+def dropping_walks(_make_world: MakeWorld) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits.Limits, "_is_dropping", lambda _self, _queue: False)
+        for seed in DROPPING_SEEDS:
+            for mode in MODES:
+                walk(mode, seed, WALK_STEPS, DroppingMachine)
+
+
+def deposed(make_world: MakeWorld) -> None:
+    """A master writes on behind a seal that neither it nor the slave has seen: in its segment, and in new ones."""
+    for more in (3, 12):
+        world = make_world(journal_segment_size_bytes=4096)
+        producer = world.connect()
+        for _ in range(3):
+            producer.send(b"confirmed" + bytes(500))
+            world.settle()
+        world.follow()
+        sealed = seal(world.vfs, world.store, world.epoch, world.sealed)
+        for _ in range(more):
+            producer.send(b"late" + bytes(500))
+            world.settle()
+            world.follow()
+        world.standby.take_over(sealed)
+        assert world.standby.diverged == 1
+
+
+def deposed_in_a_new_segment(make_world: MakeWorld) -> None:
+    """The same, but all that it writes there is in a segment that it made after the seal."""
+    world = make_world(journal_segment_size_bytes=4096)
+    producer = world.connect()
+    while len(world.journal.segments) < 2:
+        sealed = seal(world.vfs, world.store, world.epoch, world.sealed)
+        producer.send(b"confirmed" + bytes(500))
+        world.settle()
+    for _ in range(3):
+        producer.send(b"late" + bytes(500))
+        world.settle()
+        world.follow()
+    world.standby.take_over({name: end for name, end in sealed.items() if end})
+    assert world.standby.diverged == 1
+
+
+def another_past(make_world: MakeWorld) -> None:
+    """Checkpoints of another store's past, which has segments of the same names. What is found is right, or none is."""
+    first, other = make_world(checkpoint_distance_bytes=500), make_world(checkpoint_distance_bytes=500, epoch_salt=1)
+    for world, size in ((first, 700), (other, 300)):
+        producer = world.connect()
+        for number in range(12):
+            producer.send(b"%d" % number + bytes(size))
+            world.settle()
+    sealed = seal(first.vfs, first.store, first.epoch, first.sealed)
+    broker, _ = first.standby.read(sealed)
+    right = stored_state(broker, first.vfs, first.store)
+    assert list_checkpoints(first.vfs, first.store)
+    assert list_checkpoints(other.vfs, other.store)
+    for name in list_checkpoints(other.vfs, other.store):
+        path = os.path.join(CHECKPOINTS_DIRECTORY, name)
+        shutil.copy(os.path.join(other.store, path), os.path.join(first.store, path))
+        try:
+            found, _ = first.standby._finish(first.standby._new_broker(), name, sealed)
+        except DivergedError:
+            continue
+        assert stored_state(found, first.vfs, first.store) == right
+
+
+def restored(make_world: MakeWorld) -> None:
+    """A journal that was put back to an earlier moment, beside a checkpoint of a later one that is gone."""
+    world = make_world(checkpoint_distance_bytes=500, journal_segment_size_bytes=4096)
+    producer = world.connect()
+    for number in range(30):
+        producer.send(b"%d" % number + bytes(300))
+        world.settle()
+    sealed = seal(world.vfs, world.store, world.epoch, world.sealed)
+    kept = sorted(sealed)[:2]
+    for name in sealed.keys() - set(kept):
+        os.unlink(os.path.join(world.store, JOURNAL_DIRECTORY, name))
+    newest = list_checkpoints(world.vfs, world.store)[0]
+    try:
+        world.standby._finish(world.standby._new_broker(), newest, {name: sealed[name] for name in kept})
+    except DivergedError:
+        return
+    raise AssertionError("the checkpoint was used")
+
+
+def rotten(make_world: MakeWorld) -> None:
+    """Wherever a bit of a checkpoint turns over, it is not used."""
+    world = make_world(checkpoint_distance_bytes=500)
+    producer = world.connect()
+    for number in range(8):
+        producer.send(b"%d" % number + bytes(300), duplicate_id=f"id {number}")
+        world.settle()
+    newest = list_checkpoints(world.vfs, world.store)[0]
+    path = Path(world.store, CHECKPOINTS_DIRECTORY, newest)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            world.standby._at(newest, world.standby._new_broker())
+        except AmqError:
+            continue
+        raise AssertionError(f"used, with a bit of byte {place} turned over")
+
+
+def back_to_disk(make_world: MakeWorld) -> None:
+    """A large message returns to the disk when what waits there is in the checkpoint already."""
+    world = make_world()
+    with large_from(0), mock.patch.object(paging, "AHEAD_ROWS", 2):
+        producer, consumer = world.connect(), world.connect()
+        for number in range(6):
+            producer.send(b"%d" % number + bytes(100))
+        world.settle()
+        consumer.subscribe("a", prefetch=2)
+        world.settle()
+        assert len(consumer.bodies) == 2
+        position = world.journal.position()
+        assert position is not None
+        blocks = [(HEAD, encode_head(position, world.broker.trimmed, world.journal.store_uuid))]
+        for block in snapshot.dump(world.broker, lambda: world.journal.segments):
+            blocks.append(block)
+            if block[0] == ROWS and consumer.connected:
+                consumer.lose()
+                world.settle()
+        assert not consumer.connected
+        found = world.standby._new_broker()
+        snapshot.load("a checkpoint", iter(blocks), found)
+        assert found.queues["queue://a"].stored == 6
+
+
+def in_flight(make_world: MakeWorld) -> None:
+    test_broker_limits.test_what_is_on_its_way_to_the_disk_counts(make_world)
+
+
+def blocked(make_world: MakeWorld) -> None:
+    test_broker_limits.test_a_producer_waits_for_its_queue_and_goes_on_in_order(make_world, True)
+
+
+def oldest_first(make_world: MakeWorld) -> None:
+    test_broker_limits.test_the_oldest_go_to_the_dead_letter_queue(make_world, True)
+
+
+def pinned(make_world: MakeWorld) -> None:
+    size = test_broker_compaction.SEGMENT_BYTES
+    test_broker_compaction.test_one_old_message_in_every_segment(
+        test_broker_compaction.Store(make_world(journal_segment_size_bytes=size))
+    )
+
+
+def keeps_pace(make_world: MakeWorld) -> None:
+    test_broker_limits.test_what_waits_on_disk_is_dropped_too(make_world)
+
+
+SCENARIOS: tuple[Callable[[MakeWorld], None], ...] = (
+    deposed, deposed_in_a_new_segment, another_past, restored, rotten, back_to_disk, in_flight, blocked, oldest_first,
+    pinned, keeps_pace,
+)  # fmt: skip
+CHECKS: dict[str, Callable[[MakeWorld], None]] = {
+    check.__name__: check for check in (walks, dropping_walks, *SCENARIOS)
+}
+
+
+# -- mutants -----------------------------------------------------------------------------------------------------------
+
+Follower = follower.Follower
+MUTANTS = (
+    # follower
+    Mutant(
+        "the last batch of a live segment is given out before the one behind it was begun", Follower, "_take",
+        "if decode_batch_header(data, stop, tail.header.salt) is None:", "if False:", "walks",
+    ),
+    Mutant(
+        "what was followed is not compared with the sealed lengths", Follower, "compare",
+        "raise DivergedError(f\"{name} was read to {segment.end}, it counts to {end}\")", "pass", "deposed",
+    ),
+    Mutant(
+        "segments that were read and are not sealed count", Follower, "compare", "self._absent.add(segment.key)",
+        "pass", "deposed_in_a_new_segment",
+    ),
+    Mutant(
+        "the segment that is being read is sealed where the follower stands", Follower, "followed",
+        "del ends[tail.segment.name]", "pass", "walks",
+    ),
+    Mutant(
+        "the number of another batch is handed to the seal", Follower, "followed", "tail.offset, tail.number",
+        "tail.offset, tail.batches", "walks",
+    ),
+    Mutant(
+        "the segment after the one that is read to its end is passed over", Follower, "_leave",
+        "tail.segment.key, None", "(tail.segment.epoch, tail.segment.number + 1), None", "walks",
+    ),
+    Mutant(
+        "a trim mark that was followed is forgotten", Follower, "_give",
+        "self.trimmed = max(self.trimmed, (record.epoch, record.number))", "pass", "walks",
+    ),
+    # checkpoints
+    Mutant(
+        "a checkpoint says that it was begun later than it was", checkpointing.Checkpointer, "step",
+        "self._blocks = dump(self._broker, lambda: journal.segments)",
+        "blocks = list(dump(self._broker, lambda: journal.segments)); "
+        "self._blocks, self._late = (block for block in getattr(self, '_late', blocks)), blocks", "walks",
+    ),
+    Mutant(
+        "a checkpoint begins behind what is on its way", journal.Journal, "position",
+        "return Position(self._epoch, file.number, self._position, self.batches, file.salt, names)",
+        "end = self._position + (BATCH_BYTES + self.open.size if self.open else 0); "
+        "return Position(self._epoch, file.number, end, self.batches, file.salt, names)", "walks",
+    ),
+    Mutant(
+        "what is in memory is dumped before what waits on disk", snapshot, "dump",
+        "yield from _dump_backlogs(queue)\n            yield from _dump_resident(queue.messages)",
+        "yield from _dump_resident(queue.messages)\n            yield from _dump_backlogs(queue)", "walks",
+        (checkpointing,),
+    ),
+    Mutant(
+        "what goes back to the disk during a dump is not noted", state.State, "page_out_again",
+        "if self.paged_out is not None:", "if False:", "back_to_disk",
+    ),
+    Mutant(
+        "redelivery counts are not in a checkpoint", snapshot, "dump", "yield COUNTS, part", "pass", "walks",
+        (checkpointing,),
+    ),
+    Mutant(
+        "remembered ids are not in a checkpoint", snapshot, "dump", "yield DUPLICATES, part", "pass", "walks",
+        (checkpointing,),
+    ),
+    Mutant(
+        "outcomes are not in a checkpoint", snapshot, "dump", "yield OUTCOMES, part", "pass", "walks",
+        (checkpointing,),
+    ),
+    Mutant(
+        "a message that is found twice in a checkpoint is taken twice", snapshot._Loader, "_build",
+        "if row[0] not in backlog:", "if True:", "walks",
+    ),
+    Mutant(
+        "a block that fails its checksum is used", checkpoint, "read_checkpoint", "if crc != says:", "if False:",
+        "rotten", (states,),
+    ),
+    Mutant(
+        "checkpoint of a segment that only has the same name", Follower, "_begin_at",
+        "header.salt != position.salt", "False", "another_past",
+    ),
+    Mutant(
+        "messages that a checkpoint places in no segment that counts are kept", state.State, "check_places",
+        "raise DivergedError(f\"messages stand in {segment.name}, which does not count\")", "pass", "restored",
+    ),
+    Mutant(
+        "what stands in trimmed segments stays in its queue", state.State, "settle", "if undone:", "if False:", "walks",
+    ),
+    # compaction
+    Mutant(
+        "a copy stands behind its acknowledgement", copying.Source, "_collect", "if seq in leaving:", "if False:",
+        "walks",
+    ),
+    Mutant(
+        "the segment that is being written counts as closed", journal.Journal, "closed",
+        "len(self.segments) - (self._file is not None)", "len(self.segments)", "walks",
+    ),
+    Mutant(
+        "what lives in the oldest segment is not copied", trimming.Trimmer, "_copy_on",
+        "if each.live and each.key > self._passed), None)",
+        "if each.live and each.key > max(self._passed, self._journal.segments[0].key)), None)", "pinned",
+    ),
+    Mutant(
+        "counts of redeliveries are not copied", copying.Source, "collect",
+        "copies.redelivered.append(Redelivered(part.queue.name, found))", "pass", "walks",
+    ),
+    Mutant(
+        "ids are copied behind the mark that deletes them", trimming.Trimmer, "_trim",
+        "for copy in copies:\n        journal.append_record(copy)",
+        "journal.trim(through)\n    journal._rotate()\n    for copy in copies:\n        journal.append_record(copy)",
+        "walks",
+    ),
+    # limits
+    Mutant(
+        "the oldest is acknowledged before its dead letter is stored", broker_module.Broker, "drop",
+        "group = Group([*moved, Consumed(queue.name, DEAD_LETTERED, seqs)])",
+        "self.journal.append_record(Consumed(queue.name, DEAD_LETTERED, seqs)); self.journal._rotate(); "
+        "group = Group([*moved])", "dropping_walks",
+    ),
+    Mutant(
+        "what is on its way does not count for the limit", Queue, "taken_bytes",
+        "self.stored_bytes + self.pending_bytes", "self.stored_bytes", "in_flight",
+    ),
+    Mutant(
+        "a blocked producer is never released", limits.Limits, "step", "session.unstall()", "pass", "blocked",
+    ),
+    Mutant(
+        "what waits on disk is never dropped", limits.Limits, "_drop_oldest",
+        "pager.take_oldest(queue, excess, partial(self._read, queue))", "pass", "keeps_pace",
+    ),
+    Mutant(
+        "what is on its way out is dropped once more", limits.Limits, "_excess_bytes",
+        "self._dropping.get(queue, 0)", "0", "oldest_first",
+    ),
+    Mutant(
+        "the youngest is dropped", Queue, "take_oldest", "level.popleft()", "level.pop()", "oldest_first",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("check", SCENARIOS, ids=lambda check: check.__name__)
+def test_the_code_passes(make_world: MakeWorld, check: Callable[[MakeWorld], None]) -> None:
+    check(make_world)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+def test_it_is_seen(make_world: MakeWorld, mutant: Mutant) -> None:
+    with mutant.applied(), pytest.raises(CAUGHT) as caught:
+        CHECKS[mutant.seen_by](make_world)
+    print(f"{mutant.what}: {caught.value!r}"[:300])
+
+
+def test_mutants_are_told_apart() -> None:
+    assert len({mutant.what for mutant in MUTANTS}) == len(MUTANTS)
