@@ -27,6 +27,7 @@ from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, newest_number, read_epoch
 from amq.vfs import Vfs
 
 FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
+PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before what could not be read is read again: twice as long each time
 _log = structlog.get_logger("amq.slave")
 
 
@@ -51,6 +52,8 @@ class Slave:
         self._epoch: Epoch | None = None
         self._caught_up_wall_ms = 0
         self._trouble = ""
+        self._pause_s = 0.0  # after trouble
+        self._paused_until = 0.0
 
     def _new_broker(self) -> Broker:
         return Broker(self._clock, self._config, 0, lambda: None)
@@ -59,6 +62,8 @@ class Slave:
 
     def follow(self) -> bool:
         """Read on a little; returns whether there is more right now."""
+        if self._clock.monotonic() < self._paused_until:
+            return False
         try:
             epoch = self._newest_epoch()
             if epoch is None:
@@ -73,8 +78,10 @@ class Slave:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 _log.info("the journal cannot be followed now, trying again", reason=self._trouble)
+            self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX) or PAUSE_S_MIN
+            self._paused_until = self._clock.monotonic() + self._pause_s
             return False
-        self._trouble = ""
+        self._trouble, self._pause_s = "", 0.0
         if not more:
             self._caught_up_wall_ms = self._clock.wall_ms()
         return more
@@ -105,18 +112,26 @@ class Slave:
         return Follower(self._vfs, self._config.store, self._broker.apply)
 
     def _at_checkpoint(self, epoch: Epoch) -> Follower | None:
-        for name in list_checkpoints(self._vfs, self._config.store):
+        for name in self._checkpoints():
             try:
                 follower = self._load(os.path.join(self._config.store, CHECKPOINTS_DIRECTORY, name))
                 follower.compare(epoch.sealed, epoch.number)
             except FileNotFoundError:
-                continue  # deleted meanwhile: there is a newer one
-            except (CorruptError, DivergedError) as error:
+                continue  # deleted meanwhile, or where it leaves off is: what counts is elsewhere
+            except (AmqError, OSError) as error:  # whatever it is: a checkpoint only saves time
                 _log.warning("checkpoint cannot be used: trying one before it", checkpoint=name, reason=str(error))
                 continue
             _log.info("checkpoint read", checkpoint=name, messages=self._broker.stored)
             return follower
         return None
+
+    def _checkpoints(self) -> list[str]:
+        try:
+            return list_checkpoints(self._vfs, self._config.store)
+        except OSError as error:
+            where = CHECKPOINTS_DIRECTORY + os.sep
+            _log.warning("checkpoint cannot be used: trying one before it", checkpoint=where, reason=str(error))
+            return []
 
     def _load(self, path: str) -> Follower:
         self._broker = self._new_broker()

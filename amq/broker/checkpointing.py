@@ -83,12 +83,18 @@ class Checkpointer:
 
     def _failed(self, error: Exception) -> None:
         _log.warning("no checkpoint could be written: the next start will take longer", reason=str(error))
-        self.abandon()
+        file = self._forget()
+        if file is not None:
+            self._journal.reader.run(file.discard, lambda _result, _error: None)
 
     def abandon(self) -> None:
-        """Forget the one that is being written."""
-        file, self._file = self._file, None
-        if self._blocks is not None:
-            self._blocks.close()
+        """Forget the one that is being written. Nothing is deleted: perhaps the store is another's by now."""
+        file = self._forget()
         if file is not None:
             self._journal.reader.run(file.close, lambda _result, _error: None)
+
+    def _forget(self) -> CheckpointFile | None:
+        if self._blocks is not None:
+            self._blocks.close()
+        file, self._file, self._blocks = self._file, None, None
+        return file

@@ -54,8 +54,7 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
             yield QUEUE, name.encode()
             yield from _dump_backlogs(queue)
             yield from _dump_resident(queue.messages)
-            for part in _parts((seq, *counts) for seq, counts in list(queue.redelivered.items())):
-                yield COUNTS, part
+            yield from _dump_counts(queue, list(queue.redelivered))
             for part in _parts(_ids(queue.duplicates)):
                 yield DUPLICATES, part
         for part in _parts(_ids(state.outcomes)):
@@ -64,6 +63,7 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
         for queue, messages in paged_out.items():
             yield QUEUE, queue.name.encode()
             yield from _dump_resident(messages)
+            yield from _dump_counts(queue, list(messages))
     finally:
         state.paged_out = None
     yield END, json.dumps([[segment.epoch, segment.number, segment.end] for segment in segments()]).encode()
@@ -92,6 +92,13 @@ def _dump_resident(messages: dict[int, Message]) -> Iterator[Block]:
                 for code, column in zip(_TYPECODES, zip(*sorted(rows), strict=True), strict=True)
             ]
             yield ROWS, _encode_rows(priority, columns if any(columns[4]) else columns[:4])
+
+
+def _dump_counts(queue: Queue, seqs: Iterable[int]) -> Iterator[Block]:
+    """How often they were delivered. Behind their rows."""
+    counts = ((seq, *queue.redelivered[seq]) for seq in seqs if seq in queue.redelivered)
+    for part in _parts(counts):
+        yield COUNTS, part
 
 
 def _encode_rows(priority: int, columns: Sequence[array[int]]) -> bytes:
@@ -143,7 +150,7 @@ class _Loader:
         """The next block but the head. Raises CorruptError."""
         try:
             self._load(kind, payload)
-        except (ValueError, LookupError, TypeError, struct.error) as error:
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError, struct.error) as error:
             raise CorruptError(self._path, 0, f"block of kind {kind}: {error!r}") from error
 
     def _load(self, kind: int, payload: bytes) -> None:
@@ -188,7 +195,8 @@ class _Loader:
     def _build(self) -> None:
         """Put the rows that were gathered for one queue where they belong."""
         for priority, blocks in self._rows.items():
-            assert self._queue is not None
+            if self._queue is None:
+                raise ValueError("no queue was named before")
             backlog = self._queue.own_backlog(priority)
             for columns in sorted(blocks, key=lambda columns: columns[0][0]):
                 if backlog.extend(columns):

@@ -73,6 +73,7 @@ class State:
                 self.emptied[queue] = None
             elif queue.is_idle():
                 del self.queues[queue.name]
+                self.expiring.pop(queue, None)
 
     def hold(self, segment: Segment) -> Segment:
         """Messages that wait on disk stand in `segment`."""

@@ -21,7 +21,7 @@ from contextlib import suppress
 
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.follower import Position
-from amq.journal.format import crc32
+from amq.journal.format import HEADER_BYTES, crc32
 from amq.vfs import Vfs, write_all
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
@@ -64,6 +64,7 @@ class CheckpointFile:
         self._position = position
         self._temporary = os.path.join(self._directory, f"{position.epoch:08d}{_TEMPORARY}")
         self._fd: int | None = None
+        self._made = False
         self._crc = 0
         self.size = 0
 
@@ -82,6 +83,7 @@ class CheckpointFile:
             with suppress(FileNotFoundError):
                 self._vfs.unlink(self._temporary)  # of an attempt that failed
             self._fd = self._vfs.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            self._made = True
         write_all(self._vfs, self._fd, data, self.size)
         self._vfs.fdatasync(self._fd)
         self.size += len(data)
@@ -105,6 +107,13 @@ class CheckpointFile:
             if old or (name.endswith(_TEMPORARY) and name < os.path.basename(self._temporary)):
                 with suppress(FileNotFoundError):
                     self._vfs.unlink(os.path.join(self._directory, name))
+
+    def discard(self) -> None:
+        """It could not be written: give back what it took of the disk."""
+        self.close()
+        if self._made:
+            with suppress(FileNotFoundError):
+                self._vfs.unlink(self._temporary)
 
     def close(self) -> None:
         fd, self._fd = self._fd, None
@@ -164,7 +173,9 @@ def decode_head(path: str, payload: bytes) -> tuple[Position, tuple[int, int], b
             int(body["epoch"]), int(body["number"]), int(body["offset"]), int(body["batch_offset"]), int(body["batch"]),
             int(body["salt"]), destinations,
         )  # fmt: skip
+        if not HEADER_BYTES <= position.batch_offset < position.offset or position.batch <= 0:
+            raise ValueError("no place between two batches")
         epoch, number = body["trimmed"]
         return position, (int(epoch), int(number)), bytes.fromhex(body["store_uuid"])
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptError(path, 0, f"head of the checkpoint: {error!r}") from error

@@ -15,9 +15,9 @@ from amq.errors import CorruptError, StoreError
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
 from amq.journal.interchange import IDS_PER_LINE, Exported, Ids, Item
 from amq.journal.liveness import Liveness, Place
-from amq.journal.reader import decode_at, read_at
+from amq.journal.reader import decode_at
 from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.journal.segment import list_segments, read_file, read_header
+from amq.journal.segment import list_segments, read_at, read_file, read_header
 from amq.message import Message
 from amq.vfs import Vfs
 

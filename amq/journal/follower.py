@@ -27,14 +27,14 @@ from amq.journal.format import (
     parse_segment_name,
     segment_name,
 )
-from amq.journal.reader import read_at
-from amq.journal.records import PREVIOUS, Decoder, Previous, Record, Trimmed, raw_records
+from amq.journal.records import Decoder, Previous, Record, Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Followed, Recovered, Segment, check_complete
-from amq.journal.segment import batch_at, list_segments, read_header
+from amq.journal.segment import batch_at, list_segments, read_at, read_header
 from amq.vfs import Vfs
 
 PIECE_BYTES = 4 << 20  # read at once
 LOOK_BYTES = 64 << 10  # read to see whether there is anything new
+_PREVIOUS_BYTES = len(Previous(0).encode({}))
 
 Apply = Callable[[Record, Segment], None]
 
@@ -84,14 +84,14 @@ class Start:
 class _Tail:
     """The segment that is being read, up to `offset`, behind batch `number` (0 = none of it was read)."""
 
-    __slots__ = ("batches", "decoder", "header", "number", "path", "segment")
+    __slots__ = ("decoder", "header", "number", "path", "segment", "successor")
 
     def __init__(self, path: str, segment: Segment, header: SegmentHeader) -> None:
         self.path = path
         self.segment = segment
         self.header = header
         self.number = 0
-        self.batches = 0
+        self.successor: tuple[_Tail, int] | None = None  # the segment behind it, and where this one ends
         self.decoder = Decoder(path, bodies=False)
 
     @property
@@ -103,6 +103,7 @@ class Follower:
     """Reads the journal of `store`. `segments` = those read or being read, by name; their `end` is how far."""
 
     def __init__(self, vfs: Vfs, store: str, apply: Apply, start: Start | None = None) -> None:
+        """With `start`: raises DivergedError where the journal has no such place."""
         self._vfs = vfs
         self._directory = os.path.join(store, JOURNAL_DIRECTORY)
         self._apply = apply
@@ -134,11 +135,11 @@ class Follower:
                 raise DivergedError(f"{path} is missing, and so is all that should be behind it") from None
             return
         self._after = (position.epoch, position.number - 1)
-        if header is None or header.salt != position.salt or not self._proved(path, header, position):
+        same = header is not None and (header.salt, header.store_uuid) == (position.salt, start.store_uuid)
+        if header is None or not same or not self._proved(path, header, position):
             raise DivergedError(f"{path} does not have what the checkpoint speaks of")
         self._tail = _Tail(path, self.segments[position.segment_name], header)
         self._tail.number = position.batch
-        self._tail.batches = 1
         self._tail.decoder.names.update(position.destinations)
 
     def _proved(self, path: str, header: SegmentHeader, position: Position) -> bool:
@@ -189,17 +190,19 @@ class Follower:
                     return False
                 tail = self._tail
                 assert tail is not None
-                successor = None
                 end = sealed.get(tail.segment.name, None if tail.segment.epoch == epoch else 0)
                 if end is None:
-                    successor, end = self._successor(tail)
+                    tail.successor = tail.successor or self._successor(tail)
+                    end = tail.successor[1] if tail.successor is not None else None
+                else:
+                    tail.successor = None
                 read = self._advance(tail, end, budget_bytes)
                 budget_bytes -= read
                 if end is not None and tail.offset >= end:
                     self._leave(tail)
-                    if successor is not None:
-                        successor.number = tail.number
-                        self._tail = self._enter(successor)
+                    if tail.successor is not None:
+                        tail.successor[0].number = tail.number
+                        self._tail = self._enter(tail.successor[0])
                 elif not read:
                     return False
         except FileNotFoundError as error:
@@ -245,38 +248,27 @@ class Follower:
                 return True
         return False
 
-    def _successor(self, tail: _Tail) -> tuple[_Tail | None, int | None]:
-        """The segment after `tail`, and what that says of where `tail` ends; (None, None) where it was not begun."""
-        name = segment_name(tail.segment.epoch, tail.segment.number + 1)
-        path = os.path.join(self._directory, name)
-        # It is made when the second batch of this one is written. Not looked for before: a network client may remember
-        # for half a minute that there was none.
-        if not tail.batches and name not in self._vfs.listdir(self._directory):
-            return None, None
-        try:
-            header = self._header(path)
-        except FileNotFoundError:
-            newest = self._list()[-1:]
-            if newest and (parse_segment_name(newest[0]) or (0, 0)) > (tail.segment.epoch, tail.segment.number + 1):
-                raise
-            return None, None
-        if header is None:
-            return None, None
+    def _successor(self, tail: _Tail) -> tuple[_Tail, int] | None:
+        """The segment after `tail`, and what that says of where `tail` ends; None where it was not begun."""
+        key = (tail.segment.epoch, tail.segment.number + 1)
+        path = os.path.join(self._directory, segment_name(*key))
+        # Opened only when it is listed: a network client may remember for half a minute that there was none. Where it
+        # is not, but one behind it is, opening it fails: it was trimmed. (Those of a later epoch say nothing of it.)
+        found = [parse_segment_name(name) or (0, 0) for name in self._list()]
+        if not any(each[0] == key[0] and each >= key for each in found):
+            return None
         fd = self._vfs.open(path, os.O_RDONLY)
         try:
-            data = read_at(self._vfs, fd, HEADER_BYTES, LOOK_BYTES)
-            head = decode_batch_header(data, 0, header.salt)
-            if head is not None and BATCH_BYTES + head.payload_bytes > len(data):
-                data = read_at(self._vfs, fd, HEADER_BYTES, BATCH_BYTES + head.payload_bytes)
+            data = read_at(self._vfs, fd, 0, HEADER_BYTES + BATCH_BYTES + _PREVIOUS_BYTES)
         finally:
             self._vfs.close(fd)
-        head, _ = batch_at(memoryview(data), 0, header, 0, len(data))
-        if head is None:
-            return None, None
-        kind, body = next(raw_records(memoryview(data)[BATCH_BYTES:]), (0, b""))
-        if kind != PREVIOUS:
+        header = read_header(path, data[:HEADER_BYTES])
+        if header is None or decode_batch_header(data, HEADER_BYTES, header.salt) is None:
+            return None
+        first = next(Decoder(path).decode(data[HEADER_BYTES + BATCH_BYTES :], HEADER_BYTES + BATCH_BYTES), None)
+        if not isinstance(first, Previous):
             raise CorruptError(path, HEADER_BYTES, "segment does not begin with what came before it")
-        return self._open(path, header), Previous.decode(body).end
+        return self._open(path, header), first.end
 
     # -- to the end ---------------------------------------------------------------------------------------------------
 
@@ -349,6 +341,8 @@ class Follower:
 
     def _leave(self, tail: _Tail) -> None:
         """It is read to its end."""
+        if tail.offset == HEADER_BYTES:  # it was never begun: no seal need name it
+            del self.segments[tail.segment.name]
         self._after, self._tail = tail.segment.key, None
 
     def _advance(self, tail: _Tail, end: int | None, budget_bytes: int) -> int:
@@ -366,6 +360,10 @@ class Follower:
                 more = self._take(tail, data, end)
                 if not more or (tail.offset == before and len(data) < wanted):
                     break
+                if end is None and more > BATCH_BYTES:  # one batch: is it worth reading, was the one behind it begun?
+                    behind = read_at(self._vfs, fd, tail.offset + more - BATCH_BYTES, BATCH_BYTES)
+                    if decode_batch_header(behind, 0, tail.header.salt) is None:
+                        break
                 size = max(more, PIECE_BYTES)
         finally:
             self._vfs.close(fd)
@@ -374,21 +372,22 @@ class Follower:
 
     def _take(self, tail: _Tail, data: memoryview, end: int | None) -> int:
         """Give out the batches of `data`, which begins where `tail` does. Returns how many bytes the next one needs
-        where it is not whole in `data`, 0 = there is none yet.
+        (BATCH_BYTES = that is not known) where it is not whole in `data`, 0 = there is none yet.
         """
         position, base = 0, tail.offset
         left = len(data) if end is None else end - base  # bytes in which batches may stand
         while position < left:
             head = decode_batch_header(data, position, tail.header.salt)
             if head is None and len(data) - position < BATCH_BYTES and len(data) < left:
-                return PIECE_BYTES
+                return BATCH_BYTES
             stop = position + BATCH_BYTES + (head.payload_bytes if head is not None else 0)
             if end is None:
                 if head is None:
                     return 0
                 if stop + BATCH_BYTES > len(data):
                     return stop + BATCH_BYTES - position
-                if decode_batch_header(data, stop, tail.header.salt) is None:
+                behind = decode_batch_header(data, stop, tail.header.salt)
+                if behind is None or behind.number != head.number + 1:
                     return 0
             elif stop > len(data) and base + stop <= end:
                 return stop - position
@@ -397,10 +396,9 @@ class Follower:
                 raise CorruptError(tail.path, base + position, why)
             self._give(tail, data[position + BATCH_BYTES : stop], base + position + BATCH_BYTES)
             tail.number = head.number
-            tail.batches += 1
             tail.segment.end = base + stop
             position = stop
-        return PIECE_BYTES
+        return BATCH_BYTES
 
     def _give(self, tail: _Tail, payload: memoryview, at: int) -> None:
         """Apply the records of one batch. Its CRC has covered every byte: those of the records are not summed again."""

@@ -24,7 +24,7 @@ from amq.journal.format import (
 )
 from amq.journal.records import MESSAGE, MESSAGE_BYTES, body_offset, decode_message
 from amq.journal.recovery import Segment
-from amq.journal.segment import read_header
+from amq.journal.segment import read_at, read_header
 from amq.journal.writer import JobRunner
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.vfs import Vfs
@@ -197,14 +197,6 @@ class JournalReader:
 
         if not self._abandoned:
             self._runner.submit(job, finished)
-
-
-def read_at(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:
-    """`size` bytes, or what there is up to the end of the file."""
-    data = vfs.pread(fd, size, offset)
-    while len(data) < size and (more := vfs.pread(fd, size - len(data), offset + len(data))):
-        data += more
-    return data
 
 
 def decode_at(

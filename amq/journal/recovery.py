@@ -21,7 +21,7 @@ from amq.journal.format import (
     segment_name,
 )
 from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed, raw_records
-from amq.journal.segment import list_segments, read_batches, read_file, read_header
+from amq.journal.segment import list_segments, read_at, read_batches, read_file, read_header
 from amq.vfs import Vfs
 
 JOURNAL_DIRECTORY = "journal"
@@ -129,6 +129,7 @@ def seal(
             continue
         if name in followed.ends:
             sealed[name] = followed.ends[name]
+            _check_length(os.path.join(directory, name), vfs.stat(os.path.join(directory, name)).st_size, sealed[name])
             continue
         # Where the successor is gone this one is trimmed too: a crash can undo one unlink and keep another.
         end = successor_says if (epoch, number + 1) == successor else None
@@ -181,18 +182,29 @@ def _measure(vfs: Vfs, path: str, end: int | None, begun: tuple[int, int] = (HEA
 
     Where the next segment tells the end, only the batch headers are read: who reads the records verifies the rest.
     """
+    offset, number = begun
     fd = vfs.open(path, os.O_RDONLY)
     try:
         if end is not None:
-            return _summarise(path, begun[0], _walk(vfs, path, fd, begun[0], end))
+            return _summarise(path, offset, _walk(vfs, path, fd, offset, end))
         vfs.drop_cache(fd)  # what a master of this host could not sync may be in memory alone
+        base = offset if offset > HEADER_BYTES else 0
+        size = vfs.fstat(fd).st_size
+        _check_length(path, size, base)
+        data = read_at(vfs, fd, base, size - base)
+        header = read_header(path, read_at(vfs, fd, 0, HEADER_BYTES) if base else data)
     finally:
         vfs.close(fd)
-    data = read_file(vfs, path)
-    header = read_header(path, data)
-    batches = [] if header is None else read_batches(path, data, header, None, *begun)
+    if header is None and base:
+        raise CorruptError(path, 0, "segment header is gone")
+    batches = [] if header is None else read_batches(path, data, header, None, offset, number, base)
     parts = ((batch.offset, batch.end, batch.header.flags, batch.payload) for batch in batches)
-    return _summarise(path, begun[0], parts)
+    return _summarise(path, offset, parts)
+
+
+def _check_length(path: str, size: int, read: int) -> None:
+    if size < read:
+        raise CorruptError(path, size, f"file is shorter than the {read} bytes that were read of it: it was truncated")
 
 
 def _walk(vfs: Vfs, path: str, fd: int, offset: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:

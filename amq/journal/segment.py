@@ -68,6 +68,14 @@ def read_file(vfs: Vfs, path: str, size_max: int | None = None) -> bytes:
         vfs.close(fd)
 
 
+def read_at(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:
+    """`size` bytes, or what there is up to the end of the file."""
+    data = vfs.pread(fd, size, offset)
+    while len(data) < size and (more := vfs.pread(fd, size - len(data), offset + len(data))):
+        data += more
+    return data
+
+
 def read_header(path: str, data: bytes) -> SegmentHeader | None:
     """The segment's header, checked against the file's name; None where the segment was never begun."""
     header = decode_header(path, data)
@@ -81,25 +89,33 @@ def read_header(path: str, data: bytes) -> SegmentHeader | None:
 
 
 def read_batches(
-    path: str, data: bytes, header: SegmentHeader, sealed: int | None, offset: int = HEADER_BYTES, number: int = 0
+    path: str,
+    data: bytes,
+    header: SegmentHeader,
+    sealed: int | None,
+    offset: int = HEADER_BYTES,
+    number: int = 0,
+    base: int = 0,
 ) -> Iterator[Batch]:
-    """The valid batches of one segment, in order, from `offset` on, behind batch `number`.
+    """The valid batches of one segment, in order, from `offset` on, behind batch `number`. `data` = what stands in it
+    from `base` on.
 
     `sealed` is the length up to which the segment is known to be whole: damage before it is a CorruptError, what
     stands after it is ignored. None = the open end of an epoch: a torn last batch was never confirmed and ends the
     segment; damage with a later batch behind it is a CorruptError (only one batch at a time is ever unsynced).
     """
     view = memoryview(data)
-    end = len(data) if sealed is None else sealed
-    if end > len(data):
-        raise CorruptError(path, len(data), f"file is shorter than its sealed length {end}: it was truncated")
+    end = base + len(data) if sealed is None else sealed
+    if end > base + len(data):
+        raise CorruptError(path, base + len(data), f"file is shorter than its sealed length {end}: it was truncated")
     while offset < end:
-        head, why = batch_at(view, offset, header, number, end)
+        start = offset - base
+        head, why = batch_at(view, start, header, number, end - base)
         if head is None:
-            if sealed is not None or _later_batch(data, offset, header, number):
+            if sealed is not None or _later_batch(data, start, header, number):
                 raise CorruptError(path, offset, why)
             return
-        batch = Batch(offset, head, view[offset + BATCH_BYTES : offset + BATCH_BYTES + head.payload_bytes])
+        batch = Batch(offset, head, view[start + BATCH_BYTES : start + BATCH_BYTES + head.payload_bytes])
         yield batch
         number = head.number
         offset = batch.end
