@@ -14,6 +14,7 @@ import os
 import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import closing
+from dataclasses import asdict
 from enum import Enum
 from random import Random, SystemRandom
 from typing import Any
@@ -34,7 +35,7 @@ from amq.lock.presence import Presence
 from amq.lock.shared_file import SharedFileLocker
 from amq.lock.waker import RETRY_DELAYS_S, watch
 from amq.master import Authenticate, MakeRunner, Master
-from amq.slave import Slave
+from amq.slave import Progress, Slave
 from amq.threads import Event, SystemThreads, Threads
 from amq.vfs import SystemVfs, Vfs
 
@@ -43,6 +44,7 @@ _CURES = {
     errno.EACCES: "give this broker's user read and write access to the store",
     errno.ENOSPC: "free some space there",
 }
+TELL_AFTER_S = 1.0  # who waits for a takeover is told how far it is after so long
 FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced
 _log = structlog.get_logger("amq.service")
 
@@ -57,7 +59,8 @@ class Role(Enum):
 class BrokerService:
     """One broker on one store. Several may live in one process, on different stores.
 
-    `failure` is why it stopped by itself, None while all is well. `on_role(role)` is called on the event loop.
+    `failure` is why it stopped by itself, None while all is well. `on_role(role)` is called on the event loop, and
+    while a takeover takes long, now and then, `on_reading`: read_bytes, of_bytes, messages, left_s.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class BrokerService:
         self.failure: AmqError | None = None
         self.master: Master | None = None
         self.on_role: Callable[[Role], None] = lambda _role: None
+        self.on_reading: Callable[[dict[str, Any]], None] = lambda _reading: None
         self._authenticate = authenticate
         self._vfs = vfs or SystemVfs()
         self._clock = clock or SystemClock()
@@ -224,13 +228,15 @@ class BrokerService:
         until = self._clock.monotonic() + self.config.lock_acquire_sleep_interval_s
         while (left_s := until - self._clock.monotonic()) > 0:
             more = bool(interval_s) and self._slave.follow()
+            if interval_s and self._presence is not None:
+                self._presence.tell(lambda: {"followed": asdict(self._slave.lag())}, self._clock.monotonic())
             if self._wake.wait(0 if more else min(left_s, interval_s or left_s)):
                 return True
         return False
 
     def _seal(self, previous: Epoch | None) -> dict[str, int]:
         number, known = (previous.number, previous.sealed) if previous is not None else (0, {})
-        followed = self._slave.followed(previous) if previous is not None else None
+        followed = self._slave.followed(previous, self._progress(lambda: None)) if previous else None
         self._held = lock_segments(self._vfs, self.config.store)
         return seal(self._vfs, self.config.store, number, known, followed)
 
@@ -243,9 +249,9 @@ class BrokerService:
         try:
             broker, recovered = self._replay(lease, mastership.epoch)
             lease.check()
-            self._await(lease, self._become_master(lease, mastership, broker, recovered))
             if self._presence is not None:
                 self._presence.update(Role.MASTER.value)
+            self._await(lease, self._become_master(lease, mastership, broker, recovered))
             self._keep_lease(lease)
             self._await(lease, self._hand_over())
         except BaseException:
@@ -265,20 +271,8 @@ class BrokerService:
     def _replay(self, lease: Lease, epoch: Epoch) -> tuple[Broker, Recovered]:
         """Read the journal into a new broker; the lease is kept alive on the way."""
         started = self._clock.monotonic()
-        interval_s = self.config.lock_keep_alive_period_s / 3
-        next_check = started + interval_s
-
-        def progress(done: int, total: int, messages: int) -> None:
-            nonlocal next_check
-            now = self._clock.monotonic()
-            if now >= next_check:
-                lease.check()
-                next_check = self._clock.monotonic() + interval_s
-                left_s = round((now - started) * (total - done) / done, 1)
-                _log.info("reading the journal", read_bytes=done, of_bytes=total, messages=messages, left_s=left_s)
-
         try:
-            broker, recovered = self._slave.finish(self.config, epoch, progress)
+            broker, recovered = self._slave.finish(self.config, epoch, self._progress(lease.check))
         except StoreError:
             lease.check()  # somebody who overtook us deletes segments: that is not damage but our loss
             raise
@@ -288,6 +282,27 @@ class BrokerService:
             seconds=round(self._clock.monotonic() - started, 3),
         )  # fmt: skip
         return broker, recovered
+
+    def _progress(self, check: Callable[[], None]) -> Progress:
+        """To be called with every piece that is read: keeps the lease alive, and tells people who wait."""
+        started = self._clock.monotonic()
+        interval_s = self.config.lock_keep_alive_period_s / 3
+        next_check = started + interval_s
+
+        def progress(done: int, total: int, messages: int) -> None:
+            nonlocal next_check
+            now = self._clock.monotonic()
+            left_s = round((now - started) * (total - done) / done, 1)
+            reading = {"read_bytes": done, "of_bytes": total, "messages": messages, "left_s": left_s}
+            if now >= next_check:
+                check()
+                next_check = self._clock.monotonic() + interval_s
+                _log.info("reading the journal", **reading)
+            late = now >= started + TELL_AFTER_S
+            if late and self._presence is not None and self._presence.tell(lambda: {"reading": reading}, now):
+                self._post(self.on_reading, reading)
+
+        return progress
 
     def _keep_lease(self, lease: Lease) -> None:
         """Check three times a period until told to stop. OwnershipLostError when it is over."""

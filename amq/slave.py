@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import structlog
 
 from amq.broker.broker import Broker
-from amq.broker.snapshot import load
+from amq.broker.snapshot import Block, load
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
@@ -28,7 +28,13 @@ from amq.vfs import Vfs
 
 FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before what could not be read is read again: twice as long each time
+TELL_BYTES = 4 << 20  # of a checkpoint are read before that is told
+Progress = Callable[[int, int, int], None]  # bytes read, bytes to read, messages
 _log = structlog.get_logger("amq.slave")
+
+
+def _untold(_done: int, _total: int, _messages: int) -> None:
+    """Nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +107,20 @@ class Slave:
 
     # -- where to begin -----------------------------------------------------------------------------------------------
 
-    def _begun(self, epoch: Epoch) -> Follower:
+    def _begun(self, epoch: Epoch, progress: Progress = _untold) -> Follower:
         """The follower: a new one begins at the newest checkpoint that is good, if there is one."""
         if self._follower is None:
-            self._follower = self._at_checkpoint(epoch) or self._at_first_byte()
+            self._follower = self._at_checkpoint(epoch, progress) or self._at_first_byte()
         return self._follower
 
     def _at_first_byte(self) -> Follower:
         self._broker = self._new_broker()
         return Follower(self._vfs, self._config.store, self._broker.apply)
 
-    def _at_checkpoint(self, epoch: Epoch) -> Follower | None:
+    def _at_checkpoint(self, epoch: Epoch, progress: Progress) -> Follower | None:
         for name in self._checkpoints():
             try:
-                follower = self._load(os.path.join(self._config.store, CHECKPOINTS_DIRECTORY, name))
+                follower = self._load(os.path.join(self._config.store, CHECKPOINTS_DIRECTORY, name), progress)
                 follower.compare(epoch.sealed, epoch.number)
             except FileNotFoundError:
                 continue  # deleted meanwhile, or where it leaves off is: what counts is elsewhere
@@ -133,18 +139,27 @@ class Slave:
             _log.warning("checkpoint cannot be used: trying one before it", checkpoint=where, reason=str(error))
             return []
 
-    def _load(self, path: str) -> Follower:
+    def _load(self, path: str, progress: Progress) -> Follower:
         self._broker = self._new_broker()
         with no_collection(), closing(read_checkpoint(self._vfs, path)) as blocks:
-            start = load(path, blocks, self._broker)
+            start = load(path, self._counted(path, blocks, progress), self._broker)
         return Follower(self._vfs, self._config.store, self._broker.apply, start)
+
+    def _counted(self, path: str, blocks: Iterator[Block], progress: Progress) -> Iterator[Block]:
+        total, done, told = self._vfs.stat(path).st_size, 0, 0
+        for kind, payload in blocks:
+            yield kind, payload
+            done += len(payload)
+            if done >= told + TELL_BYTES:
+                told = done
+                progress(done, total, self._broker.stored)
 
     # -- when this broker takes over ----------------------------------------------------------------------------------
 
-    def followed(self, previous: Epoch) -> Followed:
-        """What the seal need not read. `previous` = the newest epoch."""
+    def followed(self, previous: Epoch, progress: Progress = _untold) -> Followed:
+        """What the seal need not read. `previous` = the newest epoch; `progress` tells of a checkpoint."""
         try:
-            follower = self._begun(previous)
+            follower = self._begun(previous, progress)
             follower.compare(previous.sealed, previous.number)
             return follower.followed
         except DivergedError as error:
@@ -153,7 +168,7 @@ class Slave:
         return Followed()
 
     def finish(
-        self, config: BrokerConfig, epoch: Epoch, progress: Callable[[int, int, int], None]
+        self, config: BrokerConfig, epoch: Epoch, progress: Progress
     ) -> tuple[Broker, Recovered]:
         """Read what is left of the journal that `epoch` has sealed. `progress(bytes read, bytes to read, messages)`.
         Raises CorruptError, StoreError, OSError. The slave is as new afterwards.
@@ -177,7 +192,7 @@ class Slave:
         broker.take_epoch(epoch.number)
         return broker, recovered
 
-    def _told(self, progress: Callable[[int, int, int], None]) -> Callable[[int, int], None]:
+    def _told(self, progress: Progress) -> Callable[[int, int], None]:
         broker = self._broker
         return lambda done, total: progress(done, total, broker.stored)
 

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import click
 import structlog
@@ -15,6 +16,7 @@ import uvloop
 
 import amq
 from amq.cli import exits, logs, process, store_check
+from amq.cli.output import reading_text
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
@@ -97,6 +99,7 @@ class _Run:
         self._gate = LoginGate(config.users_file, config.anonymous)
         self._service = BrokerService(config, self._gate.authenticate, replace_process=process.replace_process)
         self._service.on_role = self._on_role
+        self._service.on_reading = self._on_reading
         self._reload = Reload(config, read)
         self._reloading = threading.Lock()  # a file watcher and SIGHUP may come at once
         self._config_file = path
@@ -149,6 +152,9 @@ class _Run:
             return
         process.notify(f"READY=1\nSTATUS={status}" if not self._ready else f"STATUS={status}")
         self._ready = True
+
+    def _on_reading(self, reading: dict[str, Any]) -> None:
+        process.notify(f"STATUS=taking over: reads the journal, {reading_text(reading)}")
 
     def _feed_watchdog(self, interval_s: float | None) -> None:
         """An event loop that stands still feeds nobody: the service manager then ends a master that serves no one."""

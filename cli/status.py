@@ -12,13 +12,24 @@ from typing import Any
 import click
 
 from amq.cli import exits
-from amq.cli.output import duration_text, examples, json_option, print_json, print_table, size_text, wall_text
+from amq.cli.output import (
+    duration_text,
+    examples,
+    json_option,
+    print_json,
+    print_table,
+    reading_text,
+    size_text,
+    wall_text,
+)
 from amq.cli.store import check_store
 from amq.client.uri import BrokerUri, parse
+from amq.clock import SystemClock
 from amq.errors import AmqError, StoreError
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments
 from amq.lock.host import Owner
+from amq.lock.presence import BrokerPresence
 from amq.lock.status import StoreStatus, store_status
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.vfs import SystemVfs
@@ -39,7 +50,10 @@ _EPILOG = examples(
 def status(store: str | None, url: str | None, login: str, passcode: str, as_json: bool) -> None:
     """Show who is master of a store, or which broker of a URL serves clients.
 
-    Exit code 0 where there is a master, 1 where there is none.
+    Exit code 0 where there is a master, 1 where there is none; while a broker takes over `state` in the JSON is "taking
+    over", and "loading" when it has told how much of the journal it has read (`successor.reading`). A slave says every
+    other second how far it has followed: `lag_s` is the time since it last knew all that there was to know, by the
+    clocks of both hosts, and null where it never did, or does not follow.
     """
     if (store is None) == (url is None):
         raise click.UsageError("give one of --store and --url")
@@ -74,7 +88,9 @@ def _of_store(store: str) -> dict[str, Any]:
     epoch, master = seen.epoch, seen.master
     return {
         "store": os.path.abspath(store),
+        "state": _state(seen),
         "master": None if master is None or master.owner is None else _owner(master.owner),
+        "successor": _successor(seen),
         "lock": seen.lock,
         "epoch": epoch.number if epoch is not None else 0,
         "epoch_owner": epoch.owner.name if epoch is not None else "",
@@ -89,11 +105,46 @@ def _of_store(store: str) -> dict[str, Any]:
     }
 
 
+def _state(seen: StoreStatus) -> str:
+    """serving, loading (a broker reads the journal, it will serve), taking over, or none."""
+    if seen.master is not None:
+        return "serving"
+    if seen.successor is not None and _reading(seen.successor) is not None:
+        return "loading"
+    return "taking over" if seen.lock == "held" else "none"
+
+
+def _successor(seen: StoreStatus) -> dict[str, Any] | None:
+    broker = seen.successor
+    return None if broker is None else {**_broker(broker), "reading": _reading(broker)}
+
+
 def _slaves(seen: StoreStatus) -> list[dict[str, Any]]:
-    return [
-        _owner(broker.owner) if broker.owner is not None else {"name": broker.name, "host": "", "pid": None, "urls": []}
-        for broker in seen.slaves
-    ]
+    now_ms = SystemClock().wall_ms()
+    found = []
+    for broker in seen.slaves:
+        followed = _numbers(broker, "followed", "messages", "caught_up_wall_ms")
+        caught_up_ms = followed["caught_up_wall_ms"] if followed is not None else 0
+        lag_s = max(0, now_ms - caught_up_ms) / 1000 if caught_up_ms else None
+        found.append({**_broker(broker), "followed": followed, "lag_s": lag_s})
+    return found
+
+
+def _reading(broker: BrokerPresence) -> dict[str, Any] | None:
+    return _numbers(broker, "reading", "read_bytes", "of_bytes", "messages", "left_s")
+
+
+def _numbers(broker: BrokerPresence, key: str, *names: str) -> dict[str, Any] | None:
+    """What `broker` told under `key`, if it has these numbers: it may be of another version."""
+    told = broker.details.get(key)
+    whole = isinstance(told, dict) and all(isinstance(told.get(name), int | float) for name in names)
+    return told if whole else None
+
+
+def _broker(broker: BrokerPresence) -> dict[str, Any]:
+    if broker.owner is None:  # it is just writing who it is
+        return {"name": broker.name, "host": "", "pid": None, "urls": []}
+    return _owner(broker.owner)
 
 
 def _owner(owner: Owner) -> dict[str, Any]:
@@ -122,7 +173,11 @@ def _iso(wall_ms: int | None) -> str | None:
 def _print_store(facts: dict[str, Any]) -> None:
     master = facts["master"]
     if master is not None:
-        who = f"{master['name']} (host {master['host']}, pid {master['pid']})"
+        who = _who(master)
+    elif facts["successor"] is not None:
+        who = f"none yet: {_who(facts['successor'])} takes over"
+        if facts["successor"]["reading"] is not None:
+            who += f": reads the journal, {reading_text(facts['successor']['reading'])}"
     elif facts["released"]:
         who = f"none: {facts['epoch_owner']} handed the store over"
     elif facts["lock"] == "held":
@@ -137,11 +192,24 @@ def _print_store(facts: dict[str, Any]) -> None:
         since = wall_text(facts["since_wall_ms"])
         click.echo(f"epoch    {facts['epoch']}, since {since} ({age} ago): {facts['reason']}")
     click.echo(f"lock     {facts['lock']}")
-    slaves = ", ".join(f"{slave['name']} (host {slave['host']}, pid {slave['pid']})" for slave in facts["slaves"])
+    slaves = "\n         ".join(f"{_who(slave)}{_lag_text(slave)}" for slave in facts["slaves"])
     click.echo(f"slaves   {slaves or 'none: nobody would take over'}")
     journal = facts["journal"]
     click.echo(f"journal  {size_text(journal['bytes'])} in {journal['segments']} segments")
     click.echo(f"free     {size_text(facts['free_bytes'])}")
+
+
+def _who(broker: dict[str, Any]) -> str:
+    return f"{broker['name']} (host {broker['host']}, pid {broker['pid']})"
+
+
+def _lag_text(slave: dict[str, Any]) -> str:
+    if slave["followed"] is None:
+        return ""
+    messages = f"{slave['followed']['messages']:,} messages"
+    if slave["lag_s"] is None:
+        return f", has read {messages} so far, at {slave['followed'].get('place')}"
+    return f", up to date {duration_text(slave['lag_s'])} ago, {messages}"
 
 
 # -- a URL -------------------------------------------------------------------------------------------------------------

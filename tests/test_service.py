@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import structlog
 
+import amq.service
 from amq.lock.epoch import read_epochs
+from amq.lock.presence import BrokerPresence, Presence, read_presence
 from amq.service import Role
 from amq.vfs import SystemVfs
 from tests.fakes import FaultyVfs
@@ -339,5 +341,35 @@ def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
 
     def watchdogs() -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if thread.name == "amq-watchdog"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amq.service, "TELL_AFTER_S", 0.0)
+    told: list[BrokerPresence] = []
+    tell = Presence.tell
+
+    def seen(presence: Presence, *args: Any) -> bool:
+        due = tell(presence, *args)
+        told.extend(read_presence(SystemVfs(), str(tmp_path / "store")))
+        return due
+
+    monkeypatch.setattr(Presence, "tell", seen)
+
+    async def scenario(world: Services) -> None:
+        first, port = await world.master("a")
+        client = await world.connect(port)
+        await client.store(b"message")
+        await first.stop()
+        told.clear()
+        second, _ = await world.start("b")
+        heard: list[dict[str, Any]] = []
+        second.on_reading = heard.append
+        assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
+        (reading,) = heard
+        assert reading["read_bytes"] == reading["of_bytes"] > len(b"message")
+        assert reading["messages"] == 1
+        assert [(broker.name, broker.role, broker.details) for broker in told] == [("b", "slave", {"reading": reading})]
 
     run(tmp_path, scenario)

@@ -1,25 +1,34 @@
 """Presence: which brokers run on a store, and that each name is taken once.
 
 `brokers/<name>.json` describes a broker and is locked for as long as it runs, as slave and as master. Invariant: the
-lock says whether it runs, the content says what it is; the file of a broker that stopped stays and means nothing.
+lock says whether it runs, the content says what it is and how far it has come; the file of a broker that stopped stays
+and means nothing. It is the only file of the store that a slave writes while it waits.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from amq.errors import AmqError, CorruptError
-from amq.lock.document import decode, encode, field, read_all
+from amq.lock import document
+from amq.lock.document import decode, encode, read_all
 from amq.lock.host import Owner
 from amq.vfs import Vfs, write_all
 
 BROKERS_DIRECTORY = "brokers"
 KIND = "broker"
+MASTER = "master"
 RECORD_BYTES = 16 << 10
+TELL_S = 2.0  # between two writes of details: each is a small write and a sync on the file server
+READS_MAX = 3  # of a file that is just being written
 _SUFFIX = ".json"
+_log = structlog.get_logger("amq.lock")
 
 
 class NameInUseError(AmqError):
@@ -30,11 +39,14 @@ class NameInUseError(AmqError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerPresence:
-    """A broker that runs on the store. `owner` is None (and `role` "") while it is just writing who it is."""
+    """A broker that runs on the store. `owner` is None (and `role` "") while it is just writing who it is. `details` is
+    what it last said of how far it is: "followed" of a slave, "reading" of one that takes over.
+    """
 
     name: str
     role: str
     owner: Owner | None
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 class Presence:
@@ -45,6 +57,10 @@ class Presence:
         self._path = path
         self._fd: int | None = fd
         self._owner = owner
+        self._role = ""
+        self._details: dict[str, Any] = {}
+        self._told_at: float | None = None
+        self._trouble = ""
 
     @classmethod
     def open(cls, vfs: Vfs, store: str, owner: Owner, role: str = "slave") -> Presence:
@@ -69,11 +85,34 @@ class Presence:
 
     def update(self, role: str) -> None:
         """Say which role this broker has now; for people. Raises OSError."""
+        self._role, self._details = role, {}
+        self._write()
+
+    def tell(self, details: Callable[[], dict[str, Any]], now: float) -> bool:
+        """Say how far this broker is, where that was not said within `TELL_S` of `now`, monotonic. True where it was
+        time. Nothing depends on it: an error is logged, once.
+        """
+        if self._told_at is not None and now < self._told_at + TELL_S:
+            return False
+        self._told_at = now
+        before, self._details = self._details, details()
+        if self._details == before:
+            return True
+        try:
+            self._write()
+        except OSError as error:
+            self._details = {}  # it says something else now, or nothing
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.info("cannot tell others how far this broker is", reason=self._trouble)
+        return True
+
+    def _write(self) -> None:
         assert self._fd is not None
-        data = encode(KIND, {"role": role, "owner": self._owner.to_json()}, RECORD_BYTES)
+        body = {"role": self._role, "owner": self._owner.to_json(), "details": self._details}
+        data = encode(KIND, body, RECORD_BYTES)
         if len(data) > RECORD_BYTES:
-            short = self._owner.to_json() | {"transport_urls": []}
-            data = encode(KIND, {"role": role, "owner": short}, RECORD_BYTES)
+            data = encode(KIND, body | {"owner": self._owner.to_json() | {"transport_urls": []}}, RECORD_BYTES)
         write_all(self._vfs, self._fd, data, 0)
         self._vfs.fsync(self._fd)
 
@@ -109,12 +148,14 @@ def read_presence(vfs: Vfs, store: str) -> list[BrokerPresence]:
 
 
 def _read(vfs: Vfs, fd: int, path: str, name: str) -> BrokerPresence:
-    try:
-        body: dict[str, Any] = decode(KIND, read_all(vfs, fd, RECORD_BYTES, 0), path)
-        owner = Owner.from_json(field(body, "owner", dict, path), path)
-        return BrokerPresence(name, field(body, "role", str, path), owner)
-    except CorruptError:
-        return BrokerPresence(name, "", None)
+    for _ in range(READS_MAX):
+        with suppress(CorruptError):
+            body: dict[str, Any] = decode(KIND, read_all(vfs, fd, RECORD_BYTES, 0), path)
+            owner = Owner.from_json(document.field(body, "owner", dict, path), path)
+            details = body.get("details")
+            role = document.field(body, "role", str, path)
+            return BrokerPresence(name, role, owner, details if isinstance(details, dict) else {})
+    return BrokerPresence(name, "", None)
 
 
 def _in_use(vfs: Vfs, fd: int, path: str, store: str, owner: Owner) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from amq.lock.document import field
 from amq.lock.epoch import Epoch, read_newest_epoch
-from amq.lock.presence import BrokerPresence, read_presence
+from amq.lock.presence import MASTER, BrokerPresence, read_presence
 from amq.lock.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, RELEASE_OFFSET, read_record
 from amq.vfs import Vfs
 
@@ -31,16 +31,29 @@ class StoreStatus:
 
     @property
     def master(self) -> BrokerPresence | None:
-        """The running broker that owns the newest epoch, if the lock is held and it did not release the store."""
+        """The running broker that owns the newest epoch and says that it serves, if the lock is held and it did not
+        release the store."""
+        broker = self._owner_of_epoch()
+        return broker if broker is not None and broker.role == MASTER else None
+
+    @property
+    def successor(self) -> BrokerPresence | None:
+        """The broker that is taking over, as far as is known: it owns the newest epoch, or reads the journal."""
+        if self.lock != "held" or self.master is not None:
+            return None
+        reading = (broker for broker in self.brokers if "reading" in broker.details)
+        return self._owner_of_epoch() or next(reading, None)
+
+    @property
+    def slaves(self) -> list[BrokerPresence]:
+        others = (self.master, self.successor)
+        return [broker for broker in self.brokers if broker not in others]
+
+    def _owner_of_epoch(self) -> BrokerPresence | None:
         if self.lock != "held" or self.epoch is None or self.released:
             return None
         uuid = self.epoch.owner.uuid
         return next((broker for broker in self.brokers if broker.owner is not None and broker.owner.uuid == uuid), None)
-
-    @property
-    def slaves(self) -> list[BrokerPresence]:
-        master = self.master
-        return [broker for broker in self.brokers if broker is not master]
 
 
 def store_status(vfs: Vfs, store: str) -> StoreStatus:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from amq_process import amq, amq_json, one_line
 from brokers import Brokers, free_port
+from traffic import send
 
 from amq.cli.output import duration_text, size_text, wall_text
 from amq.cli.status import ask
 from amq.client.uri import BrokerUri
+from amq.clock import SystemClock
+from amq.lock.host import Owner, SystemHost
+from amq.lock.presence import Presence
+from amq.lock.shared_file import SharedFileLocker
+from amq.vfs import SystemVfs
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +56,61 @@ def test_a_store_over_a_kill_and_a_clean_stop(brokers: Brokers) -> None:
     last = json.loads(done.stdout)
     assert (last["master"], last["lock"], last["released"]) == (None, "free", True)
     assert "b handed the store over" in amq("status", "--store", brokers.store).stdout
+
+
+def test_how_far_a_slave_has_followed(brokers: Brokers) -> None:
+    master = brokers.master("a", slaveFollowInterval="50ms")
+    slave = brokers.slave("b", slaveFollowInterval="50ms")
+    with master.connect() as connection:
+        for _ in range(7):
+            send(connection, b"x")
+
+    def seen() -> dict[str, Any] | None:
+        (found,) = amq_json("status", "--store", brokers.store)["slaves"]
+        assert found["name"] == "b"
+        counted = (found["followed"] or {}).get("messages") == 6  # the last batch counts when another is begun
+        return found if counted and found["lag_s"] is not None else None
+
+    deadline = time.monotonic() + 30
+    while (found := seen()) is None:
+        assert time.monotonic() < deadline, "it never followed"
+    assert 0 <= found["lag_s"] < 30
+    assert ".seg:" in found["followed"]["place"]
+    text = amq("status", "--store", brokers.store).stdout
+    assert re.search(rf"slaves   b \(host .*, pid {slave.pid}\), up to date .* s ago, 6 messages", text), text
+
+
+def test_a_broker_that_reads_the_journal_is_no_master_yet(tmp_path: Path) -> None:
+    vfs = SystemVfs()
+    host = SystemHost()
+    owner = Owner.make(host, name="a", uuid="u", transport_urls=("stomp://a:1",), lock_keep_alive_period_s=1.0)
+    locker = SharedFileLocker(vfs, SystemClock(), host, str(tmp_path), owner)
+    (tmp_path / "journal").mkdir()
+    with closing(Presence.open(vfs, str(tmp_path), owner)) as presence:
+        assert locker.try_acquire()
+        assert locker.take_over(lambda _s: False, lambda _previous: {}) is not None
+        assert _status(tmp_path, 1)["state"] == "taking over"
+        reading = {"read_bytes": 43 << 27, "of_bytes": 100 << 27, "messages": 5, "left_s": 12.3}
+        presence.tell(lambda: {"reading": reading}, 0.0)
+        facts = _status(tmp_path, 1)
+        assert (facts["state"], facts["master"], facts["slaves"]) == ("loading", None, [])
+        assert (facts["successor"]["name"], facts["successor"]["reading"]) == ("a", reading)
+        text = amq("status", "--store", tmp_path).stdout
+        assert f"none yet: a (host {host.name()}, pid " in text
+        assert "takes over: reads the journal, 43 % (5.4 GiB of 12.5 GiB), about 12 s left" in text
+        presence.tell(lambda: {"reading": {"from": "another version"}}, 10.0)
+        assert _status(tmp_path, 1)["state"] == "taking over"
+        presence.update("master")
+        assert _status(tmp_path, 0)["state"] == "serving"
+    locker.release()
+    assert _status(tmp_path, 1)["state"] == "none"
+
+
+def _status(store: Path, code: int) -> dict[str, Any]:
+    done = amq("status", "--store", store, "--json")
+    assert done.returncode == code
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def test_the_brokers_of_a_url(brokers: Brokers) -> None:

@@ -96,6 +96,8 @@ def main(store: str, name: str, period_s: float) -> None:
                 case "take_over":
                     mastership = locker.take_over(threading.Event().wait, lambda _previous: {})
                     assert mastership is not None
+                    for presence in kept:
+                        presence.update("master")
                     answer = {"epoch": mastership.epoch.number, "waited_s": mastership.waited_s}
                     answer["reason"] = mastership.epoch.reason
                 case "check":

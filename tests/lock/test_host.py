@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import FakeClock, FakeHost
@@ -14,7 +15,7 @@ from lock_world import Broker
 
 from amq.errors import ConfigError
 from amq.lock.host import Owner, SystemHost, provably_gone
-from amq.lock.presence import NameInUseError, Presence, read_presence
+from amq.lock.presence import TELL_S, NameInUseError, Presence, read_presence
 from amq.lock.status import store_status
 from amq.vfs import SystemVfs
 
@@ -162,6 +163,57 @@ def test_more_urls_than_fit_are_left_out(tmp_path: Path) -> None:
     assert found.owner is not None
     assert found.owner.transport_urls == ()
     presence.close()
+
+
+def test_details_are_told_now_and_then(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, "a", FakeClock())
+    presence = Presence.open(broker.vfs, str(tmp_path), broker.owner)
+
+    def told() -> dict[str, Any]:
+        (found,) = read_presence(SystemVfs(), str(tmp_path))
+        assert found.role == "slave"
+        return found.details
+
+    assert told() == {}
+    assert presence.tell(lambda: {"followed": {"messages": 1}}, 10.0)
+    assert told() == {"followed": {"messages": 1}}
+    assert not presence.tell(lambda: {"followed": {"messages": 2}}, 10.0 + TELL_S - 0.1)
+    assert told() == {"followed": {"messages": 1}}
+    broker.vfs.calls.clear()
+    assert presence.tell(lambda: {"followed": {"messages": 1}}, 20.0)
+    assert broker.vfs.calls == [], "nothing new, nothing written"
+    broker.vfs.fail("pwrite", times=2)
+    assert presence.tell(lambda: {"followed": {"messages": 3}}, 30.0), "an error ends nothing"
+    assert presence.tell(lambda: {"followed": {"messages": 3}}, 40.0)
+    assert told() == {"followed": {"messages": 1}}
+    presence.tell(lambda: {"followed": {"messages": 3}}, 50.0)
+    assert told() == {"followed": {"messages": 3}}
+    presence.update("slave")
+    assert told() == {}
+    presence.close()
+
+
+def test_the_broker_that_takes_over_is_no_master_yet(tmp_path: Path) -> None:
+    vfs = SystemVfs()
+    broker = Broker(tmp_path, "a", FakeClock())
+    presence = Presence.open(vfs, str(tmp_path), broker.owner)
+    slave = Presence.open(vfs, str(tmp_path), owner("s"))
+    assert broker.locker.try_acquire()
+    status = store_status(vfs, str(tmp_path))
+    assert (status.master, status.successor) == (None, None), "who has the lock cannot be told yet"
+    presence.tell(lambda: {"reading": {"read_bytes": 1}}, 0.0)
+    broker.become_master(locked=True)
+    status = store_status(vfs, str(tmp_path))
+    assert status.master is None
+    assert status.successor is not None
+    assert (status.successor.name, status.successor.details) == ("a", {"reading": {"read_bytes": 1}})
+    assert [found.name for found in status.slaves] == ["s"]
+    presence.update("master")
+    status = store_status(vfs, str(tmp_path))
+    assert status.master is not None
+    assert (status.master.name, status.successor) == ("a", None)
+    presence.close()
+    slave.close()
 
 
 def test_presence_file_removed_at_the_wrong_moment(tmp_path: Path) -> None:

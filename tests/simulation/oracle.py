@@ -310,8 +310,8 @@ class Oracle:
             self.counts["takeovers by followers"] += slave._caught_up_wall_ms > 0
             return finish(slave, *args)
 
-        def see_checkpoint(slave: Slave, path: str) -> Any:
-            follower = load(slave, path)
+        def see_checkpoint(slave: Slave, *args: Any) -> Any:
+            follower = load(slave, *args)
             self.counts["checkpoints read"] += 1
             return follower
 
