@@ -125,10 +125,13 @@ def read_checkpoint(vfs: Vfs, path: str) -> Generator[tuple[int, bytes], None, N
     """(kind, payload) of each block, from `HEAD` to `END`. Raises CorruptError, NewerFormatError, OSError."""
     fd = vfs.open(path, os.O_RDONLY)
     try:
+        file_bytes = vfs.fstat(fd).st_size
         data, start, position, crc, kind = b"", 0, 0, 0, 0  # `data` stands at `start` of the file
         while kind != END:
             need = _BLOCK.size
             for _ in range(2):
+                if start + position + need > file_bytes:
+                    raise CorruptError(path, start + position, "checkpoint ends before its last block")
                 if position + need > len(data):
                     start, data, position = start + position, data[position:], 0
                     while len(data) < need and (more := vfs.pread(fd, max(need, _READ_BYTES), start + len(data))):
