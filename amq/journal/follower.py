@@ -118,6 +118,7 @@ class Follower:
         self._compared: Mapping[str, int] | None = None
         self._trusted: set[str] = set()  # segments of which a checkpoint says that they count
         self._absent: set[tuple[int, int]] = set()  # keys of those that were read and are not sealed
+        self._passed_over = ""  # a segment of which a checkpoint has the beginning, and which is not there to be read
         if start is not None:
             self._begin_at(start)
 
@@ -131,6 +132,7 @@ class Follower:
             header = self._header(path)
         except FileNotFoundError:  # trimmed: what is read begins behind it
             self._after = (position.epoch, position.number)
+            self._passed_over = position.segment_name
             if not any((parse_segment_name(name) or (0, 0)) > self._after for name in self._list()):
                 raise DivergedError(f"{path} is missing, and so is all that should be behind it") from None
             return
@@ -162,7 +164,7 @@ class Follower:
     def followed(self) -> Followed:
         """What `seal` need not read again."""
         tail = self._tail
-        ends = {name: segment.end for name, segment in self.segments.items()}
+        ends = {name: segment.end for name, segment in self.segments.items() if name != self._passed_over}
         if tail is None:
             return Followed(ends, self.trimmed)
         del ends[tail.segment.name]
@@ -190,6 +192,8 @@ class Follower:
                     return False
                 tail = self._tail
                 assert tail is not None
+                if tail.segment.epoch > epoch:
+                    return False  # a checkpoint can be seen before the epoch in which it was made
                 end = sealed.get(tail.segment.name, None if tail.segment.epoch == epoch else 0)
                 if end is None:
                     tail.successor = tail.successor or self._successor(tail)
