@@ -7,22 +7,35 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from amq.cli import exits
-from amq.cli.journal_common import canonical, look, problem_json, segment_json, store_option, tell_problems
+from amq.cli.journal_common import (
+    canonical,
+    checkpoint_json,
+    look,
+    problem_json,
+    segment_json,
+    store_option,
+    tell_problems,
+)
 from amq.cli.journal_move import export_, import_
 from amq.cli.journal_repair import repair
 from amq.cli.journal_stat import compact, stat
 from amq.cli.output import examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store, read_sealing
+from amq.clock import SystemClock
+from amq.config import BrokerConfig
 from amq.errors import StoreError
 from amq.journal.inspect import Found, Inspection, describe, foreign_files, kind_name
 from amq.journal.records import KINDS, Destination, Group, Record, destinations_of
 from amq.journal.space import RESERVE_NAME
 from amq.vfs import SystemVfs
+
+if TYPE_CHECKING:
+    from amq.maintenance.checkpoints import CheckpointReport
 
 
 @click.group(
@@ -48,18 +61,27 @@ def check(store: str, as_json: bool) -> None:
 
     Exit code 4 where something is damaged, missing, foreign or of a newer format; each problem is one line with file
     and offset. A torn tail, left by a crash in the middle of a write, was never confirmed to anybody and is normal.
+
+    Checkpoints are read, too. One that cannot be used is told and changes no exit code: a start passes it over.
     """
+    from amq.maintenance.checkpoints import check_against, examine_checkpoints
+
+    vfs = SystemVfs()
+    check_store(vfs, store)
+    checkpoints = examine_checkpoints(vfs, SystemClock(), store, BrokerConfig(store=store), read_sealing(vfs, store))
     inspection, _ = look(store)
-    strangers = foreign_files(SystemVfs(), store, {RESERVE_NAME})
+    check_against(checkpoints, inspection)
+    strangers = foreign_files(vfs, store, {RESERVE_NAME})
     if as_json:
         print_json({
             "ok": not inspection.problems,
             "segments": [segment_json(report) for report in inspection.segments],
             "problems": [problem_json(problem) for problem in inspection.problems],
             "unknown_files": strangers,
+            "checkpoints": [checkpoint_json(report) for report in checkpoints],
         })  # fmt: skip
     else:
-        _print_check(inspection, strangers)
+        _print_check(inspection, strangers, checkpoints)
     if inspection.problems:
         raise click.exceptions.Exit(exits.STORE)
 
@@ -101,7 +123,7 @@ def dump(
         raise click.exceptions.Exit(exits.STORE)
 
 
-def _print_check(inspection: Inspection, strangers: list[str]) -> None:
+def _print_check(inspection: Inspection, strangers: list[str], checkpoints: list[CheckpointReport]) -> None:
     rows = [
         (
             report.name, report.state, report.epoch, report.batches, report.records, report.end,
@@ -110,6 +132,12 @@ def _print_check(inspection: Inspection, strangers: list[str]) -> None:
         for report in inspection.segments
     ]  # fmt: skip
     print_table(("segment", "state", "epoch", "batches", "records", "bytes", ""), rows)
+    for checkpoint in checkpoints:
+        if checkpoint.problem:
+            click.echo(f"{checkpoint.path}: {checkpoint.problem}; a start passes this checkpoint over: delete it")
+        else:
+            size = size_text(checkpoint.file_bytes)
+            click.echo(f"{checkpoint.name}: checkpoint, {checkpoint.messages:,} messages, {size}")
     for name in strangers:
         click.echo(f"{name}: no file of amq's, nobody reads it")
     tell_problems(inspection)

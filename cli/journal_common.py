@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from amq.errors import StoreError
 from amq.journal.inspect import Inspection, Problem, Progress, SegmentReport, inspect
 from amq.journal.liveness import Liveness
 from amq.vfs import SystemVfs
+
+if TYPE_CHECKING:
+    from amq.maintenance.checkpoints import CheckpointReport
 
 store_option = click.option("--store", metavar="DIR", required=True, help="Store directory.")
 options_option = click.option(
@@ -64,6 +67,14 @@ def segment_json(report: SegmentReport) -> dict[str, Any]:
 
 def problem_json(problem: Problem) -> dict[str, Any]:
     return {"code": problem.code, "file": problem.path, "offset": problem.offset, "why": problem.why}
+
+
+def checkpoint_json(report: CheckpointReport) -> dict[str, Any]:
+    return {
+        "name": report.name, "epoch": report.epoch, "number": report.number, "offset": report.offset,
+        "file_bytes": report.file_bytes, "written_wall_ms": report.written_wall_ms, "messages": report.messages,
+        "problem": report.problem,
+    }  # fmt: skip
 
 
 def tell_problems(inspection: Inspection) -> None:

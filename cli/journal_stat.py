@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from amq.cli import exits
 from amq.cli.journal_common import (
+    checkpoint_json,
     look,
     options_option,
     problem_json,
@@ -17,10 +18,15 @@ from amq.cli.journal_common import (
     store_option,
     tell_problems,
 )
-from amq.cli.output import examples, json_option, print_json, print_table, size_text
+from amq.cli.output import duration_text, examples, json_option, print_json, print_table, size_text
+from amq.clock import SystemClock
 from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segment, plan
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness, Pin, Tally
+from amq.vfs import SystemVfs
+
+if TYPE_CHECKING:
+    from amq.maintenance.checkpoints import CheckpointReport
 
 PINS_SHOWN = 2
 MESSAGES, OLDER, NEWEST, NOTHING = "messages", "older", "newest", "nothing"
@@ -45,10 +51,15 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
 
     A live message has not left its queue. Segments go oldest first, each when nothing in it is live: so one old
     message keeps its segment and all that follow, until compaction copies it forward. Ids that are still remembered
-    keep nothing; they are written again when their segment goes. Bytes are those of records as they are stored, in
+    keep nothing; they are written again when their segment goes. The newest checkpoint is shown with how much of the
+    journal a start reads behind it. Bytes are those of records as they are stored, in
     the JSON also those of bodies (`message_bytes`, `live_bytes`). Non-persistent messages are not in the journal.
     """
+    from amq.maintenance.checkpoints import find_checkpoints
+
+    newest = next(iter(find_checkpoints(SystemVfs(), store)), None)
     inspection, liveness = look(store, read_config(store, options))
+    behind = newest.behind_bytes(inspection) if newest is not None else 0
     pins = liveness.pins()
     segments, destinations = _segments_json(inspection, liveness, pins), _destinations_json(liveness, pins)
     if as_json:
@@ -56,12 +67,15 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
             "segments": segments, "destinations": destinations,
             "remembered_ids": sum(map(len, liveness.duplicates.values())),
             "remembered_outcomes": len(liveness.outcomes),
+            "checkpoint": None if newest is None else {**checkpoint_json(newest), "behind_bytes": behind},
             "problems": [problem_json(problem) for problem in inspection.problems],
         })  # fmt: skip
     else:
         _print_segments(segments)
         click.echo()
         _print_destinations(destinations)
+        click.echo()
+        _print_checkpoint(newest, behind)
         tell_problems(inspection)
     if inspection.problems:
         raise click.exceptions.Exit(exits.STORE)
@@ -167,6 +181,17 @@ def _destinations_json(liveness: Liveness, pins: list[Pin]) -> list[dict[str, An
         }
         for name, tally in sorted(liveness.destinations.items())
     ]  # fmt: skip
+
+
+def _print_checkpoint(newest: CheckpointReport | None, behind_bytes: int) -> None:
+    if newest is None:
+        click.echo("no checkpoint: a start without a slave reads the whole journal")
+        return
+    age = duration_text(max(0, SystemClock().wall_ms() - newest.written_wall_ms) / 1000)
+    click.echo(
+        f"newest checkpoint: {size_text(newest.file_bytes)}, {age} old, at {newest.place}; a start reads "
+        f"{size_text(behind_bytes)} behind it"
+    )
 
 
 def _print_segments(segments: list[dict[str, Any]]) -> None:

@@ -1,0 +1,100 @@
+"""What `amq journal check` and `stat` say of checkpoints. Invariant: reads only, takes no lock, as a starting broker
+judges: one that is told to be good would be used by a start on the journal as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+
+from amq.broker.broker import Broker
+from amq.broker.snapshot import load
+from amq.clock import Clock
+from amq.config.schema import BrokerConfig
+from amq.errors import AmqError
+from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name, read_checkpoint
+from amq.journal.follower import Follower
+from amq.journal.format import HEADER_BYTES, segment_name
+from amq.journal.inspect import GONE, Inspection, Sealing
+from amq.vfs import Vfs
+
+
+@dataclass(slots=True)
+class CheckpointReport:
+    """One checkpoint. `epoch`, `number`, `offset`: where in the journal it leaves off; `written_wall_ms` by the file
+    server's clock; `messages` in it, None = not read; `problem` = why a start passes it over, "" = it does not.
+    """
+
+    path: str
+    epoch: int
+    number: int
+    offset: int
+    file_bytes: int
+    written_wall_ms: int
+    messages: int | None = None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def place(self) -> str:
+        return f"{segment_name(self.epoch, self.number)}:{self.offset}"
+
+    def behind_bytes(self, inspection: Inspection) -> int:
+        """Bytes of the journal that a start reads behind it."""
+        behind = 0
+        for report in inspection.segments:
+            key = (report.epoch, report.number)
+            if key >= (self.epoch, self.number):
+                begin = self.offset if key == (self.epoch, self.number) else HEADER_BYTES
+                behind += max(0, report.end - begin)
+        return behind
+
+
+def find_checkpoints(vfs: Vfs, store: str) -> list[CheckpointReport]:
+    """All that are there, newest first, unread. Raises OSError."""
+    found = []
+    for name in list_checkpoints(vfs, store):
+        path = os.path.join(store, CHECKPOINTS_DIRECTORY, name)
+        try:
+            facts = vfs.stat(path)
+        except FileNotFoundError:
+            continue  # a newer one took its place
+        epoch, number, offset = parse_checkpoint_name(name) or (0, 0, 0)
+        found.append(CheckpointReport(path, epoch, number, offset, facts.st_size, int(facts.st_mtime * 1000)))
+    return found
+
+
+def examine_checkpoints(
+    vfs: Vfs, clock: Clock, store: str, config: BrokerConfig, sealing: Sealing
+) -> list[CheckpointReport]:
+    """Read every checkpoint as a start on the journal would whose newest epoch says `sealing`. Before the journal is
+    inspected: then the journal has what they speak of. Raises OSError.
+    """
+    epoch, sealed = sealing
+    examined = []
+    for report in find_checkpoints(vfs, store):
+        broker = Broker(clock, config, 0, lambda: None)
+        try:
+            with closing(read_checkpoint(vfs, report.path)) as blocks:
+                start = load(report.path, blocks, broker)
+            Follower(vfs, store, broker.apply, start).compare(sealed, epoch)
+            report.messages = broker.stored
+        except FileNotFoundError:
+            continue
+        except (AmqError, OSError) as error:
+            report.problem = str(error)
+        examined.append(report)
+    return examined
+
+
+def check_against(reports: list[CheckpointReport], inspection: Inspection) -> None:
+    """After the whole journal was inspected: the segment in which a checkpoint leaves off is there, or trimmed."""
+    there = {(each.epoch, each.number) for each in inspection.segments if each.state != GONE}
+    for report in reports:
+        key = (report.epoch, report.number)
+        if not report.problem and key not in there and key > inspection.trimmed:
+            report.problem = f"{segment_name(*key)} is missing, and nothing says that it was trimmed"

@@ -1,0 +1,105 @@
+"""Checkpoints as `amq journal check` and `stat` see them: what is told to be good is what a start would use."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from amq.cli.main import main
+from amq.config.schema import BrokerConfig
+from amq.journal.inspect import Inspection
+from amq.maintenance.checkpoints import CheckpointReport, check_against, examine_checkpoints
+from tests.fakes import FakeClock
+from tests.maintenance.damaged import checkpoints, from_checkpoint, patch
+from tests.maintenance.test_moving import VFS, content, replayed, sealing
+
+
+def examined(store: Path) -> list[CheckpointReport]:
+    found = examine_checkpoints(VFS, FakeClock(), str(store), BrokerConfig(store=str(store)), sealing(store))
+    inspection = Inspection(VFS, str(store), sealing(store))
+    list(inspection.records())
+    check_against(found, inspection)
+    return found
+
+
+def run(*words: str) -> Any:
+    done = CliRunner().invoke(main, ["journal", *words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_good_ones(store: Path) -> None:
+    found = examined(store)
+    assert [report.name for report in found] == checkpoints(store)
+    assert found
+    assert {report.problem for report in found} == {""}
+    waiting = sum(map(len, content(replayed(store)).values()))
+    assert all(0 < (report.messages or 0) <= waiting for report in found)
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [("bit", "fails its checksum"), ("cut", "ends before its last block"), ("stranger", "does not have"),
+     ("segment", "is missing")],
+)  # fmt: skip
+def test_one_that_a_start_passes_over_is_a_warning(store: Path, what: str, why: str) -> None:
+    truth = content(replayed(store))
+    name = checkpoints(store)[0]
+    path = store / "checkpoints" / name
+    if what == "bit":
+        patch(path, path.stat().st_size // 2, b"\xa5")
+    elif what == "cut":
+        os.truncate(path, path.stat().st_size - 5)
+    else:
+        epoch, number = ("00000005", "00000001") if what == "stranger" else ("00000004", "00000099")
+        data = path.read_bytes()
+        head_end = data.index(b"}") + 1
+        head = json.loads(data[9:head_end]) | {"epoch": int(epoch), "number": int(number)}
+        path.unlink()
+        rewritten(store, name.replace(name[:17], f"{epoch}-{number}"), head, path)
+    (store / "checkpoints" / "00000009.tmp").write_bytes(b"half of one")
+    (newest, *others) = examined(store)
+    assert why in newest.problem
+    assert not any(report.problem for report in others)
+    facts = run("check", "--store", str(store))
+    assert facts["ok"] is True
+    assert [bool(each["problem"]) for each in facts["checkpoints"]] == [True, *(False for _ in others)]
+    done = CliRunner().invoke(main, ["journal", "check", "--store", str(store)])
+    assert (done.exit_code, done.output.count("passes this checkpoint over: delete it")) == (0, 1)
+    assert content(from_checkpoint(store)) == truth
+
+
+def rewritten(store: Path, name: str, head: dict[str, Any], old: Path) -> None:
+    """A checkpoint with that head and nothing in it."""
+    from amq.journal.checkpoint import END, HEAD, CheckpointFile
+    from amq.journal.follower import Position
+
+    position = Position(head["epoch"], head["number"], head["offset"], head["batch_offset"], head["batch"],
+                        head["salt"], {})  # fmt: skip
+    file = CheckpointFile(VFS, str(store), position)
+    data = file.frame(HEAD, json.dumps(head).encode()) + file.frame(END, b"[]")
+    (old.parent / name).write_bytes(data)
+
+
+def test_stat_tells_what_a_start_reads_behind_the_newest(store: Path) -> None:
+    facts = run("stat", "--store", str(store))
+    newest = facts["checkpoint"]
+    assert newest["name"] == checkpoints(store)[0]
+    assert newest["file_bytes"] == (store / "checkpoints" / newest["name"]).stat().st_size
+    own = f"{newest['epoch']:08d}-{newest['number']:08d}.seg"
+    behind = sum(
+        segment["bytes"] - (newest["offset"] if segment["name"] == own else 64)
+        for segment in facts["segments"]
+        if segment["name"] >= own and segment["bytes"]
+    )
+    assert newest["behind_bytes"] == behind >= 0
+    text = CliRunner().invoke(main, ["journal", "stat", "--store", str(store)]).output
+    assert f"at {own}:{newest['offset']}; a start reads" in text
+    shutil.rmtree(store / "checkpoints")
+    assert run("stat", "--store", str(store))["checkpoint"] is None
