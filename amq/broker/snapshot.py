@@ -119,7 +119,7 @@ def load(path: str, blocks: Iterator[Block], state: State) -> Start:
     """Fill the empty `state` from the `blocks` of the checkpoint at `path`; returns where a follower goes on. Raises
     CorruptError, NewerFormatError, and what `blocks` raise: then `state` is of no use.
     """
-    kind, payload = next(blocks)
+    kind, payload = next(blocks, (END, b""))
     if kind != HEAD:
         raise CorruptError(path, 0, "checkpoint does not begin with its head")
     position, state.trimmed, store_uuid = decode_head(path, payload)

@@ -249,7 +249,8 @@ class State:
         before.live_bytes -= place.size
         segment.live += 1
         segment.live_bytes += message.size
-        queue.duplicates.moved(message.duplicate_id, message.seq, segment)
+        if message.duplicate_id:  # a checkpoint may have the message and not its id
+            queue.remember(message, segment)
 
     def _apply_copies(self, copies: Copies, segment: Segment) -> None:
         """What compaction copied forward stands in `segment` now."""
