@@ -79,7 +79,7 @@ class Churn(threading.Thread):
 def restored(brokers: Brokers, copy: Path) -> set[bytes]:
     """What a broker on the copy has in its queue."""
     with Brokers(brokers.directory, copy) as others:
-        broker = others.add("restored")
+        broker = others.add("restored", duplicateWindow="50")
         broker.start()
         broker.wait_serving()
         with broker.connect() as connection:
@@ -90,7 +90,9 @@ def restored(brokers: Brokers, copy: Path) -> set[bytes]:
 
 
 def test_a_copy_of_the_live_store(brokers: Brokers) -> None:
-    master = brokers.master("a", journalSegmentSize="256KiB", journalBatchSize="64KiB", duplicateWindow="50")
+    master = brokers.master(
+        "a", journalSegmentSize="256KiB", journalBatchSize="64KiB", duplicateWindow="50", checkpointDistance="20KiB"
+    )
     producer, churn = Producer([master]), Churn(master)
     producer.start()
     churn.start()
@@ -108,7 +110,12 @@ def test_a_copy_of_the_live_store(brokers: Brokers) -> None:
         after = set(producer.stop())
     assert churn.rounds
     assert before
+    with_checkpoints = brokers.directory / "with checkpoints"
+    shutil.copytree(brokers.directory / "copy", with_checkpoints)
+    shutil.copytree(master.store / "checkpoints", with_checkpoints / "checkpoints")
+    assert list((with_checkpoints / "checkpoints").glob("*.ckpt")), "newer than the copy"
     copied = restored(brokers, brokers.directory / "copy")
+    assert restored(brokers, with_checkpoints) == copied
     assert {f"message {number}".encode() for number in before} <= copied
     assert copied <= {f"message {number}".encode() for number in range(max(after) + 30)}
 

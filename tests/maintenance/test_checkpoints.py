@@ -14,10 +14,11 @@ from click.testing import CliRunner
 from amq.cli.main import main
 from amq.config.schema import BrokerConfig
 from amq.journal.inspect import Inspection
+from amq.journal.interchange import Exported
 from amq.maintenance.checkpoints import CheckpointReport, check_against, examine_checkpoints
 from tests.fakes import FakeClock
 from tests.maintenance.damaged import checkpoints, from_checkpoint, patch
-from tests.maintenance.test_moving import VFS, content, replayed, sealing
+from tests.maintenance.test_moving import VFS, content, export, lines, load, replayed, sealing
 
 
 def examined(store: Path) -> list[CheckpointReport]:
@@ -103,3 +104,14 @@ def test_stat_tells_what_a_start_reads_behind_the_newest(store: Path) -> None:
     assert f"at {own}:{newest['offset']}; a start reads" in text
     shutil.rmtree(store / "checkpoints")
     assert run("stat", "--store", str(store))["checkpoint"] is None
+
+
+def test_an_import_may_write_them(store: Path, tmp_path: Path) -> None:
+    """They are of the new store, so a start may begin at one."""
+    exported = [item for item in export(store).items() if isinstance(item, Exported)]
+    result = load(tmp_path / "new", lines(list(exported)), checkpoint_distance_bytes=1)
+    assert result.stored == len(exported)
+    new = tmp_path / "new"
+    assert [report.problem for report in examined(new)] == [""] * len(checkpoints(new))
+    assert checkpoints(new)
+    assert content(from_checkpoint(new)) == content(replayed(new)) == content(replayed(store))
