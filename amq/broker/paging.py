@@ -78,11 +78,13 @@ class Pager:
         return any((queue, priority) in self._under_way for priority in queue.backlogs)
 
     def take_oldest(self, queue: Queue, size_bytes: int, then: Callable[[list[Message]], None]) -> None:
-        """Hand to `then` the oldest of what waits on disk, of any priority; nothing where that is being read already.
-        They are in no level."""
+        """Hand to `then` the oldest of what waits, of any priority, where they wait on disk; nothing where that is being
+        read already. They are in no level."""
         priority = min(queue.backlogs, key=lambda each: queue.backlogs[each].first)
         if (queue, priority) not in self._under_way:
-            places = queue.backlogs[priority].head(min(size_bytes, AHEAD_BYTES_MAX), AHEAD_ROWS)
+            until = queue.oldest_beside(priority)
+            head = queue.backlogs[priority].head(min(size_bytes, AHEAD_BYTES_MAX), AHEAD_ROWS)
+            places = [place for place in head if place.seq < until]
             if self._has_room(places[0].size):
                 self._read(queue, priority, places, then)
 

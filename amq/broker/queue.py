@@ -238,6 +238,12 @@ class Queue:
                 size_bytes -= self.cost(taken[-1])
         return taken
 
+    def oldest_beside(self, priority: int) -> int:
+        """Seq of the oldest message that waits anywhere but in the backlog of `priority`; NEVER where none does."""
+        here = [level[0].seq for level in self.levels if level]
+        on_disk = [backlog.first for each, backlog in self.backlogs.items() if each != priority]
+        return min(here + on_disk, default=NEVER)
+
     def remember(self, message: Message, segment: Segment) -> None:
         """Keep the producer-given id of a message that is stored."""
         self.duplicates_pending.pop(message.duplicate_id, None)

@@ -344,6 +344,22 @@ def test_the_oldest_is_the_oldest_of_all_priorities(make_world: MakeWorld) -> No
     assert sorted(numbers(world.stored())) == list(range(30 - len(world.stored()), 30))
 
 
+def test_the_oldest_on_disk_may_be_younger_than_what_is_beside_them(make_world: MakeWorld) -> None:
+    """Read together with the oldest, they were dropped together with them."""
+    world = make_world()
+    producer = world.connect()
+    for i in range(30):
+        producer.send(b"%03d" % i + BODY[3:], priority=(4, 9, 0)[i % 3])
+        world.settle()
+    world.crash_and_recover()  # now all wait on disk
+    world.broker.reconfigure(
+        dataclasses.replace(world.config, queue_limit_bytes=LIMIT_BYTES, queue_limit_policy="drop-oldest")
+    )
+    world.settle()
+    assert len(world.stored()) < 12
+    assert sorted(numbers(world.stored())) == list(range(30 - len(world.stored()), 30))
+
+
 def test_a_dead_letter_queue_at_its_limit_drops_for_good(make_world: MakeWorld) -> None:
     world = limited(make_world, "drop-oldest")
     producer = world.connect()
