@@ -78,8 +78,8 @@ class Pager:
         return any((queue, priority) in self._under_way for priority in queue.backlogs)
 
     def take_oldest(self, queue: Queue, size_bytes: int, then: Callable[[list[Message]], None]) -> None:
-        """Hand to `then` the oldest of what waits, of any priority, as far as that is on disk; nothing where it is being
-        read already. They are in no level."""
+        """Hand to `then` the oldest of what waits, of any priority, as far as that is on disk; nothing where that is
+        being read already. They are in no level."""
         priority = min(queue.backlogs, key=lambda each: queue.backlogs[each].first)
         if (queue, priority) not in self._under_way:
             until = queue.oldest_beside(priority)

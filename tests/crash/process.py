@@ -63,7 +63,9 @@ class Process(World):
     def start(self) -> None:
         """The road of BrokerService: `_compete`, `_term`, `_serve`, without its threads."""
         slave = Slave(self.vfs, self.clock, self.config)
-        service = cast(BrokerService, SimpleNamespace(_vfs=self.vfs, config=self.config, _held=[], _slave=slave))
+        service = cast(BrokerService, SimpleNamespace(
+            _vfs=self.vfs, config=self.config, _held=[], _slave=slave, _progress=lambda _check: lambda *_: None
+        ))  # fmt: skip
         BrokerService._make_store(service)
         owner = Owner.make(
             self._host, name=self.name, uuid=f"uuid of {self.name}", transport_urls=(), lock_keep_alive_period_s=2.0

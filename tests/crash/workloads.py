@@ -269,6 +269,34 @@ def copying(script: Script) -> None:
             script.settle()
 
 
+def checkpoints(script: Script) -> None:
+    """A checkpoint is in the making at nearly every call: while messages come and go, are copied and moved, while
+    segments are trimmed; and takeovers begin at one.
+    """
+    script.client.subscribe("a", prefetch=3)
+    script.settle()
+    for turn in range(9):
+        script.send(f"stays {turn}", "b", size=60)
+        script.send(f"m{turn}", size=900, dup=f"id {turn}")
+        script.transact([(f"t{turn}", "c")], [], f"commit {turn}")
+        script.step(turn % 4)
+        script.settle()
+        if turn % 4 == 1:
+            script.nack(f"m{turn}")
+        else:
+            script.ack(f"m{turn}")
+        script.step(turn % 3)
+        if turn == 4:
+            script.broker.kill()
+            script.start("second", "host of first")
+            script.client.subscribe("a", prefetch=3)
+        script.settle()
+    names = [name for name in script.broker.vfs.listdir("/store/checkpoints") if name.endswith(".ckpt")]
+    script.require(any(name.startswith("00000002") for name in names), "no checkpoint of the second epoch")
+    script.broker.kill()
+    script.start("third")
+
+
 def big(script: Script) -> None:
     """Messages larger than a segment: it grows, on disks with fallocate and without."""
     script.send("m0", size=100)
@@ -405,6 +433,7 @@ WORKLOADS = {
     "duplicates": Workload(duplicates, {}),
     "outcomes": Workload(outcomes, {}),
     "copying": Workload(copying, {"journal_batch_size_bytes": 2000}),
+    "checkpoints": Workload(checkpoints, {"checkpoint_distance_bytes": 600}),
     "big": Workload(big, {}),
     "big-without-fallocate": Workload(big, {"allocates": False}),
     "full": Workload(full, {"capacity": 26 << 10}),
