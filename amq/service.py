@@ -277,8 +277,8 @@ class BrokerService:
             lease.check()  # somebody who overtook us deletes segments: that is not damage but our loss
             raise
         _log.info(
-            "journal read", records=recovered.records, read_bytes=recovered.read_bytes,
-            messages=broker.stored,
+            "journal read", records=recovered.records, read_bytes=recovered.tail_bytes,
+            followed_bytes=recovered.read_bytes - recovered.tail_bytes, messages=broker.stored,
             seconds=round(self._clock.monotonic() - started, 3),
         )  # fmt: skip
         return broker, recovered

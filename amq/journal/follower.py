@@ -316,7 +316,8 @@ class Follower:
         segments = [self.segments[name] for name in present]
         check_complete(self._directory, [segment.key for segment in segments], self.trimmed)
         unused = [name for name in names if name in sealed and not sealed[name]]
-        return Recovered(segments, unused, self.trimmed, self.store_uuid, self.records, self.read_bytes)
+        read = self.read_bytes
+        return Recovered(segments, unused, self.trimmed, self.store_uuid, self.records, read, read - begun)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -84,6 +84,7 @@ class Recovered:
     trimmed      (epoch, number) up to which segments hold nothing live
     unused       names of segments that count for nothing: prepared and never begun, or made by a deposed master
     store_uuid   None = empty store
+    read_bytes   of batches, by the follower in all; of these `tail_bytes` when the journal was sealed
     """
 
     segments: list[Segment]
@@ -92,6 +93,7 @@ class Recovered:
     store_uuid: bytes | None
     records: int
     read_bytes: int
+    tail_bytes: int = 0
 
 
 def seal(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch
+from amq.broker.broker import Broker
+from amq.broker.snapshot import dump
+from amq.config.schema import BrokerConfig
+from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
+from amq.journal.follower import Position
+from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch, segment_name
 from amq.journal.records import (
     Consumed,
     Destination,
@@ -15,11 +20,14 @@ from amq.journal.records import (
     Trimmed,
     encode_record,
 )
+from amq.journal.recovery import Segment
 from amq.lock.document import encode
 from amq.lock.host import Owner
 from amq.lock.shared_file import RECORD_BYTES, RELEASE_OFFSET
 from amq.message import Message
 from amq.security.users import PasswordHash
+from amq.vfs import SystemVfs
+from tests.fakes import FakeClock
 
 HEADER = SegmentHeader(1, 1, bytes(16), 0xC0FFEE)
 IDS = {"queue://a": 1, "queue://b": 2}
@@ -57,6 +65,30 @@ def segments() -> list[bytes]:
 
 def payloads() -> list[bytes]:
     return [payload(RECORDS), *(payload([record]) for record in RECORDS)]
+
+
+def _dumped() -> list[tuple[int, bytes]]:
+    """The blocks of a small checkpoint, of every kind."""
+    broker = Broker(FakeClock(), BrokerConfig(store="/store"), 1, lambda: None)
+    segment = Segment(segment_name(1, 1), 1, 1, 900)
+    stored: list[Record] = [message(seq) for seq in range(4, 8)]
+    stored += [Redelivered("queue://a", [(4, 1, 0)]), Duplicates("queue://b", [("x", 1)]), Outcomes([("commit", 3)])]
+    for i, record in enumerate(stored):
+        if isinstance(record, Message):
+            record.offset, record.size = 100 + 50 * i, 50
+        broker.apply(record, segment)
+    head = encode_head(Position(1, 1, 500, 200, 2, 0xC0FFEE, {1: "queue://a"}), (0, 0), bytes(16))
+    return [(HEAD, head), *dump(broker, lambda: [segment])]
+
+
+def checkpoints() -> list[bytes]:
+    file = CheckpointFile(SystemVfs(), "/store", Position(1, 1, 500, 200, 2, 0xC0FFEE, {}))
+    return [b"", b"".join(file.frame(kind, payload) for kind, payload in _dumped())]
+
+
+def checkpoint_blocks() -> list[bytes]:
+    blocks = [len(payload).to_bytes(4, "little") + bytes((kind,)) + payload for kind, payload in _dumped()]
+    return [b"", b"".join(blocks), blocks[0], blocks[0] + blocks[-1]]
 
 
 def epoch_document(**changes: object) -> bytes:

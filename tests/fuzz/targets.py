@@ -7,15 +7,17 @@ what it reads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from amq.broker.broker import Broker
+from amq.broker.snapshot import load
 from amq.client.errors import UriError
 from amq.client.uri import parse
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.errors import ConfigError, OwnershipLostError, ProtocolError, StoreError
+from amq.journal.checkpoint import read_checkpoint
 from amq.journal.follower import replay
 from amq.journal.format import segment_name
 from amq.journal.inspect import Inspection
@@ -95,6 +97,24 @@ def records(data: bytes) -> None:
     for record in decoder.decode(data, verify=False):
         if isinstance(record, Message):
             assert record.properties is None or isinstance(record.properties, dict)
+
+
+def checkpoint(data: bytes) -> None:
+    """A checkpoint, as a starting broker reads it."""
+    vfs = store({"checkpoints/x.ckpt": data})
+    path = f"{STORE}/checkpoints/x.ckpt"
+    with closing(read_checkpoint(vfs, path)) as blocks:
+        load(path, blocks, Broker(FakeClock(), BrokerConfig(store=STORE), 1, lambda: None))
+
+
+def checkpoint_blocks(data: bytes) -> None:
+    """The same, with checksums that are right: bytes of a block 4, kind 1, the block, and so on."""
+    blocks, at = [], 0
+    while at + 5 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        blocks.append((data[at + 4], data[at + 5 : at + 5 + size]))
+        at += 5 + size
+    load("x.ckpt", iter(blocks), Broker(FakeClock(), BrokerConfig(store=STORE), 1, lambda: None))
 
 
 def epoch(data: bytes) -> None:
@@ -184,6 +204,8 @@ TARGETS = {
     for target in (
         Target("segment", segment, (StoreError,), corpus.segments),
         Target("records", records, (StoreError,), corpus.payloads),
+        Target("checkpoint", checkpoint, (StoreError,), corpus.checkpoints),
+        Target("checkpoint-blocks", checkpoint_blocks, (StoreError,), corpus.checkpoint_blocks),
         Target("epoch", epoch, (StoreError,), corpus.epochs),
         Target("claim", claim, (StoreError,), corpus.claims),
         Target("lock", lock, (StoreError,), corpus.locks),

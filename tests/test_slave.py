@@ -1,0 +1,254 @@
+"""Slave: a takeover reads the tail, a cold start what is behind a checkpoint; trouble with those costs time only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import DEADLINE_S, Brokers
+from brokers import Broker as Process
+from structlog.testing import capture_logs
+from traffic import drain
+
+from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
+from amq.journal.recovery import seal
+from amq.lock.document import encode
+from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, epoch_path
+from amq.lock.host import Owner
+from amq.slave import PAUSE_S_MAX, Slave
+from amq.vfs import SystemVfs
+from tests.broker.world import World
+from tests.fakes import FakeHost, FaultyVfs
+from tests.stored import stored_state
+
+OWNER = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
+BACKLOG = 50_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "store", checkpoint_distance_bytes=20_000)
+    _tell_epoch(made)
+    client = made.connect()
+    for number in range(200):
+        client.send(b"%d" % number + bytes(600))
+        made.settle()
+    assert len(list_checkpoints(SystemVfs(), made.store)) == 2
+    yield made
+    made.close()
+
+
+def _tell_epoch(world: World) -> None:
+    os.makedirs(os.path.join(world.store, EPOCHS_DIRECTORY), exist_ok=True)
+    epoch = Epoch(world.epoch, OWNER, world.sealed, 0, "test")
+    Path(epoch_path(world.store, world.epoch)).write_bytes(encode("epoch", epoch.to_json()))
+
+
+def take_over(world: World, slave: Slave) -> tuple[dict[str, Any], int, int]:
+    """What the slave finds that becomes master now: its state, and the bytes that it read, in all and at the end."""
+    newest = Epoch(world.epoch, OWNER, world.sealed, 0, "test")
+    sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, slave.followed(newest))
+    epoch = Epoch(world.epoch + 1, OWNER, sealed, 0, "test")
+    broker, recovered = slave.finish(world.config, epoch, lambda _read, _of, _messages: None)
+    broker.settle(recovered.trimmed)
+    return stored_state(broker, SystemVfs(), world.store), recovered.read_bytes, recovered.tail_bytes
+
+
+def new_slave(world: World, vfs: FaultyVfs | None = None) -> Slave:
+    return Slave(vfs or SystemVfs(), world.clock, world.config)
+
+
+def journal_bytes(world: World) -> int:
+    return sum(segment.end for segment in world.journal.segments)
+
+
+def paths(world: World) -> list[str]:
+    """Of the checkpoints, newest first."""
+    names = list_checkpoints(SystemVfs(), world.store)
+    return [os.path.join(world.store, CHECKPOINTS_DIRECTORY, name) for name in names]
+
+
+def damage(path: str) -> None:
+    data = bytearray(Path(path).read_bytes())
+    data[len(data) // 2] ^= 1
+    Path(path).write_bytes(data)
+
+
+# -- a cold start
+
+
+def test_a_cold_start_reads_only_what_is_behind_the_newest_checkpoint(world: World) -> None:
+    with capture_logs() as log:
+        state, read_bytes, tail_bytes = take_over(world, new_slave(world))
+    newest = os.path.basename(paths(world)[0])
+    assert [(line["event"], line["checkpoint"]) for line in log] == [("checkpoint read", newest)]
+    assert state == world.replayed()
+    assert len(state["queues"]["queue://a"][0]) == 200
+    assert 0 < read_bytes == tail_bytes < journal_bytes(world) / 3
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_checkpoint_is_told_and_passed_over(world: World, damaged: int) -> None:
+    right, _, least = take_over(world, new_slave(world))
+    newest, older = paths(world)
+    for path in (newest, older)[:damaged]:
+        damage(path)
+    with capture_logs() as log:
+        state, read_bytes, _ = take_over(world, new_slave(world))
+    assert state == right
+    told = [(line["event"], line["log_level"], line["checkpoint"]) for line in log]
+    wrong = "checkpoint cannot be used: trying one before it"
+    expected = [(wrong, "warning", os.path.basename(path)) for path in (newest, older)[:damaged]]
+    if damaged == 1:
+        expected.append(("checkpoint read", "info", os.path.basename(older)))
+        assert least < read_bytes < journal_bytes(world)
+    else:
+        assert read_bytes == journal_bytes(world) - 64 * len(world.journal.segments)
+    assert told == expected
+    assert all("fails its checksum" in line["reason"] for line in log[:damaged])
+
+
+@pytest.mark.parametrize(("method", "number"), [("open", errno.EIO), ("pread", errno.EIO), ("open", errno.EACCES)])
+def test_a_checkpoint_that_cannot_be_read_is_passed_over(world: World, method: str, number: int) -> None:
+    """Not the journal's trouble, so no reason for a broker not to start."""
+    right, _, _ = take_over(world, new_slave(world))
+    vfs = FaultyVfs()
+    vfs.fail(method, number, path=".ckpt", times=0)
+    with capture_logs() as log:
+        state, _, _ = take_over(world, new_slave(world, vfs))
+    assert state == right
+    assert [line["log_level"] for line in log] == ["warning", "warning"]
+
+
+def test_checkpoints_that_cannot_be_listed_are_passed_over(world: World) -> None:
+    right, _, _ = take_over(world, new_slave(world))
+    vfs = FaultyVfs()
+    vfs.fail("listdir", errno.EACCES, path=CHECKPOINTS_DIRECTORY, times=0)
+    with capture_logs() as log:
+        state, _, _ = take_over(world, new_slave(world, vfs))
+    assert state == right
+    assert len(log) == 1
+
+
+def test_a_checkpoint_of_a_newer_format_is_passed_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, _, _ = take_over(world, new_slave(world))
+    monkeypatch.setattr("amq.journal.checkpoint.FORMAT", 0)
+    with capture_logs() as log:
+        state, _, _ = take_over(world, new_slave(world))
+    assert state == right
+    assert all("has checkpoint format 1" in line["reason"] for line in log)
+
+
+# -- a slave that follows
+
+
+def test_a_takeover_reads_only_the_tail(world: World) -> None:
+    slave = new_slave(world)
+    while slave.follow():
+        pass
+    assert slave.lag().messages == 199
+    assert slave.lag().caught_up_wall_ms == world.clock.wall_ms()
+    client = world.connect()
+    for number in range(3):
+        client.send(b"later %d" % number)
+        world.settle()
+    state, _, tail_bytes = take_over(world, slave)
+    assert state == world.replayed()
+    assert tail_bytes < 2000
+
+
+def test_a_slave_that_was_master_begins_as_new(world: World) -> None:
+    slave = new_slave(world)
+    slave.follow()
+    take_over(world, slave)
+    assert slave.lag().messages == 0
+    slave.follow()
+    assert slave.lag().messages == 199
+
+
+def test_what_cannot_be_read_is_told_once_and_not_read_all_the_time(world: World) -> None:
+    vfs = FaultyVfs()
+    slave = new_slave(world, vfs)
+    while slave.follow():
+        pass
+    vfs.fail("pread", errno.EIO, times=0)
+    with capture_logs() as log:
+        vfs.calls.clear()
+        for _ in range(4 * 600):
+            assert slave.follow() is False
+            world.clock.advance(0.25)
+    assert [line["event"] for line in log] == ["the journal cannot be followed now, trying again"]
+    assert sum(method == "pread" for method, _ in vfs.calls) < 40
+    vfs.heal()
+    world.connect().send(b"one more")
+    world.settle()
+    world.clock.advance(PAUSE_S_MAX)
+    slave.follow()
+    assert slave.lag().messages == 200
+
+
+def test_queues_that_come_and_go_leave_nothing_behind(world: World) -> None:
+    """Reply queues with unique names and messages that expire: a slave may follow for months."""
+    slave = new_slave(world)
+    client = world.connect()
+    for number in range(50):
+        name = f"reply-{number}"
+        client.send(b"%d" % number, name, expires_ms=world.clock.wall_ms() + 1_000_000)
+        client.subscribe(name)
+        world.settle()
+        client.ack(b"%d" % number)
+        client.unsubscribe(name)
+        world.settle()
+        while slave.follow():
+            pass
+    broker = slave._broker
+    assert len(broker.queues) < 5
+    assert len(broker.expiring) < 5
+    assert len(broker.emptied) < 5
+    assert not broker.dirty
+
+
+# -- real processes
+
+
+def _followed(broker: Process) -> int:
+    text = (broker.store / "brokers" / f"{broker.name}.json").read_text(errors="replace")
+    found = re.search(r'"messages":\s*(\d+)', text)
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interval", ["250ms", "0"])
+def test_kill_9_with_a_backlog(brokers: Brokers, interval: str) -> None:
+    master = brokers.master("a", slaveFollowInterval=interval)
+    slave = brokers.slave("b", slaveFollowInterval=interval)
+    with master.connect() as connection:
+        for number in range(BACKLOG):
+            words: dict[str, object] = {"destination": "/queue/orders", "persistent": "true"}
+            if number % 1000 == 999:
+                words["receipt"] = str(number)
+            connection.send("SEND", words, b"%d" % number)
+            if number % 1000 == 999:
+                connection.receipt(str(number), 30)
+    if interval != "0":
+        deadline = time.monotonic() + DEADLINE_S
+        while _followed(slave) <= BACKLOG - 2000:
+            assert time.monotonic() < deadline, f"the slave has come to {_followed(slave)}"
+            time.sleep(0.01)
+    master.kill()
+    serving = slave.wait_serving()
+    (read,) = slave.said("journal read")
+    assert read["messages"] == BACKLOG
+    if interval != "0":
+        assert read["read_bytes"] < read["followed_bytes"] / 10
+    else:
+        assert read["followed_bytes"] == 0
+    assert serving["epoch"] == 2
+    with slave.connect() as connection:
+        assert drain(connection, BACKLOG) == [b"%d" % number for number in range(BACKLOG)]
