@@ -7,7 +7,7 @@ working, a replay becomes by reading. While nobody is served messages wait on di
 
 from __future__ import annotations
 
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING
 
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
@@ -206,18 +206,20 @@ class State:
         return int(self.config.memory_limit_bytes * PAGING_SHARE)
 
     def page_in(self, queue: Queue, messages: list[Message]) -> list[Message]:
-        """`messages`, read from the disk, are in memory from now on; returns those that have not left meanwhile. The
-        caller knows where they go."""
-        places: dict[int, tuple[int, int, int]] = {}
-        for seqs, *columns in queue.discard([message.seq for message in messages]):
-            places.update(zip(seqs, zip(*columns[:3], strict=True), strict=True))
-        messages = [message for message in messages if message.seq in places]
-        size = 0
-        for message in messages:
-            code, message.offset, message.size = places[message.seq]
-            message.segment = self._segments[code]
-            queue.messages[message.seq] = message
-            size += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        """`messages` of one priority, oldest first, were read from the disk and are in memory now. Returns those that
+        have not left meanwhile: the caller knows where they go.
+        """
+        gone = queue.discard([message.seq for message in messages])
+        if sum(len(columns[0]) for columns in gone) < len(messages):
+            here = {seq for columns in gone for seq in columns[0]}
+            messages = [message for message in messages if message.seq in here]
+        places = chain.from_iterable(zip(*columns[:4], strict=True) for columns in gone)
+        segments, resident, size = self._segments, queue.messages, len(messages) * MESSAGE_OVERHEAD_BYTES
+        for message, (seq, code, message.offset, message.size) in zip(messages, places, strict=True):
+            assert message.seq == seq
+            message.segment = segments[code]
+            resident[seq] = message
+            size += len(message.body)
         queue.resident_bytes += size
         self.memory_bytes += size
         return messages

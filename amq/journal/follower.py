@@ -256,12 +256,16 @@ class Follower:
         """The segment after `tail`, and what that says of where `tail` ends; None where it was not begun."""
         key = (tail.segment.epoch, tail.segment.number + 1)
         path = os.path.join(self._directory, segment_name(*key))
-        # Opened only when it is listed: a network client may remember for half a minute that there was none. Where it
-        # is not, but one behind it is, opening it fails: it was trimmed. (Those of a later epoch say nothing of it.)
-        found = [parse_segment_name(name) or (0, 0) for name in self._list()]
-        if not any(each[0] == key[0] and each >= key for each in found):
+        # By its name and not from a listing, which a network client may remember for half a minute even where it asks
+        # for each name anew (lookupcache=none). Where one behind it is listed it was trimmed; those of a later epoch
+        # say nothing of it.
+        try:
+            fd = self._vfs.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            found = [parse_segment_name(name) or (0, 0) for name in self._list()]
+            if any(each[0] == key[0] and each > key for each in found):
+                raise
             return None
-        fd = self._vfs.open(path, os.O_RDONLY)
         try:
             data = read_at(self._vfs, fd, 0, HEADER_BYTES + BATCH_BYTES + _PREVIOUS_BYTES)
         finally:
