@@ -12,10 +12,12 @@ from random import Random
 from amq.client import aio
 from amq.client.errors import CommitOutcomeUnknownError, FlushError
 from amq.errors import AmqError, TransactionRolledBackError
+from tests.simulation.limits import DEAD, DLQ
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import Process
 
 CALL_S = 8.0
+AT_LIMIT = ("QUEUE_FULL", "STORE_LIMIT")  # refusals after which nothing that was sent behind is stored either
 
 
 class Application:
@@ -66,8 +68,12 @@ class Application:
 class Producer(Application):
     """Sends numbered messages, each confirmed before the next, or in pipelined bursts."""
 
-    def __init__(self, name: str, url: str, oracle: Oracle, rng: Random, queue: str, burst: int, body_bytes: int):
+    def __init__(
+        self, name: str, url: str, oracle: Oracle, rng: Random, queue: str, burst: int, body_bytes: int,
+        pause_s: float = 0.3,
+    ) -> None:  # fmt: skip
         super().__init__(name, url, oracle, rng)
+        self._pause_s = pause_s
         self._queue = queue
         self._burst = burst
         self._body_bytes = body_bytes
@@ -88,7 +94,7 @@ class Producer(Application):
         producer = connection.session().producer(f"/queue/{self._queue}")
         while True:
             if not self._pending:
-                await self.nap(0.3)
+                await self.nap(self._pause_s)
                 if self.stopping:
                     continue
                 self._next()
@@ -101,10 +107,12 @@ class Producer(Application):
             except FlushError as error:
                 failed = {message_id for message_id, _ in error.failures}
                 self._settle([message_id for message_id in burst if message_id not in failed])
+                if any(each.code not in AT_LIMIT for _, each in error.failures):
+                    self._doubt()
                 raise
-            except AmqError:
-                for message_id in burst:
-                    self.oracle.sent[message_id].may_be_early = True
+            except AmqError as error:
+                if self._burst > 1 or error.code not in AT_LIMIT:
+                    self._doubt()
                 raise
             self._settle(burst)
 
@@ -112,6 +120,9 @@ class Producer(Application):
         for message_id in message_ids:
             self._pending.remove(message_id)
             self.oracle.confirmed(message_id)
+
+    def _doubt(self) -> None:
+        """Some of what is sent again may be stored already."""
         for message_id in self._pending:
             self.oracle.sent[message_id].may_be_early = True
 
@@ -180,29 +191,46 @@ class TransactedProducer(Application):
 
 
 class Consumer(Application):
-    """Receives and acknowledges; sometimes several at once, sometimes without waiting, sometimes not at all."""
+    """Receives and acknowledges; sometimes several at once, sometimes without waiting, sometimes not at all. Of several
+    queues one after the other; with `late` not before the faults are over.
+    """
 
-    def __init__(self, name: str, url: str, oracle: Oracle, rng: Random, queue: str, prefetch: int) -> None:
+    def __init__(
+        self, name: str, url: str, oracle: Oracle, rng: Random, queue: str, prefetch: int, *more: str,
+        late: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(name, url, oracle, rng)
         self._queue = queue
+        self._more = list(more)
         self._prefetch = prefetch
+        self._late = late
 
     async def work(self, connection: aio.Connection) -> None:
+        while self._late and not self.stopping:
+            await asyncio.sleep(0.5)
+        if self._more:
+            self._more.append(self._queue)
+            self._queue = self._more.pop(0)
         session = connection.session()
         consumer = await session.consumer(f"/queue/{self._queue}", prefetch=self._prefetch, timeout=CALL_S)
         held: list[aio.Message] = []
         for _ in range(self.rng.randint(20, 200)):
             message = await consumer.receive(0.3)
             if message is not None:
-                self.oracle.delivered(application_id(message), message.id, self.epoch(connection))
+                self.oracle.delivered(self._id(message), message.id, self.epoch(connection))
                 held.append(message)
             if message is None or len(held) >= min(self.rng.randint(1, 4), self._prefetch):
                 for each in held:
                     await self._acknowledge(connection, each)
                 held.clear()
+            if message is None and self._more:
+                break
+
+    def _id(self, message: aio.Message) -> str:
+        return (DEAD if self._queue.startswith(DLQ) else "") + application_id(message)
 
     async def _acknowledge(self, connection: aio.Connection, message: aio.Message) -> None:
-        message_id = application_id(message)
+        message_id = self._id(message)
         if not self.stopping and self.rng.random() < 0.02:
             return
         self.oracle.acknowledging(message_id)

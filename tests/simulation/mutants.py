@@ -17,11 +17,12 @@ import amq.journal.segment
 import amq.lock.shared_file
 import amq.service
 from amq.broker.broker import Broker
+from amq.broker.queue import Queue
 from amq.broker.trimming import Trimmer
 from amq.errors import OwnershipLostError
 from amq.journal import journal as journal_module
 from amq.journal.follower import Follower
-from amq.journal.format import BATCH_BYTES, SegmentHeader, decode_batch_header, encode_batch
+from amq.journal.format import BATCH_BYTES, Chunk, SegmentHeader, batch_pieces, decode_batch_header
 from amq.journal.journal import Journal
 from amq.journal.records import Consumed, Duplicates, Group, Record
 from amq.journal.recovery import Segment, list_segments
@@ -52,6 +53,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "payload_not_summed": ("rot", "kill"),
     "failed_sync_tried_again": ("fail_sync", "power_off"),
     "memory_trusted_after_a_failed_sync": ("fail_sync", "crash_server"),
+    "followed_is_not_compared_with_the_seal": ("late batch", "late bytes", "kill"),
     "duplicate_ids_not_copied_forward": ("pause_client", "kill", "cut_network"),
 }
 
@@ -86,11 +88,12 @@ def journal_commits_without_lease() -> AbstractContextManager[object]:
 @mutant
 def confirmed_before_the_sync() -> AbstractContextManager[object]:
     def write_batch(
-        journal: Journal, file: OpenSegment, chunks: list[bytes], position: int, number: int, wall_s: int, flags: int
+        journal: Journal, file: OpenSegment, chunks: list[Chunk], position: int, number: int, wall_s: int, flags: int
     ) -> int:
-        data = encode_batch(b"".join(chunks), file.salt, journal._epoch, number, len(chunks), wall_s, flags)
-        write_all(journal._vfs, file.fd, data, position)
-        return position + len(data)
+        for piece in batch_pieces(chunks, file.salt, journal._epoch, number, len(chunks), wall_s, flags):
+            write_all(journal._vfs, file.fd, piece, position)
+            position += len(piece)
+        return position
 
     return _patch(Journal, "_write_batch", write_batch)
 
@@ -355,8 +358,8 @@ def a_resend_is_stored_twice() -> AbstractContextManager[object]:
 def duplicate_ids_forgotten_at_takeover() -> AbstractContextManager[object]:
     real = Broker.start_serving
 
-    def start(broker: Broker, journal: Journal, trimmed: tuple[int, int]) -> None:
-        real(broker, journal, trimmed)
+    def start(broker: Broker, *arguments: Any) -> None:
+        real(broker, *arguments)
         for queue in broker.queues.values():
             queue.duplicates.clear()
 
@@ -376,8 +379,12 @@ def transaction_stored_half() -> AbstractContextManager[object]:
     real = Group.encode
 
     def encode(group: Group, ids: dict[str, int]) -> bytes:
+        if not group.outcome_id:
+            return real(group, ids)
         half = Group(group.records[: max(1, len(group.records) // 2)], group.outcome_id)
-        return real(half if group.outcome_id else group, ids)
+        data = real(half, ids)
+        group.places = half.places + half.places[-1:] * (len(group.records) - len(half.records))
+        return data
 
     return _patch(Group, "encode", encode)
 
@@ -398,22 +405,22 @@ def transaction_applied_half() -> AbstractContextManager[object]:
 def outcomes_forgotten_at_takeover() -> AbstractContextManager[object]:
     real = Broker.start_serving
 
-    def start(broker: Broker, journal: Journal, trimmed: tuple[int, int]) -> None:
+    def start(broker: Broker, *arguments: Any) -> None:
         broker.outcomes.clear()
-        real(broker, journal, trimmed)
+        real(broker, *arguments)
 
     return _patch(Broker, "start_serving", start)
 
 
 @mutant
 def sequence_numbers_begin_anew() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.take_epoch
 
-    def init(broker: Broker, *arguments: Any, **options: Any) -> None:
-        real(broker, *arguments, **options)
+    def take(broker: Broker, epoch: int) -> None:
+        real(broker, epoch)
         broker._seq = 1 << 44
 
-    return _patch(Broker, "__init__", init)
+    return _patch(Broker, "take_epoch", take)
 
 
 @mutant
@@ -443,6 +450,38 @@ def nothing_waits_for_the_lease_to_be_sent() -> AbstractContextManager[object]:
 
     finish = journal_commits_without_lease()
     return _both(_patch(Turn, "__init__", init), finish)
+
+
+# -- followers, compaction, limits -------------------------------------------------------------------------------------
+
+
+@mutant
+def followed_is_not_compared_with_the_seal() -> AbstractContextManager[object]:
+    return _patch(Follower, "compare", lambda *_: None)
+
+
+@mutant
+def messages_copied_behind_their_acknowledgement() -> AbstractContextManager[object]:
+    return _patch(Journal, "leaving", lambda _journal: set())
+
+
+@mutant
+def what_is_on_its_way_does_not_count_for_the_limit() -> AbstractContextManager[object]:
+    return _patch(Queue, "taken_bytes", property(lambda queue: queue.stored_bytes))
+
+
+@mutant
+def the_oldest_is_dropped_for_good() -> AbstractContextManager[object]:
+    return _patch(Queue, "is_dead_letter_queue", property(lambda _queue: True))
+
+
+@mutant
+def the_youngest_is_dropped() -> AbstractContextManager[object]:
+    def take_oldest(queue: Queue, _size_bytes: int) -> list[Message]:
+        level = max(queue.levels, key=len)
+        return [level.pop()] if level else []
+
+    return _patch(Queue, "take_oldest", take_oldest)
 
 
 @contextmanager

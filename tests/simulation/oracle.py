@@ -16,16 +16,19 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.broker.broker import Broker
+from amq.broker.limits import Limits
 from amq.client.link import Link
 from amq.errors import AmqError
 from amq.journal.batch import OpenBatch
-from amq.journal.follower import replay
+from amq.journal.checkpoint import CheckpointFile
+from amq.journal.follower import DivergedError, replay
 from amq.journal.inspect import inspect
-from amq.journal.records import Consumed, Group, Record
+from amq.journal.records import Consumed, Copies, Group, Record, Trimmed
 from amq.lock.epoch import read_epoch, read_newest_epoch
 from amq.message import Message
 from amq.slave import Slave
 from amq.transports.connection import Connection
+from tests.simulation.limits import DEAD, LimitsOracle, identity
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage import PlainVfs, Server
 from tests.stored import stored
@@ -73,6 +76,7 @@ class Oracle:
         self._linked: dict[int, int] = {}  # epoch → crashes of the server before it was linked
         self._worked: set[int] = set()  # epochs in which something was committed
         self._order: dict[tuple[str, str], tuple[int, int]] = {}
+        self._limits = LimitsOracle(self)
 
     # -- history ------------------------------------------------------------------------------------------------------
 
@@ -128,16 +132,22 @@ class Oracle:
         self.counts["acknowledged"] += 1
         self.log(f"acknowledged {message_id} epoch {epoch}")
         self.sent[message_id].acked_epoch = epoch
+        if DEAD + message_id in self.sent:
+            self.broken("P2", f"{message_id} was acknowledged, and is a dead letter as well")
+
+    def arrived(self, message_id: str) -> bool:
+        """An application got it, from its queue or as a dead letter."""
+        return any(id in self.sent and self.sent[id].deliveries for id in (message_id, DEAD + message_id))
 
     def finish(self) -> None:
         """Every queue is empty and every application content: is all of it true?"""
         for message_id, sent in self.sent.items():
-            if sent.confirmed and not sent.deliveries:
+            if sent.confirmed and not self.arrived(message_id):
                 self.broken("P1", f"{message_id} was confirmed and never delivered")
-            if sent.confirmed and not sent.ack_tried:
+            if sent.confirmed and not sent.ack_tried and DEAD + message_id not in self.sent:
                 self.broken("P1", f"{message_id} was confirmed, delivered, never acknowledged, and is gone")
         for group, state in self.groups.items():
-            parts = [bool(sent.deliveries) for sent in self.sent.values() if sent.group == group]
+            parts = [self.arrived(message_id) for message_id, sent in self.sent.items() if sent.group == group]
             if any(parts) and not all(parts):
                 self.broken("transaction", f"{group} took place in part ({sum(parts)} of {len(parts)} messages)")
             if state == "committed" and not all(parts):
@@ -161,12 +171,17 @@ class Oracle:
     def _record(self, epoch: int, record: Record) -> None:
         if isinstance(record, Message):
             if record.seq not in self._stored:  # else it was copied forward
-                self._stored[record.seq] = (epoch, record.duplicate_id)
+                self._stored[record.seq] = (epoch, identity(record))
                 self._check_order(record)
         elif isinstance(record, Consumed):
             for seq in record.seqs:
                 self._consumed[seq] = epoch
+        elif isinstance(record, Copies):
+            self.counts["copies"] += record.messages
+        elif isinstance(record, Trimmed):
+            self.counts["trims"] += 1
         elif isinstance(record, Group):
+            self._limits.recorded(record, self._stored, self._consumed)
             for part in record.records:
                 self._record(epoch, part)
 
@@ -237,23 +252,33 @@ class Oracle:
         present = {seq: message for each in found for seq, message in each.items()}
         self.log(f"epoch {epoch} begins with {len(present)} messages")
         self.counts["masters"] += 1
+        self._find(epoch, [{seq: each[seq] for seq in each.keys() - self._stored.keys()} for each in found])
         for seq, (stored_epoch, message_id) in self._stored.items():
             sent = self.sent.get(message_id)
-            if stored_epoch < epoch and seq not in present and not (sent is not None and sent.ack_tried):
+            left = (sent is not None and sent.ack_tried) or DEAD + message_id in self.sent
+            if stored_epoch < epoch and seq not in present and not left:
                 self.broken("P1", f"{message_id} (seq {seq}) of epoch {stored_epoch} is lost in epoch {epoch}")
         for seq, consumed_epoch in self._consumed.items():
             if consumed_epoch < epoch and seq in present:
                 self.broken("P2", f"seq {seq}, consumed in epoch {consumed_epoch}, is back in epoch {epoch}")
-        for seq in sorted(present.keys() - self._stored.keys()):  # durable when their master died, not yet confirmed
-            self._stored[seq] = (epoch, present[seq].duplicate_id)
-            self._check_order(present[seq])
-        ids = Counter(message.duplicate_id for message in present.values())
+        ids = Counter(identity(message).removeprefix(DEAD) for message in present.values())
         for message_id, count in ids.items():
             if count > 1:
                 self.broken("P4", f"{message_id} is in the queues {count} times")
 
+    def _find(self, epoch: int, found: list[dict[int, Message]]) -> None:
+        """What the queues hold that was durable when its master died, and not yet confirmed."""
+        for messages in found:
+            self._limits.taken_over(list(messages.values()))
+            for seq, message in sorted(messages.items()):
+                self._stored[seq] = (epoch, identity(message))
+                self._check_order(message)
+                if identity(message).startswith(DEAD):
+                    self._limits.found(message)
+
     def _delivers(self, connection: Connection, message: Message) -> None:
         epoch = connection._hub.broker._epoch
+        self._limits.delivered(message)
         if self._consumed.get(message.seq, epoch + 1) <= epoch:
             self.broken("P2", f"epoch {epoch} delivers {message.duplicate_id}, consumed in an epoch before or in it")
 
@@ -292,11 +317,16 @@ class Oracle:
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
         committed, serving, deliver, accept = Broker.committed, Broker.start_serving, Connection.deliver, Link.accept
-        finish, load = Slave.finish, Slave._load
+        finish, load, reject = Slave.finish, Slave._load, Broker.rejected
 
         def see_committed(broker: Broker, batch: OpenBatch) -> None:
             self._committed(broker, batch)
             committed(broker, batch)
+            self._limits.committed(broker, batch)
+
+        def see_rejected(broker: Broker, refused: Any, records: list[Record]) -> None:
+            self._limits.rejected(records)
+            reject(broker, refused, records)
 
         def see_serving(broker: Broker, *args: Any) -> None:
             serving(broker, *args)
@@ -313,6 +343,7 @@ class Oracle:
         def see_checkpoint(slave: Slave, *args: Any) -> Any:
             follower = load(slave, *args)
             self.counts["checkpoints read"] += 1
+            self.counts["checkpoints read after trims"] += follower.trimmed > (0, 0)
             return follower
 
         def see_accept(link: Link, frame: Any, now: float) -> None:
@@ -321,13 +352,29 @@ class Oracle:
 
         with (
             patch.object(Broker, "committed", see_committed),
+            patch.object(Broker, "rejected", see_rejected),
             patch.object(Broker, "start_serving", see_serving),
             patch.object(Connection, "deliver", see_deliver),
             patch.object(Link, "accept", see_accept),
             patch.object(Slave, "finish", see_finish),
             patch.object(Slave, "_load", see_checkpoint),
+            self._counted(CheckpointFile, "finish", "checkpoints written"),
+            self._counted(DivergedError, "__init__", "diverged"),
+            self._counted(Limits, "_reach", "queue at its limit"),
+            self._counted(Limits, "_store_limit", "store at its limit"),
         ):
             yield
+
+
+    def _counted(self, owner: type, name: str, what: str) -> Any:
+        """Count the calls of a method."""
+        method = getattr(owner, name)
+
+        def see(this: Any, *args: Any, **options: Any) -> Any:
+            self.counts[what] += 1
+            return method(this, *args, **options)
+
+        return patch.object(owner, name, see)
 
 
 def _summary(broker: Broker) -> dict[str, object]:

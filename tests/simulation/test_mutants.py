@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.pool import first_caught, hunt
+from tests.simulation.world import Result
 
 SEEDS = range(1, 61)
 QUICK = ("claim_not_looked_at", "no_wait_after_the_claim", "acknowledgements_not_in_the_journal")
@@ -21,3 +22,9 @@ def test_every_mutant_is_caught() -> None:
     found = hunt([name for name in MUTANTS if name not in QUICK], SEEDS)
     alive = [name for name, result in found.items() if result is None]
     assert not alive, f"not caught within {len(SEEDS)} seeds: {alive}"
+    stale = {name: result.violation for name, result in found.items() if result and _is_stale(result)}
+    assert not stale, f"these no longer fit the code that they replace, and fail by themselves: {stale}"
+
+
+def _is_stale(result: Result) -> bool:
+    return any(error in result.violation for error in ("TypeError", "AttributeError", "NameError", "argument"))

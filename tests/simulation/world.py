@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import structlog
 
+from amq.config.destinations import DestinationOptions
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError
 from amq.message import LARGE_BODY_BYTES
@@ -32,6 +33,7 @@ from tests.simulation.clients import Application, Consumer, Mover, Producer, Tra
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault, schedule
 from tests.simulation.hosts import HostCache, Mount
+from tests.simulation.limits import DLQ
 from tests.simulation.network import Network
 from tests.simulation.oracle import STORE, Oracle
 from tests.simulation.scheduler import HostDoor, Killed, Machine, Process, Scheduler, Task
@@ -43,6 +45,7 @@ LOOK_EVERY_S = 0.2
 PORT = 61613
 LARGE_EVERY = 3  # so many seeds have one in which bodies of more than LARGE_BYTES are large
 LARGE_BYTES = 100
+POLICIES = ("block", "fail", "drop-oldest")
 RATE_MAX = 0.0049  # clocks of two hosts differ by less than 1 %
 MOUNTS = (
     Mount("local", False, 0.0, False, False, 0.0, 1e9, False),
@@ -144,6 +147,7 @@ class World:
         memory_limit_bytes = rng.choice((1 << 30, 30_000))
         dice = Random(rng.getrandbits(64))
         checkpoint_distance_bytes = dice.choice((0, 3 << 10, 20 << 10))
+        limits = self._limits(segment_bytes)
         for i in range(max(2, hosts + rng.randrange(2))):
             machine = self.machines[i % hosts]
             period_s = self.period_s * (rng.choice((0.3, 1.0, 2.0)) if uneven else 1.0)
@@ -155,9 +159,20 @@ class World:
                 heart_beat_receive_s=1.0, journal_batch_size_bytes=rng.choice((2 << 10, 1 << 20)),
                 transaction_timeout_s=20.0, memory_limit_bytes=memory_limit_bytes,
                 checkpoint_distance_bytes=checkpoint_distance_bytes,
-                slave_follow_interval_s=dice.choice((0.0, 0.02, 0.25)),
+                slave_follow_interval_s=dice.choice((0.0, 0.02, 0.25)), **limits,
             )  # fmt: skip
             self.slots.append(Slot(f"broker{i}", machine, config))
+
+    def _limits(self, segment_bytes: int) -> dict[str, Any]:
+        """Options of the brokers: how much queues and store may take. Their dice are their own: nothing else moves."""
+        dice = Random(f"limits of {self.seed}")
+        queue_limit_bytes = dice.choice((0, 1_000, 4_000))
+        store_limit_bytes = dice.choice((0, 0, 16, 20)) * segment_bytes
+        return {
+            "queue_limit_bytes": queue_limit_bytes, "queue_limit_policy": dice.choice(POLICIES),
+            "store_limit_bytes": store_limit_bytes, "producer_flow_control": dice.choice(("block", "fail")),
+            "destinations": (DestinationOptions(f"{DLQ}>", {"queue_limit_bytes": 0}),),
+        }  # fmt: skip
 
     def _make_applications(self, rng: Random) -> None:
         uris = ",".join(f"{slot.config.transports[0]}?heartBeat=1000&connectTimeout=1000" for slot in self.slots)
@@ -175,6 +190,17 @@ class World:
             name = f"client{i}"
             application = make(name, url, self.oracle, Random(rng.getrandbits(64)))
             self.applications.append((application, self._machine(name, rng)))
+        dice = Random(f"late ones of {self.seed}")  # their own: nothing else moves
+        dead = [DLQ + queue for queue in "abcdk"]
+        late: list[Any] = [
+            partial(Producer, queue="k", burst=2, body_bytes=body_bytes, pause_s=1.0),
+            lambda *known: Consumer(*known, "k", 5, late=True),
+            lambda *known: Consumer(*known, dead[0], 5, *dead[1:], late=dice.random() < 0.5),
+        ]
+        for make in late:
+            name = f"client{len(self.applications)}"
+            application = make(name, url, self.oracle, Random(dice.getrandbits(64)))
+            self.applications.append((application, self._machine(name, dice)))
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
