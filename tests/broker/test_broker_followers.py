@@ -6,7 +6,10 @@ import os
 from collections.abc import Callable
 
 from amq.journal.checkpoint import list_checkpoints
+from amq.journal.follower import Follower
+from amq.journal.format import SegmentHeader
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
+from amq.journal.segment import create_segment
 from tests.broker.world import Client, World
 
 
@@ -54,3 +57,18 @@ def test_a_segment_that_is_not_seen_where_a_checkpoint_stands(make_world: Callab
     world.follow()
     os.rename(path + ".unseen", path)
     check_seal(world)
+
+
+def test_a_segment_in_which_nothing_stands_says_nothing_of_the_store(make_world: Callable[..., World]) -> None:
+    """Its master died before its first batch, and the next one gave the store another id: a slave of both did not
+    follow any more, and stopped for good when it became the master.
+    """
+    world = make_world()
+    store = os.path.join(world.store, "other")
+    directory = os.path.join(store, JOURNAL_DIRECTORY)
+    os.makedirs(directory)
+    follower = Follower(world.vfs, store, lambda _record, _segment: None)
+    for epoch, id in ((1, b"x" * 16), (2, b"y" * 16)):
+        world.vfs.close(create_segment(world.vfs, directory, SegmentHeader(epoch, 1, id, epoch), 4096).fd)
+        follower.follow(epoch, {"00000001-00000001.seg": 0} if epoch > 1 else {}, 1 << 20)
+    assert follower.place.startswith("00000002-00000001.seg")
