@@ -115,12 +115,19 @@ class Queue:
         return not (self.messages or self.backlogs or self.subscriptions or self.duplicates or self.duplicates_pending)
 
     def push(self, message: Message) -> None:
-        """A new message: last of its priority."""
+        """A new message: last of its priority, but for those that overtook it on its way to the disk."""
         priority = message.priority
         level = self.levels[priority]
         if level is _NO_MESSAGES:
             level = self.levels[priority] = deque()
-        level.append(message)
+        if level and level[-1].seq > message.seq:
+            later = []
+            while level and level[-1].seq > message.seq:
+                later.append(level.pop())
+            level.append(message)
+            level.extend(reversed(later))
+        else:
+            level.append(message)
         if priority > self._top:
             self._top = priority
 

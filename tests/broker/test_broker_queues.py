@@ -11,6 +11,7 @@ from amq.broker.queue import Queue
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Send, Subscribe
 from tests.broker.world import Client, World
+from tests.large import large_from
 
 
 def fill(world: World, count: int, queue: str = "a", **fields: object) -> list[bytes]:
@@ -44,6 +45,20 @@ def test_order_survives_batches_segments_and_takeover(make_world: Callable[..., 
     assert len(world.segments()) > 3
     world.crash_and_recover()
     assert consumer(world).bodies == bodies
+
+
+def test_order_of_those_that_were_overtaken_on_their_way_to_the_disk(make_world: Callable[..., World]) -> None:
+    """What is not persistent does not wait for the disk; a large message then came before an older one of its kind."""
+    world = make_world()
+    with large_from(3):
+        producer = world.connect()
+        for body, persistent in ((b"1", True), (b"2 is large", True), (b"3", False), (b"4", True), (b"5", False)):
+            producer.send(body, persistent=persistent, receipt=False)
+        world.settle()
+        world.connect().subscribe(prefetch=10)
+        consumer = world.clients[-1]
+        world.settle()
+    assert consumer.bodies == [b"1", b"2 is large", b"3", b"4", b"5"]
 
 
 def test_each_message_goes_to_one_consumer_in_turn(world: World) -> None:
