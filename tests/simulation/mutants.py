@@ -41,7 +41,10 @@ MUTANTS: dict[str, Mutant] = {}
 FOCUS: dict[str, tuple[str, ...]] = {
     "claim_not_looked_at": ("lose_locks",),
     "no_wait_after_the_claim": ("lose_locks",),
+    "no_lease_check_before_confirming": ("late batch", "late bytes"),
     "journal_commits_without_lease": ("late batch", "late bytes"),
+    "nothing_waits_for_the_lease_to_be_sent": ("late batch", "late bytes"),
+    "pid_alone_proves_death": ("late batch", "late bytes", "kill"),
     "lease_moved_from_the_end_of_the_check": ("slow check", "slow look at the claim"),
     "own_period_instead_of_the_old_masters": ("lose_locks", "slow check", "slow look at the claim"),
     "old_segments_not_synced_before_the_seal": ("sealed in memory",),
@@ -53,7 +56,6 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "payload_not_summed": ("rot", "kill"),
     "failed_sync_tried_again": ("fail_sync", "power_off"),
     "memory_trusted_after_a_failed_sync": ("fail_sync", "crash_server"),
-    "followed_is_not_compared_with_the_seal": ("late batch", "late bytes", "kill"),
     "duplicate_ids_not_copied_forward": ("pause_client", "kill", "cut_network"),
 }
 
@@ -452,12 +454,7 @@ def nothing_waits_for_the_lease_to_be_sent() -> AbstractContextManager[object]:
     return _both(_patch(Turn, "__init__", init), finish)
 
 
-# -- followers, compaction, limits -------------------------------------------------------------------------------------
-
-
-@mutant
-def followed_is_not_compared_with_the_seal() -> AbstractContextManager[object]:
-    return _patch(Follower, "compare", lambda *_: None)
+# -- compaction, limits ------------------------------------------------------------------------------------------------
 
 
 @mutant
