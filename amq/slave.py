@@ -158,13 +158,14 @@ class Slave:
 
     def followed(self, previous: Epoch, progress: Progress = _untold) -> Followed:
         """What the seal need not read. `previous` = the newest epoch; `progress` tells of a checkpoint."""
-        try:
-            follower = self._begun(previous, progress)
-            follower.compare(previous.sealed, previous.number)
-            return follower.followed
-        except DivergedError as error:
-            _log.info("reading the journal anew", reason=error.description)
-            self._follower = None
+        for _ in range(2):  # what was followed may not count; then from a checkpoint
+            try:
+                follower = self._begun(previous, progress)
+                follower.compare(previous.sealed, previous.number)
+                return follower.followed
+            except DivergedError as error:
+                _log.info("reading the journal anew", reason=error.description)
+                self._follower = None
         return Followed()
 
     def finish(

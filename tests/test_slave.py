@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from traffic import drain
 
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
+from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import seal
 from amq.lock.document import encode
 from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, epoch_path
@@ -161,6 +162,27 @@ def test_a_takeover_reads_only_the_tail(world: World) -> None:
     state, _, tail_bytes = take_over(world, slave)
     assert state == world.replayed()
     assert tail_bytes < 2000
+
+
+def test_a_takeover_by_one_that_followed_what_does_not_count_begins_at_a_checkpoint(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, _, least = take_over(world, new_slave(world))
+    slave = new_slave(world)
+    while slave.follow():
+        pass
+    refused = [DivergedError("read to 9, it counts to 8")]
+    compare = Follower.compare
+
+    def once(follower: Follower, *args: Any) -> None:
+        if refused:
+            raise refused.pop()
+        compare(follower, *args)
+
+    monkeypatch.setattr(Follower, "compare", once)
+    with capture_logs() as log:
+        assert take_over(world, slave) == (right, least, least)
+    assert [line["event"] for line in log] == ["reading the journal anew", "checkpoint read"]
 
 
 def test_a_slave_that_was_master_begins_as_new(world: World) -> None:
