@@ -214,14 +214,14 @@ class State:
             here = {seq for columns in gone for seq in columns[0]}
             messages = [message for message in messages if message.seq in here]
         places = chain.from_iterable(zip(*columns[:4], strict=True) for columns in gone)
-        segments, resident, size = self._segments, queue.messages, len(messages) * MESSAGE_OVERHEAD_BYTES
-        for message, (seq, code, message.offset, message.size) in zip(messages, places, strict=True):
+        segments, resident, taken = self._segments, queue.messages, len(messages) * MESSAGE_OVERHEAD_BYTES
+        for message, (seq, code, offset, size) in zip(messages, places, strict=True):
             assert message.seq == seq
-            message.segment = segments[code]
+            message.segment, message.offset, message.size = segments[code], offset, size
             resident[seq] = message
-            size += len(message.body)
-        queue.resident_bytes += size
-        self.memory_bytes += size
+            taken += len(message.body)
+        queue.resident_bytes += taken
+        self.memory_bytes += taken
         return messages
 
     def page_out_again(self, queue: Queue, message: Message) -> None:
