@@ -180,11 +180,11 @@ def test_a_segment_that_goes_while_it_is_read_was_copied_forward(make_world: Cal
     assert numbers(consumer) == [0]
 
 
-def test_what_comes_back_is_before_what_is_younger_also_where_the_level_is_not_sorted() -> None:
+def test_what_comes_back_takes_its_old_place_also_beside_what_was_overtaken() -> None:
     """A message that the disk does not keep waits at once, an older one of the others only when it is durable."""
     queue = Queue("queue://a", BrokerConfig())
     oldest, old, young = (Message("queue://a", b"", persistent=False, seq=seq) for seq in (1, 2, 3))
     queue.push(young)
     queue.push(oldest)
     queue.put_back([old])
-    assert list(queue.levels[4]) == [old, young, oldest]
+    assert list(queue.levels[4]) == [oldest, old, young]
