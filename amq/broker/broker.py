@@ -14,7 +14,7 @@ from functools import partial
 from amq.broker.checkpointing import Checkpointer
 from amq.broker.limits import Dropping, Limits
 from amq.broker.paging import Pager
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, QUEUE_SCHEME, Queue
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, QUEUE_SCHEME, Queue, plain_name
 from amq.broker.state import State
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction
@@ -83,7 +83,7 @@ class Broker(State):
         self.config = config
         self._policies = Policies(config)
         for name, queue in self.queues.items():
-            queue.configure(self._policies.of(name.removeprefix(QUEUE_SCHEME)))
+            queue.configure(self._policies.of(plain_name(name)))
             self.dirty[queue] = None  # it may be over its limit now
         if self.journal is not None:
             self.journal.set_limit(config.store_limit_bytes)
@@ -376,7 +376,7 @@ class Broker(State):
         """What stands for `message` on the dead-letter queue."""
         deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
         properties = dict(message.properties or {})
-        properties["original-destination"] = "/queue/" + queue.name.removeprefix(QUEUE_SCHEME)
+        properties["original-destination"] = "/queue/" + plain_name(queue.name)
         properties["dead-letter-reason"] = reason
         properties["dead-letter-deliveries"] = str(deliveries)
         moved = Message(

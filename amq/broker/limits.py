@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from amq.broker.queue import Queue
+from amq.broker.queue import Queue, plain_name
 from amq.config.units import format_size
 from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
 from amq.message import Message
@@ -271,5 +271,5 @@ class Limits:
 
 
 def _told(queue: Queue) -> str:
-    limit, name = format_size(queue.options.queue_limit_bytes), queue.name.partition("://")[2]
+    limit, name = format_size(queue.options.queue_limit_bytes), plain_name(queue.name)
     return f"queue {name} is at its limit of {limit} (queueLimit, queueLimitPolicy {queue.options.queue_limit_policy})"

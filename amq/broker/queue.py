@@ -33,6 +33,11 @@ _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = Window(0)
 
 
+def plain_name(name: str) -> str:
+    """The full name of a queue without its scheme, as users know it."""
+    return name.removeprefix(QUEUE_SCHEME)
+
+
 class QueueOwner(Protocol):
     """What a queue asks of its broker while it dispatches."""
 
@@ -101,13 +106,13 @@ class Queue:
         """Full name of this queue's dead-letter queue."""
         options = self.options
         if options.dead_letter_strategy == "individual":
-            return QUEUE_SCHEME + options.dead_letter_prefix + self.name.removeprefix(QUEUE_SCHEME)
+            return QUEUE_SCHEME + options.dead_letter_prefix + plain_name(self.name)
         return QUEUE_SCHEME + options.shared_dead_letter_queue
 
     @property
     def is_dead_letter_queue(self) -> bool:
         """Messages are not moved on from here: what is refused here stays here."""
-        name = self.name.removeprefix(QUEUE_SCHEME)
+        name = plain_name(self.name)
         return name == self.options.shared_dead_letter_queue or name.startswith(self.options.dead_letter_prefix)
 
     def is_idle(self) -> bool:

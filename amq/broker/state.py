@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import chain, compress
 from typing import TYPE_CHECKING
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue, plain_name
 from amq.broker.window import Window
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
@@ -61,7 +61,7 @@ class State:
         """The queue of that full name; it comes into being when it is first used."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name, self._policies.of(name.partition("://")[2]))
+            queue = self.queues[name] = Queue(name, self._policies.of(plain_name(name)))
             self.emptied[queue] = None
         return queue
 
@@ -257,6 +257,7 @@ class State:
     def _apply_copies(self, copies: Copies, segment: Segment) -> None:
         """What compaction copied forward stands in `segment` now."""
         first, source = copies.first, copies.source
+        self.hold(segment)
         for name, moves in copies.moves.items():
             queue = self.queues[name]
             messages = queue.messages
@@ -267,7 +268,6 @@ class State:
                     continue
                 place = queue.find(seq)
                 assert place is not None, "a copy of what has left would bring it back after a crash"
-                self._segments[segment.code] = segment
                 queue.move(seq, segment.code, first + offset, place.size)
         source.live -= copies.messages
         source.live_bytes -= copies.size

@@ -19,14 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from amq.errors import AmqError, CorruptError, StoreError
-from amq.journal.format import (
-    BATCH_BYTES,
-    HEADER_BYTES,
-    SegmentHeader,
-    decode_batch_header,
-    parse_segment_name,
-    segment_name,
-)
+from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, decode_batch_header, segment_key, segment_name
 from amq.journal.records import Decoder, Previous, Record, Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Followed, Recovered, Segment, check_complete
 from amq.journal.segment import batch_at, list_segments, read_at, read_header
@@ -133,7 +126,7 @@ class Follower:
         except FileNotFoundError:  # trimmed: what is read begins behind it
             self._after = (position.epoch, position.number)
             self._passed_over = position.segment_name
-            if not any((parse_segment_name(name) or (0, 0)) > self._after for name in self._list()):
+            if not any(segment_key(name) > self._after for name in self._list()):
                 raise DivergedError(f"{path} is missing, and so is all that should be behind it") from None
             return
         self._after = (position.epoch, position.number - 1)
@@ -242,7 +235,7 @@ class Follower:
     def _next(self, epoch: int, sealed: Mapping[str, int]) -> bool:
         """Open the segment that comes next. False where there is none yet."""
         for name in self._list():
-            key = parse_segment_name(name) or (0, 0)
+            key = segment_key(name)
             if key > self._after and (sealed.get(name) or key[0] == epoch):
                 path = os.path.join(self._directory, name)
                 header = self._header(path)
@@ -262,7 +255,7 @@ class Follower:
         try:
             fd = self._vfs.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            found = [parse_segment_name(name) or (0, 0) for name in self._list()]
+            found = [segment_key(name) for name in self._list()]
             if any(each[0] == key[0] and each > key for each in found):
                 raise
             return None
@@ -293,7 +286,7 @@ class Follower:
         if tail is not None and tail.segment.name not in present:
             self._leave(tail)
             tail = None
-        left = [name for name in present if (parse_segment_name(name) or (0, 0)) > self._after]
+        left = [name for name in present if segment_key(name) > self._after]
         total = sum(sealed[name] for name in left) - HEADER_BYTES * len(left)
         if tail is not None:
             total -= tail.offset - HEADER_BYTES
@@ -309,14 +302,14 @@ class Follower:
                 self._advance(tail, sealed[name], PIECE_BYTES)
                 progress(self.read_bytes - begun, total)
         for name in sorted(sealed.keys() - set(names)):
-            if sealed[name] and (parse_segment_name(name) or (0, 0)) > self.trimmed:
+            if sealed[name] and segment_key(name) > self.trimmed:
                 raise CorruptError(os.path.join(self._directory, name), 0, "segment is missing: somebody removed it")
         unsealed = [segment for name, segment in self.segments.items() if not sealed.get(name)]
         self._absent.update(segment.key for segment in unsealed if segment.name in self._trusted)
         self._check_absent(1 << 64)
         for name in present:  # some may be trimmed and not deleted yet, and were forgotten
             if name not in self.segments:
-                self.segments[name] = Segment(name, *(parse_segment_name(name) or (0, 0)), sealed[name])
+                self.segments[name] = Segment(name, *segment_key(name), sealed[name])
         segments = [self.segments[name] for name in present]
         check_complete(self._directory, [segment.key for segment in segments], self.trimmed)
         unused = [name for name in names if name in sealed and not sealed[name]]

@@ -63,6 +63,11 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def segment_key(name: str) -> tuple[int, int]:
+    """(epoch, number): what segments sort by; (0, 0), before all, where `name` is not a segment's."""
+    return parse_segment_name(name) or (0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
     epoch: int

@@ -26,6 +26,7 @@ from amq.journal.format import (
     crc32,
     decode_batch_header,
     parse_segment_name,
+    segment_key,
 )
 from amq.journal.liveness import Liveness
 from amq.journal.records import (
@@ -143,7 +144,7 @@ class Inspection:
 
         Damage may hide the mark that trimmed all before it: of those nothing is said until it is repaired.
         """
-        damaged = [parse_segment_name(os.path.basename(problem.path)) or (0, 0) for problem in self.problems]
+        damaged = [segment_key(os.path.basename(problem.path)) for problem in self.problems]
         trimmed = max([self.trimmed, *damaged])
         counted = {report.name for report in self.segments if report.state in (SEALED, OPEN)}
         missing = {name for name, end in self._sealed.items() if end and name not in counted}
@@ -157,13 +158,13 @@ class Inspection:
                     self._problem("STORE_CORRUPT", report.name, 0, why)
                 expected[report.epoch] = report.number + 1
         for name in sorted(missing):
-            if (parse_segment_name(name) or (0, 0)) > trimmed:
+            if segment_key(name) > trimmed:
                 self._problem("STORE_CORRUPT", name, 0, "segment is missing: somebody removed it")
 
     # -- one segment --------------------------------------------------------------------------------------------------
 
     def _segment(self, name: str) -> Iterator[Found]:
-        epoch, number = parse_segment_name(name) or (0, 0)
+        epoch, number = segment_key(name)
         report = SegmentReport(name, epoch, number)
         self.segments.append(report)
         path = os.path.join(self.directory, name)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from amq.journal.format import RECORD, RECORD_BYTES, parse_segment_name
+from amq.journal.format import RECORD, RECORD_BYTES, segment_key
 from amq.journal.records import (
     REASONS,
     Consumed,
@@ -264,7 +264,7 @@ class Liveness:
     def settle(self) -> None:
         """All records were added."""
         for seq in self.live.seqs():
-            if _key(self.live[seq].segment) <= self.trimmed:
+            if segment_key(self.live[seq].segment) <= self.trimmed:
                 self._remove(seq)  # its acknowledgement went with a trimmed segment, a crash kept this one
         for ids in (*self.duplicates.values(), self.outcomes):
             ids.settle()
@@ -281,7 +281,7 @@ class Liveness:
                 pin = found[place[:2]] = Pin(place.segment, place.destination, oldest_seq=seq)
             pin.messages += 1
             pin.record_bytes += place.size
-        return sorted(found.values(), key=lambda pin: (_key(pin.segment), -pin.record_bytes, pin.destination))
+        return sorted(found.values(), key=lambda pin: (segment_key(pin.segment), -pin.record_bytes, pin.destination))
 
 
 def parts(group: Group, data: memoryview) -> Iterator[tuple[int, memoryview, Record]]:
@@ -299,7 +299,3 @@ def _of(tallies: dict[str, Tally], name: str) -> Tally:
     if tally is None:
         tally = tallies[name] = Tally()
     return tally
-
-
-def _key(segment: str) -> tuple[int, int]:
-    return parse_segment_name(segment) or (0, 0)

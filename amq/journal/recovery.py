@@ -12,14 +12,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from amq.errors import CorruptError, StoreError
-from amq.journal.format import (
-    BATCH_BYTES,
-    HAS_TRIM_MARK,
-    HEADER_BYTES,
-    decode_batch_header,
-    parse_segment_name,
-    segment_name,
-)
+from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, decode_batch_header, segment_key, segment_name
 from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed, raw_records
 from amq.journal.segment import list_segments, read_at, read_batches, read_file, read_header
 from amq.vfs import Vfs
@@ -116,7 +109,7 @@ def seal(
     for name in reversed(names):
         if name in known:
             continue
-        epoch, number = parse_segment_name(name) or (0, 0)
+        epoch, number = segment_key(name)
         if epoch > last_epoch:
             raise StoreError(
                 f"{os.path.join(directory, name)} is of epoch {epoch}, but the newest epoch file is of {last_epoch}: "
@@ -142,10 +135,10 @@ def seal(
         successor, successor_says = (epoch, number), found.previous_end
     present = set(names)
     # Each got its durable name before the next was made, also those that were never begun.
-    keys = [parse_segment_name(name) or (0, 0) for name in names]
+    keys = [segment_key(name) for name in names]
     check_complete(directory, [key for key in keys if key[0] == last_epoch], trimmed)
     for name in known:
-        if name not in present and (not known[name] or (parse_segment_name(name) or (0, 0)) <= trimmed):
+        if name not in present and (not known[name] or segment_key(name) <= trimmed):
             del sealed[name]
     return sealed
 

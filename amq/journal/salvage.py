@@ -28,7 +28,7 @@ from amq.journal.format import (
     crc32,
     decode_batch_header,
     decode_header,
-    parse_segment_name,
+    segment_key,
     segment_name,
 )
 from amq.journal.inspect import (
@@ -136,7 +136,7 @@ class Salvage(Inspection):
             found: dict[int, str | None] = {}
             reader = Inspection(self._vfs, os.path.dirname(self.directory), (self._epoch, self._sealed))
             for name in self.names:
-                if (parse_segment_name(name) or (0, 0))[0] == epoch:
+                if segment_key(name)[0] == epoch:
                     for record in (each.record for each in reader.records(name)):
                         if isinstance(record, Destination):
                             same = found.setdefault(record.id, record.name) == record.name
@@ -174,7 +174,7 @@ class Salvage(Inspection):
         return votes.most_common(1)[0][0] if votes else bytes(16)
 
     def _segment(self, name: str) -> Iterator[Found]:
-        epoch, number = parse_segment_name(name) or (0, 0)
+        epoch, number = segment_key(name)
         report = SegmentReport(name, epoch, number)
         self.segments.append(report)
         path = os.path.join(self.directory, name)

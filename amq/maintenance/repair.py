@@ -28,7 +28,7 @@ from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name
 from amq.journal.export import MessageReader
 from amq.journal.follower import replay
-from amq.journal.format import parse_segment_name
+from amq.journal.format import segment_key
 from amq.journal.inspect import Sealing, inspect
 from amq.journal.journal import Journal
 from amq.journal.liveness import Liveness
@@ -122,7 +122,7 @@ def read_epoch_files(vfs: Vfs, store: str) -> EpochFiles:
             damaged.append(Damage(error.code, error.path, error.offset, size, error.why, counts=False))
             continue
         newest, period_s = epoch, max(period_s, epoch.owner.lock_keep_alive_period_s)
-    last = max((_key(name)[0] for name in list_segments(vfs, os.path.join(store, JOURNAL_DIRECTORY))), default=0)
+    last = max((segment_key(name)[0] for name in list_segments(vfs, os.path.join(store, JOURNAL_DIRECTORY))), default=0)
     number = max(newest_number(names), last)
     if last > newest_number(names):
         path = epoch_path(store, last)
@@ -217,7 +217,7 @@ class Repair:
             directory = os.path.join(self._store, directory)
             with suppress(FileNotFoundError):
                 for name in self._vfs.listdir(directory):
-                    if _key(name) != (0, 0) or newest_number([name]) or parse_checkpoint_name(name):
+                    if segment_key(name) != (0, 0) or newest_number([name]) or parse_checkpoint_name(name):
                         self._vfs.link(os.path.join(directory, name), os.path.join(self.kept, name))
         self._vfs.fsync_directory(self.kept)
         self._vfs.fsync_directory(self._store)
@@ -334,7 +334,7 @@ class Repair:
                 lease.check()
             kept_names = set(vfs.listdir(kept))
             for name in sorted(present & kept_names):
-                if _key(name)[0] < number and not sealed.get(name):
+                if segment_key(name)[0] < number and not sealed.get(name):
                     vfs.unlink(os.path.join(self._directory, name))
             vfs.fsync_directory(self._directory)
         for directory in (prepared, scratch):
@@ -480,7 +480,3 @@ def _messages(vfs: Vfs, store: str, liveness: Liveness) -> Iterator[Record]:
 
 def _sealing(epochs: EpochFiles) -> Sealing:
     return (epochs.newest.number, epochs.newest.sealed) if epochs.newest is not None else (0, {})
-
-
-def _key(name: str) -> tuple[int, int]:
-    return parse_segment_name(name) or (0, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +16,19 @@ from amq.journal.journal import Journal
 from amq.journal.reader import read_messages
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, seal
-from amq.journal.writer import Done, Job
 from amq.message import Message
 from amq.vfs import SystemVfs, Vfs
+from tests.broker.disk import StepRunner
 from tests.fakes import FakeClock
 
 
-class StepRunner:
-    """A JobRunner that runs a job at each `step`."""
+class Runner(StepRunner):
+    """A job and the telling of it are one step."""
 
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Job, Done]] = deque()
-
-    def submit(self, job: Job, done: Done) -> None:
-        self.jobs.append((job, done))
-
-    def close(self) -> None:
-        self.jobs.clear()
-
-    def step(self) -> None:
-        job, done = self.jobs.popleft()
-        result, failure = None, None
-        try:
-            result = job()
-        except Exception as error:  # noqa: BLE001 (as the real runner does)
-            failure = error
-        done(result, failure)
+    def step(self) -> bool:
+        self.work()
+        self.post()
+        return True
 
     def drain(self) -> None:
         while self.jobs:
@@ -69,7 +55,7 @@ class World:
         self.config = BrokerConfig(
             store=self.store, **{"journal_segment_size_bytes": 8192, "store_free_floor_bytes": 1 << 16, **config}
         )
-        self.runner = StepRunner()
+        self.runner = Runner()
         self.valid = True
         self.records: list[Record] = []
         self.refused: list[Record] = []
@@ -99,7 +85,7 @@ class World:
             lambda _done, _total: None,
         )  # fmt: skip
         self.recovered = recovered
-        self.runner = StepRunner()
+        self.runner = Runner()
         self.journal = Journal(
             self.vfs, self.clock, self.runner, self, lambda: self.valid, self.store, self.epoch,
             recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
