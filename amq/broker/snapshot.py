@@ -2,7 +2,8 @@
 
 A dump is taken while the state goes on changing, one block at a time, so its blocks are of different moments. It is
 made whole by applying every record from the position on at which it began: the last record on a message, an id or a
-count decides, and applying one again changes nothing. For that a dump must not leave out what was there when it began
+count decides, and applying one again changes nothing (a count of deliveries may be ahead of the journal: a return is
+counted when it happens, whether it is stored or not). For that a dump must not leave out what was there when it began
 and stays. Of each queue first what waits on disk, then what is in memory: messages move from there to here meanwhile.
 Those that move back are noted (`State.paged_out`) and dumped at the end. One that is found twice is taken once.
 """

@@ -16,7 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.broker.broker import Broker
+from amq.broker.queue import Queue
 from amq.broker.limits import Limits
+from amq.broker.queue import Queue
 from amq.client.link import Link
 from amq.errors import AmqError
 from amq.journal.batch import OpenBatch
@@ -235,8 +237,9 @@ class Oracle:
             return
         cold.settle(trimmed)
         found, right = _summary(broker), _summary(cold)
-        if found != right:
-            wrong = [name for name in found.keys() | right.keys() if found.get(name) != right.get(name)]
+        wrong = [name for name in found.keys() | right.keys() if found.get(name) != right.get(name)]
+        wrong += [name for name, queue in broker.queues.items() if not _as_often(queue, cold.queues.get(name))]
+        if wrong:
             self.broken("P1", f"epoch {broker._epoch} took over something else than the journal says of {wrong}")
 
     def _begins(self, broker: Broker) -> None:
@@ -378,10 +381,20 @@ class Oracle:
 
 
 def _summary(broker: Broker) -> dict[str, object]:
-    """What of its state the journal says: places, counts, ids."""
+    """What of its state the journal says: places, ids."""
     found: dict[str, object] = {"outcomes": [(id, seq) for id, (seq, _) in broker.outcomes.items()]}
     for name, queue in broker.queues.items():
         ids = [(id, seq) for id, (seq, _) in queue.duplicates.items()]
         if queue.backlogs or ids:
-            found[name] = {n: list(rows) for n, rows in queue.backlogs.items()}, queue.redelivered, ids, queue.expiring
+            found[name] = {n: list(rows) for n, rows in queue.backlogs.items()}, ids, queue.expiring
     return found
+
+
+def _as_often(found: Queue, right: Queue | None) -> bool:
+    """Was each message delivered as often as the journal says? Or more: a return is counted before it is in the journal,
+    a checkpoint may have the count, and the master die before that is stored (seed 5000101).
+    """
+    counts = right.redelivered if right is not None else {}
+    return all(found.redelivered.get(seq, (0, 0)) >= count for seq, count in counts.items()) and all(
+        found.find(seq) is not None for seq in found.redelivered
+    )
