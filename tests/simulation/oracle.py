@@ -16,7 +16,6 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.broker.broker import Broker
-from amq.broker.queue import Queue
 from amq.broker.limits import Limits
 from amq.broker.queue import Queue
 from amq.client.link import Link
@@ -391,8 +390,8 @@ def _summary(broker: Broker) -> dict[str, object]:
 
 
 def _as_often(found: Queue, right: Queue | None) -> bool:
-    """Was each message delivered as often as the journal says? Or more: a return is counted before it is in the journal,
-    a checkpoint may have the count, and the master die before that is stored (seed 5000101).
+    """Was each message delivered as often as the journal says? Or more: a return is counted before it is in there, so
+    a checkpoint may have the count, and the master die before the journal has it (seed 5000101).
     """
     counts = right.redelivered if right is not None else {}
     return all(found.redelivered.get(seq, (0, 0)) >= count for seq, count in counts.items()) and all(
