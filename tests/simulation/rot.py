@@ -16,8 +16,8 @@ from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import read_batches, read_header
 from amq.lock.epoch import epoch_path, read_newest_epoch
 from tests.simulation.faults import Fault
-from tests.simulation.oracle import STORE
-from tests.simulation.storage import Inode, PlainVfs
+from tests.simulation.oracle import STORE, Rot
+from tests.simulation.storage import PlainVfs
 from tests.simulation.world import World
 
 REWRITTEN = (f"{STORE}/claim", f"{STORE}/lock", f"{STORE}/brokers/broker0.json", f"{STORE}/brokers/broker1.json")
@@ -45,22 +45,23 @@ def rot(world: World, fault: Fault) -> None:
     inode, offset, bit = server.find(path), rng.randrange(known[path]), rng.randrange(8)
     if inode.data[: known[path]] != inode.durable[: known[path]]:
         return
-    undo = partial(restore, world, fault, path, inode, inode.data[offset], offset)
+    damage = Rot(inode, offset, inode.data[offset])
+    undo = partial(restore, world, path, damage)
     _turn(world, path, offset, bit)
-    world.oracle.rotten[path] = fault
+    world.oracle.rotten[path] = damage
     world.oracle.excused.add(path)
     world.oracle.check_rot(path)
     world.scheduler.after(fault.seconds * 2, undo)
     world.rotten.append(undo)
 
 
-def restore(world: World, fault: Fault, path: str, inode: Inode, byte: int, offset: int) -> None:
+def restore(world: World, path: str, damage: Rot) -> None:
     """The operator puts the file back as it was; once."""
-    if world.oracle.rotten.get(path) is not fault:
+    if world.oracle.rotten.get(path) is not damage:
         return
     del world.oracle.rotten[path]
     world.oracle.log(f"operator restores {path}")
-    world.server.rot(inode, offset, byte)
+    world.server.rot(damage.inode, damage.offset, damage.byte)
 
 
 def _turn(world: World, path: str, offset: int, bit: int) -> None:
