@@ -51,9 +51,9 @@ class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
-        "_top", "acknowledged", "backlogs", "duplicates", "duplicates_pending", "enqueued", "expiring", "levels",
-        "limit_bytes", "messages", "name", "options", "pending_bytes", "ready", "redelivered", "resident_bytes",
-        "stored_bytes", "subscriptions",
+        "_top", "acknowledged", "backlogs", "duplicates", "duplicates_pending", "enqueued", "exclusive", "expiring",
+        "levels", "limit_bytes", "messages", "name", "options", "outranked", "pending_bytes", "ranked", "ready",
+        "redelivered", "resident_bytes", "stored_bytes", "subscriptions",
     )  # fmt: skip
 
     def __init__(self, name: str, options: BrokerConfig) -> None:
@@ -70,7 +70,10 @@ class Queue:
         self.levels = [_NO_MESSAGES] * PRIORITIES  # what waits in memory
         self._top = 0  # no level above this one holds anything
         self.subscriptions: list[Subscription] = []
-        self.ready = _NOBODY  # those with credit and room in their socket, next one first
+        self.ready = _NOBODY  # those with credit and room in their socket, next one first, of one rank
+        self.ranked = False  # do ranks differ: is there, or was there, an exclusive consumer or one with a priority?
+        self.outranked = _NOBODY  # those who stand behind all of `ready`
+        self.exclusive: Subscription | None = None  # the one consumer that gets everything
         self.expiring = 0  # stored messages that have an expiry time
         self.enqueued = 0
         self.acknowledged = 0
@@ -186,6 +189,15 @@ class Queue:
             level.extendleft(returned)
 
     def dispatch(self, owner: QueueOwner, now_ms: int) -> None:
+        """Hand waiting messages to those consumers that come first."""
+        self._hand_out(owner, now_ms)
+        while self.outranked and not self.ready and self.exclusive is None:
+            best = max(subscription.priority for subscription in self.outranked)
+            self.ready.extend(each for each in self.outranked if each.priority == best)
+            self.outranked = deque(each for each in self.outranked if each.priority != best)
+            self._hand_out(owner, now_ms)
+
+    def _hand_out(self, owner: QueueOwner, now_ms: int) -> None:
         """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
         ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
         expired: list[Message] = []
@@ -267,11 +279,56 @@ class Queue:
             self.duplicates = Window(self.options.duplicate_window)
         return self.duplicates
 
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def join(self, subscription: Subscription) -> None:
+        """A new consumer. An exclusive one gets everything from now on, unless there is one already."""
+        self.subscriptions.append(subscription)
+        if subscription.exclusive or subscription.priority:
+            self.ranked = True
+            self.outranked = self.outranked or deque()
+        if subscription.exclusive and self.exclusive is None:
+            self._elect(subscription)
+
+    def leave(self, subscription: Subscription) -> None:
+        """A consumer, which holds a place in line no more, goes. After an exclusive one comes the next of those: the
+        one of the highest priority, of several the one that waits longest."""
+        self.subscriptions.remove(subscription)
+        if subscription is self.exclusive:
+            heirs = [each for each in self.subscriptions if each.exclusive]
+            self._elect(max(heirs, key=lambda each: each.priority, default=None))
+        if not self.subscriptions:
+            self.ranked = False
+
+    def _elect(self, exclusive: Subscription | None) -> None:
+        self.exclusive = exclusive
+        in_line = [*self.ready, *self.outranked]
+        self.ready, self.outranked = deque(), deque()
+        for subscription in in_line:
+            self.make_ready(subscription)
+
     def make_ready(self, subscription: Subscription) -> None:
-        """`subscription` stands in line for messages, last."""
+        """`subscription` stands in line for messages, last of its rank."""
         if self.ready is _NOBODY:
             self.ready = deque()
-        self.ready.append(subscription)
+        if not self.ranked:
+            self.ready.append(subscription)
+        elif self.exclusive is not None:
+            (self.ready if subscription is self.exclusive else self.outranked).append(subscription)
+        elif self.ready and subscription.priority < self.ready[0].priority:
+            self.outranked.append(subscription)
+        else:
+            if self.ready and subscription.priority > self.ready[0].priority:
+                self.outranked.extend(self.ready)
+                self.ready.clear()
+            self.ready.append(subscription)
+
+    def make_unready(self, subscription: Subscription) -> None:
+        """`subscription` stands in line no more."""
+        if subscription in self.outranked:
+            self.outranked.remove(subscription)
+        else:
+            self.ready.remove(subscription)
 
 
 def _seq(message: Message) -> int:

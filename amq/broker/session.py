@@ -242,7 +242,7 @@ class Session:
         queue = broker.queue(command.destination)
         subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
         self._subscriptions[command.id] = subscription
-        queue.subscriptions.append(subscription)
+        queue.join(subscription)
         if self._writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -334,7 +334,8 @@ class Session:
         message at a time, and what was merely prefetched behind it must not end in the dead-letter queue.
         """
         subscription.make_unready()
-        subscription.queue.subscriptions.remove(subscription)
+        subscription.queue.leave(subscription)
+        self._broker.dirty[subscription.queue] = None
         self._broker.emptied[subscription.queue] = None
         held = list(subscription.unacked.values())
         subscription.unacked = {}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from amq.broker.queue import Queue
+from amq.errors import CommandError
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, Subscribe
+
+PRIORITY_MIN, PRIORITY_MAX = -128, 127  # of consumers: a byte in ActiveMQ
+_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 class Peer(Protocol):
@@ -32,10 +38,31 @@ class Peer(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class Subscription:
-    """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's `ready`."""
+def option_boolean(options: Mapping[str, str], name: str) -> bool:
+    """The option `name`, false where there is none. Raises CommandError."""
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise CommandError(f"{name} {text[:40]!r} is neither true nor false", code="OPTION_INVALID")
+    return text == "true"
 
-    __slots__ = ("auto", "credit", "cumulative", "id", "is_ready", "peer", "prefetch", "queue", "unacked", "wire")
+
+def option_number(options: Mapping[str, str], name: str, minimum: int, maximum: int) -> int:
+    """The option `name`, 0 where there is none. Raises CommandError."""
+    text = options.get(name, "0")
+    if _NUMBER.fullmatch(text) and minimum <= int(text) <= maximum:
+        return int(text)
+    raise CommandError(f"{name} {text[:40]!r} is not a number from {minimum} to {maximum}", code="OPTION_INVALID")
+
+
+class Subscription:
+    """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises CommandError
+    where the command has options that cannot be understood.
+    """
+
+    __slots__ = (
+        "auto", "credit", "cumulative", "exclusive", "id", "is_ready", "peer", "prefetch", "priority", "queue",
+        "unacked", "wire",
+    )  # fmt: skip
 
     def __init__(self, command: Subscribe, queue: Queue, peer: Peer, prefetch: int) -> None:
         self.id = command.id
@@ -43,6 +70,8 @@ class Subscription:
         self.peer = peer
         self.auto = command.ack == ACK_AUTO
         self.cumulative = command.ack == ACK_CLIENT
+        self.exclusive = option_boolean(command.options, "exclusive")
+        self.priority = option_number(command.options, "priority", PRIORITY_MIN, PRIORITY_MAX)
         self.prefetch = prefetch
         self.credit = 1 << 62 if self.auto else prefetch  # an auto consumer is bounded by its socket alone
         self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
@@ -58,7 +87,7 @@ class Subscription:
     def make_unready(self) -> None:
         if self.is_ready:
             self.is_ready = False
-            self.queue.ready.remove(self)
+            self.queue.make_unready(self)
 
     def settle(self, seq: int) -> list[Message]:
         """Take from `unacked` what an acknowledgement of `seq` covers: all up to it where cumulative. Empty =

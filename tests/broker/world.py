@@ -429,7 +429,8 @@ class World:
             for subscription in queue.subscriptions:
                 room = subscription.auto or len(subscription.unacked) < subscription.prefetch
                 slow = not subscription.peer.session._writable  # type: ignore[attr-defined]
-                assert not (waits and room) or slow, f"{queue.name}: a message waits beside a consumer with room"
+                shut_out = queue.exclusive not in (None, subscription)
+                assert not (waits and room) or slow or shut_out, f"{queue.name}: one waits beside a consumer"
             size += queue.resident_bytes
         assert broker.memory_bytes == size
         assert not broker.limits._dropping
