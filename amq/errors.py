@@ -91,3 +91,16 @@ class TransactionRolledBackError(AmqError):
     """The transaction did not take place: nothing of it was stored. Safe to run again."""
 
     code = "TRANSACTION_ROLLED_BACK"
+
+
+class SelectorError(AmqError):
+    """A selector that cannot be used. The description shows it with a caret at the column of the mistake.
+
+    `column` counts from 1; 0 = the selector as a whole.
+    """
+
+    code = "INVALID_SELECTOR"
+
+    def __init__(self, description: str, *, column: int = 0, code: str | None = None) -> None:
+        super().__init__(description, code=code)
+        self.column = column

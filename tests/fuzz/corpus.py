@@ -140,3 +140,11 @@ def first_bytes() -> list[bytes]:
         b"AMQP\0\1\0\0", b"\0\0\1\x2a\x01ActiveMQ", b"\x10\x0c\0\4MQTT\4\2\0\x3c", b"GET / HTTP/1.1\r\n",
         b"\x16\x03\x01",
     ]  # fmt: skip
+
+
+def selectors() -> list[bytes]:
+    return [
+        b"", b"(color = 'red' OR price * 1.5E1 - 2 > -0x1FL) AND NOT color LIKE '_e!%%' ESCAPE '!'",
+        b"price BETWEEN 1 AND 20 AND color NOT IN ('a', 'it''s') OR JMSPriority IN (4, 5) AND \"x-y\" IS NOT NULL",
+        b"convert_string_expressions:flag <> TRUE AND price / 0 = 017 % 3", b"a LIKE '%a_%b%' OR a = b",
+    ]  # fmt: skip

@@ -16,7 +16,7 @@ from amq.client.errors import UriError
 from amq.client.uri import parse
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
-from amq.errors import ConfigError, OwnershipLostError, ProtocolError, StoreError
+from amq.errors import ConfigError, OwnershipLostError, ProtocolError, SelectorError, StoreError
 from amq.journal.checkpoint import read_checkpoint
 from amq.journal.follower import replay
 from amq.journal.format import segment_name
@@ -33,6 +33,7 @@ from amq.protocols.detect import detect
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer
 from amq.security.users import parse_users
+from amq.selectors import Selector
 from tests.crash.disk import ROOT, Disk, DiskVfs, Image
 from tests.fakes import FakeClock, FakeHost
 from tests.fuzz import corpus
@@ -174,6 +175,16 @@ def first_bytes(data: bytes) -> None:
     detect(data)
 
 
+def selector(data: bytes) -> None:
+    """A consumer's selector, then messages whose properties are as strange."""
+    text = data.decode("utf-8", "surrogateescape")
+    compiled = Selector(text)
+    for value in ("", "red", "10", text):
+        properties = {"color": value, "price": value, text[:20]: text}
+        assert type(compiled.matches(Message("queue://a", b"", properties))) is bool
+    compiled.matches(Message("queue://a", b"", None))
+
+
 def stomp(data: bytes) -> None:
     """Never raises: a breach of the protocol is a command."""
     server = StompServer(Limits(20, 200, 2000, 4000), "ID:x-")
@@ -214,6 +225,7 @@ TARGETS = {
         Target("broker-url", broker_url, (UriError,), corpus.broker_urls),
         Target("transport-url", transport_url, (ValueError,), corpus.transport_urls),
         Target("first-bytes", first_bytes, (ProtocolError,), corpus.first_bytes),
+        Target("selector", selector, (SelectorError,), corpus.selectors),
         Target("stomp", stomp, (), corpus.first_bytes),
     )
 }

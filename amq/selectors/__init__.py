@@ -1,0 +1,11 @@
+"""Selectors: SQL-92 conditional expressions over a message's headers and properties, as JMS defines them.
+
+Nothing here knows of queues, topics or the broker.
+"""
+
+from __future__ import annotations
+
+from amq.errors import SelectorError
+from amq.selectors.selector import Selector
+
+__all__ = ["Selector", "SelectorError"]

@@ -1,0 +1,213 @@
+"""The tree of `syntax` → one Python function.
+
+A condition is written in one of two ways: as an expression that is true where the condition is TRUE, or as one that is
+true where it is FALSE. UNKNOWN is neither; so NOT turns from one way to the other, and AND and OR are Python's own.
+Invariant: the source holds nothing of the selector's text. Names and literals are handed over as arguments (`c0`, `c1`,
+…), so that nothing can be injected, and all selectors of one shape share the compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from amq.message import Message
+from amq.selectors import syntax, values
+from amq.selectors.syntax import (
+    Always,
+    And,
+    Arithmetic,
+    AsNumber,
+    Between,
+    CompareNumbers,
+    Condition,
+    InNumbers,
+    InTexts,
+    IsNull,
+    Like,
+    Negation,
+    Not,
+    Number,
+    NumberHeader,
+    NumberValue,
+    Or,
+    Property,
+    SameText,
+    Text,
+    TextHeader,
+    TextValue,
+    Truth,
+)
+
+Matches = Callable[[Message], bool]
+
+_SHAPES_MAX = 128  # each with its source and code: some 2 KB, 200 KB at most
+_OPERATIONS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}
+_FUNCTIONS = {name: getattr(values, name) for name in (*_OPERATIONS.values(), "negate", "number")}
+
+
+def compiled(condition: Condition, message_id_prefix: str) -> Matches:
+    """A function that tells whether `condition` is TRUE for a message. It never raises."""
+    writer = _Writer()
+    source = writer.true(condition)
+    matches: Matches = _factory(source, len(writer.constants))(message_id_prefix, *writer.constants)
+    return matches
+
+
+@lru_cache(maxsize=_SHAPES_MAX)
+def _factory(source: str, constants: int) -> Callable[..., Any]:
+    names = "".join(f", c{index}" for index in range(constants))
+    lines = [f"def factory(prefix{names}):", "  def matches(m):", "    p = m.properties or {}", f"    return {source}"]
+    scope: dict[str, Any] = {}
+    exec("\n".join([*lines, "  return matches"]), _FUNCTIONS, scope)
+    factory: Callable[..., Any] = scope["factory"]
+    return factory
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.constants: list[object] = []
+        self._variables = 0
+
+    def constant(self, value: object) -> str:
+        self.constants.append(value)
+        return f"c{len(self.constants) - 1}"
+
+    def variable(self) -> str:
+        self._variables += 1
+        return f"v{self._variables}"
+
+    # ---- values
+
+    def text(self, value: TextValue) -> str:
+        """None for NULL."""
+        if isinstance(value, Property):
+            return f"p.get({self.constant(value.name)})"
+        if isinstance(value, TextHeader):
+            return syntax.TEXT_HEADERS[value.name]
+        return self.constant(value.value)
+
+    def number(self, value: NumberValue) -> str:
+        """NaN for NULL, and for a text that is no number."""
+        if isinstance(value, Number):
+            return self.constant(value.value)
+        if isinstance(value, NumberHeader):
+            return syntax.NUMBER_HEADERS[value.name]
+        if isinstance(value, AsNumber):
+            return f"number({self.text(value.text)})"
+        if isinstance(value, Negation):
+            return f"negate({self.number(value.operand)})"
+        assert isinstance(value, Arithmetic)
+        return f"{_OPERATIONS[value.operator]}({self.number(value.left)}, {self.number(value.right)})"
+
+    def bound_text(self, value: TextValue) -> tuple[str, str]:
+        """A test that it is not NULL ("" = it never is), and what stands for its value behind that test."""
+        text = self.text(value)
+        if isinstance(value, Text) or (isinstance(value, TextHeader) and value.name not in syntax.NULLABLE):
+            return "", text
+        name = self.variable()
+        return f"({name} := {text}) is not None and ", name
+
+    def bound_number(self, value: NumberValue) -> tuple[str, str]:
+        if isinstance(value, AsNumber):
+            test, name = self.bound_text(value.text)
+            return test, f"number({name})"
+        if isinstance(value, Number | NumberHeader):
+            return "", self.number(value)
+        name = self.variable()
+        return f"({name} := {self.number(value)}) == {name} and ", name
+
+    # ---- conditions
+
+    def true(self, condition: Condition) -> str:
+        """A Python expression, bool, that is true where `condition` is TRUE."""
+        return self._condition(condition, True)
+
+    def _condition(self, condition: Condition, wanted: bool) -> str:
+        """True where `condition` is TRUE (`wanted`) or FALSE (not `wanted`). And-or-expressions are in parentheses."""
+        if isinstance(condition, Not):
+            return self._condition(condition.condition, not wanted)
+        if isinstance(condition, And | Or):
+            joined = " and " if isinstance(condition, And) is wanted else " or "
+            return f"({joined.join(self._condition(part, wanted) for part in condition.conditions)})"
+        if isinstance(condition, Always):
+            return str(condition.value is wanted)
+        if isinstance(condition, IsNull):
+            return self._null(condition, wanted)
+        if isinstance(condition, SameText):
+            return self._same_text(condition, wanted)
+        if isinstance(condition, CompareNumbers):
+            return self._compare(condition, wanted)
+        if isinstance(condition, Between):
+            return self._between(condition, wanted)
+        if isinstance(condition, InNumbers):
+            values = self.constant(frozenset(condition.values))
+            if wanted:
+                return f"{self.number(condition.left)} in {values}"
+            test, name = self.bound_number(condition.left)
+            return f"({test}{name} not in {values})"
+        if isinstance(condition, InTexts) and wanted:
+            return f"{self.text(condition.left)} in {self.constant(frozenset(condition.values))}"
+        test, name = self.bound_text(condition.text if isinstance(condition, Truth) else condition.left)
+        if isinstance(condition, InTexts):
+            return f"({test}{name} not in {self.constant(frozenset(condition.values))})"
+        if isinstance(condition, Truth):
+            return f"({test}{name}.lower() {'==' if wanted else '!='} {self.constant(str(condition.value).lower())})"
+        return f"({test}{self._like(condition, name, wanted)})"
+
+    def _null(self, condition: IsNull, wanted: bool) -> str:
+        value = condition.left
+        if isinstance(value, Text | Number | NumberHeader):
+            return str(not wanted)
+        if isinstance(value, Property | TextHeader):
+            return f"{self.text(value)} {'is' if wanted else 'is not'} None"
+        name = self.variable()
+        return f"({name} := {self.number(value)}) {'!=' if wanted else '=='} {name}"
+
+    def _same_text(self, condition: SameText, wanted: bool) -> str:
+        same = condition.same is wanted
+        if same and (isinstance(condition.left, Text) or isinstance(condition.right, Text)):
+            return f"{self.text(condition.left)} == {self.text(condition.right)}"  # None equals no string
+        left_test, left = self.bound_text(condition.left)
+        right_test, right = self.bound_text(condition.right)
+        return f"({left_test}{right_test}{left} {'==' if same else '!='} {right})"
+
+    def _compare(self, condition: CompareNumbers, wanted: bool) -> str:
+        """NaN makes every comparison false, which is right for TRUE; for FALSE one must ask whether it is NULL."""
+        operator = condition.operator
+        if wanted:
+            left, right = self.number(condition.left), self.number(condition.right)
+            if operator == "<>":
+                name, other = self.variable(), self.variable()
+                return f"(({name} := {left}) < ({other} := {right}) or {name} > {other})"
+            return f"{left} {'==' if operator == '=' else operator} {right}"
+        left_test, left = self.bound_number(condition.left)
+        right_test, right = self.bound_number(condition.right)
+        if operator == "<>":
+            name, other = self.variable(), self.variable()
+            return f"({left_test}{right_test}not (({name} := {left}) < ({other} := {right}) or {name} > {other}))"
+        return f"({left_test}{right_test}not {left} {'==' if operator == '=' else operator} {right})"
+
+    def _between(self, condition: Between, wanted: bool) -> str:
+        if wanted:
+            return " <= ".join(map(self.number, (condition.low, condition.value, condition.high)))
+        bounds = (
+            CompareNumbers(">=", condition.value, condition.low), CompareNumbers("<=", condition.value, condition.high)
+        )  # fmt: skip
+        return self._condition(And(bounds), False)
+
+    def _like(self, condition: Like, text: str, wanted: bool) -> str:
+        """A pattern without `_`, and with at most two pieces between its `%`, needs no regular expression."""
+        negation = "" if wanted else "not "
+        literal = condition.pattern.literal()
+        if literal is not None:
+            if len(literal) == 1:
+                return f"{negation}{text} == {self.constant(literal[0])}"
+            if len(literal) == 2 and not literal[1]:
+                return f"{negation}{text}.startswith({self.constant(literal[0])})"
+            if len(literal) == 2 and not literal[0]:
+                return f"{negation}{text}.endswith({self.constant(literal[1])})"
+            if len(literal) == 3 and not literal[0] and not literal[2]:
+                return f"{negation}{self.constant(literal[1])} in {text}"
+        return f"{self.constant(condition.pattern.regex().fullmatch)}({text}) {'is not' if wanted else 'is'} None"

@@ -1,0 +1,48 @@
+"""Selector: one conditional expression, compiled, to be asked for one message after the other."""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+from amq.selectors.compiler import Matches, compiled
+from amq.selectors.parser import parse
+from amq.selectors.syntax import Condition
+
+
+class Selector:
+    """`Selector(text)` compiles `text`, or gives the one that is in use for an equal text.
+
+    text        as written
+    condition   what it means
+    matches     function of a `Message` → bool: True where the condition is TRUE (not where it is FALSE or UNKNOWN).
+                It never raises. It takes at most a few milliseconds, whatever the selector and the properties
+    `message_id_prefix` is what the protocol writes before a message's `seq` in its id: without it `JMSMessageID` is
+    that number alone.
+    SelectorError, which points at the column: the text is no selector, or goes beyond a limit.
+    """
+
+    __slots__ = ("__weakref__", "condition", "matches", "message_id_prefix", "text")
+
+    text: str
+    condition: Condition
+    matches: Matches
+    message_id_prefix: str
+
+    def __new__(cls, text: str, message_id_prefix: str = "") -> Selector:
+        known = _in_use.get((text, message_id_prefix))
+        if known is not None:
+            return known
+        selector = super().__new__(cls)
+        selector.text = text
+        selector.condition = parse(text)
+        selector.matches = compiled(selector.condition, message_id_prefix)
+        selector.message_id_prefix = message_id_prefix
+        _in_use[text, message_id_prefix] = selector
+        return selector
+
+    def __repr__(self) -> str:
+        return f"<Selector {self.text[:100]!r}>"
+
+
+# Bounded by what is in use: an entry goes with the last subscription that has the selector.
+_in_use: WeakValueDictionary[tuple[str, str], Selector] = WeakValueDictionary()

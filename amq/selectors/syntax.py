@@ -1,0 +1,175 @@
+"""What a selector means: a tree of conditions over values, with types settled.
+
+There are two kinds of values: texts (properties, headers and strings) and numbers; a text where a number is needed is
+wrapped in `AsNumber`. Conditions are TRUE, FALSE or UNKNOWN. Invariant: a tree is not deeper than `DEPTH_MAX`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from amq.selectors.values import LikePattern
+
+DEPTH_MAX: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property of the message, NULL where it has none of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextHeader:
+    """A header for which `Message` has a field, see `TEXT_HEADERS`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NumberHeader:
+    """A header for which `Message` has a field, see `NUMBER_HEADERS`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class AsNumber:
+    """A text as a number. One that is no number makes a comparison FALSE and an arithmetic result NULL."""
+
+    text: TextValue
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    operator: str  # + - * / %
+    left: NumberValue
+    right: NumberValue
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    operand: NumberValue
+    depth: int
+
+
+TextValue = Property | TextHeader | Text
+NumberValue = NumberHeader | Number | AsNumber | Arithmetic | Negation
+Value = TextValue | NumberValue
+TEXTS: Final = (Property, TextHeader, Text)
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SameText:
+    """`left = right`; with `same` False `left <> right`."""
+
+    left: TextValue
+    right: TextValue
+    same: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CompareNumbers:
+    operator: str  # = <> < <= > >=
+    left: NumberValue
+    right: NumberValue
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """`low <= value AND value <= high`"""
+
+    value: NumberValue
+    low: NumberValue
+    high: NumberValue
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The text is `true` (or, with `value` False, `false`), in any case of letters."""
+
+    text: TextValue
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InTexts:
+    left: TextValue
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InNumbers:
+    left: NumberValue
+    values: tuple[int | float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    left: TextValue
+    pattern: LikePattern
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    left: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    conditions: tuple[Condition, ...]
+
+
+Test = Always | SameText | CompareNumbers | Between | Truth | InTexts | InNumbers | Like | IsNull
+Condition = Test | Not | And | Or
+CONDITIONS: Final = (Always, SameText, CompareNumbers, Between, Truth, InTexts, InNumbers, Like, IsNull, Not, And, Or)
+
+# Name in a selector → Python expression over the message `m`; those in NULLABLE give None for NULL.
+NUMBER_HEADERS: Final = {
+    "JMSPriority": "m.priority",
+    "JMSTimestamp": "m.timestamp_ms",
+    "JMSExpiration": "m.expires_ms",
+}
+TEXT_HEADERS: Final = {
+    "JMSDestination": "m.destination",
+    "JMSDeliveryMode": "('PERSISTENT' if m.persistent else 'NON_PERSISTENT')",
+    "JMSMessageID": "(prefix + str(m.seq))",
+    "_AMQ_DUPL_ID": "(m.duplicate_id or None)",
+    "content-type": "(m.content_type or None)",
+}
+NULLABLE: Final = frozenset({"_AMQ_DUPL_ID", "content-type"})
+# JMS name → the property in which protocols keep it.
+PROPERTY_HEADERS: Final = {"JMSCorrelationID": "correlation-id", "JMSReplyTo": "reply-to", "JMSType": "type"}
+
+
+def depth(value: Value) -> int:
+    """How deep an arithmetic expression is nested."""
+    return value.depth if isinstance(value, Arithmetic | Negation) else 0

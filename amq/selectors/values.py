@@ -1,0 +1,119 @@
+"""What selectors compute with: numbers out of strings, arithmetic, LIKE patterns.
+
+Numbers are `int` in the range of 64 bits (exact) or `float` (approximate); NaN stands for NULL and for a string that is
+no number. Invariant: nothing here raises, whatever a message holds, and each call takes time linear in its input; only
+a LIKE search for a piece that has `_` in it takes the product of both lengths, so that these are limited.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+NAN: Final = math.nan
+NUMBER_CHARACTERS_MAX: Final = 100  # a longer string is no number
+LIKE_SEARCH_CHARACTERS_MAX: Final = 250
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]++(?P<fraction>\.[0-9]*+)?|(?P<point>\.[0-9]++))(?P<exponent>[eE][+-]?[0-9]++)?")
+
+
+def number(text: str | None) -> int | float:
+    """The number that `text` is; NaN where it is none, or None."""
+    if text is None:
+        return NAN
+    if len(text) < 19 and text.isdecimal() and text.isascii():
+        return int(text)
+    if len(text) > NUMBER_CHARACTERS_MAX:
+        return NAN
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return NAN
+    return float(text) if match.lastgroup is not None else _fitting(int(text))
+
+
+def add(left: float, right: float) -> int | float:
+    return _fitting(left + right)
+
+
+def subtract(left: float, right: float) -> int | float:
+    return _fitting(left - right)
+
+
+def multiply(left: float, right: float) -> int | float:
+    return _fitting(left * right)
+
+
+def divide(left: float, right: float) -> int | float:
+    """Of exact numbers the whole part, rounded towards zero. NaN for a division by zero."""
+    if right == 0:
+        return NAN
+    if isinstance(left, int) and isinstance(right, int):
+        quotient = abs(left) // abs(right)
+        return _fitting(quotient if (left < 0) == (right < 0) else -quotient)
+    return left / right
+
+
+def modulo(left: float, right: float) -> int | float:
+    """What `divide` leaves over; it has the sign of `left`. NaN for a division by zero."""
+    if right == 0 or math.isinf(left):
+        return NAN
+    if isinstance(left, int) and isinstance(right, int):
+        rest = abs(left) % abs(right)
+        return rest if left >= 0 else -rest
+    return math.fmod(left, right)
+
+
+def negate(value: float) -> int | float:
+    return _fitting(-value)
+
+
+def _fitting(value: float) -> int | float:
+    """An exact result that does not fit into 64 bits becomes approximate."""
+    if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+        return float(value)
+    return value
+
+
+class LikePattern:
+    """A LIKE pattern: `%` stands for any characters, `_` for one, the character after `escape` for itself.
+
+    pieces      what stands between the `%`: each a list of characters, None = any one
+    ValueError, with a description, for an escape character before anything but `%`, `_` and itself.
+    """
+
+    def __init__(self, pattern: str, escape: str = "") -> None:
+        self.pieces: list[list[str | None]] = [[]]
+        characters = iter(pattern)
+        for character in characters:
+            if character == escape:
+                escaped = next(characters, "")
+                if escaped not in ("%", "_", escape) or not escaped:
+                    raise ValueError(f"expected %, _ or {escape} after the escape character {escape}")
+                self.pieces[-1].append(escaped)
+            elif character == "%":
+                self.pieces.append([])
+            else:
+                self.pieces[-1].append(None if character == "_" else character)
+
+    @property
+    def search_characters(self) -> int:
+        """Characters of the pieces whose search takes the product of both lengths."""
+        return sum(len(piece) for piece in self.pieces[1:] if None in piece)
+
+    def literal(self) -> list[str] | None:
+        """The pieces as strings, None where there is a `_`."""
+        if any(None in piece for piece in self.pieces):
+            return None
+        return ["".join(filter(None, piece)) for piece in self.pieces]
+
+    def regex(self) -> re.Pattern[str]:
+        """For `fullmatch`. Each piece is taken where it is first found, and never looked for again."""
+        first, *rest = ("".join("." if c is None else re.escape(c) for c in piece) for piece in self.pieces)
+        if not rest:
+            return re.compile(first, re.DOTALL)
+        middle = "".join(f"(?>.*?{piece})" for piece in rest[:-1] if piece)
+        # The last piece stands at the end, and behind all others.
+        last = f"(?=.{{{len(self.pieces[-1])}}}).*+(?<={rest[-1]})" if rest[-1] else ".*+"
+        return re.compile(first + middle + last, re.DOTALL)
