@@ -170,6 +170,29 @@ class Backlog:
                 break
         return found
 
+    def seq_after(self, seq: int) -> int:
+        """The next seq here that is larger; NEVER where there is none."""
+        i = max(0, bisect_right(self._firsts, seq) - 1)
+        for chunk in self._chunks[i : i + 2]:
+            row = bisect_right(chunk.seqs, seq)
+            if row < len(chunk.seqs):
+                return chunk.seqs[row]
+        return NEVER
+
+    def after(self, seq: int, until: int, bytes_max: int, rows_max: int) -> list[Place]:
+        """Those behind `seq` and before `until`, at least one, as far as both limits allow. They stay here."""
+        found: list[Place] = []
+        i = max(0, bisect_right(self._firsts, seq) - 1)
+        while i < len(self._chunks) and self._firsts[i] < until:
+            chunk = self._chunks[i]
+            for row in range(bisect_right(chunk.seqs, seq), bisect_left(chunk.seqs, until)):
+                bytes_max -= chunk.sizes[row]
+                if found and (bytes_max < 0 or len(found) >= rows_max):
+                    return found
+                found.append(chunk.place(row))
+            i += 1
+        return found
+
     def rows_after(self, seq: int) -> Columns | None:
         """The columns of some rows whose seqs are the next after `seq`; None = there are none. Two calls with no other
         in between leave none out, and with others none that stays."""

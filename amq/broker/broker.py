@@ -115,7 +115,7 @@ class Broker(State):
         if message.segment is not None:
             message.body = b""
             queue.resident_bytes -= size
-        elif message.seq in queue.messages:
+        elif queue.messages.get(message.seq) is message:
             return 0  # not persistent and not acknowledged: it is the queue's
         else:
             self.memory_bytes += size

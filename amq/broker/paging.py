@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
 AHEAD_ROWS = 2048
+LOOK_BYTES_MIN = 64 << 10  # read at once by who only looks, when there is no memory to spare
+Looked = Callable[[list[Message] | None], None]
 
 
 class Pager:
@@ -39,6 +41,9 @@ class Pager:
         self._reading_large = 0  # reads that bring a large message
         self._bodies: deque[tuple[Queue, Message, Callable[[bytes], None]]] = deque()  # asked for with `fetch_body`
         self._reading_body = False
+        self._looks: deque[tuple[Queue, list[Place], Looked]] = deque()
+        self._looking = False
+        self._again: dict[Queue, None] = {}
 
     def fetch(self, queue: Queue, priority: int) -> None:
         """Read the oldest messages of that backlog."""
@@ -60,6 +65,9 @@ class Pager:
     def feed(self) -> None:
         """Call once a turn: who could not read for want of memory may try again where there is some."""
         self._next_body()
+        self._next_look()
+        self._broker.dirty |= self._again
+        self._again = {}
         for queue in [queue for queue in self._hungry if self._ahead_bytes(queue)]:
             del self._hungry[queue]
             self._broker.dirty[queue] = None
@@ -179,6 +187,50 @@ class Pager:
         assert messages is not None
         self._bodies.popleft()
         then(messages[0].body)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def again(self, queue: Queue) -> None:
+        """Dispatch `queue` in the next turn too: there is much to do."""
+        self._again[queue] = None
+        self._broker.wake()
+
+    def look_bytes(self) -> int:
+        """How much may be looked at together."""
+        return max(LOOK_BYTES_MIN, min(AHEAD_BYTES_MAX, self._free_bytes() // 4))
+
+    def look(self, queue: Queue, places: list[Place], then: Looked) -> None:
+        """Read copies of messages, which stay where they are. None = look again: they were copied forward meanwhile.
+        One look at a time in the whole broker, when there is memory for it."""
+        self._looks.append((queue, places, then))
+        self._broker.wake()
+
+    def _next_look(self) -> None:
+        if self._looks and not self._looking and self._has_room(self._looks[0][1][0].size):
+            queue, places, _ = self._looks[0]
+            self._looking = True
+            self._count(places, 1)
+            self._journal.reader.read([(place, queue.name) for place in places], self._looked)
+
+    def _looked(self, messages: list[Message] | None, error: Exception | None) -> None:
+        queue, places, then = self._looks.popleft()
+        self._looking = False
+        self._count(places, -1)
+        self._broker.wake()
+        if self._broker.journal is not self._journal:
+            return
+        if isinstance(error, FileNotFoundError) and any(_where(queue, place.seq) != place for place in places):
+            then(None)
+        elif error is not None:
+            self._journal.fail_reading(error)
+        else:
+            then(messages)
+
+
+def _where(queue: Queue, seq: int) -> Place | None:
+    """Where in the journal a message stands that has not left `queue`."""
+    message = queue.messages.get(seq)
+    return _place(message) if message is not None else queue.find(seq)
 
 
 def _place(message: Message) -> Place:

@@ -21,6 +21,7 @@ from amq.journal.recovery import Segment
 from amq.message import Message
 
 if TYPE_CHECKING:
+    from amq.broker.browser import Browser
     from amq.broker.subscription import Subscription
 
 PRIORITIES = 10
@@ -51,9 +52,9 @@ class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
-        "_top", "acknowledged", "backlogs", "duplicates", "duplicates_pending", "enqueued", "exclusive", "expiring",
-        "levels", "limit_bytes", "messages", "name", "options", "outranked", "pending_bytes", "ranked", "ready",
-        "redelivered", "resident_bytes", "stored_bytes", "subscriptions",
+        "_top", "acknowledged", "backlogs", "browsers", "duplicates", "duplicates_pending", "enqueued", "exclusive",
+        "expiring", "levels", "limit_bytes", "messages", "name", "options", "outranked", "pending_bytes", "ranked",
+        "ready", "redelivered", "resident_bytes", "stored_bytes", "subscriptions",
     )  # fmt: skip
 
     def __init__(self, name: str, options: BrokerConfig) -> None:
@@ -74,6 +75,7 @@ class Queue:
         self.ranked = False  # do ranks differ: is there, or was there, an exclusive consumer or one with a priority?
         self.outranked = _NOBODY  # those who stand behind all of `ready`
         self.exclusive: Subscription | None = None  # the one consumer that gets everything
+        self.browsers: tuple[Browser, ...] = ()  # who looks and takes nothing
         self.expiring = 0  # stored messages that have an expiry time
         self.enqueued = 0
         self.acknowledged = 0
@@ -120,7 +122,8 @@ class Queue:
 
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
-        return not (self.messages or self.backlogs or self.subscriptions or self.duplicates or self.duplicates_pending)
+        used = self.messages or self.backlogs or self.subscriptions or self.browsers
+        return not (used or self.duplicates or self.duplicates_pending)
 
     def push(self, message: Message) -> None:
         """A new message: last of its priority, but for those that overtook it on its way to the disk."""
@@ -196,6 +199,8 @@ class Queue:
             self.ready.extend(each for each in self.outranked if each.priority == best)
             self.outranked = deque(each for each in self.outranked if each.priority != best)
             self._hand_out(owner, now_ms)
+        for browser in self.browsers:
+            browser.step(now_ms)
 
     def _hand_out(self, owner: QueueOwner, now_ms: int) -> None:
         """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amq.broker.broker import Broker
+from amq.broker.browser import Browser
 from amq.broker.limits import Room
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.broker.subscription import Peer, Subscription
@@ -183,7 +184,7 @@ class Session:
         transaction = self._transaction(command.transaction) if command.transaction else None
         settled = subscription.settle(command.seq) if subscription is not None else []
         if subscription is None or not settled:
-            self._settle_unknown(command)
+            self._settle_other(command, subscription)
             return
         broker, queue = self._broker, subscription.queue
         if transaction is not None:
@@ -204,7 +205,7 @@ class Session:
         transaction = self._transaction(command.transaction) if command.transaction else None
         settled = subscription.settle(command.seq) if subscription is not None else []
         if subscription is None or not settled:
-            self._settle_unknown(command)
+            self._settle_other(command, subscription)
             return
         broker = self._broker
         if transaction is not None:
@@ -225,7 +226,15 @@ class Session:
             return None
         return next((each for each in self._subscriptions.values() if command.seq in each.unacked), None)
 
-    def _settle_unknown(self, command: Ack) -> None:
+    def _settle_other(self, command: Ack, subscription: Subscription | None) -> None:
+        """What no consumer holds: it was merely looked at, or is unknown."""
+        if isinstance(subscription, Browser):
+            if isinstance(command, Nack):
+                raise CommandError("what is browsed cannot be refused: consume it", code="NOT_SUPPORTED")
+            if subscription.seen(command.seq):
+                self._broker.dirty[subscription.queue] = None
+                self._confirm_now(command)
+                return
         raise CommandError(
             f"{type(command).__name__.upper()} of a message that this connection does not hold: it was acknowledged "
             "before, its subscription ended or has ack mode auto, or it was delivered on an earlier connection",
@@ -239,10 +248,15 @@ class Session:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         if command.selector:
             raise CommandError("selectors are not supported: subscribe without one", code="NOT_SUPPORTED")
-        queue = broker.queue(command.destination)
-        subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
+        if command.browser:
+            prefetch = command.prefetch or broker.config.prefetch_size
+            subscription: Subscription = Browser(command, broker, self._peer, prefetch)
+            queue = subscription.queue
+        else:
+            queue = broker.queue(command.destination)
+            subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
+            queue.join(subscription)
         self._subscriptions[command.id] = subscription
-        queue.join(subscription)
         if self._writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -333,6 +347,9 @@ class Session:
         """Give back what `subscription` holds. Only the oldest delivery counts as failed: a consumer works on one
         message at a time, and what was merely prefetched behind it must not end in the dead-letter queue.
         """
+        if isinstance(subscription, Browser):
+            subscription.end()
+            return
         subscription.make_unready()
         subscription.queue.leave(subscription)
         self._broker.dirty[subscription.queue] = None

@@ -222,6 +222,8 @@ class State:
             taken += len(message.body)
         queue.resident_bytes += taken
         self.memory_bytes += taken
+        for browser in queue.browsers if messages else ():
+            browser.paged_in(messages)
         return messages
 
     def page_out_again(self, queue: Queue, message: Message) -> None:

@@ -14,10 +14,11 @@ from amq.client.errors import (
     UriError,
 )
 from amq.client.requests import ConnectionEvent, EventKind
-from amq.client.session import Consumer, Message, Producer, Session
+from amq.client.session import Browser, Consumer, Message, Producer, Session
 
 __all__ = [
     "BrokerError",
+    "Browser",
     "CallTimeoutError",
     "CommitOutcomeUnknownError",
     "ConnectError",

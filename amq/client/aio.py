@@ -168,6 +168,17 @@ class Session:
         self._consumers.append(consumer)
         return consumer
 
+    async def browser(
+        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
+        headers: Mapping[str, str] | None = None, timeout: float | None = None,
+    ) -> Browser:  # fmt: skip
+        """Look at the messages of `/queue/NAME` and take none."""
+        subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {}, browses=True)
+        await self.connection._await(request, f"browse {destination}", timeout)
+        browser = Browser(self, subscription)
+        self._consumers.append(browser)
+        return browser
+
     async def commit(self, timeout: float | None = None) -> None:
         """Publish what was sent and acknowledge what was received since the last commit, all or nothing."""
         unknown = commit_timed_out(self.connection._timeout_s(timeout))
@@ -268,6 +279,8 @@ class Consumer:
             if not await self._driver.wait(subscription.gate, subscription.ready, limit_s):
                 return None
         delivery = self._core.take(subscription)
+        if delivery is None:
+            return None
         self._driver.kick()
         return Message(self._session, delivery)
 
@@ -301,6 +314,17 @@ class Consumer:
     ) -> None:
         if not self._session.connection.closed:
             await self.close()
+
+
+class Browser(Consumer):
+    """Looks at messages and takes none. `receive` gives None at the end too: then `finished` is true. After a failover
+    the browse begins anew, so that messages may be shown again (by their `id`).
+    """
+
+    @property
+    def finished(self) -> bool:
+        """Everything that was there when the browse began has been received."""
+        return self._subscription.finished and not self._subscription.buffer
 
 
 class Message(ReceivedMessage):
@@ -351,4 +375,4 @@ async def connect(
     return connection
 
 
-__all__ = ["Connection", "Consumer", "Message", "Producer", "Session", "connect"]
+__all__ = ["Browser", "Connection", "Consumer", "Message", "Producer", "Session", "connect"]

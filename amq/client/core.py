@@ -55,10 +55,15 @@ class Delivery:
 class Subscription:
     """What one consumer subscribed to, and what was delivered to it and not yet handed over."""
 
-    __slots__ = ("_headers", "acknowledged", "buffer", "delivered", "ended", "error", "gate", "id", "session")
+    __slots__ = (
+        "_headers", "acknowledged", "browses", "buffer", "delivered", "ended", "error", "finished", "gate", "id",
+        "session",
+    )  # fmt: skip
 
-    def __init__(self, id: str, session: SessionCore, headers: list[tuple[str, str]]) -> None:
+    def __init__(self, id: str, session: SessionCore, headers: list[tuple[str, str]], browses: bool = False) -> None:
         self.id = id
+        self.browses = browses
+        self.finished = False  # a browse whose end the broker has told
         self.session = session
         self.buffer: deque[Delivery] = deque()
         self.gate: Gate = []  # opened when a delivery arrives, the link breaks, or the subscription ends
@@ -75,10 +80,21 @@ class Subscription:
         return machine.request(Kind.SUBSCRIBE, receipt, frame, self.id)
 
     def deliver(self, frame: Frame, epoch: int) -> None:
+        if self.browses and frame.headers.get("browser") == "end":
+            self._finish()
+            return
         self.delivered += 1
         self.buffer.append(Delivery(frame, self, epoch, self.delivered))
         if self.gate:
             open_gate(self.gate)
+
+    def _finish(self) -> None:
+        """What is in the buffer was all: no new link shall begin this browse anew."""
+        self.finished = True
+        machine = self.session.machine
+        machine.subscriptions.pop(self.id, None)
+        machine.write(encode("UNSUBSCRIBE", [("id", self.id)]))
+        open_gate(self.gate)
 
     def interrupt(self) -> None:
         """The link broke: what it brought will be delivered again."""
@@ -94,11 +110,11 @@ class Subscription:
             open_gate(self.gate)
 
     def ready(self) -> bool:
-        """True when `SessionCore.take` will hand over a message. Raises when none can come any more."""
+        """True when `SessionCore.take` knows what comes. Raises when nothing can come any more."""
         if self.ended:
             raise (self.error or ConnectionClosedError("the consumer was closed")).with_traceback(None)
         self.session.check_transaction()
-        return bool(self.buffer) and self.session.may_write()
+        return (bool(self.buffer) or self.finished) and self.session.may_write()
 
 
 class Transaction:
@@ -221,7 +237,7 @@ class SessionCore:
     # ---- consuming
 
     def subscribe(
-        self, destination: str, prefetch: int, selector: str, headers: Mapping[str, str]
+        self, destination: str, prefetch: int, selector: str, headers: Mapping[str, str], browses: bool = False
     ) -> tuple[Subscription, Request]:
         """A new subscription and the request whose end says whether the broker accepted it."""
         wire = [("destination", destination), ("ack", ACK_CLIENT if self.ack == ACK_CLIENT else ACK_INDIVIDUAL)]
@@ -230,12 +246,14 @@ class SessionCore:
         wire.append(("activemq.prefetchSize", str(prefetch + self.transacted)))  # one more: see Transaction.first
         if selector:
             wire.append(("selector", selector))
+        if browses:
+            wire.append(("browser", "true"))
         wire += headers.items()
-        if self.transacted:
+        if self.transacted or browses:
             wire[1] = ("ack", ACK_INDIVIDUAL)
         machine = self.machine
         self.may_write()
-        subscription = Subscription(machine.next_id(), self, wire)
+        subscription = Subscription(machine.next_id(), self, wire, browses)
         machine.subscriptions[subscription.id] = subscription
         return subscription, subscription.request(machine)
 
@@ -246,6 +264,8 @@ class SessionCore:
         subscription.end(None)
         machine = self.machine
         machine.subscriptions.pop(subscription.id, None)
+        if subscription.finished:
+            return None
         if machine.state is not State.CONNECTED:
             return None  # it will not be restored: that is all
         transaction = self.transaction
@@ -255,10 +275,16 @@ class SessionCore:
         frame = encode("UNSUBSCRIBE", [("id", subscription.id), ("receipt", receipt.decode())])
         return machine.request(Kind.UNSUBSCRIBE, receipt, frame, subscription.id)
 
-    def take(self, subscription: Subscription) -> Delivery:
-        """Hand over the next message, which must be there (`Subscription.ready`)."""
+    def take(self, subscription: Subscription) -> Delivery | None:
+        """Hand over the next message; None = the browse is over. `Subscription.ready` must have been true."""
+        if not subscription.buffer:
+            return None
         delivery = subscription.buffer.popleft()
-        if self.transacted:
+        if subscription.browses:
+            delivery.settled = True
+            if not subscription.finished:
+                self.machine.write(_settling("ACK", delivery))  # room for the next; it takes nothing away
+        elif self.transacted:
             transaction = self.current()
             if transaction.first.setdefault(subscription, delivery) is not delivery:
                 self.machine.write(_settling("ACK", delivery, transaction.name))

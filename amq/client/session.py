@@ -64,6 +64,21 @@ class Session:
         self._consumers.append(consumer)
         return consumer
 
+    def browser(
+        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
+        headers: Mapping[str, str] | None = None, timeout: float | None = None,
+    ) -> Browser:  # fmt: skip
+        """Look at the messages of `/queue/NAME`, or of all queues of a pattern such as `/queue/DLQ.>`, in the order
+        of delivery. Nothing is taken, and nothing need be acknowledged.
+        """
+        self.connection._check_fork()
+        with self._driver.lock:
+            subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {}, browses=True)
+            self.connection._await(request, f"browse {destination}", timeout)
+        browser = Browser(self, subscription)
+        self._consumers.append(browser)
+        return browser
+
     def commit(self, timeout: float | None = None) -> None:
         """Publish what was sent and acknowledge what was received since the last commit, all or nothing.
 
@@ -207,6 +222,8 @@ class Consumer:
             ):
                 return None
             delivery = self._core.take(subscription)
+            if delivery is None:
+                return None
             if self._core.transacted or delivery.settled:
                 driver.after_send()
         return Message(self._session, delivery)
@@ -242,6 +259,17 @@ class Consumer:
     ) -> None:
         if not self._session.connection.closed:
             self.close()
+
+
+class Browser(Consumer):
+    """Looks at messages and takes none. `receive` gives None at the end too: then `finished` is true. After a failover
+    the browse begins anew, so that messages may be shown again (by their `id`).
+    """
+
+    @property
+    def finished(self) -> bool:
+        """Everything that was there when the browse began has been received."""
+        return self._subscription.finished and not self._subscription.buffer
 
 
 class Message(ReceivedMessage):

@@ -209,6 +209,9 @@ class Import:
     def deliver(self, subscription: object, message: object, redelivered: int) -> None:
         raise AssertionError(f"an import consumes nothing: {subscription} {message} {redelivered}")
 
+    def browsed(self, command: object) -> None:
+        raise AssertionError(f"an import does not browse: {command}")
+
     def close(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...

@@ -56,17 +56,19 @@ class Send(Command):
 
 
 class Subscribe(Command):
-    """Start a subscription. `id` is unique in the connection. `prefetch` 0 = the broker's default.
+    """Start a subscription. `id` is unique in the connection. `prefetch` 0 = the broker's default. With `browser` it
+    looks at what is there and takes nothing.
 
     `token` is the protocol's own note for when it is asked about this subscription, opaque to the broker.
     """
 
-    __slots__ = ("ack", "destination", "id", "options", "prefetch", "selector", "token")
+    __slots__ = ("ack", "browser", "destination", "id", "options", "prefetch", "selector", "token")
 
     def __init__(
         self, id: str, destination: str, ack: str = ACK_AUTO, prefetch: int = 0, selector: str = "",
-        options: dict[str, str] | None = None, receipt: str = "", token: object = None,
+        options: dict[str, str] | None = None, receipt: str = "", token: object = None, browser: bool = False,
     ) -> None:  # fmt: skip
+        self.browser = browser
         self.token = token
         self.id = id
         self.destination = destination

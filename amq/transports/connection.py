@@ -189,6 +189,9 @@ class Connection(asyncio.Protocol):
         self._hub.turn.unsent[self] = None
         self.session.set_writable(False)  # type: ignore[union-attr]
 
+    def browsed(self, command: Subscribe) -> None:
+        self._put(self.protocol.end_of_browse(command))  # type: ignore[union-attr]
+
     def confirm(self, receipt: str) -> None:
         self._put(self.protocol.receipt(receipt))  # type: ignore[union-attr]
 

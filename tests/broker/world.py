@@ -71,6 +71,7 @@ class Client:
         self.deliveries: list[Delivery] = []
         self.confirmed: list[str] = []
         self.errors: list[tuple[str, str]] = []  # (code, receipt)
+        self.browsed_ids: list[str] = []  # browses that have ended
         self.connected = True
         self.reading = True  # does the broker read from us?
         self._closing = False
@@ -93,6 +94,9 @@ class Client:
             self._lent_bytes += self.world.broker.lend(subscription.queue, message)
             self._large = True
             self.session.set_writable(False)
+
+    def browsed(self, command: Subscribe) -> None:
+        self._out.append(lambda: self.browsed_ids.append(command.id))
 
     def confirm(self, receipt: str) -> None:
         assert receipt, "a receipt that nobody asked for"
@@ -431,7 +435,7 @@ class World:
                 slow = not subscription.peer.session._writable  # type: ignore[attr-defined]
                 shut_out = queue.exclusive not in (None, subscription)
                 assert not (waits and room) or slow or shut_out, f"{queue.name}: one waits beside a consumer"
-            size += queue.resident_bytes
+            size += queue.resident_bytes + sum(browser.held_bytes for browser in queue.browsers)
         assert broker.memory_bytes == size
         assert not broker.limits._dropping
         assert not broker.outcomes_pending

@@ -149,7 +149,9 @@ CASES = [
          [SUBSCRIBED, error("HEADER_MISSING")], ESCAPING),
     Case("bad ack mode", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:sometimes\n\n\0", [error("HEADER_INVALID")]),
     Case("bad prefetch", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nprefetch-count:-1\n\n\0", [error("HEADER_INVALID")]),
-    Case("browser", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:true\n\n\0", [error("NOT_SUPPORTED")]),
+    Case("browser", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:true\n\n\0",
+         [Subscribe("s", "queue://a", browser=True)]),
+    Case("perhaps a browser", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:1\n\n\0", [error("HEADER_INVALID")]),
     Case("no browser", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:false\n\n\0", [Subscribe("s", "queue://a")]),
     Case("subscribe to nothing", b"SUBSCRIBE\nid:s\n\n\0", [error("HEADER_MISSING")]),
     # ACK, NACK

@@ -15,7 +15,7 @@ from amq.protocols.stomp.frame import escape
 # Never taken from a message's properties: the broker's own headers on a MESSAGE, and those that Message has fields for.
 # (A header without a name is none.)
 RESERVED: Final = frozenset({
-    "", "ack", "content-length", "content-type", "destination", "expires", "JMSXDeliveryCount", "message-id",
+    "", "ack", "browser", "content-length", "content-type", "destination", "expires", "JMSXDeliveryCount", "message-id",
     "persistent", "priority", "receipt", "redelivered", "subscription", "timestamp", "transaction", "_AMQ_DUPL_ID",
 })  # fmt: skip
 
@@ -83,6 +83,13 @@ class Deliveries:
             optional += self._rare_headers(message, redelivered)
         head = f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n".encode("utf-8", "replace")
         return head if head_only else head + body + b"\0"
+
+    def end_of_browse(self, subscription: str, destination: str) -> bytes:
+        """The MESSAGE frame, which is no message, that ends a browse; as ActiveMQ writes it."""
+        lines = [("subscription", subscription)] if subscription else []
+        lines += [("browser", "end"), ("destination", wire_name(destination)), ("message-id", "0")]
+        head = "".join([header_line(name, value, self._version) for name, value in lines])
+        return f"MESSAGE\n{head}\n\0".encode("utf-8", "replace")
 
     def _rare_headers(self, message: Message, redelivered: int) -> str:
         version = self._version

@@ -279,9 +279,7 @@ class StompServer:
         ack = headers.get("ack", ACK_AUTO)
         if ack not in _ACK_MODES:
             raise ProtocolError(f"ack {ack[:40]!r} is none of {', '.join(_ACK_MODES)}", code="HEADER_INVALID")
-        if headers.get("browser", "false").lower() != "false":
-            # Were this ignored, the client would consume what it only wants to look at.
-            raise ProtocolError("browsing a queue is not supported: leave the browser header out", code="NOT_SUPPORTED")
+        browser = _boolean("browser", headers.get("browser", "false"))
         prefetch = 0
         for name in ("prefetch-count", "activemq.prefetchSize"):  # the latter counts if both are there
             if name in headers:
@@ -295,7 +293,7 @@ class StompServer:
         self._subscribed_count += 1
         self._subscriptions[id] = token = _Subscription(index, destination, named)
         self._subscription_ids[str(index)] = id
-        return Subscribe(id, destination, ack, prefetch, headers.get("selector", ""), options, receipt, token)
+        return Subscribe(id, destination, ack, prefetch, headers.get("selector", ""), options, receipt, token, browser)
 
     def _unsubscribe(self, headers: dict[str, str], receipt: str) -> Unsubscribe:
         id = headers.get("id", "")
@@ -413,6 +411,12 @@ class StompServer:
     def large_delivery(self, subscription: DeliveryFormat, message: Message, redelivered: int) -> tuple[bytes, ...]:
         """The same, in pieces: the message's body is one of them."""
         return self._deliveries.encode(subscription, message, redelivered, head_only=True), message.body, b"\0"
+
+    def end_of_browse(self, command: Subscribe) -> bytes:
+        """Tells the client that it has seen everything; `command` began the browse."""
+        known = command.token
+        assert isinstance(known, _Subscription)
+        return self._deliveries.end_of_browse(command.id if known.named else "", command.destination)
 
     def heartbeat(self) -> bytes:
         """The line end that says: I am alive."""

@@ -1,0 +1,282 @@
+"""Browsing shows everything that is there, once, in the order of delivery, and disturbs nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from amq.broker import paging
+from amq.message import Message
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Nack, Send
+from tests.broker.world import Client, World
+from tests.large import large_from
+from tests.stored import stored_state
+
+SMALL_BYTES = 16_000
+
+
+def browse(world: World, queue: str = "a", ack: str = ACK_AUTO, prefetch: int = 0) -> Client:
+    client = world.connect()
+    client.subscribe(queue, ack, prefetch, browser=True)
+    world.settle()
+    return client
+
+
+def fill(world: World, count: int, queue: str = "a", size: int = 1000, **fields: object) -> list[bytes]:
+    bodies = [b"%d" % number + bytes(size) for number in range(count)]
+    producer = world.connect()
+    for body in bodies:
+        producer.do(Send(Message("queue://" + queue, body, **fields), "r"))  # type: ignore[arg-type]
+        world.settle()
+    return bodies
+
+
+@pytest.fixture(params=["in memory", "on disk", "both", "after a takeover"])
+def filled(request: pytest.FixtureRequest, make_world: Callable[..., World]) -> tuple[World, list[bytes]]:
+    """Messages of several priorities, some not persistent, and their bodies in the order of delivery."""
+    limit = {"on disk": 3 * SMALL_BYTES, "both": 8 * SMALL_BYTES}.get(request.param, 1 << 20)
+    world = make_world(memory_limit_bytes=limit)
+    rng = random.Random(1)
+    producer = world.connect()
+    sent = []
+    for number in range(60):
+        persistent = rng.random() < 0.9 or request.param == "after a takeover"
+        body, priority = b"%d" % number + bytes(900), rng.choice((0, 4, 9))
+        message = Message("queue://a", body, priority=priority, persistent=persistent)
+        sent.append((-message.priority, number, message.body))
+        producer.do(Send(message, "r"))
+        world.settle()
+    if request.param == "after a takeover":
+        world.crash_and_recover()
+    assert bool(world.broker.queues["queue://a"].backlogs) is (request.param != "in memory")
+    return world, [body for *_, body in sorted(sent)]
+
+
+def test_everything_in_the_order_of_delivery(filled: tuple[World, list[bytes]]) -> None:
+    world, expected = filled
+    before = stored_state(world.broker, world.vfs, world.store), world.broker.memory_bytes
+    client = browse(world)
+    assert client.bodies == expected
+    assert client.browsed_ids == ["a"]
+    assert all(delivery.redelivered == 0 for delivery in client.deliveries)
+    assert (stored_state(world.broker, world.vfs, world.store), world.broker.memory_bytes) == before
+    world.check_at_rest()
+
+
+def test_what_consumers_hold_is_shown_and_stays_theirs(filled: tuple[World, list[bytes]]) -> None:
+    world, expected = filled
+    consumer = world.connect()
+    consumer.subscribe("a", ACK_INDIVIDUAL, 5)
+    world.settle()
+    assert browse(world).bodies == expected
+    assert consumer.bodies == expected[:5]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("ack", [ACK_INDIVIDUAL, ACK_CLIENT])
+def test_acknowledgements_make_room_and_take_nothing(filled: tuple[World, list[bytes]], ack: str) -> None:
+    world, expected = filled
+    client = browse(world, ack=ack, prefetch=7)
+    assert client.bodies == expected[:7]
+    while not client.browsed_ids:
+        before = len(client.bodies)
+        client.ack(client.bodies[-1])
+        world.settle()
+        assert len(client.bodies) > before or client.browsed_ids
+    if ack == ACK_CLIENT:
+        assert client.bodies == expected
+    assert world.broker.queues["queue://a"].stored == 60
+    assert not client.codes
+
+
+def test_the_browse_ends_in_an_empty_queue(world: World) -> None:
+    assert browse(world).browsed_ids == ["a"]
+    world.broker.sweep()
+    assert "queue://a" not in world.broker.queues
+
+
+def test_it_goes_as_far_as_the_socket(filled: tuple[World, list[bytes]]) -> None:
+    world, expected = filled
+    client = world.connect()
+    world.on_deliver = lambda *_: client.session.set_writable(False)
+    client.subscribe("a", ACK_AUTO, browser=True)
+    for shown in range(1, 61):
+        world.settle()
+        assert client.bodies == expected[:shown]
+        assert not client.browsed_ids
+        client.session.set_writable(True)
+    world.settle()
+    assert client.browsed_ids
+    world.check_at_rest()
+
+
+def test_a_consumer_goes_on_meanwhile(filled: tuple[World, list[bytes]]) -> None:
+    """What leaves is left out or shown; what is paged in or comes back is shown once; nothing comes out of order."""
+    world, expected = filled
+    client = browse(world, ack=ACK_INDIVIDUAL, prefetch=4)
+    consumer = world.connect()
+    consumer.subscribe("a", ACK_INDIVIDUAL, 3)
+    world.settle()
+    rng = random.Random(2)
+    shown = taken = 0
+    while not client.browsed_ids:
+        if rng.random() < 0.6:
+            for delivery in client.deliveries[shown:]:
+                client.do(Ack(delivery.seq, "a"))
+            shown = len(client.deliveries)
+        elif taken < len(consumer.deliveries) and taken < 40:
+            consumer.do(Ack(consumer.deliveries[taken].seq, "a"))
+            taken += 1
+        else:
+            consumer.unsubscribe()
+            consumer.subscribe("a", ACK_INDIVIDUAL, 3)
+            consumer.deliveries = consumer.deliveries[:taken]
+        world.turn() if rng.random() < 0.5 else world.settle()
+    assert len(client.bodies) == len(set(client.bodies))
+    places = [expected.index(body) for body in client.bodies]
+    assert places == sorted(places)
+    left = world.stored()
+    assert set(left) <= set(client.bodies), "something that never left was not shown"
+    world.settle()
+    world.check_at_rest()
+
+
+def test_what_comes_later_is_not_shown(world: World) -> None:
+    bodies = fill(world, 3)
+    client = browse(world, ack=ACK_INDIVIDUAL, prefetch=1)
+    world.connect().send(b"later", priority=9, receipt=False)
+    world.settle()
+    for body in bodies:
+        client.ack(body)
+        world.settle()
+    assert client.bodies == bodies
+    assert client.browsed_ids
+
+
+def test_what_has_expired_is_not_shown(world: World) -> None:
+    fill(world, 2, expires_ms=world.clock.wall_ms() + 1000)
+    kept = fill(world, 1, size=1)
+    world.clock.advance(2.0)
+    assert browse(world).bodies == kept
+
+
+def test_counts_are_shown_and_stay(world: World) -> None:
+    fill(world, 1)
+    for _ in range(2):
+        consumer = world.connect()
+        consumer.subscribe()
+        world.settle()
+        consumer.lose()
+        world.settle()
+    for _ in range(2):
+        assert [delivery.redelivered for delivery in browse(world).deliveries] == [2]
+
+
+def test_who_goes_in_the_middle_leaves_nothing_behind(filled: tuple[World, list[bytes]]) -> None:
+    world, _ = filled
+    before = world.broker.memory_bytes
+    for how in ("lose", "unsubscribe"):
+        client = world.connect()
+        client.subscribe("a", ACK_INDIVIDUAL, 1, browser=True)
+        world.turn()
+        getattr(client, how)()
+        world.settle()
+        assert world.broker.memory_bytes == before
+        world.check_at_rest()
+    assert world.broker.queues["queue://a"].browsers == ()
+
+
+def test_large_messages_are_read_one_by_one(make_world: Callable[..., World]) -> None:
+    world = make_world(memory_limit_bytes=SMALL_BYTES)
+    with large_from(500):
+        bodies = fill(world, 10)
+        consumer = world.connect()
+        consumer.subscribe("a", ACK_INDIVIDUAL, 2)
+        world.settle()
+        assert consumer.bodies == bodies[:2]
+        for _ in range(2):
+            assert browse(world).bodies == bodies
+        consumer.ack(bodies[0])
+        world.settle()
+        assert consumer.bodies == bodies[:3]
+        assert world.broker.lent_bytes == 0
+        world.check_at_rest()
+
+
+def test_a_pattern_shows_all_queues_that_match(world: World) -> None:
+    for name in ("DLQ.a", "DLQ.b", "c"):
+        world.connect().send(name.encode(), name, receipt=False)
+    world.settle()
+    client = browse(world, "DLQ.>")
+    assert client.bodies == [b"DLQ.a", b"DLQ.b"]
+    assert client.browsed_ids == ["DLQ.>"]
+    assert browse(world, "*").bodies == [b"c"]
+
+
+def test_what_is_browsed_cannot_be_refused(world: World) -> None:
+    bodies = fill(world, 1)
+    client = browse(world, ack=ACK_INDIVIDUAL)
+    client.ack(bodies[0], command=Nack)
+    world.settle()
+    assert client.codes == ["NOT_SUPPORTED"]
+    assert world.stored() == bodies
+
+
+def test_an_acknowledgement_of_what_was_not_shown_is_an_error(world: World) -> None:
+    fill(world, 1)
+    client = browse(world)
+    client.do(Ack(1, "a", "r"))
+    world.settle()
+    assert client.codes == ["UNKNOWN_DELIVERY"]
+
+
+def test_segments_may_go_while_a_read_is_under_way(make_world: Callable[..., World]) -> None:
+    """Copied forward, and their file deleted: the browse looks again."""
+    world = make_world(memory_limit_bytes=3 * SMALL_BYTES, journal_segment_size_bytes=8 << 10)
+    bodies = fill(world, 60)
+    client = world.connect()
+    client.subscribe("a", ACK_AUTO, browser=True)
+    world.turn()
+    consumer = world.connect()
+    consumer.subscribe("a", ACK_INDIVIDUAL, 2)
+    for number in range(50):
+        world.settle() if number % 2 else world.turn()
+        if number < len(consumer.deliveries):
+            consumer.do(Ack(consumer.deliveries[number].seq, "a"))
+    world.settle()
+    assert client.browsed_ids
+    assert set(world.stored()) <= set(client.bodies) <= set(bodies)
+
+
+def test_what_was_copied_forward_in_the_moment_of_a_read_is_read_again(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(memory_limit_bytes=3 * SMALL_BYTES)
+    bodies = fill(world, 60)
+    real, calls = world.journal.reader.read, []
+
+    def read(places: object, done: Callable[..., None]) -> None:
+        calls.append(places)
+        if len(calls) == 1:
+            with monkeypatch.context() as moved:
+                moved.setattr(paging, "_where", lambda *_: None)
+                done(None, FileNotFoundError())
+        else:
+            real(places, done)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.journal.reader, "read", read)
+    assert browse(world).bodies == bodies
+    assert len(calls) > 1
+    assert not world.failures
+
+
+def test_a_file_that_is_gone_without_a_reason_ends_the_mastership(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(memory_limit_bytes=3 * SMALL_BYTES)
+    fill(world, 60)
+    monkeypatch.setattr(world.journal.reader, "read", lambda _, done: done(None, FileNotFoundError("gone")))
+    browse(world)
+    assert "gone" in world.failures[0]
