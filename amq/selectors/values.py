@@ -16,7 +16,7 @@ NAN: Final = math.nan
 NUMBER_CHARACTERS_MAX: Final = 100  # a longer string is no number
 LIKE_SEARCH_CHARACTERS_MAX: Final = 250
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]++(?P<fraction>\.[0-9]*+)?|(?P<point>\.[0-9]++))(?P<exponent>[eE][+-]?[0-9]++)?")
+_NUMBER_CHARACTERS = "+-.0123456789eE"
 
 
 def number(text: str | None) -> int | float:
@@ -27,10 +27,12 @@ def number(text: str | None) -> int | float:
         return int(text)
     if len(text) > NUMBER_CHARACTERS_MAX:
         return NAN
-    match = _NUMBER.fullmatch(text)
-    if match is None:
+    if text.strip(_NUMBER_CHARACTERS):
+        return NAN  # Python would also read blanks, underscores, `nan`, digits of other scripts
+    try:
+        return float(text) if "." in text or "e" in text or "E" in text else _fitting(int(text))
+    except ValueError:
         return NAN
-    return float(text) if match.lastgroup is not None else _fitting(int(text))
 
 
 def add(left: float, right: float) -> int | float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -293,3 +294,13 @@ def test_text_stays_text(text: str) -> None:
     assert Selector(f"{name} = {quoted}").matches(holder)
     assert Selector(f"{name} IN ({quoted}) AND {name} LIKE '%' AND {name} IS NOT NULL").matches(holder)
     assert not Selector(f"{name} <> {quoted} OR {name} > 5").matches(holder)
+
+
+def test_what_the_documentation_shows() -> None:
+    section = (Path(__file__).parents[2] / "docs/messaging.md").read_text().partition("\n## Selectors\n")[2]
+    example, _grammar, error = [block.strip("\n") for block in section.split("```")[1:6:2]]
+    properties = {"type": "order", "price": "100", "region": "north"}
+    assert Selector(example).matches(Message("queue://q", b"", properties))
+    with pytest.raises(SelectorError) as raised:
+        Selector(error.split("\n")[1])
+    assert raised.value.description == error
