@@ -59,15 +59,18 @@ class Subscribe(Command):
     """Start a subscription. `id` is unique in the connection. `prefetch` 0 = the broker's default. With `browser` it
     looks at what is there and takes nothing.
 
+    `message_id_prefix` is what the protocol writes before a message's `seq` in its id, which selectors may name.
     `token` is the protocol's own note for when it is asked about this subscription, opaque to the broker.
     """
 
-    __slots__ = ("ack", "browser", "destination", "id", "options", "prefetch", "selector", "token")
+    __slots__ = ("ack", "browser", "destination", "id", "message_id_prefix", "options", "prefetch", "selector", "token")
 
     def __init__(
         self, id: str, destination: str, ack: str = ACK_AUTO, prefetch: int = 0, selector: str = "",
         options: dict[str, str] | None = None, receipt: str = "", token: object = None, browser: bool = False,
+        message_id_prefix: str | None = None,
     ) -> None:  # fmt: skip
+        self.message_id_prefix = message_id_prefix
         self.browser = browser
         self.token = token
         self.id = id

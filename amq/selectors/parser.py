@@ -48,9 +48,12 @@ _HEADERS = (*syntax.NUMBER_HEADERS, *(n for n in syntax.TEXT_HEADERS if n[0] == 
 Node = Value | Condition
 
 
-def parse(text: str) -> Condition:
-    """The condition that `text` says; a blank one is always TRUE. SelectorError for what is not of the language."""
-    parser = _Parser(text)
+def parse(text: str, with_message_id: bool) -> Condition:
+    """The condition that `text` says; a blank one is always TRUE. SelectorError for what is not of the language.
+
+    `with_message_id`: it may name `JMSMessageID`.
+    """
+    parser = _Parser(text, with_message_id)
     if parser.token.kind == END:
         return Always(True)
     at = parser.token.at
@@ -61,8 +64,9 @@ def parse(text: str) -> Condition:
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, with_message_id: bool) -> None:
         self.text = text
+        self.with_message_id = with_message_id
         self.tokens = tokens(text)
         self.position = 0
         self.token = self.tokens[0]
@@ -332,6 +336,8 @@ class _Parser:
             return Property(syntax.PROPERTY_HEADERS[name])
         if name in syntax.NUMBER_HEADERS:
             return NumberHeader(name)
+        if name == "JMSMessageID" and not self.with_message_id:
+            self.fail("JMSMessageID is not known to this protocol: use a property, or JMSCorrelationID", at)
         if name in syntax.TEXT_HEADERS:
             return TextHeader(name)
         if name in _UNKNOWN_AT_MATCHING:

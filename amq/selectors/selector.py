@@ -16,8 +16,8 @@ class Selector:
     condition   what it means
     matches     function of a `Message` → bool: True where the condition is TRUE (not where it is FALSE or UNKNOWN).
                 It never raises. It takes at most a few milliseconds, whatever the selector and the properties
-    `message_id_prefix` is what the protocol writes before a message's `seq` in its id: without it `JMSMessageID` is
-    that number alone.
+    `message_id_prefix` is what the protocol writes before a message's `seq` in its id; without it `JMSMessageID` is an
+    error, rather than something that never matches.
     SelectorError, which points at the column: the text is no selector, or goes beyond a limit.
     """
 
@@ -26,16 +26,16 @@ class Selector:
     text: str
     condition: Condition
     matches: Matches
-    message_id_prefix: str
+    message_id_prefix: str | None
 
-    def __new__(cls, text: str, message_id_prefix: str = "") -> Selector:
+    def __new__(cls, text: str, message_id_prefix: str | None = None) -> Selector:
         known = _in_use.get((text, message_id_prefix))
         if known is not None:
             return known
         selector = super().__new__(cls)
         selector.text = text
-        selector.condition = parse(text)
-        selector.matches = compiled(selector.condition, message_id_prefix)
+        selector.condition = parse(text, message_id_prefix is not None)
+        selector.matches = compiled(selector.condition, message_id_prefix or "")
         selector.message_id_prefix = message_id_prefix
         _in_use[text, message_id_prefix] = selector
         return selector
@@ -45,4 +45,4 @@ class Selector:
 
 
 # Bounded by what is in use: an entry goes with the last subscription that has the selector.
-_in_use: WeakValueDictionary[tuple[str, str], Selector] = WeakValueDictionary()
+_in_use: WeakValueDictionary[tuple[str, str | None], Selector] = WeakValueDictionary()

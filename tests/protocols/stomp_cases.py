@@ -35,7 +35,8 @@ SMALL = Limits(header_count_max=10, header_bytes_max=100, header_block_bytes_max
 def plain(value: Any) -> Any:
     """Commands, messages and errors as comparable data."""
     if isinstance(value, Command | Message):
-        names = {name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())} - {"token"}
+        names = {name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())}
+        names -= {"message_id_prefix", "token"}
         return (type(value).__name__, {name: plain(getattr(value, name)) for name in names})
     if isinstance(value, AmqError):
         return value.code

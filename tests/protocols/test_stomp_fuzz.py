@@ -124,7 +124,7 @@ def test_what_is_sent_is_delivered(version: str, more: dict[str, str], body: byt
     assert isinstance(send, Send)
     (frame,) = FrameReader(version=version).feed(deliver(version, send.message))
     assert frame.body == body
-    ours = {"receipt", "message-id", "content-length", "subscription", "ack", "redelivered", "timestamp"}
+    ours = {"browser", "receipt", "message-id", "content-length", "subscription", "ack", "redelivered", "timestamp"}
     for name, value in more.items():
         # The broker's own headers, and `receipt`, are not the sender's to set; an empty one is as good as none.
         if name not in ours and value:

@@ -196,6 +196,7 @@ ERRORS = [
     ("a = 0xFFFFFFFFFFFFFFFF", 5, "does not fit into 64 bits"),
     (f"a = {'9' * 5000}", 5, "does not fit into 64 bits"),
     ("JMSFoo = 1", 1, "no header has this name: expected JMSPriority"),
+    ("a = 1 AND JMSMessageID = 'ID:x-1'", 11, "JMSMessageID is not known to this protocol"),
     ("JMSRedelivered = TRUE", 1, "is not known before"),
     ("JMSXDeliveryCount > 1", 1, "is not known before"),
     ("convert_string_expressions:price >", 35, "found the end"),

@@ -293,7 +293,10 @@ class StompServer:
         self._subscribed_count += 1
         self._subscriptions[id] = token = _Subscription(index, destination, named)
         self._subscription_ids[str(index)] = id
-        return Subscribe(id, destination, ack, prefetch, headers.get("selector", ""), options, receipt, token, browser)
+        selector = headers.get("selector", "")
+        return Subscribe(
+            id, destination, ack, prefetch, selector, options, receipt, token, browser, self._message_id_prefix
+        )  # fmt: skip
 
     def _unsubscribe(self, headers: dict[str, str], receipt: str) -> Unsubscribe:
         id = headers.get("id", "")
