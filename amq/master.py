@@ -15,6 +15,7 @@ import structlog
 import amq
 from amq.broker.broker import Broker
 from amq.broker.queue import Queue
+from amq.broker.topics import TopicQueue
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
@@ -83,6 +84,7 @@ class Master:
         )  # fmt: skip
         broker.wake = self.turn.wake
         broker.limits.tell = self._queue_at_limit
+        broker.topics.tell = self._consumer_is_slow
         self.committed = broker.committed
         self.rejected = broker.rejected
         self.turn.serve(broker, self.journal)
@@ -209,6 +211,14 @@ class Master:
             )  # fmt: skip
         else:
             _log.info("a queue is below queueLimit again", queue=queue.name, limit_bytes=limit_bytes)
+
+    def _consumer_is_slow(self, queue: TopicQueue, policy: str) -> None:
+        subscription = queue.subscription
+        _log.warning(
+            "a topic's consumer is too slow: it misses messages",
+            destination=queue.name, subscription=subscription.id, policy=policy, limit=queue.limit,
+            connection=getattr(subscription.peer, "number", 0),
+        )  # fmt: skip
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
         self._failed(why, damage)

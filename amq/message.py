@@ -9,6 +9,33 @@ DEFAULT_PRIORITY = 4
 LARGE_BODY_BYTES = 1 << 20
 
 
+class Shared:
+    """Of a message that several queues may hold.
+
+    origin   the connection that sent it
+    others   how many queues more than one hold it
+    encoded  what protocols wrote of it once for all, by their own key; None from the end of the turn on in which it
+             was handed out: what waits takes the memory of its body only
+    """
+
+    __slots__ = ("encoded", "origin", "others")
+
+    def __init__(self, origin: object) -> None:
+        self.origin = origin
+        self.others = 0
+        self.encoded: dict[object, bytes] | None = {}
+
+
+class Batch:
+    """Messages for many subscriptions, in order. `encoded` = what protocols wrote of all, by their own key."""
+
+    __slots__ = ("encoded", "messages")
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages = messages
+        self.encoded: dict[object, list[bytes]] = {}
+
+
 class Message:
     """One message. Everything but `seq` is fixed when it is made; `seq` is given once, by the broker that stores it.
 
@@ -24,12 +51,13 @@ class Message:
     text            True when the producer sent text rather than bytes (STOMP: no content-length)
     segment         where the journal keeps it; None = not in the journal
     offset, size    of its record in that segment, bytes
+    shared          what several holders of the message share; None = it has one
     seq             store-wide sequence number, unique and growing over the life of the store; 0 = not stored yet
     """
 
     __slots__ = (
         "body", "content_type", "destination", "duplicate_id", "expires_ms", "offset", "persistent", "priority",
-        "properties", "segment", "seq", "size", "text", "timestamp_ms",
+        "properties", "segment", "seq", "shared", "size", "text", "timestamp_ms",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +86,7 @@ class Message:
         self.text = text
         self.seq = seq
         self.segment: object = None
+        self.shared: Shared | None = None
         self.offset = 0
         self.size = 0
 

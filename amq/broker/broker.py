@@ -13,16 +13,18 @@ from functools import partial
 
 from amq.broker.checkpointing import Checkpointer
 from amq.broker.limits import Dropping, Limits
+from amq.broker.names import wire_name
 from amq.broker.paging import Pager
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, QUEUE_SCHEME, Queue, plain_name
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.state import State
 from amq.broker.subscription import Peer
+from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction
 from amq.broker.trimming import Trimmer
 from amq.clock import Clock
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
-from amq.errors import AccessError, StoreFullError, TransactionRolledBackError
+from amq.errors import StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.journal import Journal
 from amq.journal.records import (
@@ -50,6 +52,7 @@ class Broker(State):
         self.wake = wake
         self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
         self.limits = Limits(self)
+        self.topics = Topics(self)
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
@@ -83,8 +86,9 @@ class Broker(State):
         self.config = config
         self._policies = Policies(config)
         for name, queue in self.queues.items():
-            queue.configure(self._policies.of(plain_name(name)))
+            queue.configure(self.options_of(name))
             self.dirty[queue] = None  # it may be over its limit now
+        self.topics.reconfigure()
         if self.journal is not None:
             self.journal.set_limit(config.store_limit_bytes)
         self.wake()
@@ -319,7 +323,7 @@ class Broker(State):
 
     def _can_move(self, queue: Queue, message: Message) -> bool:
         assert self.journal is not None
-        return not queue.is_dead_letter_queue and not (self.journal.full and message.segment is not None)
+        return not queue.is_dead_letter_queue and not (self.journal.full and message.persistent)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
         """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, or drop
@@ -339,11 +343,14 @@ class Broker(State):
 
     def _move(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
         moved = self._moved(queue, message, reason, body)
-        if message.segment is None:
-            self._remove(queue, message)
-            self._apply_message(moved, None)
-        else:
+        if message.segment is not None:
             self._append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
+            return
+        self._remove(queue, message)
+        if moved.persistent:  # from a topic
+            self._append_group(Group([moved]))
+        else:
+            self._apply_message(moved, None)
 
     def drop(self, queue: Queue, messages: list[Message], dropping: Dropping, reason: str) -> bool:
         """Messages that no consumer holds go to the dead-letter queue together, from a dead-letter queue for good.
@@ -376,11 +383,11 @@ class Broker(State):
         """What stands for `message` on the dead-letter queue."""
         deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
         properties = dict(message.properties or {})
-        properties["original-destination"] = "/queue/" + plain_name(queue.name)
+        properties["original-destination"] = wire_name(message.destination)
         properties["dead-letter-reason"] = reason
         properties["dead-letter-deliveries"] = str(deliveries)
         moved = Message(
-            queue.dead_letter_name, body, properties, message.content_type, message.priority,
+            queue.dead_letter_name(message), body, properties, message.content_type, message.priority,
             message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
         )  # fmt: skip
         self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES
@@ -426,7 +433,7 @@ class Broker(State):
             batch.confirms.append((peer, receipt, group))
         elif receipt:
             peer.confirm(receipt)
-        transaction.finish()
+        transaction.finish(group)
 
     def _duplicate_in(self, transaction: Transaction, group: Group, message: Message) -> TransactionRolledBackError:
         """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
@@ -459,12 +466,15 @@ class Broker(State):
         now_ms = self.clock.wall_ms()
         if self._pager is not None:
             self._pager.feed()
+        if self.topics.arrived:
+            self.topics.hand_out(now_ms)
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:
                 queue.dispatch(self, now_ms)
                 if queue.stored_bytes > queue.options.queue_limit_bytes > 0:
                     self.limits.over(queue)
+        self.topics.end_turn()
         self.limits.step()
 
     def sweep(self) -> None:
@@ -483,10 +493,3 @@ class Broker(State):
         if self._trimmer is not None:
             self._trimmer.step()  # whatever it waited for: nothing else may call it in an idle broker
         self.forget_idle()
-
-    def check_access(self, destination: str) -> None:
-        """Raises AccessError for a destination that this broker does not serve."""
-        if not destination.startswith(QUEUE_SCHEME):
-            raise AccessError(
-                f"{destination}: this broker serves queues; use /queue/NAME or queue://NAME", code="DESTINATION_REFUSED"
-            )

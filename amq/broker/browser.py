@@ -13,9 +13,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Place
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, PRIORITIES, Queue, plain_name
+from amq.broker.names import is_pattern, plain_name
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, PRIORITIES, Queue
 from amq.broker.subscription import Peer, Subscription
-from amq.config.destinations import ANY_REST, ANY_WORD, matches, parse_pattern
+from amq.config.destinations import matches, parse_pattern
 from amq.journal.recovery import Segment
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import Subscribe
@@ -179,8 +180,7 @@ class Browser(Subscription):
 
 def _queues(broker: Broker, destination: str) -> list[str]:
     """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now."""
-    words = plain_name(destination).split(".")
-    if ANY_WORD in words or ANY_REST in words:
+    if is_pattern(destination):
         pattern = parse_pattern(plain_name(destination))
         names = sorted(name for name in broker.queues if matches(pattern, plain_name(name).split(".")))
         if names:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from amq.broker.queue import Queue, plain_name
+from amq.broker.names import plain_name
+from amq.broker.queue import Queue
 from amq.config.units import format_size
 from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
 from amq.message import Message

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from amq.broker.backlog import NEVER, Backlog, Columns, Place
+from amq.broker.names import QUEUE_SCHEME, plain_name
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
 from amq.journal.records import Record
@@ -25,18 +26,12 @@ if TYPE_CHECKING:
     from amq.broker.subscription import Subscription
 
 PRIORITIES = 10
-QUEUE_SCHEME = "queue://"
 NO_LIMIT = 1 << 62
 MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = Window(0)
-
-
-def plain_name(name: str) -> str:
-    """The full name of a queue without its scheme, as users know it."""
-    return name.removeprefix(QUEUE_SCHEME)
 
 
 class QueueOwner(Protocol):
@@ -106,12 +101,11 @@ class Queue:
         """Messages that have not left the queue."""
         return len(self.messages) + sum(map(len, self.backlogs.values()))
 
-    @property
-    def dead_letter_name(self) -> str:
-        """Full name of this queue's dead-letter queue."""
+    def dead_letter_name(self, message: Message) -> str:
+        """Full name of the dead-letter queue of `message`."""
         options = self.options
         if options.dead_letter_strategy == "individual":
-            return QUEUE_SCHEME + options.dead_letter_prefix + plain_name(self.name)
+            return QUEUE_SCHEME + options.dead_letter_prefix + plain_name(message.destination)
         return QUEUE_SCHEME + options.shared_dead_letter_queue
 
     @property

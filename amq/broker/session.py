@@ -13,11 +13,12 @@ from typing import Any
 from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.limits import Room
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.names import check_browsed, check_queue, check_sent_to, check_subscribed_to, is_topic
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Peer, Subscription
 from amq.broker.transaction import Transaction
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
-from amq.message import Message
+from amq.message import Message, Shared
 from amq.protocols.commands import (
     Abort,
     Ack,
@@ -149,7 +150,10 @@ class Session:
         broker, message = self._broker, command.message
         queue = broker.queues.get(message.destination)
         if queue is None:
-            broker.check_access(message.destination)
+            check_sent_to(message.destination)
+            if is_topic(message.destination):
+                self._publish(command)
+                return
         if (
             broker.memory_bytes >= broker.config.memory_limit_bytes
             or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
@@ -164,6 +168,21 @@ class Session:
             self._add_to_transaction(command)
         else:
             broker.store(message, self._peer, command.receipt)
+
+    def _publish(self, command: Send) -> None:
+        """To a topic: whoever is subscribed gets it."""
+        broker, message = self._broker, command.message
+        if broker.memory_bytes >= broker.config.memory_limit_bytes:
+            room = broker.limits.room_for(message, None, in_transaction=True)
+            if room is not None:
+                self._stall(command, room)
+                return
+        message.timestamp_ms = broker.clock.wall_ms()
+        message.shared = Shared(self._peer)
+        if command.transaction:
+            self._add_to_transaction(command)
+        else:
+            broker.topics.publish(message, self._peer, command.receipt)
 
     def _stall(self, command: Command, room: Room | None = None) -> None:
         """`command` waits: for `room`, or only behind others that do."""
@@ -243,17 +262,18 @@ class Session:
 
     def _subscribe(self, command: Subscribe) -> None:
         broker = self._broker
-        broker.check_access(command.destination)
+        check_subscribed_to(command.destination)
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         if command.selector:
             raise CommandError("selectors are not supported: subscribe without one", code="NOT_SUPPORTED")
         if command.browser:
+            check_browsed(command.destination)
             prefetch = command.prefetch or broker.config.prefetch_size
             subscription: Subscription = Browser(command, broker, self._peer, prefetch)
             queue = subscription.queue
         else:
-            queue = broker.queue(command.destination)
+            queue = self._source(command)
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
             queue.join(subscription)
         self._subscriptions[command.id] = subscription
@@ -261,6 +281,13 @@ class Session:
             subscription.make_ready()
         broker.dirty[queue] = None
         self._confirm_now(command)
+
+    def _source(self, command: Subscribe) -> Queue:
+        """Where the messages of the subscription that `command` asks for will wait."""
+        if is_topic(command.destination):
+            return self._broker.topics.subscribe(command)
+        check_queue(command.destination)
+        return self._broker.queue(command.destination)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         subscription = self._subscriptions.pop(command.id, None)
@@ -333,7 +360,7 @@ class Session:
             )
         transaction.size += size
         self._broker.memory_bytes += size
-        transaction.sends.append(message)
+        (transaction.sends if message.shared is None else transaction.published).append(message)
         self._confirm_now(command)
 
     def _holds_deliveries(self) -> bool:
@@ -358,4 +385,3 @@ class Session:
         subscription.unacked = {}
         if held:
             self._broker.give_back(subscription.queue, held, [held[0].seq])
-

@@ -10,7 +10,8 @@ from __future__ import annotations
 from itertools import chain, compress
 from typing import TYPE_CHECKING
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue, plain_name
+from amq.broker.names import plain_name
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.window import Window
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
@@ -61,9 +62,13 @@ class State:
         """The queue of that full name; it comes into being when it is first used."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name, self._policies.of(plain_name(name)))
+            queue = self.queues[name] = Queue(name, self.options_of(name))
             self.emptied[queue] = None
         return queue
+
+    def options_of(self, name: str) -> BrokerConfig:
+        """The configuration for the destination of that full name."""
+        return self._policies.of(plain_name(name))
 
     def forget_idle(self) -> None:
         """Forget queues that hold nothing."""
@@ -293,7 +298,11 @@ class State:
         if queue.redelivered:
             queue.redelivered.pop(message.seq, None)
         queue.acknowledged += 1
-        self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        if message.shared is not None and message.shared.others:
+            message.shared.others -= 1
+            self.memory_bytes -= MESSAGE_OVERHEAD_BYTES
+        else:
+            self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
         if not queue.messages:
             self.emptied[queue] = None
 

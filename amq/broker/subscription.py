@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from amq.broker.queue import Queue
 from amq.errors import CommandError
-from amq.message import Message
+from amq.message import Batch, Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, Subscribe
 
 PRIORITY_MIN, PRIORITY_MAX = -128, 127  # of consumers: a byte in ActiveMQ
@@ -27,6 +27,10 @@ class Peer(Protocol):
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
     def browsed(self, command: Subscribe) -> None:
         """The browse that `command` began has shown everything."""
+        ...
+
+    def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+        """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
         ...
 
     def confirm(self, receipt: str) -> None: ...

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 class Transaction:
     """`acks` and `nacks` = (subscription, message). `used_at` is monotonic seconds."""
 
-    __slots__ = ("acks", "broker", "nacks", "name", "sends", "size", "used_at")
+    __slots__ = ("acks", "broker", "nacks", "name", "published", "sends", "size", "used_at")
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
         self.name = name
         self.used_at = broker.clock.monotonic()
         self.sends: list[Message] = []
+        self.published: list[Message] = []  # to topics
         self.acks: list[tuple[Subscription, Message]] = []
         self.nacks: list[tuple[Subscription, Message]] = []
         self.size = 0
@@ -41,9 +42,11 @@ class Transaction:
         records.extend(Consumed(name, ACKED, seqs) for name, seqs in consumed.items())
         return Group(records, outcome_id, origin=self)
 
-    def finish(self) -> None:
+    def finish(self, group: Group) -> None:
         """The commit is on its way: what needs no journal happens now."""
         broker = self.broker
+        if self.published:
+            broker.topics.publish_with(group, self.published)
         for message in self.sends:
             if not message.persistent:
                 broker.apply(message, None)
@@ -57,6 +60,7 @@ class Transaction:
         """Nothing of it takes place; what was acknowledged or refused in it is delivered again."""
         for message in self.sends:
             self.broker.withdraw(message)
+        self.broker.topics.withdraw(self.published)
         self._give_back(self.acks + self.nacks)
 
     def withdraw(self) -> None:

@@ -19,6 +19,7 @@ SECTIONS = {
     "lock": "The exclusive lock that makes one broker of the group the master.",
     "store": "The journal in the store directory.",
     "queues": "What becomes of messages in queues.",
+    "topics": "What becomes of messages for the subscribers of topics.",
     "limits": "What clients may use up. Every buffer of the broker is bounded by one of these.",
     "stomp": "The STOMP protocol.",
     "security": "Who may log in. See security.md.",
@@ -201,6 +202,23 @@ class BrokerConfig:
         "How many commit outcomes are remembered, for clients that lost the connection while they committed.",
         "More transactions than this commit while a client reconnects: more.",
         minimum=1, maximum=10_000_000,
+    )  # fmt: skip
+
+    pending_message_limit: int = option(
+        "topics", "pendingMessageLimit", Kind.INTEGER, 10_000,
+        "How many messages may wait for one subscription to a topic, besides those that its consumer has; past it, and "
+        "past its share of memory, slowConsumerPolicy says what happens.",
+        "Consumers must see everything, and producers may wait for them: 0.",
+        minimum=0, maximum=100_000_000, special="0 = any number: producers wait when memory is full", reload=True,
+        elsewhere=("constantPendingMessageLimitStrategy", "pendingMessageLimitStrategy"), destination=True,
+    )  # fmt: skip
+    slow_consumer_policy: str = option(
+        "topics", "slowConsumerPolicy", Kind.CHOICE, "discard-oldest",
+        "At pendingMessageLimit: the slow consumer misses the oldest messages that wait for it, or its connection ends "
+        "with an error.",
+        "A gap is worse than no consumer, which notices that and starts anew: disconnect.",
+        choices=("discard-oldest", "disconnect"), reload=True,
+        elsewhere=("abortSlowConsumerStrategy", "slow-consumer-policy"), destination=True,
     )  # fmt: skip
 
     memory_limit_bytes: int = option(

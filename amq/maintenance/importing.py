@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from amq.broker.broker import Broker
+from amq.broker.names import check_queue
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, OwnershipLostError, StoreFullError
 from amq.journal.export import store_uuid
@@ -137,7 +138,7 @@ class Import:
 
     def _store(self, broker: Broker, item: Exported, origin: str) -> None:
         message = item.message
-        _check_access(broker, message.destination)
+        _check_access(message.destination)
         message.duplicate_id = message.duplicate_id or f"{origin}:{message.seq}"
         if broker.is_duplicate(message):
             self.result.skipped += 1
@@ -166,7 +167,7 @@ class Import:
                     journal.append_record(Group([], id, broker.next_seq()))
                     self.result.remembered += 1
             return
-        _check_access(broker, item.destination)
+        _check_access(item.destination)
         known = broker.queue(item.destination).duplicates
         fresh = [(id, broker.next_seq()) for id in item.ids if id not in known]
         if fresh:
@@ -212,6 +213,9 @@ class Import:
     def browsed(self, command: object) -> None:
         raise AssertionError(f"an import does not browse: {command}")
 
+    def deliver_batch(self, subscription: object, batch: object) -> None:
+        raise AssertionError(f"an import consumes nothing: {subscription} {batch}")
+
     def close(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -231,9 +235,9 @@ async def _in(thread: JournalThread, loop: asyncio.AbstractEventLoop, job: Calla
     return await future
 
 
-def _check_access(broker: Broker, destination: str) -> None:
+def _check_access(destination: str) -> None:
     try:
-        broker.check_access(destination)
+        check_queue(destination)
     except AccessError as error:
         raise AmqError(f"{error.description}; the file cannot be imported as it is", code=error.code) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from amq.message import Message
+from amq.message import Batch, Message
 from amq.protocols.commands import Command, Subscribe
 
 
@@ -45,6 +45,12 @@ class ServerProtocol(Protocol):
 
     def end_of_browse(self, command: Subscribe) -> bytes:
         """The browse that `command` began has shown everything."""
+        ...
+
+    def batch(self, subscription: Any, batch: Batch) -> bytes:
+        """Many messages for one subscription, each delivered for the first time. What is the same for other
+        subscriptions is written once, and kept in `batch`.
+        """
         ...
 
     def heartbeat(self) -> bytes: ...

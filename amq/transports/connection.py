@@ -21,7 +21,7 @@ from amq.broker.subscription import Subscription
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
-from amq.message import LARGE_BODY_BYTES, Message
+from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Subscribe
 from amq.protocols.detect import detect
@@ -174,6 +174,15 @@ class Connection(asyncio.Protocol):
             self._hub.turn.unsent[self] = None
         out.append(frame)
         self._out_bytes += len(frame)
+        if self._out_bytes > self._output_bytes_max:
+            self.session.set_writable(False)  # type: ignore[union-attr]
+
+    def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+        frames = self.protocol.batch(subscription.wire, batch)  # type: ignore[union-attr]
+        if not self._out:
+            self._hub.turn.unsent[self] = None
+        self._out.append(frames)
+        self._out_bytes += len(frames)
         if self._out_bytes > self._output_bytes_max:
             self.session.set_writable(False)  # type: ignore[union-attr]
 

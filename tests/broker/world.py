@@ -17,6 +17,7 @@ from amq import message as messages
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
+from amq.broker.topics import TopicQueue
 from amq.broker.window import ID_BYTES
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
@@ -24,7 +25,7 @@ from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.journal import Journal
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
-from amq.message import Message
+from amq.message import Batch, Message
 from amq.protocols.commands import (
     ACK_INDIVIDUAL,
     Abort,
@@ -49,6 +50,11 @@ CONFIG: dict[str, Any] = {
     "journal_reserve_bytes": 4 << 10,
     "store_free_floor_bytes": 64 << 10,
 }
+
+
+def full_name(name: str) -> str:
+    """A name without a scheme is a queue."""
+    return name if "://" in name else "queue://" + name
 
 
 class Delivery(NamedTuple):
@@ -97,6 +103,11 @@ class Client:
 
     def browsed(self, command: Subscribe) -> None:
         self._out.append(lambda: self.browsed_ids.append(command.id))
+
+    def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+        assert subscription.auto
+        for message in batch.messages:
+            self.deliver(subscription, message, 0)
 
     def confirm(self, receipt: str) -> None:
         assert receipt, "a receipt that nobody asked for"
@@ -161,14 +172,14 @@ class Client:
 
     def send(self, body: bytes, queue: str = "a", *, receipt: bool = True, transaction: str = "", **fields: Any) -> str:
         token = self.world.next_receipt() if receipt else ""
-        self.do(Send(Message("queue://" + queue, body, **fields), token, transaction))
+        self.do(Send(Message(full_name(queue), body, **fields), token, transaction))
         return token
 
     def subscribe(
         self, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0, id: str = "", **fields: Any
     ) -> str:
         token = self.world.next_receipt()
-        self.do(Subscribe(id or queue, "queue://" + queue, ack, prefetch, receipt=token, **fields))
+        self.do(Subscribe(id or queue, full_name(queue), ack, prefetch, receipt=token, **fields))
         return token
 
     def unsubscribe(self, id: str = "a") -> str:
@@ -412,6 +423,7 @@ class World:
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
         assert broker.memory_bytes >= sum(queue.resident_bytes for queue in broker.queues.values())
+        self._check_topics()
 
     def check_at_rest(self) -> None:
         """What must hold when nothing is on its way: the memory is accounted for exactly, every stored message has a
@@ -421,7 +433,9 @@ class World:
         broker = self.broker
         transactions = [each for client in self.clients for each in client.session._transactions.values()]
         settled = {message.seq for each in transactions for _, message in each.acks + each.nacks}
-        size = sum(each.size for each in transactions)
+        size = sum(each.size for each in transactions) + self._check_topics()
+        assert not broker.topics.arrived
+        assert not broker.topics.on_their_way
         for queue in broker.queues.values():
             places = {message.seq for level in queue.levels for message in level} | (settled & queue.messages.keys())
             places.update(seq for subscription in queue.subscriptions for seq in subscription.unacked)
@@ -440,6 +454,31 @@ class World:
         assert not broker.limits._dropping
         assert not broker.outcomes_pending
         assert self.replayed() == stored_state(broker, self.vfs, self.store)
+
+    def _check_topics(self) -> int:
+        """Recount what waits for topic subscriptions. Returns the memory that it takes."""
+        holders: dict[int, int] = {}
+        bodies: dict[int, int] = {}
+        for queue in {*self.broker.topics.queues(), *self.closed_topic_queues()}:
+            waiting = {message.seq for level in queue.levels for message in level}
+            held = {seq for subscription in queue.subscriptions for seq in subscription.unacked}
+            assert not waiting & held
+            assert waiting | held <= queue.messages.keys()
+            assert queue.resident_bytes == sum(len(m.body) + MESSAGE_OVERHEAD_BYTES for m in queue.messages.values())
+            assert not queue.stored_bytes
+            assert queue.expiring == sum(bool(message.expires_ms) for message in queue.messages.values())
+            for message in queue.messages.values():
+                assert message.segment is None
+                assert message.shared is not None
+                holders[message.seq] = holders.get(message.seq, 0) + 1
+                bodies[message.seq] = len(message.body)
+        return sum(holders.values()) * MESSAGE_OVERHEAD_BYTES + sum(bodies.values())
+
+    def closed_topic_queues(self) -> set[TopicQueue]:
+        """Of subscriptions that have ended while a transaction holds some of their messages."""
+        transactions = [each for client in self.clients for each in client.session._transactions.values()]
+        settled = [subscription for each in transactions for subscription, _ in each.acks + each.nacks]
+        return {each.queue for each in settled if isinstance(each.queue, TopicQueue)}
 
     def replayed(self) -> dict[str, Any]:
         """What a successor would find. Changes nothing."""

@@ -197,12 +197,12 @@ def test_heart_beats_both_ways(brokers: Brokers, version: str) -> None:
 @versions
 def test_a_refused_frame_is_an_error_frame_with_a_reason(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
-        stock.connection.send("/topic/not-served", "x", headers={"receipt": "7"})
+        stock.connection.send("/topic/no-single.*", "x", headers={"receipt": "7"})
         stock.listener.wait(lambda: bool(stock.listener.errors), "ERROR")
         (error,) = stock.listener.errors
         assert error.headers["receipt-id"] == "7"
         assert error.headers["code"] == "DESTINATION_REFUSED"
-        assert "queue" in error.body
+        assert "only a subscription" in error.body
         stock.listener.wait(lambda: stock.listener.disconnects == 1, "end of the connection")
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from stomp_cases import CASES, PREFIX, SMALL, Case, connect, opened, plain
 
 from amq.errors import CommandError, ProtocolError
-from amq.message import Message
+from amq.message import Batch, Message, Shared
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Malformed, Subscribe
-from amq.protocols.stomp.frame import DELIVERY_LIMITS, FrameReader, Limits
+from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits
 from amq.protocols.stomp.server import StompServer
 
 EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CASES for version in case.versions]
@@ -266,6 +266,36 @@ PLAIN = b"destination:/queue/a\ntimestamp:17\npersistent:true\ncontent-length:2\
 )  # fmt: skip
 def test_delivery(version: str, made: Message, more: dict[str, object], written: bytes) -> None:
     assert deliver(version, made, **more) == b"MESSAGE\n" + written  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ack", ["auto", "client", "client-individual"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+def test_what_is_written_once_for_all_is_what_is_written_for_each(version: str, ack: str) -> None:
+    plain_ones = [message(), message(text=True, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
+    shared = [message(), message(text=True, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
+    for made in shared:
+        made.shared = Shared(None)
+    batch = Batch(shared)
+    for name in ("s", "other:one"):
+        server = opened(version)
+        id = name.replace(":", "\\c") if version != "1.0" else name
+        (command,) = server.receive(f"SUBSCRIBE\nid:{id}\ndestination:/topic/a\nack:{ack}\n\n\0".encode())
+        assert isinstance(command, Subscribe)
+        form = server.subscription(command)
+        expected = FrameReader(DELIVERY_LIMITS, version).feed(
+            b"".join(server.delivery(form, made, 0) for made in plain_ones)
+        )
+        written = b"".join(server.delivery(form, made, 0) for made in shared)
+        assert _same(FrameReader(DELIVERY_LIMITS, version).feed(written), expected)
+        if ack == "auto":
+            assert server.batch(form, batch) == written
+        again = server.delivery(form, shared[0], 1)
+        assert again == server.delivery(form, plain_ones[0], 1), "what came back is written for its consumer alone"
+
+
+def _same(frames: list[Frame], expected: list[Frame]) -> bool:
+    found = [(frame.command, frame.headers, frame.body) for frame in frames]
+    return found == [(frame.command, frame.headers, frame.body) for frame in expected]
 
 
 def test_subscription_that_ended_in_the_same_bytes() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.message import DEFAULT_PRIORITY, Message
+from amq.message import DEFAULT_PRIORITY, Batch, Message
 from amq.protocols.stomp.destination import wire_name
 from amq.protocols.stomp.frame import escape
 
@@ -39,9 +39,10 @@ def header_line(name: str, value: str, version: str) -> str:
 class DeliveryFormat:
     """What `Deliveries.encode` wants to know of a subscription: the beginning of its MESSAGE frames."""
 
-    __slots__ = ("ack", "head")
+    __slots__ = ("ack", "head", "start")
 
-    def __init__(self, head: str, ack: str) -> None:
+    def __init__(self, start: str, head: str, ack: str) -> None:
+        self.start = start.encode("utf-8", "replace")  # everything before `message-id`
         self.head = head  # everything up to the sequence number of `message-id`
         self.ack = ack  # everything of the `ack` header up to its sequence number, "" = no such header
 
@@ -49,27 +50,32 @@ class DeliveryFormat:
 class Deliveries:
     """Writes the MESSAGE frames of one connection, in the version that it speaks."""
 
-    __slots__ = ("_message_id_prefix", "_version", "_wire_names")
+    __slots__ = ("_bare", "_key", "_message_id_prefix", "_version", "_wire_names")
 
     def __init__(self, version: str, message_id_prefix: str) -> None:
         self._version = version
         self._message_id_prefix = message_id_prefix
+        self._key = ("stomp", version, message_id_prefix)  # of what is encoded once for all connections
+        self._bare = DeliveryFormat("", header_line("message-id", message_id_prefix, version)[:-1], "")
         self._wire_names: dict[str, str] = {}  # full name → "\ndestination:/queue/x\ntimestamp:"
 
     def format(self, subscription: str, index: int, explicit_ack: bool) -> DeliveryFormat:
         """For the subscription that the client calls `subscription` ("" = it gave no id) and the codec `index`."""
         version = self._version
-        head = "MESSAGE\n"
+        start = "MESSAGE\n"
         if subscription:
-            head += header_line("subscription", subscription, version)
-        head += header_line("message-id", self._message_id_prefix, version)[:-1]
-        return DeliveryFormat(head, f"\nack:{index}-" if version == "1.2" and explicit_ack else "")
+            start += header_line("subscription", subscription, version)
+        head = start + header_line("message-id", self._message_id_prefix, version)[:-1]
+        return DeliveryFormat(start, head, f"\nack:{index}-" if version == "1.2" and explicit_ack else "")
 
     def encode(self, form: DeliveryFormat, message: Message, redelivered: int, head_only: bool = False) -> bytes:
         """The MESSAGE frame of one delivery; `redelivered` = how many times it was delivered before.
 
         `head_only`: what stands in it before the body.
         """
+        if message.shared is not None and message.shared.encoded is not None and not redelivered and not head_only:
+            own = f"{form.ack[1:]}{message.seq}\n".encode() if form.ack else b""
+            return b"%b%b%b" % (form.start, own, self._common(message))
         seq = message.seq
         body = message.body
         ack = f"{form.ack}{seq}" if form.ack else ""
@@ -90,6 +96,24 @@ class Deliveries:
         lines += [("browser", "end"), ("destination", wire_name(destination)), ("message-id", "0")]
         head = "".join([header_line(name, value, self._version) for name, value in lines])
         return f"MESSAGE\n{head}\n\0".encode("utf-8", "replace")
+
+    def encode_batch(self, form: DeliveryFormat, batch: Batch) -> bytes:
+        """The MESSAGE frames of deliveries, each for the first time, to a subscription without explicit acks."""
+        pieces = batch.encoded.get(self._key)
+        if pieces is None:
+            pieces = batch.encoded[self._key] = [b"", *map(self._common, batch.messages)]
+        return form.start.join(pieces)
+
+    def _common(self, message: Message) -> bytes:
+        """Everything of a first delivery that is the same for all subscriptions: from the `message-id` on."""
+        shared = message.shared
+        assert shared is not None
+        assert shared.encoded is not None
+        common = shared.encoded.get(self._key)
+        if common is None:
+            head = self.encode(self._bare, message, 0, head_only=True)
+            common = shared.encoded[self._key] = head + message.body + b"\0"
+        return common
 
     def _rare_headers(self, message: Message, redelivered: int) -> str:
         version = self._version

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from amq.errors import AmqError, ProtocolError
-from amq.message import DEFAULT_PRIORITY, Message
+from amq.message import DEFAULT_PRIORITY, Batch, Message
 from amq.protocols.commands import (
     ACK_AUTO,
     ACK_CLIENT,
@@ -289,6 +289,8 @@ class StompServer:
             for name, value in headers.items()
             if name.startswith("activemq.") and name != "activemq.prefetchSize"
         }
+        if "no-local" in headers:
+            options.setdefault("noLocal", headers["no-local"])
         index = self._subscribed_count
         self._subscribed_count += 1
         self._subscriptions[id] = token = _Subscription(index, destination, named)
@@ -420,6 +422,10 @@ class StompServer:
         known = command.token
         assert isinstance(known, _Subscription)
         return self._deliveries.end_of_browse(command.id if known.named else "", command.destination)
+
+    def batch(self, subscription: DeliveryFormat, batch: Batch) -> bytes:
+        """Many messages for one subscription, each delivered for the first time."""
+        return self._deliveries.encode_batch(subscription, batch)
 
     def heartbeat(self) -> bytes:
         """The line end that says: I am alive."""

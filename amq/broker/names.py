@@ -1,0 +1,78 @@
+"""Names: full names of destinations, `queue://orders.eu` or `topic://prices`, and what may be asked of which.
+
+A name's words are separated by dots. In a subscription the word `*` stands for any one word, and a final `>` for all
+further words, also none; nothing is ever sent to such a name.
+"""
+
+from __future__ import annotations
+
+from amq.config.destinations import ANY_REST, ANY_WORD
+from amq.errors import AccessError
+
+QUEUE_SCHEME = "queue://"
+TOPIC_SCHEME = "topic://"
+
+
+def plain_name(name: str) -> str:
+    """The full name of a destination without its scheme, as users know it."""
+    return name.partition("://")[2]
+
+
+def wire_name(name: str) -> str:
+    """The full name as it stands in headers: `/queue/orders`."""
+    return "/" + name.replace("://", "/", 1)
+
+
+def is_topic(name: str) -> bool:
+    return name.startswith(TOPIC_SCHEME)
+
+
+def is_pattern(name: str) -> bool:
+    """Does a word of the name stand for others?"""
+    if ANY_WORD not in name and ANY_REST not in name:
+        return False
+    words = plain_name(name).split(".")
+    return ANY_WORD in words or ANY_REST in words
+
+
+def check_sent_to(name: str) -> None:
+    """Raises AccessError where nobody can send to a destination of this name."""
+    _check(name)
+    if is_pattern(name):
+        raise AccessError(
+            f"{wire_name(name)}: only a subscription may name many destinations by * and >; send to one",
+            code="DESTINATION_REFUSED",
+        )
+
+
+def check_subscribed_to(name: str) -> None:
+    """Raises AccessError where nobody can subscribe to a destination of this name."""
+    _check(name)
+    if is_pattern(name) and ANY_REST in plain_name(name).split(".")[:-1]:
+        raise AccessError(
+            f'{wire_name(name)}: ">" stands for all further words: write it last, and "*" for one word',
+            code="DESTINATION_REFUSED",
+        )
+
+
+def check_browsed(name: str) -> None:
+    """Raises AccessError where there is nothing to browse in destinations of this name."""
+    if is_topic(name):
+        raise AccessError(
+            f"{wire_name(name)}: a topic holds no messages: browse a queue, or subscribe without browser",
+            code="DESTINATION_REFUSED",
+        )
+
+
+def check_queue(name: str) -> None:
+    """Raises AccessError where this is no name of one queue."""
+    if not name.startswith(QUEUE_SCHEME):
+        raise AccessError(f"{wire_name(name)} is no queue: give /queue/NAME", code="DESTINATION_REFUSED")
+    check_sent_to(name)
+
+
+def _check(name: str) -> None:
+    if not name.startswith((QUEUE_SCHEME, TOPIC_SCHEME)):
+        raise AccessError(
+            f"{name}: this broker serves queues and topics; use /queue/NAME or /topic/NAME", code="DESTINATION_REFUSED"
+        )

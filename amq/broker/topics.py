@@ -1,0 +1,360 @@
+"""Topics: what is sent to a topic goes to everybody who is subscribed to it at that moment.
+
+Each subscription has a queue of its own, a `TopicQueue`, which is in no table of stored queues and whose messages are
+not in the journal; all of them hold one and the same Message. Invariants: what one producer sent arrives in that order
+at each subscription, also across a commit; the body of a message counts once for the memory limit, however many hold
+it, and its overhead once for each; a consumer that keeps no pace holds at most `pendingMessageLimit` messages, and no
+more memory than its share.
+
+What was sent waits in `arrived` until the end of the turn and is then handed out together: a consumer that is ready and
+acknowledges by itself gets the whole batch at once, encoded once for all, and holds nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from amq.broker.names import is_pattern, plain_name
+from amq.broker.patterns import Patterns
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue, QueueOwner
+from amq.broker.subscription import Peer, Subscription, option_boolean, option_number
+from amq.config.schema import BrokerConfig
+from amq.errors import CommandError
+from amq.journal.records import Group
+from amq.message import LARGE_BODY_BYTES, Batch, Message
+from amq.protocols.commands import Subscribe
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+
+BATCH_BYTES_MAX = 256 << 10  # of bodies that a consumer gets before its socket is looked at again
+SHARE_MIN = 1 / 256
+LIMIT_MAX = 100_000_000
+ROUTES_MAX = 10_000  # names whose subscriptions are remembered
+ON_ITS_WAY = "published"  # stands for a receipt where a topic waits for the journal
+
+
+class TopicQueue(Queue):
+    """What waits for one subscription, `subscription`, which is the only one that this queue ever has."""
+
+    __slots__ = (
+        "_limit_asked", "_topics", "discarded", "is_bounded", "is_closed", "is_slow", "limit", "no_local",
+        "subscription",
+    )  # fmt: skip
+
+    subscription: Subscription
+
+    def __init__(self, topics: Topics, command: Subscribe, options: BrokerConfig) -> None:
+        asked = option_number(command.options, "maximumPendingMessageLimit", -1, LIMIT_MAX)
+        self._limit_asked = NO_LIMIT if asked < 0 else asked  # 0 = the consumer does not say
+        super().__init__(command.destination, options)
+        self._topics = topics
+        self.no_local = option_boolean(command.options, "noLocal")
+        self.is_closed = False
+        self.is_slow = False  # it was told so, and has not caught up since
+        self.discarded = 0
+
+    def configure(self, options: BrokerConfig) -> None:
+        super().configure(options)
+        self.limit = self._limit_asked or options.pending_message_limit or NO_LIMIT
+        self.is_bounded = self.limit < NO_LIMIT or options.pending_message_limit > 0
+
+    def join(self, subscription: Subscription) -> None:
+        super().join(subscription)
+        self.subscription = subscription
+        self._topics.open(self)
+
+    def leave(self, subscription: Subscription) -> None:
+        """What waits is dropped in this turn, what is in a transaction with that."""
+        super().leave(subscription)
+        self.is_closed = True
+        self._topics.close(self)
+
+    @property
+    def is_direct(self) -> bool:
+        """Can a batch go right to the consumer?"""
+        subscription = self.subscription
+        return subscription.auto and subscription.is_ready and not self.messages
+
+    @property
+    def is_dead_letter_queue(self) -> bool:
+        """What a subscription held that has ended is nobody's, and goes nowhere."""
+        return self.is_closed or super().is_dead_letter_queue
+
+    def cost(self, message: Message) -> int:  # noqa: ARG002
+        """`queueLimit` is for queues."""
+        return 0
+
+    def is_idle(self) -> bool:
+        """It is in no table from which it could be forgotten."""
+        return False
+
+    def wants(self, message: Message) -> bool:
+        return not (self.no_local and message.shared is not None and message.shared.origin is self.subscription.peer)
+
+    def accept(self, message: Message) -> None:
+        """It waits here from now on."""
+        assert message.shared is not None
+        message.shared.others += 1
+        self.enqueued += 1
+        self.messages[message.seq] = message
+        self.resident_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        if message.expires_ms:
+            self.expiring += 1
+        self.push(message)
+
+    def dispatch(self, owner: QueueOwner, now_ms: int) -> None:
+        if self.is_closed:
+            for message in self.take_oldest_messages(len(self.messages)):
+                owner.consumed(self, message)
+            return
+        super().dispatch(owner, now_ms)
+        if self.is_bounded:
+            self._topics.keep_bounds(self)
+
+    def take_oldest_messages(self, count: int) -> list[Message]:
+        """Remove and return up to `count` of the oldest waiting messages, of any priority."""
+        taken: list[Message] = []
+        while count > len(taken):
+            levels = sorted((level for level in self.levels if level), key=lambda level: level[0].seq)
+            if not levels:
+                break
+            until = levels[1][0].seq if len(levels) > 1 else NO_LIMIT
+            while count > len(taken) and levels[0] and levels[0][0].seq < until:
+                taken.append(levels[0].popleft())
+        return taken
+
+
+class Publication:
+    """Messages for topics that take effect when what stands before them in the journal is durable."""
+
+    def __init__(self, topics: Topics, messages: list[Message]) -> None:
+        self._topics = topics
+        self._messages = messages
+
+    def confirm(self, _receipt: str) -> None:
+        self._topics.on_their_way -= 1
+        self._topics.arrived += self._messages
+
+    def fail(self, _error: Exception, _receipt: str) -> None:
+        """The transaction of which they are a part did not take place."""
+        self._topics.on_their_way -= 1
+        self._topics.withdraw(self._messages)
+
+
+class Topics:
+    """Who is subscribed to what, and what was sent and not handed out yet.
+
+    `tell(queue, policy)` is called when a consumer first loses messages, or its connection, because it is too slow.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.tell: Callable[[TopicQueue, str], None] = lambda _queue, _policy: None
+        self.arrived: list[Message] = []  # in the order in which they were sent
+        self.on_their_way = 0  # publications that wait for the journal
+        self.discarded = 0  # messages that slow consumers have lost
+        self._broker = broker
+        self._handed_out: list[Message] = []  # in this turn
+        self._named: dict[str, dict[TopicQueue, None]] = {}  # by the name that they are subscribed to
+        self._patterns: Patterns[TopicQueue] = Patterns()
+        self._routes: dict[str, tuple[TopicQueue, ...]] = {}
+
+    # -- subscriptions ------------------------------------------------------------------------------------------------
+
+    def subscribe(self, command: Subscribe) -> TopicQueue:
+        """A queue for the subscription that `command` asks for; messages come when that has joined it."""
+        return TopicQueue(self, command, self._broker.options_of(command.destination))
+
+    def open(self, queue: TopicQueue) -> None:
+        """From now on `queue` gets what is sent."""
+        name = queue.name
+        if is_pattern(name):
+            self._patterns.add(plain_name(name).split("."), queue)
+            self._routes.clear()
+        else:
+            self._named.setdefault(name, {})[queue] = None
+            self._routes.pop(name, None)
+
+    def close(self, queue: TopicQueue) -> None:
+        """And from now on no more."""
+        name = queue.name
+        if is_pattern(name):
+            self._patterns.discard(plain_name(name).split("."), queue)
+            self._routes.clear()
+        else:
+            named = self._named[name]
+            del named[queue]
+            if not named:
+                del self._named[name]
+            self._routes.pop(name, None)
+
+    def queues(self) -> Iterator[TopicQueue]:
+        """Of all subscriptions."""
+        for named in self._named.values():
+            yield from named
+        yield from self._patterns.values()
+
+    def reconfigure(self) -> None:
+        """Options changed."""
+        for queue in self.queues():
+            queue.configure(self._broker.options_of(queue.name))
+            self._broker.dirty[queue] = None
+
+    def route(self, name: str) -> tuple[TopicQueue, ...]:
+        """Who gets what is sent to the topic `name`."""
+        route = self._routes.get(name)
+        if route is None:
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            route = tuple(self._named.get(name, ()))
+            if self._patterns:
+                route += tuple(self._patterns.match(plain_name(name).split(".")))
+            self._routes[name] = route
+        return route
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def publish(self, message: Message, peer: Peer, receipt: str) -> None:
+        """Hand `message` out at the end of this turn. `receipt` is confirmed with that."""
+        broker = self._broker
+        broker.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        if not self.on_their_way:
+            self.arrived.append(message)
+            if receipt:
+                peer.confirm(receipt)
+            return
+        journal = broker.journal
+        assert journal is not None
+        self.on_their_way += 1  # what was sent before it waits for the journal: stay behind
+        journal.confirm(Publication(self, [message]), ON_ITS_WAY)
+        if receipt:
+            journal.confirm(peer, receipt)
+
+    def publish_with(self, group: Group, messages: list[Message]) -> None:
+        """Hand `messages`, counted already, out when `group` is durable; now where there is nothing to wait for."""
+        waits = bool(group.records or group.outcome_id)
+        if not waits and not self.on_their_way:
+            self.arrived += messages
+            return
+        assert self._broker.journal is not None
+        self.on_their_way += 1
+        self._broker.journal.confirm(Publication(self, messages), ON_ITS_WAY, group if waits else None)
+
+    def withdraw(self, messages: list[Message]) -> None:
+        """Messages that were counted and will not be handed out."""
+        for message in messages:
+            self._broker.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+
+    # -- handing out --------------------------------------------------------------------------------------------------
+
+    def hand_out(self, now_ms: int) -> None:
+        """Give everything that arrived to those who are subscribed now."""
+        arrived, self.arrived = self.arrived, []
+        self._handed_out += arrived
+        for name, messages in self._runs(arrived, now_ms):
+            self._fan_out(self.route(name), messages)
+
+    def end_turn(self) -> None:
+        """What was encoded for all has been used."""
+        if self._handed_out:
+            for message in self._handed_out:
+                assert message.shared is not None
+                message.shared.encoded = None
+            self._handed_out = []
+
+    def _runs(self, messages: list[Message], now_ms: int) -> Iterator[tuple[str, list[Message]]]:
+        """`messages` in pieces of one topic each. Where somebody has subscribed to several topics at once the pieces
+        are in the order in which all was sent, else each topic is one piece, of up to BATCH_BYTES_MAX."""
+        broker = self._broker
+        keep_order = bool(self._patterns)
+        pieces: dict[str, tuple[list[Message], int]] = {}
+        for message in messages:
+            broker.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES  # who takes it counts it
+            if 0 < message.expires_ms <= now_ms:
+                continue
+            name = message.destination
+            if keep_order and pieces and name not in pieces:
+                yield from self._complete(pieces)
+            piece, size = pieces.get(name) or ([], 0)
+            message.seq = broker.next_seq()
+            piece.append(message)
+            size += len(message.body)
+            pieces[name] = piece, size
+            if size >= BATCH_BYTES_MAX:
+                del pieces[name]
+                yield name, piece
+        yield from self._complete(pieces)
+
+    @staticmethod
+    def _complete(pieces: dict[str, tuple[list[Message], int]]) -> Iterator[tuple[str, list[Message]]]:
+        for name, (piece, _) in pieces.items():
+            yield name, piece
+        pieces.clear()
+
+    def _fan_out(self, route: Sequence[TopicQueue], messages: list[Message]) -> None:
+        """`messages` to each of `route`: at once, or into its queue."""
+        broker = self._broker
+        whole = Batch(messages)
+        large = any(len(message.body) > LARGE_BODY_BYTES for message in messages)
+        count = len(messages)
+        for queue in route:
+            if queue.is_closed:  # while this went on
+                continue
+            batch, mine = whole, messages
+            if queue.no_local:
+                mine = [message for message in messages if queue.wants(message)]
+                if not mine:
+                    continue
+                if len(mine) < count:
+                    batch = Batch(mine)
+            if not large and queue.is_direct:
+                queue.enqueued += len(mine)
+                queue.acknowledged += len(mine)
+                queue.subscription.peer.deliver_batch(queue.subscription, batch)
+                continue
+            for message in mine:
+                queue.accept(message)
+            broker.dirty[queue] = None
+            if queue.expiring:
+                broker.expiring[queue] = None
+        for message in messages:
+            shared = message.shared
+            assert shared is not None
+            if shared.others:
+                broker.memory_bytes += len(message.body) + shared.others * MESSAGE_OVERHEAD_BYTES
+                shared.others -= 1
+
+    # -- slow consumers -----------------------------------------------------------------------------------------------
+
+    def keep_bounds(self, queue: TopicQueue) -> None:
+        """Take from a slow consumer what it may not hold, or its connection. The memory that it may hold is as much as
+        is still free, so that each of many takes its share, and SHARE_MIN of all in any case."""
+        broker = self._broker
+        if queue.is_slow and not queue.waiting:
+            queue.is_slow = False
+        free_bytes = broker.paging_bytes() - broker.memory_bytes
+        share_bytes = max(free_bytes, int(broker.config.memory_limit_bytes * SHARE_MIN))
+        if len(queue.messages) <= queue.limit and queue.resident_bytes <= share_bytes:
+            return
+        excess = queue.waiting - queue.limit
+        if queue.resident_bytes > share_bytes:
+            average = queue.resident_bytes // len(queue.messages)
+            excess = max(excess, (queue.resident_bytes - share_bytes) // average + 1)
+        if excess <= 0 or not queue.waiting:
+            return
+        policy = queue.options.slow_consumer_policy
+        if not queue.is_slow:
+            queue.is_slow = True
+            self.tell(queue, policy)
+        if policy == "disconnect":
+            queue.subscription.peer.fail(CommandError(
+                f"the subscription to {queue.name} keeps no pace: more messages wait for it than pendingMessageLimit "
+                "and the free memory allow; consume faster, or ask for more by activemq.maximumPendingMessageLimit",
+                code="SLOW_CONSUMER",
+            ))  # fmt: skip
+            return
+        for message in queue.take_oldest_messages(excess):
+            queue.discarded += 1
+            self.discarded += 1
+            broker.consumed(queue, message)

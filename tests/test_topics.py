@@ -1,0 +1,66 @@
+"""Topics with a real broker: our client and stomp.py, through the death of the master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import amq
+from tests.brokers import DEADLINE_S, Broker, Brokers
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    with Brokers(tmp_path) as brokers:
+        yield brokers
+
+
+def url(*group: Broker) -> str:
+    return f"failover:({','.join(f'stomp://127.0.0.1:{broker.port}' for broker in group)})"
+
+
+def receive(consumer: amq.Consumer, count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        message = consumer.receive(DEADLINE_S)
+        assert message is not None, f"only {found}"
+        found.append(message.body)
+        message.ack()
+    return found
+
+
+def test_a_subscription_is_made_again_on_the_next_master(brokers: Brokers) -> None:
+    """What was not delivered when the master died is gone, as with any broker; what is sent afterwards comes."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    with amq.connect(url(master, slave)) as first, amq.connect(url(master, slave)) as second:
+        consumers = [connection.session().consumer("/topic/prices.eu") for connection in (first, second)]
+        everything = first.session().consumer("/topic/prices.>")
+        producer = second.session().producer("/topic/prices.eu")
+        for i in range(10):
+            producer.send(b"%d" % i)
+        for consumer in (*consumers, everything):
+            assert receive(consumer, 10) == [b"%d" % i for i in range(10)]
+        master.kill()
+        # The producer's connection may be back before the other one: until that has subscribed nothing comes to it.
+        late = first.session().consumer("/topic/late")
+        second.session().consumer("/queue/back")
+        producer.send(b"after")
+        for consumer in (*consumers, everything):
+            assert receive(consumer, 1) == [b"after"]
+        late.close()
+
+
+def test_a_slow_consumer_is_told_of_in_the_log(brokers: Brokers) -> None:
+    broker = brokers.master("a", pendingMessageLimit=5)
+    with amq.connect(url(broker)) as connection:
+        session = connection.session()
+        slow = session.consumer("/topic/t", prefetch=1)
+        producer = session.producer("/topic/t")
+        for i in range(20):
+            producer.send(b"%d" % i)
+        said = broker.wait_event("a topic's consumer is too slow: it misses messages")
+        assert said["destination"] == "topic://t"
+        assert said["policy"] == "discard-oldest"
+        assert receive(slow, 6) == [b"0", *[b"%d" % i for i in range(15, 20)]]
