@@ -12,6 +12,7 @@ from amq.errors import (
     CommandError,
     ConfigError,
     ProtocolError,
+    SelectorError,
     StoreFullError,
     TransactionRolledBackError,
 )
@@ -112,6 +113,7 @@ _CODES: dict[type[AmqError], str] = {
     ProtocolError: "BODY_TOO_BIG BODY_UNEXPECTED COMMAND_UNKNOWN CONTENT_LENGTH_INVALID ESCAPE_UNDEFINED FRAME_INVALID "
     "FRAME_UNTERMINATED HEADERS_TOO_BIG HEADERS_TOO_MANY HEADER_INVALID HEADER_MISSING HEADER_TOO_LONG NOT_CONNECTED "
     "PROTOCOL_ERROR PROTOCOL_UNKNOWN PROTOCOL_UNSUPPORTED SUBSCRIPTION_EXISTS VERSION_UNSUPPORTED",
+    SelectorError: "INVALID_SELECTOR SELECTOR_TOO_LARGE",
     StoreFullError: "MEMORY_FULL QUEUE_FULL STORE_FULL STORE_LIMIT",
     TransactionRolledBackError: "DUPLICATE_ID TRANSACTION_ROLLED_BACK TRANSACTION_TIMEOUT",
 }
@@ -129,12 +131,15 @@ def broker_error(code: str, description: str) -> AmqError:
 
 def error_of(frame: Frame) -> AmqError:
     """The typed error of an ERROR frame: what `message` says, and the body's first line where that adds something."""
-    message = frame.headers.get("message", "")
-    detail = frame.body.decode(errors="replace").strip().partition("\n")[0][:500]
+    message, code = frame.headers.get("message", ""), frame.headers.get("code", "")
+    body = frame.body.decode(errors="replace")
+    if _BY_CODE.get(code) is SelectorError and body:
+        return broker_error(code, body[:500])  # its further lines point at the column
+    detail = body.strip().partition("\n")[0][:500]
     if detail.startswith(message) or not message:
         message, detail = detail, ""
     text = f"{message}: {detail}" if detail and detail not in message else message
-    return broker_error(frame.headers.get("code", ""), text or "the broker reports an error without saying which")
+    return broker_error(code, text or "the broker reports an error without saying which")
 
 
 def is_transient(error: AmqError) -> bool:

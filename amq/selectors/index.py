@@ -9,7 +9,7 @@ nothing but the calls before.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from amq.message import Message
 from amq.selectors.selector import Selector
@@ -30,6 +30,7 @@ from amq.selectors.syntax import (
 from amq.selectors.values import number
 
 Key = TypeVar("Key", bound=Hashable)
+PLACES_MAX: Final = 100  # of one selector: one with more is asked each time, for a place takes 300 bytes
 Place = tuple[str, str | int | float]  # a property, and the text or the number that it is
 
 
@@ -139,6 +140,10 @@ class SelectorIndex(Generic[Key]):
 
     def _places(self, condition: Condition) -> _Places | None:
         """The best that can be said of `condition`: of several ways that one under which the fewest wait by now."""
+        found = self._all_places(condition)
+        return found if found is not None and len(found.places) <= PLACES_MAX else None
+
+    def _all_places(self, condition: Condition) -> _Places | None:
         if isinstance(condition, And):
             ways = [way for way in map(self._places, condition.conditions) if way is not None]
             return _Places(min(ways, key=self._crowd).places, False) if ways else None

@@ -17,13 +17,16 @@ from amq.client.errors import (
     IllegalEventError,
     UriError,
     broker_error,
+    error_of,
 )
 from amq.client.machine import DISCONNECT_S_MAX, PRIORITY_PROBE_EVERY_S, REFUSALS_MAX
 from amq.client.requests import EventKind
 from amq.client.states import State
-from amq.errors import AccessError, ProtocolError
-from amq.protocols.stomp.frame import Frame, encode
+from amq.errors import AccessError, ProtocolError, SelectorError
+from amq.protocols.stomp.frame import Frame, FrameReader, encode
+from amq.protocols.stomp.server import StompServer
 from amq.security import authentication
+from amq.selectors import Selector
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"
 Q = "/queue/q"
@@ -87,6 +90,18 @@ def test_without_failover_the_first_failure_is_the_last(url: str) -> None:
 def test_what_the_broker_says_of_logins_is_understood(code: str) -> None:
     assert f'code="{code}"' in inspect.getsource(authentication)
     assert isinstance(broker_error(code, "no"), AccessError)
+
+
+def test_a_wrong_selector_is_shown_with_its_caret() -> None:
+    with pytest.raises(SelectorError) as raised:
+        Selector("price > AND urgent")
+    written = StompServer("ID:x-").error(raised.value)
+    (frame,) = FrameReader().feed(written)
+    error = error_of(frame)
+    assert isinstance(error, SelectorError)
+    assert error.code == "INVALID_SELECTOR"
+    assert error.description == raised.value.description
+    assert error.description.endswith("\nprice > AND urgent\n        ^")
 
 
 def test_a_refused_login_is_final_at_first_and_after_some_attempts_later() -> None:

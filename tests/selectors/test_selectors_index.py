@@ -125,6 +125,18 @@ def test_how_many_are_asked(text: str, asked_each_time: int, counted: Callable[[
     assert len(asked) == 100 if asked_each_time == 100 else len(asked) <= 1
 
 
+@pytest.mark.parametrize("text", ["type IN ({})", "size IN ({})", "type IN ({}) OR size = 1"])
+def test_selector_with_very_many_values_takes_no_more_memory(text: str) -> None:
+    index: SelectorIndex[str] = SelectorIndex()
+    values = [f"'{i}'" if "type IN" in text else str(i) for i in range(5, 1000)]
+    index.add("key", Selector(text.format(", ".join(values))))
+    name = "type" if "type IN" in text else "size"
+    assert index.matching(Message("topic://t", b"", {name: "999"})) == ["key"]
+    assert not index.matching(Message("topic://t", b"", {name: "1000"}))
+    assert not index._texts
+    assert not index._numbers
+
+
 def test_equal_selectors_are_asked_once(counted: Callable[[str, list[str]], Selector]) -> None:
     asked: list[str] = []
     index: SelectorIndex[str] = SelectorIndex()
