@@ -16,6 +16,7 @@ from amq.broker.limits import Dropping, Limits
 from amq.broker.names import wire_name
 from amq.broker.paging import Pager
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.routing import Routing
 from amq.broker.state import State
 from amq.broker.subscription import Peer
 from amq.broker.topics import Topics
@@ -53,6 +54,7 @@ class Broker(State):
         self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
         self.limits = Limits(self)
         self.topics = Topics(self)
+        self.routing = Routing(self)
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
@@ -89,6 +91,7 @@ class Broker(State):
             queue.configure(self.options_of(name))
             self.dirty[queue] = None  # it may be over its limit now
         self.topics.reconfigure()
+        self.routing.reconfigure()
         if self.journal is not None:
             self.journal.set_limit(config.store_limit_bytes)
         self.wake()
@@ -208,7 +211,7 @@ class Broker(State):
         if message.persistent:
             if message.duplicate_id and self.is_duplicate(message):
                 pending = self.queue(message.destination).duplicates_pending
-                self._follow(pending.get(message.duplicate_id), peer, receipt)
+                self.follow(pending.get(message.duplicate_id), peer, receipt)
                 return
             if journal.full:
                 raise StoreFullError("the store's disk is full: the message was not stored, send it again later")
@@ -241,7 +244,7 @@ class Broker(State):
         if self.config.duplicate_window:
             self.queue(message.destination).duplicates_pending[message.duplicate_id] = record
 
-    def _follow(self, record: Record | None, peer: Peer, receipt: str) -> None:
+    def follow(self, record: Record | None, peer: Peer, receipt: str) -> None:
         """Confirm to `peer` what `record` does for somebody else: when it is committed, never if it is rejected. None =
         it is committed already."""
         assert self.journal is not None
@@ -452,7 +455,7 @@ class Broker(State):
         will."""
         assert self.journal is not None
         if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
-            self._follow(self.outcomes_pending.get(outcome_id), peer, receipt)
+            self.follow(self.outcomes_pending.get(outcome_id), peer, receipt)
             return
         self.outcomes_refused[outcome_id] = None
         if len(self.outcomes_refused) > self.config.outcome_window:

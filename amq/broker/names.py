@@ -1,7 +1,7 @@
 """Names: full names of destinations, `queue://orders.eu` or `topic://prices`, and what may be asked of which.
 
-A name's words are separated by dots. In a subscription the word `*` stands for any one word, and a final `>` for all
-further words, also none; nothing is ever sent to such a name.
+A name's words are separated by dots; a composite name has several parts, with commas between. In a subscription the
+word `*` stands for any one word, and a final `>` for all further words, also none; nothing is ever sent to such a name.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ def plain_name(name: str) -> str:
 
 
 def wire_name(name: str) -> str:
-    """The full name as it stands in headers: `/queue/orders`."""
-    return "/" + name.replace("://", "/", 1)
+    """The full name as it stands in headers: `/queue/orders`, of a composite one `/queue/a,/topic/b`."""
+    return ",".join(["/" + part.replace("://", "/", 1) for part in name.split(",")])
 
 
 def is_topic(name: str) -> bool:
-    return name.startswith(TOPIC_SCHEME)
+    """Are all of its parts topics?"""
+    return name.startswith(TOPIC_SCHEME) and name.count("," + TOPIC_SCHEME) == name.count(",")
 
 
 def is_pattern(name: str) -> bool:
@@ -47,26 +48,27 @@ def check_sent_to(name: str) -> None:
 
 def check_subscribed_to(name: str) -> None:
     """Raises AccessError where nobody can subscribe to a destination of this name."""
-    _check(name)
-    if is_pattern(name) and ANY_REST in plain_name(name).split(".")[:-1]:
-        raise AccessError(
-            f'{wire_name(name)}: ">" stands for all further words: write it last, and "*" for one word',
-            code="DESTINATION_REFUSED",
-        )
+    for part in name.split(","):
+        _check(part)
+        if is_pattern(part) and ANY_REST in plain_name(part).split(".")[:-1]:
+            raise AccessError(
+                f'{wire_name(part)}: ">" stands for all further words: write it last, and "*" for one word',
+                code="DESTINATION_REFUSED",
+            )
 
 
 def check_browsed(name: str) -> None:
     """Raises AccessError where there is nothing to browse in destinations of this name."""
-    if is_topic(name):
+    if not name.startswith(QUEUE_SCHEME) or "," in name:
         raise AccessError(
-            f"{wire_name(name)}: a topic holds no messages: browse a queue, or subscribe without browser",
+            f"{wire_name(name)}: browse one queue, or those of a pattern; a topic holds no messages",
             code="DESTINATION_REFUSED",
         )
 
 
 def check_queue(name: str) -> None:
     """Raises AccessError where this is no name of one queue."""
-    if not name.startswith(QUEUE_SCHEME):
+    if not name.startswith(QUEUE_SCHEME) or "," in name:
         raise AccessError(f"{wire_name(name)} is no queue: give /queue/NAME", code="DESTINATION_REFUSED")
     check_sent_to(name)
 

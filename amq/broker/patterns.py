@@ -46,13 +46,6 @@ class Patterns(Generic[T]):
             if not branch:
                 del self._branches[pattern[0]]
 
-    def values(self) -> Iterator[T]:
-        """All that was added."""
-        yield from self._rest
-        yield from self._here
-        for branch in self._branches.values():
-            yield from branch.values()
-
     def match(self, name: Sequence[str]) -> Iterator[T]:
         """The values of all patterns that stand for `name`."""
         yield from self._rest

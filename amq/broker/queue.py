@@ -48,8 +48,8 @@ class Queue:
 
     __slots__ = (
         "_top", "acknowledged", "backlogs", "browsers", "duplicates", "duplicates_pending", "enqueued", "exclusive",
-        "expiring", "levels", "limit_bytes", "messages", "name", "options", "outranked", "pending_bytes", "ranked",
-        "ready", "redelivered", "resident_bytes", "stored_bytes", "subscriptions",
+        "expiring", "is_diverted", "levels", "limit_bytes", "messages", "name", "options", "outranked",
+        "pending_bytes", "ranked", "ready", "redelivered", "resident_bytes", "stays", "stored_bytes", "subscriptions",
     )  # fmt: skip
 
     def __init__(self, name: str, options: BrokerConfig) -> None:
@@ -71,6 +71,7 @@ class Queue:
         self.outranked = _NOBODY  # those who stand behind all of `ready`
         self.exclusive: Subscription | None = None  # the one consumer that gets everything
         self.browsers: tuple[Browser, ...] = ()  # who looks and takes nothing
+        self.stays = False  # also when it is empty and nobody consumes it
         self.expiring = 0  # stored messages that have an expiry time
         self.enqueued = 0
         self.acknowledged = 0
@@ -78,6 +79,7 @@ class Queue:
     def configure(self, options: BrokerConfig) -> None:
         """`options` = the broker's configuration with what destinations of this name have of their own."""
         self.options = options
+        self.is_diverted = bool(options.divert)
         limit = options.queue_limit_bytes or NO_LIMIT
         # Who drops the oldest takes on: only where it cannot keep pace senders wait, at twice the limit.
         self.limit_bytes = 2 * limit if options.queue_limit_policy == "drop-oldest" else limit
@@ -116,7 +118,7 @@ class Queue:
 
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
-        used = self.messages or self.backlogs or self.subscriptions or self.browsers
+        used = self.messages or self.backlogs or self.subscriptions or self.browsers or self.stays
         return not (used or self.duplicates or self.duplicates_pending)
 
     def push(self, message: Message) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.limits import Room
-from amq.broker.names import check_browsed, check_queue, check_sent_to, check_subscribed_to, is_topic
+from amq.broker.names import check_browsed, check_queue, check_subscribed_to, is_topic
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Peer, Subscription
 from amq.broker.transaction import Transaction
@@ -149,9 +149,12 @@ class Session:
     def _send(self, command: Send) -> None:
         broker, message = self._broker, command.message
         queue = broker.queues.get(message.destination)
-        if queue is None:
-            check_sent_to(message.destination)
-            if is_topic(message.destination):
+        if queue is None or queue.is_diverted:
+            route = broker.routing.of(message.destination)
+            if route != (message.destination,):
+                self._send_to_many(command, route)
+                return
+            if queue is None and is_topic(message.destination):
                 self._publish(command)
                 return
         if (
@@ -165,24 +168,42 @@ class Session:
                 return
         message.timestamp_ms = broker.clock.wall_ms()
         if command.transaction:
-            self._add_to_transaction(command)
+            self._add_to_transaction(command, [message])
         else:
             broker.store(message, self._peer, command.receipt)
 
     def _publish(self, command: Send) -> None:
         """To a topic: whoever is subscribed gets it."""
         broker, message = self._broker, command.message
-        if broker.memory_bytes >= broker.config.memory_limit_bytes:
-            room = broker.limits.room_for(message, None, in_transaction=True)
-            if room is not None:
-                self._stall(command, room)
-                return
+        if self._waits_for_memory(command):
+            return
         message.timestamp_ms = broker.clock.wall_ms()
         message.shared = Shared(self._peer)
         if command.transaction:
-            self._add_to_transaction(command)
+            self._add_to_transaction(command, [message])
         else:
             broker.topics.publish(message, self._peer, command.receipt)
+
+    def _send_to_many(self, command: Send, route: tuple[str, ...]) -> None:
+        """To all destinations of `route`, or to none."""
+        broker, message = self._broker, command.message
+        if self._waits_for_memory(command):
+            return
+        message.timestamp_ms = broker.clock.wall_ms()
+        copies = broker.routing.copies(message, route, self._peer)
+        if command.transaction:
+            self._add_to_transaction(command, copies)
+        elif (room := broker.routing.send(copies, self._peer, command.receipt)) is not None:
+            self._stall(command, room)
+
+    def _waits_for_memory(self, command: Send) -> bool:
+        broker = self._broker
+        if broker.memory_bytes < broker.config.memory_limit_bytes:
+            return False
+        room = broker.limits.room_for(command.message, None, in_transaction=True)
+        if room is not None:
+            self._stall(command, room)
+        return room is not None
 
     def _stall(self, command: Command, room: Room | None = None) -> None:
         """`command` waits: for `room`, or only behind others that do."""
@@ -265,7 +286,7 @@ class Session:
         check_subscribed_to(command.destination)
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
-        if command.selector:
+        if command.selector and not is_topic(command.destination):
             raise CommandError("selectors are not supported: subscribe without one", code="NOT_SUPPORTED")
         if command.browser:
             check_browsed(command.destination)
@@ -348,10 +369,9 @@ class Session:
         transaction.used_at = self._broker.clock.monotonic()
         return transaction
 
-    def _add_to_transaction(self, command: Send) -> None:
+    def _add_to_transaction(self, command: Send, messages: list[Message]) -> None:
         transaction = self._transaction(command.transaction)
-        message: Message = command.message
-        size = len(message.body) + MESSAGE_OVERHEAD_BYTES
+        size = sum(len(message.body) for message in messages) + MESSAGE_OVERHEAD_BYTES * len(messages)
         limit = self._broker.config.max_transaction_size_bytes
         if transaction.size + size > limit:
             raise CommandError(
@@ -360,7 +380,8 @@ class Session:
             )
         transaction.size += size
         self._broker.memory_bytes += size
-        (transaction.sends if message.shared is None else transaction.published).append(message)
+        for message in messages:
+            (transaction.sends if message.shared is None else transaction.published).append(message)
         self._confirm_now(command)
 
     def _holds_deliveries(self) -> bool:

@@ -7,6 +7,7 @@ working, a replay becomes by reading. While nobody is served messages wait on di
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain, compress
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ class State:
         self.journal: Journal | None = None
         self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
         self.expiring: dict[Queue, None] = {}  # those that hold messages with an expiry time, and perhaps others
+        self.on_queue: Callable[[Queue], None] = lambda _queue: None  # told when one comes into being
         self.emptied: dict[Queue, None] = {}  # those that may be idle: `Broker.sweep` looks at no others
         # While a checkpoint is written: what went from memory back to the disk alone.
         self.paged_out: dict[Queue, dict[int, Message]] | None = None
@@ -64,6 +66,7 @@ class State:
         if queue is None:
             queue = self.queues[name] = Queue(name, self.options_of(name))
             self.emptied[queue] = None
+            self.on_queue(queue)
         return queue
 
     def options_of(self, name: str) -> BrokerConfig:

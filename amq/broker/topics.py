@@ -24,6 +24,7 @@ from amq.errors import CommandError
 from amq.journal.records import Group
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.commands import Subscribe
+from amq.selectors import Selector, SelectorIndex
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
@@ -39,8 +40,8 @@ class TopicQueue(Queue):
     """What waits for one subscription, `subscription`, which is the only one that this queue ever has."""
 
     __slots__ = (
-        "_limit_asked", "_topics", "discarded", "is_bounded", "is_closed", "is_slow", "limit", "no_local",
-        "subscription",
+        "_limit_asked", "_topics", "discarded", "is_bounded", "is_closed", "is_slow", "limit", "names", "no_local",
+        "selector", "subscription",
     )  # fmt: skip
 
     subscription: Subscription
@@ -49,6 +50,8 @@ class TopicQueue(Queue):
         asked = option_number(command.options, "maximumPendingMessageLimit", -1, LIMIT_MAX)
         self._limit_asked = NO_LIMIT if asked < 0 else asked  # 0 = the consumer does not say
         super().__init__(command.destination, options)
+        self.names = tuple(dict.fromkeys(command.destination.split(",")))  # topics, or patterns of them
+        self.selector = Selector(command.selector, command.message_id_prefix) if command.selector else None
         self._topics = topics
         self.no_local = option_boolean(command.options, "noLocal")
         self.is_closed = False
@@ -126,6 +129,31 @@ class TopicQueue(Queue):
         return taken
 
 
+class Audience:
+    """Those who get what is sent to a topic: who wants everything, and who wants what a selector selects."""
+
+    __slots__ = ("everything", "some")
+
+    def __init__(self) -> None:
+        self.everything: dict[TopicQueue, None] = {}
+        self.some: SelectorIndex[TopicQueue] = SelectorIndex()
+
+    def __bool__(self) -> bool:
+        return bool(self.everything or self.some)
+
+    def add(self, queue: TopicQueue) -> None:
+        if queue.selector is None:
+            self.everything[queue] = None
+        else:
+            self.some.add(queue, queue.selector)
+
+    def discard(self, queue: TopicQueue) -> None:
+        if queue.selector is None:
+            del self.everything[queue]
+        else:
+            self.some.remove(queue)
+
+
 class Publication:
     """Messages for topics that take effect when what stands before them in the journal is durable."""
 
@@ -156,60 +184,67 @@ class Topics:
         self.discarded = 0  # messages that slow consumers have lost
         self._broker = broker
         self._handed_out: list[Message] = []  # in this turn
-        self._named: dict[str, dict[TopicQueue, None]] = {}  # by the name that they are subscribed to
+        self._named: dict[str, Audience] = {}  # by the name that they are subscribed to
         self._patterns: Patterns[TopicQueue] = Patterns()
-        self._routes: dict[str, tuple[TopicQueue, ...]] = {}
+        self._spanning = 0  # subscriptions that may get messages of several topics
+        self._queues: dict[TopicQueue, None] = {}
+        self._routes: dict[str, tuple[Audience, ...]] = {}
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def subscribe(self, command: Subscribe) -> TopicQueue:
         """A queue for the subscription that `command` asks for; messages come when that has joined it."""
-        return TopicQueue(self, command, self._broker.options_of(command.destination))
+        return TopicQueue(self, command, self._broker.options_of(command.destination.partition(",")[0]))
 
     def open(self, queue: TopicQueue) -> None:
         """From now on `queue` gets what is sent."""
-        name = queue.name
-        if is_pattern(name):
-            self._patterns.add(plain_name(name).split("."), queue)
-            self._routes.clear()
-        else:
-            self._named.setdefault(name, {})[queue] = None
+        self._queues[queue] = None
+        self._spanning += _spans(queue)
+        for name in queue.names:
+            if is_pattern(name):
+                self._patterns.add(plain_name(name).split("."), queue)
+                self._routes.clear()
+                continue
+            self._named.setdefault(name, Audience()).add(queue)
             self._routes.pop(name, None)
 
     def close(self, queue: TopicQueue) -> None:
         """And from now on no more."""
-        name = queue.name
-        if is_pattern(name):
-            self._patterns.discard(plain_name(name).split("."), queue)
-            self._routes.clear()
-        else:
+        del self._queues[queue]
+        self._spanning -= _spans(queue)
+        for name in queue.names:
+            if is_pattern(name):
+                self._patterns.discard(plain_name(name).split("."), queue)
+                self._routes.clear()
+                continue
             named = self._named[name]
-            del named[queue]
+            named.discard(queue)
             if not named:
                 del self._named[name]
             self._routes.pop(name, None)
 
-    def queues(self) -> Iterator[TopicQueue]:
+    def queues(self) -> list[TopicQueue]:
         """Of all subscriptions."""
-        for named in self._named.values():
-            yield from named
-        yield from self._patterns.values()
+        return list(self._queues)
 
     def reconfigure(self) -> None:
         """Options changed."""
         for queue in self.queues():
-            queue.configure(self._broker.options_of(queue.name))
+            queue.configure(self._broker.options_of(queue.names[0]))
             self._broker.dirty[queue] = None
 
-    def route(self, name: str) -> tuple[TopicQueue, ...]:
+    def route(self, name: str) -> tuple[Audience, ...]:
         """Who gets what is sent to the topic `name`."""
         route = self._routes.get(name)
         if route is None:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
-            route = tuple(self._named.get(name, ()))
-            if self._patterns:
-                route += tuple(self._patterns.match(plain_name(name).split(".")))
+            named = self._named.get(name)
+            others = Audience()
+            for queue in dict.fromkeys(self._patterns.match(plain_name(name).split("."))):
+                if name not in queue.names:
+                    others.add(queue)
+            route = tuple(audience for audience in (named, others) if audience)
             self._routes[name] = route
         return route
 
@@ -267,7 +302,7 @@ class Topics:
         """`messages` in pieces of one topic each. Where somebody has subscribed to several topics at once the pieces
         are in the order in which all was sent, else each topic is one piece, of up to BATCH_BYTES_MAX."""
         broker = self._broker
-        keep_order = bool(self._patterns)
+        keep_order = bool(self._spanning)
         pieces: dict[str, tuple[list[Message], int]] = {}
         for message in messages:
             broker.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES  # who takes it counts it
@@ -292,38 +327,47 @@ class Topics:
             yield name, piece
         pieces.clear()
 
-    def _fan_out(self, route: Sequence[TopicQueue], messages: list[Message]) -> None:
-        """`messages` to each of `route`: at once, or into its queue."""
+    def _fan_out(self, route: Sequence[Audience], messages: list[Message]) -> None:
+        """`messages` to each of `route` who wants them."""
         broker = self._broker
         whole = Batch(messages)
         large = any(len(message.body) > LARGE_BODY_BYTES for message in messages)
-        count = len(messages)
-        for queue in route:
-            if queue.is_closed:  # while this went on
-                continue
-            batch, mine = whole, messages
-            if queue.no_local:
-                mine = [message for message in messages if queue.wants(message)]
-                if not mine:
-                    continue
-                if len(mine) < count:
-                    batch = Batch(mine)
-            if not large and queue.is_direct:
-                queue.enqueued += len(mine)
-                queue.acknowledged += len(mine)
-                queue.subscription.peer.deliver_batch(queue.subscription, batch)
-                continue
-            for message in mine:
-                queue.accept(message)
-            broker.dirty[queue] = None
-            if queue.expiring:
-                broker.expiring[queue] = None
+        for audience in route:
+            for queue in audience.everything:
+                if queue.no_local:
+                    self._give(queue, Batch([message for message in messages if queue.wants(message)]), large)
+                else:
+                    self._give(queue, whole, large)
+            if audience.some:
+                selected: dict[TopicQueue, list[Message]] = {}
+                for message in messages:
+                    for queue in audience.some.matching(message):
+                        if queue.wants(message):
+                            selected.setdefault(queue, []).append(message)
+                for queue, mine in selected.items():
+                    self._give(queue, Batch(mine), large)
         for message in messages:
             shared = message.shared
             assert shared is not None
             if shared.others:
                 broker.memory_bytes += len(message.body) + shared.others * MESSAGE_OVERHEAD_BYTES
                 shared.others -= 1
+
+    def _give(self, queue: TopicQueue, batch: Batch, large: bool) -> None:
+        """At once, or into the queue."""
+        broker, messages = self._broker, batch.messages
+        if not messages:
+            return
+        if not large and queue.is_direct:
+            queue.enqueued += len(messages)
+            queue.acknowledged += len(messages)
+            queue.subscription.peer.deliver_batch(queue.subscription, batch)
+            return
+        for message in messages:
+            queue.accept(message)
+        broker.dirty[queue] = None
+        if queue.expiring:
+            broker.expiring[queue] = None
 
     # -- slow consumers -----------------------------------------------------------------------------------------------
 
@@ -358,3 +402,8 @@ class Topics:
             queue.discarded += 1
             self.discarded += 1
             broker.consumed(queue, message)
+
+
+def _spans(queue: TopicQueue) -> bool:
+    """May it get messages of several topics?"""
+    return len(queue.names) > 1 or is_pattern(queue.names[0])

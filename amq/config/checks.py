@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amq.config.destinations import parse_pattern
 from amq.config.schema import BY_KEY, DEFAULT_SOURCE, BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.config.units import format_size
@@ -34,11 +35,33 @@ def contradictions(config: BrokerConfig) -> list[str]:
             f"{_told(config, 'journalSegmentSize')}: half of that is kept free for acknowledgements and for moving "
             f"messages together; give at least {format_size(least)}, or make the journal's files smaller"
         )
+    found += _bad_names(config)
     if config.anonymous == "no" and not config.users_file:
         found.append(
             f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
             "`amq user add NAME --users FILE`, or allow anonymous = loopback"
         )
+    return found
+
+
+def _bad_names(config: BrokerConfig) -> list[str]:
+    """Of destinations, where an option is a name."""
+    found = []
+    diverts = [("divert", config.divert)]
+    diverts += [(f'[destinations."{table.pattern}"] divert', str(table.values.get("divert", "")))
+                for table in config.destinations]  # fmt: skip
+    names = [("virtualTopics", config.virtual_topics), *diverts]
+    names.append(("virtualTopicConsumers", config.virtual_topic_consumers.removesuffix(".")))
+    for key, name in names:
+        try:
+            words = parse_pattern(name) if name else ()
+        except ValueError as error:
+            found.append(f'{key} = "{name}" {error}')
+            continue
+        if key.endswith("divert") and ("," in name or {"*", ">"} & set(words)):
+            found.append(f'{key} = "{name}" names no single queue: give the name of one, without *, > and commas')
+    if not config.virtual_topic_consumers.removesuffix(".") or ">" in config.virtual_topic_consumers:
+        found.append('virtualTopicConsumers must be words that may be "*", such as "Consumer.*.", without ">"')
     return found
 
 

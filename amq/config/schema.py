@@ -190,6 +190,18 @@ class BrokerConfig:
         choices=("block", "fail", "drop-oldest"), reload=True,
         elsewhere=("address-full-policy", "overflow", "messageEvictionStrategy"), destination=True,
     )  # fmt: skip
+    divert: str = option(
+        "queues", "divert", Kind.TEXT, "",
+        "Name of a queue to which messages for a destination go too, blank = none; see divertExclusive.",
+        "Somebody audits what goes through a destination, or its messages have moved.",
+        reload=True, elsewhere=("forwarding-address", "forwardTo"), destination=True,
+    )  # fmt: skip
+    divert_exclusive: bool = option(
+        "queues", "divertExclusive", Kind.BOOLEAN, False,
+        "Messages go where divert says, and not to the destination itself.",
+        "The destination has moved: producers that still use the old name reach the new one.",
+        reload=True, elsewhere=("exclusive", "forwardOnly"), destination=True,
+    )  # fmt: skip
     duplicate_window: int = option(
         "queues", "duplicateWindow", Kind.INTEGER, 20_000,
         "How many producer-given message ids each destination remembers, to store a resent message once.",
@@ -219,6 +231,18 @@ class BrokerConfig:
         "A gap is worse than no consumer, which notices that and starts anew: disconnect.",
         choices=("discard-oldest", "disconnect"), reload=True,
         elsewhere=("abortSlowConsumerStrategy", "slow-consumer-policy"), destination=True,
+    )  # fmt: skip
+
+    virtual_topics: str = option(
+        "topics", "virtualTopics", Kind.TEXT, "VirtualTopic.>",
+        "Topics whose messages also go to queues that consume them; a name or a pattern, blank = none.",
+        "Existing topics shall be consumed by groups of consumers that share the work: `>` for all.",
+        elsewhere=("virtualTopic",),
+    )  # fmt: skip
+    virtual_topic_consumers: str = option(
+        "topics", "virtualTopicConsumers", Kind.TEXT, "Consumer.*.",
+        "What the name of a queue that consumes a virtual topic has before that topic's name.",
+        "Existing clients use another name.",
     )  # fmt: skip
 
     memory_limit_bytes: int = option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Callable
 
@@ -320,9 +321,7 @@ def test_options_change_while_it_waits(make_world: Callable[..., World]) -> None
     publish(world, *numbered(50))
     (queue,) = world.broker.topics.queues()
     assert queue.waiting == 49
-    world.config = type(world.config)(**{**{name: getattr(world.config, name) for name in world.config.__slots__},
-                                         "pending_message_limit": 10})  # fmt: skip
-    world.broker.reconfigure(world.config)
+    world.broker.reconfigure(dataclasses.replace(world.config, pending_message_limit=10))
     world.settle()
     assert queue.waiting == 10
 

@@ -217,11 +217,15 @@ CASES = [
     Case("unfinished escape", TO_A + b"x:\\\n\n\0", [error("ESCAPE_UNDEFINED")], ESCAPING),
     Case("undefined escape in a name", TO_A + b"\\t:x\n\n\0", [error("ESCAPE_UNDEFINED")], ESCAPING),
     Case("1.1 has no \\r", TO_A + b"x:\\r\n\n\0", [error("ESCAPE_UNDEFINED")], ("1.1",)),
+    *(Case(f"composite destination {written}", f"SEND\ndestination:{written}\n\n\0".encode(),
+           [sent(destination=full, text=True)]) for written, full in (
+        ("/queue/a,b", "queue://a,queue://b"), ("/topic/a,b,/queue/c", "topic://a,topic://b,queue://c"),
+        ("a,topic://b", "queue://a,topic://b"))),
     Case("no destination", b"SEND\nreceipt:r\n\n\0", [error("HEADER_MISSING", "r")]),
     Case("empty destination", b"SEND\ndestination:\n\n\0", [error("HEADER_MISSING")]),
     *(Case(f"destination {name}", f"SEND\ndestination:{name}\n\n\0".encode(), [error("DESTINATION_INVALID")])
       for name in ("/queue/", "topic://", "/temp-queue/a", "temp-topic://a", "/remote-temp-queue/a",
-                   "/queue/a,/queue/b", "/queue/a\x01")),
+                   "/queue/a,", ",/queue/a", "/queue/a,/topic/", "/queue/a,/temp-queue/b", "/queue/a\x01")),
     Case("line break in destination", b"SEND\ndestination:/queue/a\\nb\n\n\0",
          [error("DESTINATION_INVALID")], ESCAPING),
     *(Case(f"{line}", f"SEND\ndestination:/queue/a\n{line}\n\n\0".encode(), [error("HEADER_INVALID")])

@@ -21,30 +21,31 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def full_name(text: str) -> str:
-    """The full name of a destination as a client wrote it; a name without a prefix is a queue.
+    """The full name of a destination as a client wrote it; a name without a prefix is a queue. Of a composite one,
+    with commas, each part may have a prefix; one without is of the kind of the part before.
 
-    ProtocolError: empty, temporary or composite (comma) destinations, control characters.
+    ProtocolError: empty or temporary destinations, control characters.
     """
-    if _TEMPORARY.match(text):
-        raise _invalid(text, "temporary destinations are not supported: use a named queue for replies")
-    scheme, name = "queue://", text
-    for prefix, its_scheme in _PREFIXES:
-        if text.startswith(prefix):
-            scheme, name = its_scheme, text.removeprefix(prefix)
-            break
-    if not name:
-        raise _invalid(text, "it has no name: write /queue/orders")
-    if "," in name:
-        raise _invalid(text, "composite destinations are not supported: send one message to each")
-    if _CONTROL.search(name):
+    if _CONTROL.search(text):
         raise _invalid(text, "it holds a control character")
-    return scheme + name
+    scheme, parts = "queue://", []
+    for part in text.split(","):
+        if _TEMPORARY.match(part):
+            raise _invalid(text, "temporary destinations are not supported: use a named queue for replies")
+        name = part
+        for prefix, its_scheme in _PREFIXES:
+            if part.startswith(prefix):
+                scheme, name = its_scheme, part.removeprefix(prefix)
+                break
+        if not name:
+            raise _invalid(text, "it has no name: write /queue/orders")
+        parts.append(scheme + name)
+    return ",".join(parts)
 
 
 def wire_name(full: str) -> str:
     """`/queue/x` or `/topic/x` for the full name `queue://x` or `topic://x`."""
-    kind, _, name = full.partition("://")
-    return f"/{kind}/{name}"
+    return ",".join(["/" + part.replace("://", "/", 1) for part in full.split(",")])
 
 
 def _invalid(text: str, why: str) -> ProtocolError:

@@ -1,0 +1,255 @@
+"""Composite destinations, diverts and virtual topics: to all or to none."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from amq.config.destinations import DestinationOptions
+from amq.errors import ConfigError
+from amq.protocols.commands import ACK_AUTO
+from tests.broker.world import Client, World
+
+BOTH = "queue://a,topic://t,queue://b"
+VIRTUAL = "topic://VirtualTopic.orders"
+
+
+def consumer(world: World, name: str, **fields: Any) -> Client:
+    client = world.connect()
+    client.subscribe(name, ACK_AUTO, **fields)
+    world.settle()
+    return client
+
+
+def send(world: World, destination: str, body: bytes = b"x", **fields: Any) -> Client:
+    client = world.connect()
+    client.send(body, destination, **fields)
+    world.settle()
+    return client
+
+
+def properties(client: Client) -> dict[str, str]:
+    return client.deliveries[-1].message.properties or {}
+
+
+# -- composite destinations --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_composite_send_reaches_all(world: World, persistent: bool) -> None:
+    topic = consumer(world, "topic://t")
+    producer = send(world, BOTH, persistent=persistent, properties={"k": "v"})
+    assert len(producer.confirmed) == 1
+    assert world.stored("a") == world.stored("b") == topic.bodies == [b"x"]
+    world.check_at_rest()
+    reader = consumer(world, "a")
+    for client in (topic, reader):
+        assert properties(client) == {"k": "v", "original-destination": "/queue/a,/topic/t,/queue/b"}
+    if persistent:
+        world.crash_and_recover()
+        assert (world.stored("a"), world.stored("b")) == ([], [b"x"])
+
+
+def test_its_persistent_parts_are_one_record(world: World) -> None:
+    producer = world.connect()
+    producer.send(b"x", BOTH)
+    world.turn()
+    world.crash_and_recover(jobs=1, torn=0.7)
+    assert world.stored("a") == world.stored("b") == []
+    producer = world.connect()
+    receipt = producer.send(b"x", BOTH)
+    world.settle()
+    assert producer.confirmed == [receipt]
+    world.crash_and_recover()
+    assert world.stored("a") == world.stored("b") == [b"x"]
+
+
+def test_a_full_disk_takes_none(world: World) -> None:
+    topic = consumer(world, "topic://t")
+    world.vfs.fail("pwrite", errno.ENOSPC, times=0, path=".seg")
+    world.vfs.answer("free_bytes", 0)
+    producer = send(world, BOTH)
+    assert producer.codes == ["STORE_FULL"]
+    assert world.stored("a") == world.stored("b") == topic.bodies == []
+    world.check_at_rest()
+
+
+def test_a_resent_composite_is_stored_once(world: World) -> None:
+    topic = consumer(world, "topic://t")
+    for _ in range(2):
+        producer = send(world, BOTH, duplicate_id="1")
+        assert producer.confirmed
+    other = world.connect()
+    other.send(b"y", BOTH, duplicate_id="2")
+    receipt = other.send(b"y", BOTH, duplicate_id="2")  # while the first one is on its way
+    world.settle()
+    assert receipt in other.confirmed
+    assert world.stored("a") == world.stored("b") == topic.bodies == [b"x", b"y"]
+    world.check_at_rest()
+
+
+def test_in_a_transaction(world: World) -> None:
+    topic = consumer(world, "topic://t")
+    producer = world.connect()
+    for end in (producer.abort, producer.commit):
+        producer.begin()
+        producer.send(b"x", BOTH, transaction="t")
+        world.settle()
+        assert world.stored("a") == topic.bodies == []
+        end()
+        world.settle()
+        world.check_at_rest()
+    assert world.stored("a") == world.stored("b") == topic.bodies == [b"x"]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("policy", ["block", "fail"])
+def test_one_full_queue_holds_up_all(make_world: Callable[..., World], policy: str) -> None:
+    options = DestinationOptions("b", {"queue_limit_bytes": 100, "queue_limit_policy": policy})
+    world = make_world(destinations=(options,))
+    send(world, "queue://b", bytes(200))
+    producer = world.connect()
+    producer.send(b"x", BOTH)
+    world.settle()
+    assert world.stored("a") == []
+    if policy == "fail":
+        assert producer.codes == ["QUEUE_FULL"]
+        return
+    assert not producer.reading
+    drain = consumer(world, "b")
+    assert drain.bodies == [bytes(200), b"x"]
+    assert world.stored("a") == [b"x"]
+    assert producer.confirmed
+    world.check_at_rest()
+
+
+def test_a_part_that_nobody_can_send_to_refuses_the_whole(world: World) -> None:
+    for destination in ("queue://a,queue://b.>", "queue://a,stream://b"):
+        assert send(world, destination).codes == ["DESTINATION_REFUSED"]
+    assert not world.stored("a")
+
+
+def test_a_subscription_to_several_topics(world: World) -> None:
+    client = consumer(world, "topic://t,topic://u.*,topic://t", id="s")
+    producer = world.connect()
+    for i, name in enumerate(["t", "u.1", "v", "t", "u.2"]):
+        producer.send(b"%d" % i, "topic://" + name)
+    world.settle()
+    assert client.bodies == [b"0", b"1", b"3", b"4"]
+    client.unsubscribe("s")
+    send(world, "topic://t")
+    send(world, "topic://u.1")
+    assert len(client.bodies) == 4
+    world.check_at_rest()
+
+
+# -- diverts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.parametrize("scheme", ["queue", "topic"])
+def test_a_divert(make_world: Callable[..., World], scheme: str, exclusive: bool) -> None:
+    tables = (
+        DestinationOptions("orders.>", {"divert": "audit.orders", "divert_exclusive": exclusive}),
+        DestinationOptions("audit.orders", {"divert": "orders.again"}),
+    )
+    world = make_world(destinations=tables)
+    client = consumer(world, f"{scheme}://orders.eu")
+    for _ in range(2):
+        send(world, f"{scheme}://orders.eu")
+    assert client.bodies == [b"x"] * (0 if exclusive else 2)
+    assert world.stored("audit.orders") == [b"x"] * 2
+    assert world.stored("orders.again") == [], "what was diverted is not diverted again"
+    reader = consumer(world, "audit.orders")
+    assert properties(reader)["original-destination"] == f"/{scheme}/orders.eu"
+    send(world, "queue://other")
+    assert world.stored("other") == [b"x"]
+    world.check_at_rest()
+
+
+def test_a_divert_of_a_queue_that_is_there_already(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    send(world, "queue://orders")
+    table = DestinationOptions("orders", {"divert": "audit"})
+    world.broker.reconfigure(dataclasses.replace(world.config, destinations=(table,)))
+    send(world, "queue://orders")
+    assert (world.stored("orders"), world.stored("audit")) == ([b"x"] * 2, [b"x"])
+
+
+# -- virtual topics ----------------------------------------------------------------------------------------------------
+
+
+def test_each_consumer_queue_gets_a_copy_that_it_keeps(world: World) -> None:
+    plain = consumer(world, VIRTUAL)
+    first = consumer(world, "Consumer.A.VirtualTopic.orders")
+    send(world, "queue://Consumer.B.VirtualTopic.orders", b"0")
+    consumer(world, "Consumer.A.VirtualTopic.others")
+    send(world, VIRTUAL, b"1", duplicate_id="1")
+    assert plain.bodies == first.bodies == [b"1"]
+    assert properties(first) == {"original-destination": "/topic/VirtualTopic.orders"}
+    assert world.stored("Consumer.B.VirtualTopic.orders") == [b"0", b"1"]
+    first.lose()
+    world.settle()
+    world.broker.sweep()
+    send(world, VIRTUAL, b"2", duplicate_id="2")
+    assert world.stored("Consumer.A.VirtualTopic.orders") == [b"2"], "it waits for a consumer that is away"
+    world.check_at_rest()
+    world.crash_and_recover()
+    send(world, VIRTUAL, b"3", duplicate_id="3")
+    assert world.stored("Consumer.A.VirtualTopic.orders") == [b"2", b"3"]
+    assert world.stored("Consumer.B.VirtualTopic.orders") == [b"0", b"1", b"2", b"3"]
+    assert world.stored("Consumer.A.VirtualTopic.others") == []
+
+
+def test_other_names_for_virtual_topics(make_world: Callable[..., World]) -> None:
+    world = make_world(virtual_topics=">", virtual_topic_consumers="VQ.*.of.")
+    client = consumer(world, "VQ.a.of.b")
+    send(world, "topic://b", b"1")
+    send(world, "topic://VirtualTopic.b", b"2")
+    assert client.bodies == [b"1"]
+
+
+# -- selectors ---------------------------------------------------------------------------------------------------------
+
+
+def test_selectors_of_topic_subscriptions(world: World) -> None:
+    big = consumer(world, "topic://t", selector="size > 10", message_id_prefix="ID:")
+    red = consumer(world, "topic://*", selector="color = 'red'", message_id_prefix="ID:")
+    everything = consumer(world, "topic://t")
+    own = consumer(world, "topic://t", selector="color = 'red'", options={"noLocal": "true"})
+    producer = own
+    for i, (size, color) in enumerate([(5, "red"), (15, "blue"), (20, "red"), (1, "blue")]):
+        producer.send(b"%d" % i, "topic://t", properties={"size": str(size), "color": color})
+    world.settle()
+    assert big.bodies == [b"1", b"2"]
+    assert red.bodies == [b"0", b"2"]
+    assert everything.bodies == [b"0", b"1", b"2", b"3"]
+    assert own.bodies == []
+    big.unsubscribe("topic://t")
+    send(world, "topic://t", b"4", properties={"size": "100"})
+    assert big.bodies == [b"1", b"2"]
+    wrong = world.connect()
+    wrong.subscribe("topic://t", selector="size >")
+    world.settle()
+    assert wrong.codes == ["INVALID_SELECTOR"]
+    world.check_at_rest()
+
+
+def test_wrong_names_in_options_are_told(tmp_path: Any) -> None:
+    from amq.config.loader import load
+
+    for text, complaint in [
+        ('[queues]\ndivert = "a.>"', 'divert = "a.>" names no single queue'),
+        ('[destinations.a]\ndivert = "queue://a"', 'divert = "queue://a" must be a bare name'),
+        ('[topics]\nvirtualTopics = "a.>.b"', 'virtualTopics = "a.>.b" has a ">" before its end'),
+        ('[topics]\nvirtualTopicConsumers = ">"', "virtualTopicConsumers must be words"),
+    ]:
+        path = tmp_path / "amq.toml"
+        path.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            load(str(path))
+        assert complaint in caught.value.description
