@@ -97,9 +97,10 @@ class Pager:
                 self._read(queue, priority, places, then)
 
     def _ahead_bytes(self, queue: Queue) -> int:
-        """How much may be read now. A queue that has nothing in memory may always have its next message: what fills
+        """How much may be read now. A queue of which nobody holds anything may always have its next message: what fills
         the memory may wait for that one."""
-        return max(min(AHEAD_BYTES_MAX, self._free_bytes() // 4), 0 if queue.messages else 1)
+        is_held = len(queue.messages) > sum(map(len, queue.levels))
+        return max(min(AHEAD_BYTES_MAX, self._free_bytes() // 4), 0 if is_held else 1)
 
     def _free_bytes(self) -> int:
         return self._broker.paging_bytes() - self._broker.memory_bytes - self._reading_bytes

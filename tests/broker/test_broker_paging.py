@@ -106,6 +106,18 @@ def test_what_the_disk_does_not_keep_takes_its_place_between(small: World) -> No
     assert consume(small, 60, prefetch=1) == list(range(60))
 
 
+def test_a_memory_full_of_messages_that_wait_behind_one_on_disk_stops_nobody(small: World) -> None:
+    fill(small, 20)
+    producer = small.connect()
+    count = 20
+    while producer.reading:
+        producer.send(body(count), persistent=False, receipt=False)
+        small.settle()
+        count += 1
+    assert small.broker.memory_bytes >= LIMIT_BYTES
+    assert consume(small, count) == list(range(count))
+
+
 def test_what_comes_back_is_delivered_before_what_waits_on_disk(small: World) -> None:
     fill(small, 40)
     client = small.connect()
