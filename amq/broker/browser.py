@@ -96,6 +96,8 @@ class Browser(Subscription):
             queue, seq = self.queue, message.seq
             if message.expires_ms and message.expires_ms <= now_ms:
                 continue
+            if self.selector is not None and not self.selector.matches(message):
+                continue
             before = queue.redelivered.get(seq)
             self.credit -= 1
             if not self.auto:

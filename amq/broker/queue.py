@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Backlog, Columns, Place
+from amq.broker.groups import GROUP_ID
 from amq.broker.names import QUEUE_SCHEME, plain_name
+from amq.broker.picking import Picker
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
 from amq.journal.records import Record
@@ -22,6 +24,7 @@ from amq.journal.recovery import Segment
 from amq.message import Message
 
 if TYPE_CHECKING:
+    from amq.broker.broker import Broker
     from amq.broker.browser import Browser
     from amq.broker.subscription import Subscription
 
@@ -34,23 +37,17 @@ _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = Window(0)
 
 
-class QueueOwner(Protocol):
-    """What a queue asks of its broker while it dispatches."""
-
-    def expire(self, queue: Queue, messages: list[Message]) -> None: ...
-    def consumed(self, queue: Queue, message: Message) -> None: ...
-    def fetch(self, queue: Queue, priority: int) -> None: ...
-    def fetch_ahead(self, queue: Queue) -> None: ...
-
-
 class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
         "_top", "acknowledged", "backlogs", "browsers", "duplicates", "duplicates_pending", "enqueued", "exclusive",
         "expiring", "is_diverted", "levels", "limit_bytes", "messages", "name", "options", "outranked",
-        "pending_bytes", "ranked", "ready", "redelivered", "resident_bytes", "stays", "stored_bytes", "subscriptions",
+        "pending_bytes", "picker", "ranked", "ready", "redelivered", "resident_bytes", "stays", "stored_bytes",
+        "subscriptions",
     )  # fmt: skip
+
+    picks = True  # may it have to choose which of several consumers gets a message?
 
     def __init__(self, name: str, options: BrokerConfig) -> None:
         self.name = name
@@ -70,6 +67,7 @@ class Queue:
         self.ranked = False  # do ranks differ: is there, or was there, an exclusive consumer or one with a priority?
         self.outranked = _NOBODY  # those who stand behind all of `ready`
         self.exclusive: Subscription | None = None  # the one consumer that gets everything
+        self.picker: Picker | None = None  # where not everybody may get everything
         self.browsers: tuple[Browser, ...] = ()  # who looks and takes nothing
         self.stays = False  # also when it is empty and nobody consumes it
         self.expiring = 0  # stored messages that have an expiry time
@@ -137,11 +135,15 @@ class Queue:
             level.append(message)
         if priority > self._top:
             self._top = priority
+        if self.picker is not None:
+            self.picker.came(priority, message.seq)
 
     def page_out(self, message: Message, segment: int) -> None:
         """`message`, which no level holds, waits on disk from now on. `segment` = code of where it stands."""
         backlog = self.backlogs.get(message.priority) or self.own_backlog(message.priority)
         backlog.add(message.seq, segment, message.offset, message.size, message.expires_ms)
+        if self.picker is not None:
+            self.picker.came(message.priority, message.seq)
 
     def own_backlog(self, priority: int) -> Backlog:
         """The backlog of that priority, to be added to."""
@@ -177,6 +179,8 @@ class Queue:
         for priority, returned in by_level.items():
             self._top = max(self._top, priority)
             returned.sort(key=_seq)
+            if self.picker is not None:
+                self.picker.came(priority, returned[0].seq)
             level = self.levels[priority]
             if not level:
                 self.levels[priority] = deque(returned)
@@ -187,18 +191,21 @@ class Queue:
             returned.sort(key=_seq, reverse=True)
             level.extendleft(returned)
 
-    def dispatch(self, owner: QueueOwner, now_ms: int) -> None:
+    def dispatch(self, owner: Broker, now_ms: int) -> None:
         """Hand waiting messages to those consumers that come first."""
-        self._hand_out(owner, now_ms)
-        while self.outranked and not self.ready and self.exclusive is None:
+        if self.picker is None:
+            self._hand_out(owner, now_ms)
+        while self.outranked and not self.ready and self.picker is None and self.exclusive is None:
             best = max(subscription.priority for subscription in self.outranked)
             self.ready.extend(each for each in self.outranked if each.priority == best)
             self.outranked = deque(each for each in self.outranked if each.priority != best)
             self._hand_out(owner, now_ms)
+        if self.picker is not None:
+            self.picker.dispatch(now_ms)
         for browser in self.browsers:
             browser.step(now_ms)
 
-    def _hand_out(self, owner: QueueOwner, now_ms: int) -> None:
+    def _hand_out(self, owner: Broker, now_ms: int) -> None:
         """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
         ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
         expired: list[Message] = []
@@ -216,6 +223,11 @@ class Queue:
             if message.expires_ms and message.expires_ms <= now_ms:
                 expired.append(message)
                 continue
+            properties = message.properties
+            if properties is not None and GROUP_ID in properties and self.picks:
+                level.appendleft(message)
+                self.picker = Picker(self, owner)
+                break
             subscription = ready[0]
             subscription.credit -= 1
             if subscription.credit <= 0:
@@ -231,7 +243,7 @@ class Queue:
             subscription.peer.deliver(subscription, message, before[0] if before else 0)
         if expired:
             owner.expire(self, expired)
-        if backlogs and ready:
+        if backlogs and ready and self.picker is None:
             owner.fetch_ahead(self)
 
     def take_expired(self, now_ms: int) -> list[Message]:
@@ -282,7 +294,7 @@ class Queue:
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
-    def join(self, subscription: Subscription) -> None:
+    def join(self, subscription: Subscription, owner: Broker) -> None:
         """A new consumer. An exclusive one gets everything from now on, unless there is one already."""
         self.subscriptions.append(subscription)
         if subscription.exclusive or subscription.priority:
@@ -290,16 +302,30 @@ class Queue:
             self.outranked = self.outranked or deque()
         if subscription.exclusive and self.exclusive is None:
             self._elect(subscription)
+        if self.picker is not None:
+            self.picker.join(subscription)
+        elif subscription.selector is not None and self.picks:
+            self.picker = Picker(self, owner)
 
     def leave(self, subscription: Subscription) -> None:
-        """A consumer, which holds a place in line no more, goes. After an exclusive one comes the next of those: the
-        one of the highest priority, of several the one that waits longest."""
+        """A consumer that has no place in line and holds nothing any more goes. After an exclusive one comes the next
+        of those: the one of the highest priority, of several the one that waits longest."""
         self.subscriptions.remove(subscription)
         if subscription is self.exclusive:
             heirs = [each for each in self.subscriptions if each.exclusive]
             self._elect(max(heirs, key=lambda each: each.priority, default=None))
         if not self.subscriptions:
             self.ranked = False
+        self.left(subscription)
+
+    def left(self, subscription: Subscription) -> None:
+        """The consumer has gone, or a transaction has ended in which one that went had acknowledged something."""
+        if self.picker is not None:
+            self.picker.leave(subscription)
+            if not self.picker.is_needed():
+                self.picker.close()
+                self.picker = None
+                self._top = PRIORITIES - 1
 
     def _elect(self, exclusive: Subscription | None) -> None:
         self.exclusive = exclusive

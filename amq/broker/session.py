@@ -229,6 +229,7 @@ class Session:
         broker, queue = self._broker, subscription.queue
         if transaction is not None:
             transaction.acks.extend((subscription, message) for message in settled)
+            subscription.in_transactions += len(settled)
             self._confirm_now(command)
         else:
             for message in settled:
@@ -250,6 +251,7 @@ class Session:
         broker = self._broker
         if transaction is not None:
             transaction.nacks.extend((subscription, message) for message in settled)
+            subscription.in_transactions += len(settled)
             self._confirm_now(command)
         else:
             broker.give_back(subscription.queue, settled, [message.seq for message in settled], refused=True)
@@ -286,8 +288,6 @@ class Session:
         check_subscribed_to(command.destination)
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
-        if command.selector and not is_topic(command.destination):
-            raise CommandError("selectors are not supported: subscribe without one", code="NOT_SUPPORTED")
         if command.browser:
             check_browsed(command.destination)
             prefetch = command.prefetch or broker.config.prefetch_size
@@ -296,7 +296,7 @@ class Session:
         else:
             queue = self._source(command)
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
-            queue.join(subscription)
+            queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
         if self._writable:
             subscription.make_ready()
@@ -399,10 +399,11 @@ class Session:
             subscription.end()
             return
         subscription.make_unready()
-        subscription.queue.leave(subscription)
-        self._broker.dirty[subscription.queue] = None
         self._broker.emptied[subscription.queue] = None
         held = list(subscription.unacked.values())
         subscription.unacked = {}
+        subscription.ended = True
+        subscription.queue.leave(subscription)
+        self._broker.dirty[subscription.queue] = None
         if held:
             self._broker.give_back(subscription.queue, held, [held[0].seq])

@@ -10,6 +10,7 @@ from amq.broker.queue import Queue
 from amq.errors import CommandError
 from amq.message import Batch, Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, Subscribe
+from amq.selectors import Selector
 
 PRIORITY_MIN, PRIORITY_MAX = -128, 127  # of consumers: a byte in ActiveMQ
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
@@ -64,12 +65,12 @@ def option_number(options: Mapping[str, str], name: str, minimum: int, maximum: 
 
 class Subscription:
     """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises CommandError
-    where the command has options that cannot be understood.
+    and SelectorError where the command has options or a selector that cannot be understood.
     """
 
     __slots__ = (
-        "auto", "credit", "cumulative", "exclusive", "id", "is_ready", "peer", "prefetch", "priority", "queue",
-        "unacked", "wire",
+        "auto", "credit", "cumulative", "ended", "exclusive", "id", "in_transactions", "is_ready", "peer", "prefetch",
+        "priority", "queue", "selector", "unacked", "wire",
     )  # fmt: skip
 
     def __init__(self, command: Subscribe, queue: Queue, peer: Peer, prefetch: int) -> None:
@@ -80,10 +81,13 @@ class Subscription:
         self.cumulative = command.ack == ACK_CLIENT
         self.exclusive = option_boolean(command.options, "exclusive")
         self.priority = option_number(command.options, "priority", PRIORITY_MIN, PRIORITY_MAX)
+        self.selector = Selector(command.selector, command.message_id_prefix) if command.selector else None
+        self.in_transactions = 0  # messages that it has acknowledged or refused in transactions that are open
         self.prefetch = prefetch
         self.credit = 1 << 62 if self.auto else prefetch  # an auto consumer is bounded by its socket alone
         self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
         self.is_ready = False
+        self.ended = False
         self.wire = peer.subscribed(command)
 
     def make_ready(self) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from amq.broker.names import is_pattern, plain_name
 from amq.broker.patterns import Patterns
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue, QueueOwner
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue
 from amq.broker.subscription import Peer, Subscription, option_boolean, option_number
 from amq.config.schema import BrokerConfig
 from amq.errors import CommandError
@@ -45,6 +45,7 @@ class TopicQueue(Queue):
     )  # fmt: skip
 
     subscription: Subscription
+    picks = False
 
     def __init__(self, topics: Topics, command: Subscribe, options: BrokerConfig) -> None:
         asked = option_number(command.options, "maximumPendingMessageLimit", -1, LIMIT_MAX)
@@ -63,8 +64,8 @@ class TopicQueue(Queue):
         self.limit = self._limit_asked or options.pending_message_limit or NO_LIMIT
         self.is_bounded = self.limit < NO_LIMIT or options.pending_message_limit > 0
 
-    def join(self, subscription: Subscription) -> None:
-        super().join(subscription)
+    def join(self, subscription: Subscription, owner: Broker) -> None:
+        super().join(subscription, owner)
         self.subscription = subscription
         self._topics.open(self)
 
@@ -107,7 +108,7 @@ class TopicQueue(Queue):
             self.expiring += 1
         self.push(message)
 
-    def dispatch(self, owner: QueueOwner, now_ms: int) -> None:
+    def dispatch(self, owner: Broker, now_ms: int) -> None:
         if self.is_closed:
             for message in self.take_oldest_messages(len(self.messages)):
                 owner.consumed(self, message)

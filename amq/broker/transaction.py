@@ -54,6 +54,7 @@ class Transaction:
             if message.segment is None:
                 broker.consumed(subscription.queue, message)
         self._give_back(self.nacks, refused=True)
+        self._let_go()
         broker.wake()
 
     def roll_back(self) -> None:
@@ -62,6 +63,7 @@ class Transaction:
             self.broker.withdraw(message)
         self.broker.topics.withdraw(self.published)
         self._give_back(self.acks + self.nacks)
+        self._let_go()
 
     def withdraw(self) -> None:
         """The commit met a full disk: its persistent part never took place."""
@@ -69,6 +71,16 @@ class Transaction:
             if message.persistent:
                 self.broker.withdraw(message)
         self._give_back([(s, message) for s, message in self.acks if message.segment is not None])
+
+    def _let_go(self) -> None:
+        """What its consumers had acknowledged is theirs no more: groups may go to others."""
+        for subscription, _ in self.acks + self.nacks:
+            subscription.in_transactions -= 1
+            queue = subscription.queue
+            if queue.picker is not None and not subscription.in_transactions:
+                self.broker.dirty[queue] = None
+                if subscription.ended:
+                    queue.left(subscription)
 
     def _give_back(self, settled: list[tuple[Subscription, Message]], refused: bool = False) -> None:
         by_queue: dict[Queue, list[Message]] = {}

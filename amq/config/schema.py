@@ -175,6 +175,19 @@ class BrokerConfig:
         "Non-persistent messages are worthless once late.",
         reload=True, elsewhere=("processNonPersistent",), destination=True,
     )  # fmt: skip
+    group_buckets: int = option(
+        "queues", "groupBuckets", Kind.INTEGER, 1024,
+        "Into how many buckets the message groups (JMSXGroupID) of a queue fall, each of which belongs to one "
+        "consumer; changes apply when groups are next used anew.",
+        "Many consumers share a queue, and two groups in one bucket must not keep each other waiting: more.",
+        minimum=1, maximum=1 << 20, reload=True, elsewhere=("bucketCount", "default-group-buckets"), destination=True,
+    )  # fmt: skip
+    group_rebalance: bool = option(
+        "queues", "groupRebalance", Kind.BOOLEAN, False,
+        "When a consumer joins, give message groups to consumers anew, each when nothing of it is unacknowledged.",
+        "Groups live long, and consumers that come later shall have their share of them.",
+        reload=True, elsewhere=("default-group-rebalance",), destination=True,
+    )  # fmt: skip
     queue_limit_bytes: int = option(
         "queues", "queueLimit", Kind.SIZE, 0,
         "Most bytes of messages in one queue; at it queueLimitPolicy says what happens.",
