@@ -100,6 +100,7 @@ RULES: list[tuple[str, bool | None]] = [
     ("percent LIKE '5!%' ESCAPE '!'", F), ("color LIKE 'r!_d' ESCAPE '!'", F), ("back LIKE 'a\\b'", T),
     ("back LIKE 'a\\\\b' ESCAPE '\\'", T), ("size LIKE '1%'", T), ("'abc' LIKE 'a%'", T), ("color LIKE '%_ed'", T),
     ("color LIKE '%___%'", T), ("color LIKE '%____%'", F), ("color LIKE '.*'", F), ("color LIKE 'r%%d'", T),
+    ("color LIKE 'b%d'", F), ("color LIKE 'r%b'", F), ("color LIKE 're%ed'", F), ("color LIKE '%r%_%d'", T),
     # IS NULL
     ("none IS NULL", T), ("color IS NULL", F), ("none IS NOT NULL", F), ("color IS NOT NULL", T), ("empty IS NULL", F),
     ("JMSPriority IS NULL", F), ("(none * 2) IS NULL", T), ("(size * 2) IS NOT NULL", T), ("'x' IS NULL", F),
