@@ -1,0 +1,315 @@
+"""`amq dlq`: look at dead letters, send them back to where they came from, delete them; through a running broker.
+
+Invariant: a dead letter is at every moment in its dead-letter queue or in its original one, never in both and never in
+none: `retry` sends and acknowledges in one transaction a batch.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from amq.cli.clients import Failovers, connection_options, open_connection, progress, rate
+from amq.cli.output import examples, is_terminal, json_option, print_json, print_table, size_text, wall_text
+from amq.client import Connection, Message, Session
+from amq.errors import CommandError, TransactionRolledBackError
+
+BATCH_MESSAGES = 100
+BATCH_BYTES = 4 << 20
+LIST_LIMIT = 100
+ROLLED_BACK_MAX = 10  # batches in a row
+DEFAULT_QUEUES = ("DLQ.>", "ActiveMQ.DLQ")
+ORIGIN, REASON, DELIVERIES = "original-destination", "dead-letter-reason", "dead-letter-deliveries"
+RETRY = "dead-letter-retry"  # the run that sent the message back last: a run takes no message twice
+# What the broker writes on a delivery, or `send` has an argument for.
+_NOT_SENT_BACK = frozenset({
+    ORIGIN, REASON, DELIVERIES, RETRY, "ack", "content-length", "content-type", "destination", "expires",
+    "JMSXDeliveryCount", "message-id", "persistent", "priority", "redelivered", "subscription", "timestamp",
+    "_AMQ_DUPL_ID",
+})  # fmt: skip
+
+
+@click.group()
+def dlq() -> None:
+    """Look at dead letters, send them back to where they came from, or delete them."""
+
+
+def _selection(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say which dead letters are meant."""
+    for option in (
+        click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text, such as expired."),
+        click.option("--queue", metavar="NAME", help="Only those that were meant for this queue."),
+        click.option(
+            "--dead-letter-queue", "queues", metavar="NAME", multiple=True, default=DEFAULT_QUEUES, show_default=True,
+            help="Where to look, a name or pattern. May be repeated.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return connection_options(command)
+
+
+def _working(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of what takes messages from queues."""
+    command = click.option(
+        "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), default=1.0, show_default=True,
+        help="A queue is done when nothing comes for so long.",
+    )(command)  # fmt: skip
+    limit = click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many. Default: all.")
+    return limit(command)
+
+
+@dlq.command(
+    "list",
+    epilog=examples(
+        "amq dlq list",
+        "amq dlq list --queue orders --reason expired --limit 10",
+        "amq dlq list --json | jq -r '.[].reason' | sort | uniq -c",
+    ),
+)
+@_selection
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), default=LIST_LIMIT, show_default=True, help="At most so many.",
+)  # fmt: skip
+@json_option
+def list_(
+    url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None, limit: int,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show dead letters: where they were meant to go, why they did not, and how often they were delivered.
+
+    Looks and takes nothing: what is on the queues stays as it is.
+    """
+    found: dict[str, dict[str, Any]] = {}  # by id: a failover begins a browse anew
+    selector = _selector(queue, reason)
+    with (
+        open_connection(url, login, passcode, Failovers()) as connection,
+        connection.session() as session,
+        progress("read", None) as show,
+    ):
+        for name in queues:
+            with session.browser(_destination(name), prefetch=min(limit, BATCH_MESSAGES), selector=selector) as browser:
+                while len(found) <= limit and (message := browser.receive()) is not None:
+                    found[message.id] = _facts(message)
+                    show(len(found))
+    rows = list(found.values())[:limit]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("DEAD-LETTER QUEUE", "MEANT FOR", "DELIVERIES", "REASON", "SIZE", "SENT", "ID"),
+        [
+            (row["dead_letter_queue"], row["original_destination"] or "?", row["deliveries"], row["reason"] or "?",
+             size_text(row["bytes"]), wall_text(row["sent_ms"]), row["id"])
+            for row in rows
+        ],
+    )  # fmt: skip
+    if len(found) > limit:
+        click.echo(f"and more: these are the first {limit}, see --limit", err=True)
+
+
+@dlq.command(
+    epilog=examples(
+        "amq dlq retry --queue orders",
+        "amq dlq retry --reason 'without acknowledgement' --limit 1",
+        "amq dlq retry --url 'failover:(stomp://a:61613,stomp://b:61613)' --json",
+    )
+)
+@_selection
+@_working
+@json_option
+def retry(
+    url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None,
+    limit: int | None, timeout: float, as_json: bool,
+) -> None:  # fmt: skip
+    """Send dead letters back to the queues for which they were meant.
+
+    Each batch is one transaction: a message is in one of the two queues at every moment, also when the master or this
+    command dies. It goes with its body, headers and priority, and a header dead-letter-retry; it expires no more. One
+    that comes back to the dead-letter queue meanwhile stays there: a run takes each message once. Messages that do
+    not say where they came from stay.
+    """
+    name = secrets.token_hex(8)
+    selector = _selector(queue, reason, f'"{ORIGIN}" IS NOT NULL', f"(\"{RETRY}\" IS NULL OR \"{RETRY}\" <> '{name}')")
+    run = _Run("moved", url, login, passcode, timeout, limit, as_json, lambda s, m: _send_back(s, m, name))
+    run.work(queues, selector)
+
+
+@dlq.command(
+    epilog=examples(
+        "amq dlq purge --queue orders --reason expired",
+        "amq dlq purge --yes --json",
+    )
+)
+@_selection
+@_working
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def purge(
+    url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None,
+    limit: int | None, timeout: float, yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Delete dead letters for good, after a question."""
+    selector = _selector(queue, reason)
+    if not yes:
+        if not is_terminal():
+            raise click.UsageError("nobody is there to be asked: say --yes")
+        which = f" for which {selector}" if selector else ""
+        click.confirm(f"Delete the messages of {', '.join(queues)}{which} for good?", abort=True, err=True)
+    _Run("deleted", url, login, passcode, timeout, limit, as_json, lambda _s, _m: None).work(queues, selector)
+
+
+class _Run:
+    """Takes messages from queues, a batch in each transaction, and does something with each."""
+
+    def __init__(
+        self, done: str, url: str, login: str, passcode: str, timeout: float, limit: int | None, as_json: bool,
+        each: Callable[[Session, Message], None],
+    ) -> None:  # fmt: skip
+        self._done = done
+        self._url, self._login, self._passcode = url, login, passcode
+        self._timeout = timeout
+        self._limit = limit
+        self._as_json = as_json
+        self._each = each
+        self._counts: dict[str, int] = {}  # by dead-letter queue
+        self._began = time.monotonic()
+        self._failovers = Failovers()
+
+    @property
+    def _count(self) -> int:
+        return sum(self._counts.values())
+
+    def work(self, names: tuple[str, ...], selector: str) -> None:
+        """All that `selector` selects in the queues that `names` name, then say how many."""
+        try:
+            with (
+                open_connection(self._url, self._login, self._passcode, self._failovers) as connection,
+                progress(self._done, self._limit) as show,
+            ):
+                for name in names:
+                    for destination in _queues_of(connection, name, selector, self._counts):
+                        self._counts[destination] = 0
+                        self._empty(connection, destination, selector, show)
+                        if self._left() == 0:
+                            break
+        finally:
+            self._report()
+
+    def _left(self) -> int:
+        return BATCH_MESSAGES if self._limit is None else self._limit - self._count
+
+    def _empty(self, connection: Connection, destination: str, selector: str, show: Callable[[int], None]) -> None:
+        rolled_back = 0
+        with connection.session(transacted=True) as session:
+            prefetch = min(self._left(), BATCH_MESSAGES)
+            with session.consumer(destination, prefetch=max(1, prefetch), selector=selector) as consumer:
+                while self._left() > 0:
+                    try:
+                        count = 0
+                        for message in _batch(consumer.receive, min(self._left(), BATCH_MESSAGES), self._timeout):
+                            self._each(session, message)
+                            count += 1
+                        session.commit()
+                    except TransactionRolledBackError:
+                        session.rollback()
+                        rolled_back += 1
+                        if rolled_back >= ROLLED_BACK_MAX:
+                            raise
+                        continue
+                    if not count:
+                        return
+                    rolled_back = 0
+                    self._counts[destination] += count
+                    show(self._count)
+
+    def _report(self) -> None:
+        seconds = time.monotonic() - self._began
+        queues = {_bare(name): count for name, count in self._counts.items() if count}
+        if self._as_json:
+            print_json({
+                self._done: self._count, "queues": queues, "seconds": round(seconds, 3),
+                "per_s": rate(self._count, seconds), "failovers": self._failovers.count,
+            })  # fmt: skip
+            return
+        where = ", ".join(f"{count:,} of {name}" for name, count in queues.items())
+        click.echo(f"{self._count:,} messages {self._done}{f': {where}' if where else ''}")
+
+
+def _batch(receive: Callable[[float], Message | None], count: int, timeout: float) -> Iterator[Message]:
+    """Up to `count` messages, or what there is."""
+    size = 0
+    for number in range(count):
+        message = receive(timeout if number == 0 else 0.0)
+        if message is None:
+            return
+        yield message
+        size += len(message.body)
+        if size >= BATCH_BYTES:
+            return
+
+
+def _queues_of(connection: Connection, name: str, selector: str, done: dict[str, int]) -> Iterator[str]:
+    """Names of the queues that `name` means and that hold something, one after the other as they are found."""
+    while True:
+        with connection.session() as session:
+            browser = session.browser(_destination(name), prefetch=1, selector=selector)
+            found = next((message.destination for message in browser if message.destination not in done), None)
+        if found is None:
+            return
+        yield found
+
+
+def _send_back(session: Session, message: Message, run: str) -> None:
+    headers = {name: value for name, value in message.headers.items() if name not in _NOT_SENT_BACK}
+    body: bytes | str = message.body
+    if "content-length" not in message.headers:  # it is text
+        try:
+            body = message.text
+        except UnicodeDecodeError:
+            headers["amq-msg-type"] = "text"
+    session.producer(message.headers[ORIGIN]).send(
+        body, headers={**headers, RETRY: run}, persistent=message.headers.get("persistent") == "true",
+        priority=message.priority, content_type=message.headers.get("content-type", ""),
+    )  # fmt: skip
+
+
+def _selector(queue: str | None, reason: str | None, *conditions: str) -> str:
+    """What selects dead letters that were meant for `queue` and whose reason contains `reason`."""
+    parts = list(conditions)
+    if queue is not None:
+        parts.append(f"\"{ORIGIN}\" = '{_quoted(_destination(queue))}'")
+    if reason is not None:
+        pattern = reason.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        parts.append(f"\"{REASON}\" LIKE '%{_quoted(pattern)}%' ESCAPE '!'")
+    return " AND ".join(parts)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _destination(name: str) -> str:
+    """`orders` → `/queue/orders`. Raises CommandError for a topic."""
+    bare = _bare(name)
+    if not bare or bare.startswith(("/", "topic:")):
+        raise CommandError(f"{name!r} is not the name of a queue: write orders, or /queue/orders")
+    return f"/queue/{bare}"
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("/queue/").removeprefix("queue://")
+
+
+def _facts(message: Message) -> dict[str, Any]:
+    headers = message.headers
+    deliveries = headers.get(DELIVERIES, "")
+    return {
+        "id": message.id, "dead_letter_queue": _bare(message.destination),
+        "original_destination": _bare(headers.get(ORIGIN, "")), "reason": headers.get(REASON, ""),
+        "deliveries": int(deliveries) if deliveries.isdecimal() else 0, "bytes": len(message.body),
+        "sent_ms": int(headers.get("timestamp", "0")),
+    }  # fmt: skip

@@ -1,0 +1,151 @@
+"""`amq dlq` against real brokers, also while the master is killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from amq_process import DEADLINE_S, ROOT, amq, command
+from brokers import Broker, Brokers
+
+import amq as client
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def broker(brokers: Brokers) -> Broker:
+    return brokers.master("a", maximumRedeliveries=0)
+
+
+def url_of(broker: Broker) -> str:
+    return f"stomp://127.0.0.1:{broker.port}"
+
+
+def refuse(broker: Broker, queue: str, count: int, **options: Any) -> None:
+    """Send messages, and let a consumer refuse them."""
+    with client.connect(url_of(broker)) as connection, connection.session() as session:
+        producer = session.producer(f"/queue/{queue}")
+        for number in range(count):
+            producer.send(f"{queue} {number}", wait=False, **options)
+        producer.flush()
+        consumer = session.consumer(f"/queue/{queue}")
+        for _ in range(count):
+            message = consumer.receive(DEADLINE_S)
+            assert message is not None
+            message.nack(wait=True)
+
+
+def contents(broker: Broker, queue: str) -> list[client.Message]:
+    with client.connect(url_of(broker)) as connection, connection.session() as session:
+        return list(session.browser(f"/queue/{queue}"))
+
+
+def run(broker: Broker, *words: object) -> Any:
+    done = amq("dlq", *words, "--url", url_of(broker), "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_list(broker: Broker) -> None:
+    refuse(broker, "orders", 3)
+    refuse(broker, "bills", 1)
+    rows = run(broker, "list")
+    assert [row["original_destination"] for row in rows] == ["bills", "orders", "orders", "orders"]
+    assert [row["dead_letter_queue"] for row in rows] == ["DLQ.bills"] + ["DLQ.orders"] * 3
+    assert {row["reason"] for row in rows} == {"refused by the consumer"}
+    assert {row["deliveries"] for row in rows} == {1}
+    assert len(run(broker, "list", "--queue", "orders")) == 3
+    assert len(run(broker, "list", "--reason", "refused")) == 4
+    assert run(broker, "list", "--reason", "expired") == []
+    assert [row["id"] for row in run(broker, "list", "--limit", 2)] == [row["id"] for row in rows[:2]]
+    table = amq("dlq", "list", "--limit", 2, "--url", url_of(broker))
+    assert "MEANT FOR" in table.stdout
+    assert "refused by the consumer" in table.stdout
+    assert "these are the first 2" in table.stderr
+    assert len(contents(broker, "DLQ.orders")) == 3, "it looks and takes nothing"
+
+
+def test_retry_sends_back_what_was_sent(broker: Broker) -> None:
+    headers = {"colour": "red", "a:b": "c\nd", "JMSXGroupID": "g"}
+    refuse(broker, "orders", 2, headers=headers, priority=7, content_type="text/plain")
+    refuse(broker, "orders", 1, persistent=False)
+    facts = run(broker, "retry")
+    assert (facts["moved"], facts["queues"]) == (3, {"DLQ.orders": 3})
+    assert contents(broker, "DLQ.orders") == []
+    back = contents(broker, "orders")
+    assert [message.text for message in back] == ["orders 0", "orders 1", "orders 0"]
+    assert [message.headers.get("persistent") for message in back] == ["true", "true", None]
+    assert (back[0].priority, back[0].headers["content-type"]) == (7, "text/plain")
+    assert headers.items() <= back[0].headers.items()
+    assert "content-length" not in back[0].headers, "a text"
+    assert not {"dead-letter-reason", "original-destination", "dead-letter-deliveries"} & back[0].headers.keys()
+
+
+def test_selecting(broker: Broker) -> None:
+    refuse(broker, "orders", 5)
+    refuse(broker, "bills", 5)
+    assert run(broker, "retry", "--queue", "orders", "--limit", 2)["moved"] == 2
+    assert [message.text for message in contents(broker, "orders")] == ["orders 0", "orders 1"]
+    assert run(broker, "retry", "--reason", "expired")["moved"] == 0
+    assert run(broker, "purge", "--yes", "--dead-letter-queue", "DLQ.bills", "--limit", 4)["deleted"] == 4
+    assert [message.text for message in contents(broker, "DLQ.bills")] == ["bills 4"]
+    assert run(broker, "purge", "--yes")["queues"] == {"DLQ.bills": 1, "DLQ.orders": 3}
+    assert run(broker, "list") == []
+
+
+def test_what_comes_back_at_once_is_not_sent_again(broker: Broker) -> None:
+    """A consumer that refuses everything: each message is sent back once."""
+    refuse(broker, "orders", 20)
+    with client.connect(url_of(broker)) as connection, connection.session() as session:
+        consumer = session.consumer("/queue/orders")
+        words = command("dlq", "retry", "--url", url_of(broker), "--json")
+        with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT) as process:
+            for _ in range(20):
+                message = consumer.receive(DEADLINE_S)
+                assert message is not None
+                message.nack(wait=True)
+            output, _ = process.communicate(timeout=DEADLINE_S)
+        assert json.loads(output)["moved"] == 20
+        assert consumer.receive(0.2) is None
+    assert len(contents(broker, "DLQ.orders")) == 20
+
+
+def test_retry_while_the_master_is_killed(brokers: Brokers) -> None:
+    """No message is lost, and none is there twice."""
+    first, second = brokers.master("a"), brokers.slave("b")
+    count = 3000
+    refuse(first, "orders", count)
+    url = f"failover:({url_of(first)},{url_of(second)})"
+    words = command("dlq", "retry", "--url", url, "--json", "--timeout", 3)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        with client.connect(url_of(first)) as connection, connection.session() as session:
+            assert session.consumer("/queue/orders", prefetch=1).receive(DEADLINE_S) is not None
+            first.kill()
+            connection.abort()
+        second.wait_serving()
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    facts = json.loads(output)
+    assert (process.returncode, facts["failovers"]) == (0, 1)
+    assert sorted(message.text for message in contents(second, "orders")) == sorted(
+        f"orders {number}" for number in range(count)
+    )
+    assert contents(second, "DLQ.orders") == []
+
+
+def test_purge_asks(broker: Broker) -> None:
+    refuse(broker, "orders", 1)
+    done = amq("dlq", "purge", "--url", url_of(broker))
+    assert done.returncode == 2
+    assert "--yes" in done.stderr
+    assert len(contents(broker, "DLQ.orders")) == 1
+
+
+def test_no_broker() -> None:
+    assert amq("dlq", "list", "--url", "stomp://127.0.0.1:1").returncode == 6
+
+
+def test_a_topic_is_no_queue(broker: Broker) -> None:
+    assert amq("dlq", "list", "--queue", "/topic/x", "--url", url_of(broker)).returncode == 7
