@@ -225,8 +225,8 @@ class Master:
 
     # -- Hub ----------------------------------------------------------------------------------------------------------
 
-    def protocol(self, name: str) -> ServerProtocol:
-        """A new codec for one connection."""
+    def protocol(self, name: str, owner: str) -> ServerProtocol:
+        """A new codec for one connection; `owner` = what the names of its temporary destinations begin with."""
         config = self.config
         if name != "stomp":
             raise ProtocolError(f"this port speaks STOMP, the client speaks {name}", code="PROTOCOL_UNSUPPORTED")
@@ -236,7 +236,7 @@ class Master:
         )  # fmt: skip
         return StompServer(
             limits, self._message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
-            (("amq-broker", self._name), ("amq-epoch", str(self._epoch))),
+            (("amq-broker", self._name), ("amq-epoch", str(self._epoch))), owner,
         )  # fmt: skip
 
     async def authenticate(self, login: str, passcode: str, loopback: bool) -> str:

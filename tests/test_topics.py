@@ -64,3 +64,32 @@ def test_a_slow_consumer_is_told_of_in_the_log(brokers: Brokers) -> None:
         assert said["destination"] == "topic://t"
         assert said["policy"] == "discard-oldest"
         assert receive(slow, 6) == [b"0", *[b"%d" % i for i in range(15, 20)]]
+
+
+def test_request_and_reply_across_a_takeover(brokers: Brokers) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    with amq.connect(url(master, slave)) as asker, amq.connect(url(master, slave)) as service:
+        requests = service.session().consumer("/queue/service")
+        replies = asker.session().consumer("/temp-queue/replies")
+        ask = asker.session().producer("/queue/service")
+        names = set()
+        for number in range(2):
+            if number:
+                master.kill()
+            ask.send(b"question", headers={"reply-to": "/temp-queue/replies", "correlation-id": number})
+            while True:  # what was not acknowledged before the kill comes again
+                request = requests.receive(DEADLINE_S)
+                assert request is not None
+                request.ack(wait=True)
+                if request.headers["correlation-id"] == str(number):
+                    break
+            name = request.headers["reply-to"]
+            names.add(name)
+            service.session().producer(name).send(b"answer %d" % number)
+            reply = replies.receive(DEADLINE_S)
+            assert reply is not None
+            assert reply.body == b"answer %d" % number
+            assert reply.headers["destination"] == "/temp-queue/replies"
+            reply.ack()
+        assert len(names) == 2, "a name of the old master leads nowhere"
+        assert all(name.startswith("/remote-temp-queue/") for name in names)

@@ -19,6 +19,7 @@ from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.routing import Routing
 from amq.broker.state import State
 from amq.broker.subscription import Peer
+from amq.broker.temporary import Temporaries
 from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction
 from amq.broker.trimming import Trimmer
@@ -54,6 +55,7 @@ class Broker(State):
         self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
         self.limits = Limits(self)
         self.topics = Topics(self)
+        self.temporaries = Temporaries(self)
         self.routing = Routing(self)
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
@@ -65,7 +67,7 @@ class Broker(State):
 
     def take_epoch(self, epoch: int) -> None:
         """From here on seqs are those of `epoch`."""
-        self._epoch = epoch
+        self.epoch = epoch
         self._seq = epoch << SEQ_EPOCH_SHIFT
 
     def start_serving(self, journal: Journal, trimmed: tuple[int, int], behind_bytes: int = 0) -> None:

@@ -11,6 +11,9 @@ from amq.errors import AccessError
 
 QUEUE_SCHEME = "queue://"
 TOPIC_SCHEME = "topic://"
+TEMPORARY_QUEUE_SCHEME = "temp-queue://"
+TEMPORARY_TOPIC_SCHEME = "temp-topic://"
+_SCHEMES = (QUEUE_SCHEME, TOPIC_SCHEME, TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME)
 
 
 def plain_name(name: str) -> str:
@@ -19,13 +22,24 @@ def plain_name(name: str) -> str:
 
 
 def wire_name(name: str) -> str:
-    """The full name as it stands in headers: `/queue/orders`, of a composite one `/queue/a,/topic/b`."""
-    return ",".join(["/" + part.replace("://", "/", 1) for part in name.split(",")])
+    """The full name as it stands in headers: `/queue/orders`, of a composite one `/queue/a,/topic/b`, of a temporary
+    one as others than its owner know it."""
+    parts = [part.replace("://", "/", 1) for part in name.split(",")]
+    return ",".join(["/remote-" + part if part.startswith("temp-") else "/" + part for part in parts])
 
 
 def is_topic(name: str) -> bool:
     """Are all of its parts topics?"""
     return name.startswith(TOPIC_SCHEME) and name.count("," + TOPIC_SCHEME) == name.count(",")
+
+
+def is_temporary(name: str) -> bool:
+    return name.startswith((TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME))
+
+
+def is_stored(name: str) -> bool:
+    """Is it one queue, whose messages may be in the journal?"""
+    return name.startswith(QUEUE_SCHEME) and "," not in name
 
 
 def is_pattern(name: str) -> bool:
@@ -50,6 +64,10 @@ def check_subscribed_to(name: str) -> None:
     """Raises AccessError where nobody can subscribe to a destination of this name."""
     for part in name.split(","):
         _check(part)
+        if is_temporary(part) and ("," in name or is_pattern(part)):
+            raise AccessError(
+                f"{wire_name(name)}: subscribe to each temporary destination by its name", code="DESTINATION_REFUSED"
+            )
         if is_pattern(part) and ANY_REST in plain_name(part).split(".")[:-1]:
             raise AccessError(
                 f'{wire_name(part)}: ">" stands for all further words: write it last, and "*" for one word',
@@ -59,7 +77,7 @@ def check_subscribed_to(name: str) -> None:
 
 def check_browsed(name: str) -> None:
     """Raises AccessError where there is nothing to browse in destinations of this name."""
-    if not name.startswith(QUEUE_SCHEME) or "," in name:
+    if not is_stored(name):
         raise AccessError(
             f"{wire_name(name)}: browse one queue, or those of a pattern; a topic holds no messages",
             code="DESTINATION_REFUSED",
@@ -68,13 +86,13 @@ def check_browsed(name: str) -> None:
 
 def check_queue(name: str) -> None:
     """Raises AccessError where this is no name of one queue."""
-    if not name.startswith(QUEUE_SCHEME) or "," in name:
+    if not is_stored(name):
         raise AccessError(f"{wire_name(name)} is no queue: give /queue/NAME", code="DESTINATION_REFUSED")
     check_sent_to(name)
 
 
 def _check(name: str) -> None:
-    if not name.startswith((QUEUE_SCHEME, TOPIC_SCHEME)):
+    if not name.startswith(_SCHEMES):
         raise AccessError(
             f"{name}: this broker serves queues and topics; use /queue/NAME or /topic/NAME", code="DESTINATION_REFUSED"
         )

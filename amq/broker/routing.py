@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amq.broker.limits import Room
-from amq.broker.names import QUEUE_SCHEME, check_sent_to, is_topic, plain_name, wire_name
+from amq.broker.names import QUEUE_SCHEME, check_sent_to, is_stored, is_temporary, is_topic, plain_name, wire_name
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction
@@ -71,6 +71,9 @@ class Routing:
         found: dict[str, None] = {}
         for part in name.split(","):
             check_sent_to(part)
+            if is_temporary(part):
+                found[part] = None
+                continue
             options = self._broker.options_of(part)
             if not options.divert or not options.divert_exclusive:
                 found[part] = None
@@ -91,7 +94,7 @@ class Routing:
                 name, message.body, properties, message.content_type, message.priority, message.persistent,
                 message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text,
             ))  # fmt: skip
-            if is_topic(name):
+            if not is_stored(name):
                 made[-1].shared = Shared(peer)
         return made
 

@@ -13,7 +13,7 @@ from typing import Any
 from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.limits import Room
-from amq.broker.names import check_browsed, check_queue, check_subscribed_to, is_topic
+from amq.broker.names import check_browsed, check_queue, check_subscribed_to, is_stored, is_temporary, is_topic
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Peer, Subscription
 from amq.broker.transaction import Transaction
@@ -50,9 +50,13 @@ class Farewell:
 class Session:
     """One connection's subscriptions, transactions and waiting commands."""
 
-    def __init__(self, broker: Broker, peer: Peer) -> None:
+    def __init__(self, broker: Broker, peer: Peer, temporary: str = "") -> None:
+        """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none."""
         self._broker = broker
         self._peer = peer
+        self._temporary = temporary
+        if temporary:
+            broker.temporaries.open(temporary)
         self._subscriptions: dict[str, Subscription] = {}
         self._transactions: dict[str, Transaction] = {}
         self._stalled: deque[Command] = deque()
@@ -101,6 +105,7 @@ class Session:
         for subscription in list(self._subscriptions.values()):
             self._end(subscription)
         self._subscriptions.clear()
+        self._broker.temporaries.close(self._temporary)
         self._stalled.clear()
         self._broker.wake()
 
@@ -154,7 +159,7 @@ class Session:
             if route != (message.destination,):
                 self._send_to_many(command, route)
                 return
-            if queue is None and is_topic(message.destination):
+            if not is_stored(message.destination):
                 self._publish(command)
                 return
         if (
@@ -305,10 +310,15 @@ class Session:
 
     def _source(self, command: Subscribe) -> Queue:
         """Where the messages of the subscription that `command` asks for will wait."""
+        broker = self._broker
+        if is_temporary(command.destination):
+            broker.temporaries.check_consumer(command.destination, self._temporary)
+            queue = broker.temporaries.provide(command.destination)
+            return queue if queue is not None else broker.topics.subscribe(command)
         if is_topic(command.destination):
-            return self._broker.topics.subscribe(command)
+            return broker.topics.subscribe(command)
         check_queue(command.destination)
-        return self._broker.queue(command.destination)
+        return broker.queue(command.destination)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         subscription = self._subscriptions.pop(command.id, None)

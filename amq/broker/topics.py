@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from amq.broker.names import is_pattern, plain_name
+from amq.broker.names import is_pattern, is_temporary, is_topic, plain_name
 from amq.broker.patterns import Patterns
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue
 from amq.broker.subscription import Peer, Subscription, option_boolean, option_number
@@ -240,9 +240,12 @@ class Topics:
         if route is None:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
+            if is_temporary(name):
+                self._broker.temporaries.provide(name)
             named = self._named.get(name)
             others = Audience()
-            for queue in dict.fromkeys(self._patterns.match(plain_name(name).split("."))):
+            patterned = self._patterns.match(plain_name(name).split(".")) if is_topic(name) else ()
+            for queue in dict.fromkeys(patterned):
                 if name not in queue.names:
                     others.add(queue)
             route = tuple(audience for audience in (named, others) if audience)

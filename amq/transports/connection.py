@@ -43,7 +43,7 @@ class Hub(Protocol):
     config: BrokerConfig
     loop: asyncio.AbstractEventLoop
 
-    def protocol(self, name: str) -> ServerProtocol: ...
+    def protocol(self, name: str, owner: str) -> ServerProtocol: ...
     async def authenticate(self, login: str, passcode: str, loopback: bool) -> str: ...
     def opened(self, connection: Connection) -> bool: ...
     def closed(self, connection: Connection) -> None: ...
@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, hub: Hub, number: int) -> None:
         self._hub = hub
         self.number = number
+        self._owner = f"{hub.broker.epoch}-{number}."  # what the names of our temporary destinations begin with
         self.user = ""
         self.client_id = ""
         self.peer_name = ""
@@ -93,7 +94,7 @@ class Connection(asyncio.Protocol):
         handle = transport.get_extra_info("socket")
         self._fd = handle.fileno() if handle is not None else -1
         if not self._hub.opened(self):
-            self.protocol = self._hub.protocol("stomp")
+            self.protocol = self._hub.protocol("stomp", self._owner)
             self.fail(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
             return
         self._last_read = self._hub.clock.monotonic()
@@ -317,9 +318,10 @@ class Connection(asyncio.Protocol):
             name = detect(self._first)
             if name is None:
                 return None
-            self.protocol = self._hub.protocol(name)
+            self.protocol = self._hub.protocol(name, self._owner)
         except ProtocolError as error:
-            self.protocol = self._hub.protocol("stomp")  # the nearest thing to an answer that a stranger can read
+            # The nearest thing to an answer that a stranger can read.
+            self.protocol = self._hub.protocol("stomp", self._owner)
             self.fail(error)
             return None
         self._delivery = self.protocol.delivery
@@ -343,7 +345,7 @@ class Connection(asyncio.Protocol):
             self.resume_reading()
         self.client_id = command.client_id
         config = self._hub.config
-        self.session = Session(self._hub.broker, self)
+        self.session = Session(self._hub.broker, self, self._owner)
         offered_ms = (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000))
         self._put(self.protocol.connected(str(self.number), offered_ms))
         self._start_timer(command.heartbeat_ms)
@@ -354,7 +356,7 @@ class Connection(asyncio.Protocol):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _connect_late(self) -> None:
-        self.protocol = self.protocol or self._hub.protocol("stomp")
+        self.protocol = self.protocol or self._hub.protocol("stomp", self._owner)
         self.fail(ProtocolError(f"no login within {self._hub.config.connect_timeout_s:g} s", code="CONNECT_TIMEOUT"))
 
     def _start_timer(self, client_ms: tuple[int, int]) -> None:

@@ -84,7 +84,8 @@ class Client:
         self._out: list[Callable[[], None]] = []
         self._large = False  # a large body fills the socket
         self._lent_bytes = 0
-        self.session = Session(world.broker, self)
+        self.number = world.next_receipt()
+        self.session = Session(world.broker, self, f"{self.number}.")
 
     # -- Peer ---------------------------------------------------------------------------------------------------------
 

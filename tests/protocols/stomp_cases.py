@@ -224,8 +224,17 @@ CASES = [
     Case("no destination", b"SEND\nreceipt:r\n\n\0", [error("HEADER_MISSING", "r")]),
     Case("empty destination", b"SEND\ndestination:\n\n\0", [error("HEADER_MISSING")]),
     *(Case(f"destination {name}", f"SEND\ndestination:{name}\n\n\0".encode(), [error("DESTINATION_INVALID")])
-      for name in ("/queue/", "topic://", "/temp-queue/a", "temp-topic://a", "/remote-temp-queue/a",
-                   "/queue/a,", ",/queue/a", "/queue/a,/topic/", "/queue/a,/temp-queue/b", "/queue/a\x01")),
+      for name in ("/queue/", "topic://", "/temp-queue/", "temp-topic://", "/remote-temp-queue/",
+                   "/queue/a,", ",/queue/a", "/queue/a,/topic/", "/queue/a\x01")),
+    *(Case(f"temporary destination {written}", f"SEND\ndestination:{written}\n\n\0".encode(),
+           [sent(destination=full, text=True)]) for written, full in (
+        ("/temp-queue/a", "temp-queue://0-0.a"), ("temp-topic://a.b", "temp-topic://0-0.a.b"),
+        ("/remote-temp-queue/3-17.a", "temp-queue://3-17.a"), ("/remote-temp-topic/0-0.a", "temp-topic://0-0.a"))),
+    *(Case(f"reply-to {written}", f"SEND\ndestination:/queue/a\nreply-to:{written}\n\n\0".encode(),
+           [sent(properties={"reply-to": known}, text=True)]) for written, known in (
+        ("/temp-queue/a", "/remote-temp-queue/0-0.a"), ("/temp-topic/a", "/remote-temp-topic/0-0.a"),
+        ("/queue/a", "/queue/a"), ("/remote-temp-queue/3-1.a", "/remote-temp-queue/3-1.a"), ("anything", "anything"))),
+    Case("reply-to without a name", TO_A + b"reply-to:/temp-queue/\n\n\0", [error("DESTINATION_INVALID")]),
     Case("line break in destination", b"SEND\ndestination:/queue/a\\nb\n\n\0",
          [error("DESTINATION_INVALID")], ESCAPING),
     *(Case(f"{line}", f"SEND\ndestination:/queue/a\n{line}\n\n\0".encode(), [error("HEADER_INVALID")])

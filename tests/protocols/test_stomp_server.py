@@ -308,6 +308,11 @@ def test_subscription_that_ended_in_the_same_bytes() -> None:
         assert b"\nack:%d-5\n" % index in server.delivery(server.subscription(command), message(), 0)
 
 
+def test_a_temporary_destination_is_called_as_its_reader_knows_it() -> None:
+    assert b"\ndestination:/temp-queue/a\n" in deliver("1.2", Message("temp-queue://0-0.a", b""))
+    assert b"\ndestination:/remote-temp-queue/0-1.a\n" in deliver("1.2", Message("temp-queue://0-1.a", b""))
+
+
 def test_text_with_a_nul_has_a_length() -> None:
     made = Message("queue://a", b"a\0b", text=True)
     (frame,) = FrameReader().feed(deliver("1.2", made))

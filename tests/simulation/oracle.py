@@ -166,7 +166,7 @@ class Oracle:
     # -- what brokers do ----------------------------------------------------------------------------------------------
 
     def _committed(self, broker: Broker, batch: OpenBatch) -> None:
-        epoch = broker._epoch
+        epoch = broker.epoch
         self.counts["batches"] += 1
         for record in batch.records:
             self._record(epoch, record)
@@ -235,23 +235,23 @@ class Oracle:
 
     def _check_succession(self, broker: Broker) -> None:
         """What the master took over, as a slave that followed or from a checkpoint, is what the journal says."""
-        cold = Broker(broker.clock, broker.config, broker._epoch, lambda: None)
+        cold = Broker(broker.clock, broker.config, broker.epoch, lambda: None)
         try:
-            sealed = read_epoch(self._vfs, STORE, broker._epoch).sealed
+            sealed = read_epoch(self._vfs, STORE, broker.epoch).sealed
             trimmed = replay(self._vfs, STORE, sealed, cold.apply, lambda _done, _total: None).trimmed
         except AmqError as error:
-            self.broken("P5", f"epoch {broker._epoch} began, and the journal cannot be read: {error}")
+            self.broken("P5", f"epoch {broker.epoch} began, and the journal cannot be read: {error}")
             return
         cold.settle(trimmed)
         found, right = _summary(broker), _summary(cold)
         wrong = [name for name in found.keys() | right.keys() if found.get(name) != right.get(name)]
         wrong += [name for name, queue in broker.queues.items() if not _as_often(queue, cold.queues.get(name))]
         if wrong:
-            self.broken("P1", f"epoch {broker._epoch} took over something else than the journal says of {wrong}")
+            self.broken("P1", f"epoch {broker.epoch} took over something else than the journal says of {wrong}")
 
     def _begins(self, broker: Broker) -> None:
         """A new master has replayed the journal: is its state what was promised?"""
-        epoch = broker._epoch
+        epoch = broker.epoch
         with self._undamaged():
             try:
                 found = [stored(broker, queue, self._vfs, STORE) for queue in broker.queues.values()]
@@ -287,7 +287,7 @@ class Oracle:
                     self._limits.found(message)
 
     def _delivers(self, connection: Connection, message: Message) -> None:
-        epoch = connection._hub.broker._epoch
+        epoch = connection._hub.broker.epoch
         self._limits.delivered(message)
         if self._consumed.get(message.seq, epoch + 1) <= epoch:
             self.broken("P2", f"epoch {epoch} delivers {message.duplicate_id}, consumed in an epoch before or in it")

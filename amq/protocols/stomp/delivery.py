@@ -50,9 +50,10 @@ class DeliveryFormat:
 class Deliveries:
     """Writes the MESSAGE frames of one connection, in the version that it speaks."""
 
-    __slots__ = ("_bare", "_key", "_message_id_prefix", "_version", "_wire_names")
+    __slots__ = ("_bare", "_key", "_message_id_prefix", "_owner", "_version", "_wire_names")
 
-    def __init__(self, version: str, message_id_prefix: str) -> None:
+    def __init__(self, version: str, message_id_prefix: str, owner: str) -> None:
+        self._owner = owner
         self._version = version
         self._message_id_prefix = message_id_prefix
         self._key = ("stomp", version, message_id_prefix)  # of what is encoded once for all connections
@@ -93,7 +94,7 @@ class Deliveries:
     def end_of_browse(self, subscription: str, destination: str) -> bytes:
         """The MESSAGE frame, which is no message, that ends a browse; as ActiveMQ writes it."""
         lines = [("subscription", subscription)] if subscription else []
-        lines += [("browser", "end"), ("destination", wire_name(destination)), ("message-id", "0")]
+        lines += [("browser", "end"), ("destination", wire_name(destination, self._owner)), ("message-id", "0")]
         head = "".join([header_line(name, value, self._version) for name, value in lines])
         return f"MESSAGE\n{head}\n\0".encode("utf-8", "replace")
 
@@ -133,7 +134,7 @@ class Deliveries:
         return "".join(lines)
 
     def _wire_name(self, destination: str) -> str:
-        line = header_line("destination", wire_name(destination), self._version)
+        line = header_line("destination", wire_name(destination, self._owner), self._version)
         if len(self._wire_names) >= _WIRE_NAMES_MAX:
             self._wire_names.clear()
         self._wire_names[destination] = known = f"\n{line}timestamp:"

@@ -33,7 +33,7 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
-from amq.protocols.stomp.destination import full_name
+from amq.protocols.stomp.destination import full_name, reply_to
 from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
 
 _WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
@@ -64,6 +64,7 @@ class StompServer:
     message_id_prefix   `message-id` is this and the message's seq; must not end in a digit
     server_name         `name/version`, for CONNECTED
     default_persistent  whether a SEND without `persistent` header is persistent
+    owner               what the names of the connection's temporary destinations begin with, `3-17.`
     identity            further headers of CONNECTED: who answers
     """
 
@@ -71,7 +72,7 @@ class StompServer:
 
     def __init__(
         self, limits: Limits | None = None, message_id_prefix: str = "ID:", server_name: str = "amq",
-        default_persistent: bool = True, identity: tuple[tuple[str, str], ...] = (),
+        default_persistent: bool = True, identity: tuple[tuple[str, str], ...] = (), owner: str = "0-0.",
     ) -> None:  # fmt: skip
         assert message_id_prefix
         assert not message_id_prefix[-1].isdigit()
@@ -83,9 +84,10 @@ class StompServer:
         self._server_name = server_name
         self._default_persistent = default_persistent
         self._identity = identity
+        self._owner = owner
         self._connected = False
         self._closed = False
-        self._deliveries = Deliveries("1.0", message_id_prefix)
+        self._deliveries = Deliveries("1.0", message_id_prefix, owner)
         self._destinations: dict[str, str] = {}  # as written → full name
         self._subscriptions: dict[str, _Subscription] = {}
         self._subscription_ids: dict[str, str] = {}  # index, as written in `ack` → subscription id
@@ -223,7 +225,7 @@ class StompServer:
         elif "heart-beat" in headers:
             heartbeat_ms = _heartbeat_ms(headers["heart-beat"])
         self.version = self._reader.version = version
-        self._deliveries = Deliveries(version, self._message_id_prefix)
+        self._deliveries = Deliveries(version, self._message_id_prefix, self._owner)
         self._connected = True
         get = headers.get
         return Connect(
@@ -253,6 +255,8 @@ class StompServer:
                 priority = _number("priority", pop("priority"), 9)
             if "expires" in headers:
                 expires_ms = _number("expires", pop("expires"), _INT64_MAX)
+            if "reply-to" in headers:
+                headers["reply-to"] = reply_to(headers["reply-to"], self._owner)
             kind = headers.get("amq-msg-type")
             if kind in ("text", "bytes"):
                 text = kind == "text"
@@ -365,7 +369,7 @@ class StompServer:
     def _destination(self, written: str, command: str) -> str:
         if not written:
             raise _missing(command, "destination")
-        destination = full_name(written)
+        destination = full_name(written, self._owner)
         if len(self._destinations) >= _DESTINATIONS_MAX:
             self._destinations.clear()
         self._destinations[written] = destination

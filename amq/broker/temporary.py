@@ -1,0 +1,88 @@
+"""Temporary queues and topics: for replies. They live as long as the connection whose name they bear, and in memory.
+
+Invariant: only that connection consumes them, anybody sends to them; what is sent to one whose connection is gone is
+gone too. Their names, `temp-queue://3-17.replies`, begin with what stands for the connection (the master's epoch and
+the connection's number), which no other connection ever has, also not after a takeover.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amq.broker.names import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
+from amq.broker.queue import Queue
+from amq.broker.subscription import Subscription
+from amq.broker.topics import TopicQueue
+from amq.config.schema import BrokerConfig
+from amq.errors import AccessError
+from amq.message import Message
+from amq.protocols.commands import Subscribe
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+
+
+class TemporaryQueue(TopicQueue):
+    """Its consumers share what is sent to it, as with any queue."""
+
+    __slots__ = ()
+
+    picks = True
+
+    def configure(self, options: BrokerConfig) -> None:
+        super().configure(options)
+        self.is_bounded = False  # replies are not missed: who sends them waits where memory is full
+
+    @property
+    def is_direct(self) -> bool:
+        return False
+
+    def join(self, subscription: Subscription, owner: Broker) -> None:
+        Queue.join(self, subscription, owner)
+
+    def leave(self, subscription: Subscription) -> None:
+        Queue.leave(self, subscription)
+
+    def dead_letter_name(self, message: Message) -> str:  # noqa: ARG002
+        """Not one for each queue that was ever there."""
+        return "queue://" + self.options.shared_dead_letter_queue
+
+
+class Temporaries:
+    """Which connections there are, and what is theirs. A connection is known by the beginning of its names, `3-17.`"""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._owned: dict[str, dict[str, TemporaryQueue]] = {}  # owner → its queues by name
+
+    def open(self, owner: str) -> None:
+        """That connection is there."""
+        self._owned[owner] = {}
+
+    def close(self, owner: str) -> None:
+        """And gone."""
+        for queue in self._owned.pop(owner, {}).values():
+            queue.is_closed = True
+            self._broker.topics.close(queue)
+            self._broker.dirty[queue] = None
+
+    def check_consumer(self, name: str, owner: str) -> None:
+        """Raises AccessError where the connection `owner` may not consume that destination."""
+        if not owner or not plain_name(name).startswith(owner):
+            raise AccessError(
+                f"{wire_name(name)}: only the connection that made a temporary destination consumes it; "
+                "subscribe to /temp-queue/NAME of your own",
+                code="DESTINATION_REFUSED",
+            )
+
+    def provide(self, name: str) -> TemporaryQueue | None:
+        """The queue of that name, made if its connection is there. None = that is gone."""
+        owned = self._owned.get(plain_name(name).partition(".")[0] + ".")
+        if owned is None or not name.startswith(TEMPORARY_QUEUE_SCHEME):
+            return None
+        queue = owned.get(name)
+        if queue is None:
+            topics = self._broker.topics
+            queue = owned[name] = TemporaryQueue(topics, Subscribe("", name), self._broker.options_of(name))
+            topics.open(queue)
+        return queue
