@@ -33,7 +33,7 @@ _NOT_SENT_BACK = frozenset({
 })  # fmt: skip
 
 
-@click.group()
+@click.group(epilog=examples("amq dlq list", "amq dlq retry --queue orders", "amq dlq purge --reason expired"))
 def dlq() -> None:
     """Look at dead letters, send them back to where they came from, or delete them."""
 
@@ -67,7 +67,7 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
     epilog=examples(
         "amq dlq list",
         "amq dlq list --queue orders --reason expired --limit 10",
-        "amq dlq list --json | jq -r '.[].reason' | sort | uniq -c",
+        "amq dlq list --limit 1000 --json >dead-letters.json",
     ),
 )
 @_selection

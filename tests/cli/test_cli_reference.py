@@ -44,6 +44,7 @@ def test_the_contract() -> None:
         "amq journal check", "amq journal dump", "amq journal stat", "amq journal compact",
         "amq journal export", "amq journal import", "amq journal repair",
         "amq config show", "amq config check", "amq user add", "amq user remove", "amq user list",
+        "amq dlq list", "amq dlq retry", "amq dlq purge",
     }  # fmt: skip
     words = {
         name: {word for option in reference.options(command) for word in option.opts}
@@ -55,6 +56,9 @@ def test_the_contract() -> None:
         assert {"--url", "--destination", "--count", "--timeout", "--json"} <= words[side]
     assert {"--file", "--message", "--size"} <= words["amq producer"]
     assert "--output" in words["amq consumer"]
+    for name in ("amq dlq list", "amq dlq retry", "amq dlq purge"):
+        assert {"--url", "--queue", "--reason", "--limit", "--json"} <= words[name]
+    assert "--yes" in words["amq dlq purge"]
     assert {"--brokers", "--kills", "--file"} <= words["amq demo"]
 
 
