@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from bench import brokers, cli, host
+from bench import brokers, cli, fanout, host
 from bench.load import Load, LoadError, Result, run
 from bench.stats import Spread, spread
 
@@ -39,6 +39,7 @@ class Row:
     target: float | None = None
     drains: bool = False  # send everything first, then receive it: yields a second line for the draining
     drain_target: float | None = None
+    topic: bool = False  # to all consumers: rates count deliveries
 
 
 ROWS = {
@@ -50,6 +51,7 @@ ROWS = {
         Row("32/32 window 1", 32, 32, 1, target=2.0),
         Row("32/32 window 32", 32, 32, 32),
         Row("4/4 window 256 non-persistent", 4, 4, 256, persistent=False, target=1.5),
+        Row("topic, 1/100", 1, 100, 2000, persistent=False, target=5.0, topic=True),
         Row("send only, 4 producers", 4, 4, 256, target=8.0, drains=True, drain_target=8.0),
     )
 }
@@ -111,19 +113,20 @@ class Bench:
         load = Load(
             self.masters[kind].port, producers=row.producers, consumers=row.consumers, messages=messages,
             size_bytes=self.size_bytes, window=row.window, persistent=row.persistent,
-            mode="send" if row.drains else "both", destination=f"/queue/bench.{self._queues}",
+            mode="send" if row.drains else "both",
+            destination=f"/{'topic' if row.topic else 'queue'}/bench.{self._queues}",
         )  # fmt: skip
-        turns = [self._run(row.name, kind, load)]
-        self.rates[row.name, kind] = turns[0].per_s
+        turns = [self._run(row.name, kind, load, fanout.run if row.topic else run)]
+        self.rates[row.name, kind] = turns[0].per_s / (row.consumers if row.topic else 1)
         if row.drains:
-            turns.append(self._run(DRAIN_NAME, kind, dataclasses.replace(load, mode="recv")))
+            turns.append(self._run(DRAIN_NAME, kind, dataclasses.replace(load, mode="recv"), run))
         return turns
 
-    def _run(self, name: str, kind: str, load: Load) -> Turn:
+    def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], Result]) -> Turn:
         master = self.masters[kind]
         cpu_s = master.cpu_s()
         try:
-            result: Result = run(load)
+            result = run(load)
         except LoadError as error:
             master.check()
             raise LoadError(f"{kind}, {name}: {error}") from error
