@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from amq.broker.checkpointing import Checkpointer
+from amq.broker.gathering import Gatherings
 from amq.broker.limits import Dropping, Limits
 from amq.broker.names import wire_name
 from amq.broker.paging import Pager
@@ -57,6 +58,7 @@ class Broker(State):
         self.topics = Topics(self)
         self.temporaries = Temporaries(self)
         self.routing = Routing(self)
+        self.gatherings = Gatherings(self)
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
@@ -426,7 +428,7 @@ class Broker(State):
         for message in transaction.sends:
             if message.persistent and message.duplicate_id:
                 if self.is_duplicate(message):
-                    raise self._duplicate_in(transaction, group, message)
+                    raise transaction.roll_back_duplicate(group, message)
                 self.admit_id(message, group)
             message.seq = self.next_seq()
         if group.records or outcome_id:
@@ -439,18 +441,6 @@ class Broker(State):
         elif receipt:
             peer.confirm(receipt)
         transaction.finish(group)
-
-    def _duplicate_in(self, transaction: Transaction, group: Group, message: Message) -> TransactionRolledBackError:
-        """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
-        owner = self.queue(message.destination).duplicates_pending.get(message.duplicate_id)
-        transaction.roll_back()
-        if owner is None or owner is group:
-            where = "stored before" if owner is None else "sent twice in it"
-            why = f"message {message.duplicate_id} was {where}: the whole transaction was rolled back"
-            return TransactionRolledBackError(why, code="DUPLICATE_ID")
-        return TransactionRolledBackError(
-            f"message {message.duplicate_id} is just being stored for somebody else: the transaction was rolled back"
-        )
 
     def commit_outcome(self, outcome_id: str, peer: Peer, receipt: str) -> None:
         """Answer a client that lost the connection while it committed: confirmed if it took place, else it never

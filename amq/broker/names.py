@@ -50,6 +50,11 @@ def is_pattern(name: str) -> bool:
     return ANY_WORD in words or ANY_REST in words
 
 
+def is_gathered(name: str) -> bool:
+    """Would a subscription to it consume more than one queue, or a queue and something else?"""
+    return QUEUE_SCHEME in name and ("," in name or is_pattern(name)) and not is_topic(name)
+
+
 def check_sent_to(name: str) -> None:
     """Raises AccessError where nobody can send to a destination of this name."""
     _check(name)

@@ -116,8 +116,10 @@ class Queue:
 
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
-        used = self.messages or self.backlogs or self.subscriptions or self.browsers or self.stays
-        return not (used or self.duplicates or self.duplicates_pending)
+        used = self.messages or self.backlogs or self.browsers or self.stays
+        if used or self.duplicates or self.duplicates_pending:
+            return False
+        return all(each.is_guest for each in self.subscriptions)
 
     def push(self, message: Message) -> None:
         """A new message: last of its priority, but for those that overtook it on its way to the disk."""

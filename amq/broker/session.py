@@ -12,8 +12,9 @@ from typing import Any
 
 from amq.broker.broker import Broker
 from amq.broker.browser import Browser
+from amq.broker.gathering import Gathering
 from amq.broker.limits import Room
-from amq.broker.names import check_browsed, check_queue, check_subscribed_to, is_stored, is_temporary, is_topic
+from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Peer, Subscription
 from amq.broker.transaction import Transaction
@@ -231,6 +232,9 @@ class Session:
         if subscription is None or not settled:
             self._settle_other(command, subscription)
             return
+        if isinstance(subscription, Gathering):
+            self._settle_gathered(command, subscription, settled, transaction)
+            return
         broker, queue = self._broker, subscription.queue
         if transaction is not None:
             transaction.acks.extend((subscription, message) for message in settled)
@@ -253,6 +257,9 @@ class Session:
         if subscription is None or not settled:
             self._settle_other(command, subscription)
             return
+        if isinstance(subscription, Gathering):
+            self._settle_gathered(command, subscription, settled, transaction)
+            return
         broker = self._broker
         if transaction is not None:
             transaction.nacks.extend((subscription, message) for message in settled)
@@ -266,6 +273,29 @@ class Session:
         if self._writable:
             subscription.make_ready()
         broker.dirty[subscription.queue] = None
+
+    def _settle_gathered(
+        self, command: Ack, gathering: Gathering, settled: list[Message], transaction: Transaction | None
+    ) -> None:
+        """An ACK or NACK of what came from any of several queues."""
+        broker, refused = self._broker, isinstance(command, Nack)
+        for message in settled:
+            holder = gathering.holder(message)
+            if transaction is not None:
+                (transaction.nacks if refused else transaction.acks).append((holder, message))
+                holder.in_transactions += 1
+            elif refused:
+                broker.give_back(holder.queue, [message], [message.seq], refused=True)
+            else:
+                broker.consumed(holder.queue, message)
+            broker.dirty[holder.queue] = None
+        if transaction is not None:
+            self._confirm_now(command)
+        elif command.receipt:
+            broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+        gathering.credit += len(settled)
+        if self._writable:
+            gathering.make_ready()
 
     def _holder(self, command: Ack) -> Subscription | None:
         """Whichever subscription holds the message, where the command does not say (STOMP 1.0)."""
@@ -298,6 +328,9 @@ class Session:
             prefetch = command.prefetch or broker.config.prefetch_size
             subscription: Subscription = Browser(command, broker, self._peer, prefetch)
             queue = subscription.queue
+        elif is_gathered(command.destination):
+            subscription = broker.gatherings.subscribe(command, self._peer)
+            queue = subscription.queue
         else:
             queue = self._source(command)
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
@@ -317,7 +350,6 @@ class Session:
             return queue if queue is not None else broker.topics.subscribe(command)
         if is_topic(command.destination):
             return broker.topics.subscribe(command)
-        check_queue(command.destination)
         return broker.queue(command.destination)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
@@ -408,6 +440,17 @@ class Session:
         if isinstance(subscription, Browser):
             subscription.end()
             return
+        if isinstance(subscription, Gathering):
+            subscription.make_unready()
+            self._broker.gatherings.unsubscribe(subscription)
+            oldest = next(iter(subscription.unacked), None)
+            for member in subscription.members.values():
+                self._leave(member, oldest)
+            return
+        self._leave(subscription, next(iter(subscription.unacked), None))
+
+    def _leave(self, subscription: Subscription, oldest: int | None) -> None:
+        """`oldest` = seq of the delivery that counts as failed, if `subscription` holds it."""
         subscription.make_unready()
         self._broker.emptied[subscription.queue] = None
         held = list(subscription.unacked.values())
@@ -416,4 +459,5 @@ class Session:
         subscription.queue.leave(subscription)
         self._broker.dirty[subscription.queue] = None
         if held:
-            self._broker.give_back(subscription.queue, held, [held[0].seq])
+            failed = [message.seq for message in held if message.seq == oldest]
+            self._broker.give_back(subscription.queue, held, failed)

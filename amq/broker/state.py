@@ -52,7 +52,7 @@ class State:
         self.journal: Journal | None = None
         self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
         self.expiring: dict[Queue, None] = {}  # those that hold messages with an expiry time, and perhaps others
-        self.on_queue: Callable[[Queue], None] = lambda _queue: None  # told when one comes into being
+        self.on_queue: list[Callable[[Queue], None]] = []  # told when one comes into being
         self.emptied: dict[Queue, None] = {}  # those that may be idle: `Broker.sweep` looks at no others
         # While a checkpoint is written: what went from memory back to the disk alone.
         self.paged_out: dict[Queue, dict[int, Message]] | None = None
@@ -66,7 +66,8 @@ class State:
         if queue is None:
             queue = self.queues[name] = Queue(name, self.options_of(name))
             self.emptied[queue] = None
-            self.on_queue(queue)
+            for tell in self.on_queue:
+                tell(queue)
         return queue
 
     def options_of(self, name: str) -> BrokerConfig:
@@ -81,6 +82,8 @@ class State:
                 self.emptied[queue] = None
             elif queue.is_idle():
                 del self.queues[queue.name]
+                for guest in queue.subscriptions:
+                    guest.part()
                 self.expiring.pop(queue, None)
 
     def hold(self, segment: Segment) -> Segment:

@@ -90,6 +90,12 @@ class Subscription:
         self.ended = False
         self.wire = peer.subscribed(command)
 
+    is_guest = False  # True: it consumes the queue beside others, and does not keep it alive
+
+    def part(self) -> None:
+        """The queue is forgotten; only a guest's can be."""
+        raise AssertionError("a queue with a consumer is forgotten")
+
     def make_ready(self) -> None:
         """Stand in line for messages, if there is credit."""
         if not self.is_ready and self.credit > 0:

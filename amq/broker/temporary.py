@@ -83,6 +83,6 @@ class Temporaries:
         queue = owned.get(name)
         if queue is None:
             topics = self._broker.topics
-            queue = owned[name] = TemporaryQueue(topics, Subscribe("", name), self._broker.options_of(name))
+            queue = owned[name] = TemporaryQueue(topics, Subscribe("", name), (name,), self._broker.options_of(name))
             topics.open(queue)
         return queue

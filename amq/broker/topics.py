@@ -47,11 +47,11 @@ class TopicQueue(Queue):
     subscription: Subscription
     picks = False
 
-    def __init__(self, topics: Topics, command: Subscribe, options: BrokerConfig) -> None:
+    def __init__(self, topics: Topics, command: Subscribe, names: tuple[str, ...], options: BrokerConfig) -> None:
         asked = option_number(command.options, "maximumPendingMessageLimit", -1, LIMIT_MAX)
         self._limit_asked = NO_LIMIT if asked < 0 else asked  # 0 = the consumer does not say
-        super().__init__(command.destination, options)
-        self.names = tuple(dict.fromkeys(command.destination.split(",")))  # topics, or patterns of them
+        super().__init__(",".join(names), options)
+        self.names = names  # topics, or patterns of them
         self.selector = Selector(command.selector, command.message_id_prefix) if command.selector else None
         self._topics = topics
         self.no_local = option_boolean(command.options, "noLocal")
@@ -193,9 +193,11 @@ class Topics:
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def subscribe(self, command: Subscribe) -> TopicQueue:
-        """A queue for the subscription that `command` asks for; messages come when that has joined it."""
-        return TopicQueue(self, command, self._broker.options_of(command.destination.partition(",")[0]))
+    def subscribe(self, command: Subscribe, names: tuple[str, ...] = ()) -> TopicQueue:
+        """A queue for the subscription that `command` asks for, or for those of its parts that are `names`; messages
+        come when that has joined it."""
+        names = names or tuple(dict.fromkeys(command.destination.split(",")))
+        return TopicQueue(self, command, names, self._broker.options_of(names[0]))
 
     def open(self, queue: TopicQueue) -> None:
         """From now on `queue` gets what is sent."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from amq.broker.queue import Queue
 from amq.broker.subscription import Subscription
+from amq.errors import TransactionRolledBackError
 from amq.journal.records import ACKED, Consumed, Group, Record
 from amq.message import Message
 
@@ -56,6 +57,18 @@ class Transaction:
         self._give_back(self.nacks, refused=True)
         self._let_go()
         broker.wake()
+
+    def roll_back_duplicate(self, group: Group, message: Message) -> TransactionRolledBackError:
+        """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
+        owner = self.broker.queue(message.destination).duplicates_pending.get(message.duplicate_id)
+        self.roll_back()
+        if owner is None or owner is group:
+            where = "stored before" if owner is None else "sent twice in it"
+            why = f"message {message.duplicate_id} was {where}: the whole transaction was rolled back"
+            return TransactionRolledBackError(why, code="DUPLICATE_ID")
+        return TransactionRolledBackError(
+            f"message {message.duplicate_id} is just being stored for somebody else: the transaction was rolled back"
+        )
 
     def roll_back(self) -> None:
         """Nothing of it takes place; what was acknowledged or refused in it is delivered again."""

@@ -371,7 +371,7 @@ def test_nothing_is_sent_to_a_pattern(world: World) -> None:
         client.send(b"x", destination)
         world.settle()
         assert client.codes == ["DESTINATION_REFUSED"]
-    for destination in ("topic://a.>.b", "queue://a.*"):
+    for destination in ("topic://a.>.b", "queue://a.>.*"):
         client = world.connect()
         client.subscribe(destination)
         world.settle()

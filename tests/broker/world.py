@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from amq import message as messages
+from amq.broker.gathering import Member
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
@@ -446,7 +447,8 @@ class World:
             out = places - {message.seq for level in queue.levels for message in level}
             wait = [message for seq, message in self.everything(queue).items() if seq not in out]
             for subscription in queue.subscriptions:
-                room = subscription.auto or len(subscription.unacked) < subscription.prefetch
+                together = subscription.gathering if isinstance(subscription, Member) else subscription
+                room = subscription.auto or len(together.unacked) < subscription.prefetch
                 slow = not subscription.peer.session._writable  # type: ignore[attr-defined]
                 if room and not slow and queue.exclusive in (None, subscription):
                     beside = [message for message in wait if self._may_have(subscription, message)]
