@@ -18,7 +18,6 @@ from amq.broker.gathering import Member
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
-from amq.broker.topics import TopicQueue
 from amq.broker.window import ID_BYTES
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
@@ -42,6 +41,7 @@ from amq.protocols.commands import (
 )
 from tests.broker.disk import ProcessFiles, StepRunner
 from tests.broker.states import Standby
+from tests.broker.topic_checks import check_topics
 from tests.fakes import FakeClock, FaultyVfs
 from tests.stored import stored, stored_state
 
@@ -425,7 +425,7 @@ class World:
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
         assert broker.memory_bytes >= sum(queue.resident_bytes for queue in broker.queues.values())
-        self._check_topics()
+        check_topics(self)
 
     def check_at_rest(self) -> None:
         """What must hold when nothing is on its way: the memory is accounted for exactly, every stored message has a
@@ -435,7 +435,7 @@ class World:
         broker = self.broker
         transactions = [each for client in self.clients for each in client.session._transactions.values()]
         settled = {message.seq for each in transactions for _, message in each.acks + each.nacks}
-        size = sum(each.size for each in transactions) + self._check_topics()
+        size = sum(each.size for each in transactions) + check_topics(self)
         assert not broker.topics.arrived
         assert not broker.topics.on_their_way
         for queue in broker.queues.values():
@@ -469,31 +469,6 @@ class World:
         bucket = picker.groups.bucket(message)
         theirs = picker.groups.is_owned(bucket) and picker.groups.owner(bucket) is not subscription
         return not theirs and (subscription.selector is None or subscription.selector.matches(message))
-
-    def _check_topics(self) -> int:
-        """Recount what waits for topic subscriptions. Returns the memory that it takes."""
-        holders: dict[int, int] = {}
-        bodies: dict[int, int] = {}
-        for queue in {*self.broker.topics.queues(), *self.closed_topic_queues()}:
-            waiting = {message.seq for level in queue.levels for message in level}
-            held = {seq for subscription in queue.subscriptions for seq in subscription.unacked}
-            assert not waiting & held
-            assert waiting | held <= queue.messages.keys()
-            assert queue.resident_bytes == sum(len(m.body) + MESSAGE_OVERHEAD_BYTES for m in queue.messages.values())
-            assert not queue.stored_bytes
-            assert queue.expiring == sum(bool(message.expires_ms) for message in queue.messages.values())
-            for message in queue.messages.values():
-                assert message.segment is None
-                assert message.shared is not None
-                holders[message.seq] = holders.get(message.seq, 0) + 1
-                bodies[message.seq] = len(message.body)
-        return sum(holders.values()) * MESSAGE_OVERHEAD_BYTES + sum(bodies.values())
-
-    def closed_topic_queues(self) -> set[TopicQueue]:
-        """Of subscriptions that have ended while a transaction holds some of their messages."""
-        transactions = [each for client in self.clients for each in client.session._transactions.values()]
-        settled = [subscription for each in transactions for subscription, _ in each.acks + each.nacks]
-        return {each.queue for each in settled if isinstance(each.queue, TopicQueue)}
 
     def replayed(self) -> dict[str, Any]:
         """What a successor would find. Changes nothing."""
