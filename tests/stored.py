@@ -11,12 +11,15 @@ from amq.broker.queue import Queue
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
 from amq.journal.reader import read_messages
+from amq.journal.records import Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, seal
 from amq.lock.epoch import Epoch
 from amq.message import Message
 from amq.slave import Slave
 from amq.vfs import Vfs
 from tests.fakes import FakeClock
+
+NOTHING = Trimmed()
 
 
 def stored(broker: Broker, queue: Queue, vfs: Vfs, store: str) -> dict[int, Message]:
@@ -48,7 +51,7 @@ def started(vfs: Vfs, config: BrokerConfig, newest: Epoch) -> tuple[Broker, Reco
     return broker, recovered
 
 
-def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING) -> dict[str, Any]:
     """What of `broker`'s state the journal keeps, in comparable form."""
     queues = {}
     for name, queue in broker.queues.items():
@@ -56,7 +59,7 @@ def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: tuple[int, int] 
             message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.text,
                           message.duplicate_id, message.timestamp_ms, message.content_type)
             for message in stored(broker, queue, vfs, store).values()
-            if message.segment is not None and message.segment.key > trimmed  # type: ignore[attr-defined]
+            if message.segment is not None and message.segment.key not in trimmed  # type: ignore[attr-defined]
         }  # fmt: skip
         redelivered = {seq: counts for seq, counts in queue.redelivered.items() if seq in messages}
         queue.duplicates.settle()

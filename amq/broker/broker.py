@@ -39,6 +39,7 @@ from amq.journal.records import (
     Group,
     Record,
     Redelivered,
+    Trimmed,
     takes_space,
 )
 from amq.message import LARGE_BODY_BYTES, Message
@@ -72,16 +73,15 @@ class Broker(State):
         self.epoch = epoch
         self._seq = epoch << SEQ_EPOCH_SHIFT
 
-    def start_serving(self, journal: Journal, trimmed: tuple[int, int], behind_bytes: int = 0) -> None:
-        """The replay is complete: from here on commands come in. `trimmed` = segments up to here count no more;
+    def start_serving(self, journal: Journal, trimmed: Trimmed, behind_bytes: int = 0) -> None:
+        """The replay is complete: from here on commands come in. `trimmed` = which segments count no more;
         `behind_bytes` = of the journal that no checkpoint covers.
         """
         self.settle(trimmed)
         self.journal = journal
         self.reconfigure(self.config)
-        left_over = [segment for segment in journal.segments if segment.key <= trimmed]
-        if left_over:
-            journal.trim(left_over[-1])  # a crash came between the mark and the deletion
+        if any(segment.key in trimmed for segment in journal.segments):
+            journal.trim(trimmed)  # a crash came between the mark and the deletion
         self._trimmer = Trimmer(self, journal)
         self._pager = Pager(self, journal)
         self._checkpointer = Checkpointer(self, journal, behind_bytes)

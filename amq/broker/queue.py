@@ -159,6 +159,14 @@ class Queue:
                 return place
         return None
 
+    def stands_in(self, seq: int) -> int:
+        """Code of the segment in which a message stands that has not left; 0 = in none."""
+        message = self.messages.get(seq)
+        if message is not None:
+            return message.segment.code if isinstance(message.segment, Segment) else 0
+        place = self.find(seq)
+        return place.segment if place is not None else 0
+
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
         """A message that waits on disk alone was copied: from now on that is where it stands."""
         for backlog in self.backlogs.values():

@@ -67,7 +67,8 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
             yield from _dump_counts(queue, list(messages))
     finally:
         state.paged_out = None
-    yield END, json.dumps([[segment.epoch, segment.number, segment.end] for segment in segments()]).encode()
+    ended = [[segment.epoch, segment.number, segment.end, sorted(segment.refers)] for segment in segments()]
+    yield END, json.dumps(ended).encode()
 
 
 def _dump_backlogs(queue: Queue) -> Iterator[Block]:
@@ -165,9 +166,10 @@ class _Loader:
             return
         items = json.loads(payload)
         if kind == END:
-            for epoch, number, end in items:
+            for epoch, number, end, refers in items:
                 segment = self.segment(epoch << 32 | number)
                 segment.end = int(end)
+                segment.refers = set(map(int, refers))
                 self.ended.append(segment)
         elif kind == OUTCOMES:
             self._remember(self._state.outcomes, items)

@@ -56,7 +56,7 @@ class State:
         self.emptied: dict[Queue, None] = {}  # those that may be idle: `Broker.sweep` looks at no others
         # While a checkpoint is written: what went from memory back to the disk alone.
         self.paged_out: dict[Queue, dict[int, Message]] | None = None
-        self.trimmed = (0, 0)  # key of the newest segment that counts no more
+        self.trimmed = Trimmed()  # which segments count no more
         self._trimmer: Trimmer | None = None
         self._segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
 
@@ -97,15 +97,15 @@ class State:
         """
         there = {segment.code for segment in recovered.segments}
         for code, segment in self._segments.items():
-            if segment.live and code not in there and segment.key > recovered.trimmed:
+            if segment.live and code not in there and segment.key not in recovered.trimmed:
                 raise DivergedError(f"messages stand in {segment.name}, which does not count")
 
-    def settle(self, trimmed: tuple[int, int]) -> None:
-        """All is read. What stands in segments up to `trimmed` left long ago: they were not deleted yet when they were
-        read, or the word of it was.
+    def settle(self, trimmed: Trimmed) -> None:
+        """All is read. What stands in segments that are `trimmed` left long ago: they were not deleted yet when they
+        were read, or the word of it was.
         """
         self.trimmed = trimmed
-        undone = {code for code, segment in self._segments.items() if segment.live and segment.key <= trimmed}
+        undone = {code for code, segment in self._segments.items() if segment.live and segment.key in trimmed}
         for queue in self.queues.values():
             if undone:
                 rows = [place.seq for each in queue.backlogs.values() for place in each if place.segment in undone]
@@ -129,20 +129,28 @@ class State:
             else:
                 self._apply_message(record, segment)  # type: ignore[arg-type]
         elif isinstance(record, Consumed):
+            assert segment is not None
             queue = self.queue(record.destination)
             if queue.backlogs:
-                self._discard(queue, record.seqs)
+                self._discard(queue, record.seqs, segment)
+            seen = segment
             for seq in record.seqs:
                 message = queue.messages.get(seq)
                 if message is not None:
+                    if message.segment is not seen and message.segment is not segment:
+                        seen = _segment(message)
+                        segment.refers.add(seen.code)
                     self._remove(queue, message)
         elif isinstance(record, Redelivered):
+            assert segment is not None
             queue = self.queue(record.destination)
             for seq, deliveries, failures in record.counts:
                 # While serving, a return is counted at once: it may have come back again before this was durable.
                 more = (deliveries, failures) > queue.redelivered.get(seq, (0, 0))
-                if more and (seq in queue.messages or queue.find(seq) is not None):
-                    queue.redelivered[seq] = (deliveries, failures)
+                if code := queue.stands_in(seq):
+                    segment.refers.add(code)
+                    if more:
+                        queue.redelivered[seq] = (deliveries, failures)
         elif isinstance(record, Group):
             for part in record.records:
                 if isinstance(part, Message) and self.journal is None:
@@ -162,8 +170,8 @@ class State:
             assert segment is not None
             self._apply_ids(self.outcomes, record.ids, segment)
         elif isinstance(record, Trimmed):
-            self.trimmed = max(self.trimmed, (record.epoch, record.number))
-            for code in [code for code, s in self._segments.items() if s.key <= self.trimmed and not s.live]:
+            self.trimmed = record
+            for code in [code for code, s in self._segments.items() if s.key in record and not s.live]:
                 del self._segments[code]
             if self.journal is not None and self._trimmer is not None:
                 self.journal.delete_trimmed(record)
@@ -257,6 +265,7 @@ class State:
             self._apply_message(message, segment)
             return
         before = self._segments[place.segment]
+        segment.refers.add(before.code)
         self.hold(segment)
         queue.move(message.seq, segment.code, message.offset, message.size)
         queue.stored_bytes += message.size - place.size
@@ -270,6 +279,7 @@ class State:
     def _apply_copies(self, copies: Copies, segment: Segment) -> None:
         """What compaction copied forward stands in `segment` now."""
         first, source = copies.first, copies.source
+        segment.refers.add(source.code)
         self.hold(segment)
         for name, moves in copies.moves.items():
             queue = self.queues[name]
@@ -312,10 +322,12 @@ class State:
         if not queue.messages:
             self.emptied[queue] = None
 
-    def _discard(self, queue: Queue, seqs: list[int]) -> None:
-        """Those of `seqs` that wait on disk leave the queue."""
+    def _discard(self, queue: Queue, seqs: list[int], segment: Segment | None = None) -> None:
+        """Those of `seqs` that wait on disk leave the queue: `segment` says so."""
         for gone, codes, _, sizes, *expires in queue.discard(seqs):
             for code in set(codes):
+                if segment is not None and code != segment.code:
+                    segment.refers.add(code)
                 here = sizes if codes.count(code) == len(codes) else compress(sizes, map(code.__eq__, codes))
                 self._segments[code].live -= codes.count(code)
                 self._segments[code].live_bytes -= sum(here)

@@ -1,23 +1,35 @@
-"""Trimmer: gives segments back. The oldest segment goes when nothing in it is needed any more; what keeps it is copied
-forward, so that the journal stays within twice the live data and one segment.
+"""Trimmer: gives segments back. A segment goes when nothing in it is needed any more; what keeps it is copied forward,
+so that the journal stays within twice the live data and one segment.
 
-Only ever from the oldest on: an acknowledgement is then never deleted before the message it speaks of. What a deletion
-needs is in the journal before the trim mark, and the mark is committed (durable, lease valid) before the file goes:
-rule 8 of the safety argument. Copying keeps pace with the traffic that makes it necessary, and with nothing else.
+An acknowledgement is never deleted before the message it speaks of: a segment stays as long as one that it refers to.
+What a deletion needs is in the journal before the trim mark, and the mark is committed (durable, lease valid) before
+the file goes: rule 8 of the safety argument. Copying keeps pace with the traffic that makes it necessary, and with
+nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from amq.broker.copying import Source
 from amq.errors import CorruptError
-from amq.journal.compaction import COPY_RATE, LIVE_FACTOR, LIVE_FACTOR_AT_LIMIT, headroom_bytes, is_due
+from amq.journal.compaction import (
+    COPY_RATE,
+    LIVE_FACTOR,
+    LIVE_FACTOR_AT_LIMIT,
+    doomed,
+    headroom_bytes,
+    is_due,
+    needed_bytes,
+    size_of,
+    source,
+)
 from amq.journal.journal import Journal
 from amq.journal.reader import Payload
-from amq.journal.records import Copies, Duplicates, Outcomes, ids_bytes
+from amq.journal.records import Copies, Duplicates, Outcomes, Trimmed, ids_bytes
 from amq.journal.recovery import Segment
 
 if TYPE_CHECKING:
@@ -31,8 +43,8 @@ DEBT_BYTES_MAX = 16 << 20  # what traffic may pay in advance
 SCAN_SHARE = 8  # bytes looked at that cost as much as one that is copied
 SEGMENTS_PER_STEP = 64  # looked at after a batch, on average
 # Dead segments go at once when they take so many times the space of the ids that must be copied out of them. Where
-# there is too much garbage, or producers wait for the room, less will do; but to copy ids must give room, or the broker
-# would copy for ever.
+# there is too much garbage, or producers wait for the room, less will do; but what is written must give room, or the
+# broker would write for ever.
 GAIN_MIN = 4
 GAIN_MIN_DUE = 4 / 3
 
@@ -53,7 +65,11 @@ class Trimmer:
         self._pending_bytes = 0  # copied, on their way to the journal
         self._pending_bytes_max = 0.0
         self._source: Source | None = None  # what is being copied
-        self._passed = (0, 0)  # what lives in segments up to here is on its way, or on its way out
+        self._passed: set[int] = set()  # codes of segments of which all that lives is on its way, or on its way out
+        # What stands behind this key was written since anything came or left: to copy that again gives no room. Large
+        # messages in small segments would be copied for ever.
+        self._until = (0, 0)
+        self._lived = (-1, -1)  # messages and bytes when we looked last
         self._reading = False
         old = [segment for segment in journal.segments if not segment.file_bytes]
         journal.reader.measure(old, partial(self._measured, old))
@@ -88,32 +104,38 @@ class Trimmer:
             return
         self._steps = 0
         if not self._pending_bytes:
-            self._passed = (0, 0)
-        due = self._is_due()
-        if not self._marked and not segments[0].live:
-            self._trim(due or self._journal.at_limit)
+            self._passed.clear()
+        going = doomed(self._closed(), GAIN_MIN_DUE)
+        due = self._is_due(going)
+        if going and not self._marked:
+            self._trim(going if due or self._journal.at_limit else doomed(self._closed(), GAIN_MIN))
         if due and self._allowance > 0:
             self._copy_on()
 
+    def _closed(self) -> Iterator[Segment]:
+        """The segments that are written no more, oldest first."""
+        return islice(self._journal.segments, self._journal.closed())
+
     # -- how much, how fast -------------------------------------------------------------------------------------------
 
-    def _is_due(self) -> bool:
-        """Must live records be copied? Also says how many bytes of them may be, in `_allowance`."""
-        live = stored = oldest_live = 0
-        for segment in islice(self._journal.segments, self._journal.closed()):
-            live_here = segment.live_bytes + segment.id_bytes
-            if not live and not live_here:
-                continue  # it goes as it is
-            if segment.live and not oldest_live:
-                oldest_live = live_here
-            live += live_here
-            stored += segment.file_bytes or segment.end
+    def _is_due(self, going: list[Segment]) -> bool:
+        """Must live records be copied? Also says how many bytes of them may be, in `_allowance`. Of the segments that
+        are `going` those need nothing more in which no ids stand.
+        """
+        live = sum(map(needed_bytes, self._closed()))
+        stored = sum(map(size_of, self._closed())) - sum(size_of(segment) for segment in going if not segment.id_bytes)
         closed_live = live
         for segment in islice(self._journal.segments, self._journal.closed(), None):
-            live += segment.live_bytes + segment.id_bytes
+            live += needed_bytes(segment)
             stored += segment.end
+        segments = self._journal.segments
+        lives = (sum(segment.live for segment in segments), sum(segment.live_bytes for segment in segments))
+        if lives != self._lived:
+            self._lived, self._until = lives, segments[-1].key
+        following = self._next()
+        next_live = needed_bytes(following) if following is not None else 0
         factor = LIVE_FACTOR_AT_LIMIT if self._journal.at_limit else LIVE_FACTOR
-        headroom = headroom_bytes(live, stored, oldest_live, self._broker.config.journal_segment_size_bytes, factor)
+        headroom = headroom_bytes(live, stored, next_live, self._broker.config.journal_segment_size_bytes, factor)
         consumed = self._journal.bytes_written - self._copied_bytes - 2 * live
         now = self._broker.clock.monotonic()
         due = is_due(closed_live, headroom)
@@ -128,34 +150,35 @@ class Trimmer:
 
     # -- segments in which nothing lives ------------------------------------------------------------------------------
 
-    def _trim(self, pressing: bool) -> None:
-        """Mark every segment before the first that holds something live, but never the one that is written."""
+    def _trim(self, going: list[Segment]) -> None:
+        """Write again what is still needed of them, and mark them."""
         broker, journal = self._broker, self._journal
-        through = journal.segments[0]
-        gain_bytes = id_bytes = 0
-        for segment in islice(journal.segments, journal.closed()):
-            if segment.live:
-                break
-            through = segment
-            gain_bytes += segment.file_bytes or segment.end
-            id_bytes += segment.id_bytes
-        if gain_bytes < max((GAIN_MIN_DUE if pressing else GAIN_MIN) * id_bytes, self._gain_bytes_min):
+        gain_bytes = sum(map(size_of, going))
+        if not going or gain_bytes < self._gain_bytes_min:
             return
         copies: list[Duplicates | Outcomes] = []
-        if id_bytes:
+        codes = {segment.code for segment in going}
+        if any(segment.id_bytes for segment in going):
             for queue in broker.queues.values():
-                if ids := queue.duplicates.standing_in(through):
+                if ids := queue.duplicates.standing_in(codes):
                     copies.append(Duplicates(queue.name, ids))
-            if outcomes := broker.outcomes.standing_in(through):
+            if outcomes := broker.outcomes.standing_in(codes):
                 copies.append(Outcomes(outcomes))
-        self._gain_bytes_min = GAIN_MIN_DUE * sum(map(ids_bytes, copies))
+        through = max(broker.trimmed.through, going[-1].key)
+        kept = {s.key: s.end for s in journal.segments if s.key <= through and s.code not in codes}
+        mark = Trimmed(*through, kept)
+        self._gain_bytes_min = GAIN_MIN_DUE * (sum(map(ids_bytes, copies)) + len(mark.encode({})))
         if gain_bytes < self._gain_bytes_min:
             return
         self._gain_bytes_min = 0
         for copy in copies:
             journal.append_record(copy)
         self._marked = True
-        journal.trim(through)
+        journal.trim(mark)
+
+    def _next(self) -> Segment | None:
+        """The segment that is copied next."""
+        return source((segment for segment in self._closed() if segment.key <= self._until), self._passed)
 
     # -- what keeps segments ------------------------------------------------------------------------------------------
 
@@ -164,8 +187,7 @@ class Trimmer:
         if self._reading or self._pending_bytes >= self._pending_bytes_max or self._journal.disk_full:
             return
         if self._source is None:
-            segments = islice(self._journal.segments, self._journal.closed())
-            found = next((each for each in segments if each.live and each.key > self._passed), None)
+            found = self._next()
             if found is None:
                 return
             self._source = Source(found, self._journal.reader.scan(found))
@@ -175,26 +197,27 @@ class Trimmer:
     def _scanned(self, payloads: list[Payload] | None, error: Exception | None) -> None:
         """Append copies of what lives in that piece; once they are committed that is where it stands."""
         self._reading = False
-        source = self._source
-        if source is None:
+        copying = self._source
+        if copying is None:
             return  # the disk is full
-        if error is not None and (source.segment.live or not isinstance(error, FileNotFoundError)):
+        if error is not None and (copying.segment.live or not isinstance(error, FileNotFoundError)):
             self._journal.fail_reading(error)
             return
-        if payloads is None or not source.segment.live:
-            self._passed, self._source = source.segment.key, None
+        if payloads is None or not copying.segment.live:
+            self._passed.add(copying.segment.code)
+            self._source = None
         else:
             try:
-                self._copy(source, payloads)
+                self._copy(copying, payloads)
             except CorruptError as damage:
                 self._journal.fail_reading(damage)
                 return
         if self._allowance > 0:
             self._copy_on()
 
-    def _copy(self, source: Source, payloads: list[Payload]) -> None:
+    def _copy(self, copying: Source, payloads: list[Payload]) -> None:
         leaving = self._journal.leaving()  # a copy behind its acknowledgement would undo it
-        copies = source.collect(payloads, self._broker, self._journal, leaving)
+        copies = copying.collect(payloads, self._broker, self._journal, leaving)
         self._allowance -= sum(len(data) for _, data in payloads) / SCAN_SHARE
         if copies.messages:
             self._allowance -= copies.size

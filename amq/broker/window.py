@@ -7,6 +7,7 @@ later segments, and messages that were copied forward: the window ends as it was
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Set as AbstractSet
 
 from amq.journal.recovery import Segment
 
@@ -66,6 +67,6 @@ class Window(OrderedDict[str, tuple[int, Segment]]):
                 segment.id_bytes -= len(id) + ID_BYTES
             self._settled = True
 
-    def standing_in(self, through: Segment) -> list[tuple[str, int]]:
-        """(id, seq) of those whose record goes when segments up to `through` do."""
-        return [(id, seq) for id, (seq, segment) in self.items() if segment.key <= through.key]
+    def standing_in(self, codes: AbstractSet[int]) -> list[tuple[str, int]]:
+        """(id, seq) of those whose record goes when the segments of these `codes` do."""
+        return [(id, seq) for id, (seq, segment) in self.items() if segment.code in codes]

@@ -22,6 +22,7 @@ from contextlib import suppress
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.follower import Position
 from amq.journal.format import HEADER_BYTES, crc32
+from amq.journal.records import Trimmed
 from amq.vfs import Vfs, write_all
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
@@ -152,10 +153,11 @@ def read_checkpoint(vfs: Vfs, path: str) -> Generator[tuple[int, bytes], None, N
         vfs.close(fd)
 
 
-def encode_head(position: Position, trimmed: tuple[int, int], store_uuid: bytes) -> bytes:
+def encode_head(position: Position, trimmed: Trimmed, store_uuid: bytes) -> bytes:
     """Payload of the first block."""
     body = {
-        "format": FORMAT, "byteorder": sys.byteorder, "store_uuid": store_uuid.hex(), "trimmed": trimmed,
+        "format": FORMAT, "byteorder": sys.byteorder, "store_uuid": store_uuid.hex(),
+        "trimmed": trimmed.through, "kept": [[*key, end] for key, end in trimmed.kept.items()],
         "epoch": position.epoch, "number": position.number, "offset": position.offset,
         "batch_offset": position.batch_offset, "batch": position.batch, "salt": position.salt,
         "destinations": list(position.destinations.items()),
@@ -163,7 +165,7 @@ def encode_head(position: Position, trimmed: tuple[int, int], store_uuid: bytes)
     return json.dumps(body).encode()
 
 
-def decode_head(path: str, payload: bytes) -> tuple[Position, tuple[int, int], bytes]:
+def decode_head(path: str, payload: bytes) -> tuple[Position, Trimmed, bytes]:
     """(position, trimmed, store uuid). Raises CorruptError, NewerFormatError."""
     try:
         body = json.loads(payload)
@@ -179,6 +181,7 @@ def decode_head(path: str, payload: bytes) -> tuple[Position, tuple[int, int], b
         if not HEADER_BYTES <= position.batch_offset < position.offset or position.batch <= 0:
             raise ValueError("no place between two batches")
         epoch, number = body["trimmed"]
-        return position, (int(epoch), int(number)), bytes.fromhex(body["store_uuid"])
+        kept = {(int(epoch), int(number)): int(end) for epoch, number, end in body["kept"]}
+        return position, Trimmed(int(epoch), int(number), kept), bytes.fromhex(body["store_uuid"])
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptError(path, 0, f"head of the checkpoint: {error!r}") from error

@@ -6,7 +6,10 @@ docs/journal-format.md "Giving space back".
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 from amq.journal.journal import PREPARE_AT
+from amq.journal.recovery import Segment
 from amq.journal.segment import RESERVE_STEPS
 
 LIVE_FACTOR = 2  # the journal may be so many times as large as what lives in it,
@@ -16,6 +19,8 @@ UNDER_WAY = 5 / 16  # of a segment: what dead files take that are not unlinked y
 # Bytes copied for each byte by which traffic brings the journal nearer to its limit. From 2 on the limit is kept; more
 # means to begin later, to copy less in all, and more at a time.
 COPY_RATE = 8
+# What lives in a segment is copied out of turn where it takes no more than this share of the file.
+SPARSE = 1 / 2
 
 
 def headroom_bytes(
@@ -34,3 +39,55 @@ def is_due(closed_live: int, headroom: int) -> bool:
     be copied before anything is freed, that has to be done when the headroom is used up.
     """
     return closed_live > COPY_RATE * max(headroom, 0)
+
+
+def size_of(segment: Segment) -> int:
+    """Bytes that its file takes."""
+    return segment.file_bytes or segment.end
+
+
+def needed_bytes(segment: Segment) -> int:
+    """What of it a new master needs: messages that have not left, remembered ids."""
+    return segment.live_bytes + segment.id_bytes
+
+
+def doomed(closed: Iterable[Segment], gain_min: float = 0) -> list[Segment]:
+    """Those of the `closed` segments, oldest first, that may go: no message lives in them, and they speak of no message
+    of an older one that stays. Together, or else each, they take `gain_min` times what the ids take that must be
+    written again.
+    """
+    closed = list(closed)
+    found = _dead(closed, 0)
+    worth = sum(map(size_of, found)) >= gain_min * sum(segment.id_bytes for segment in found)
+    return found if worth else _dead(closed, gain_min)
+
+
+def _dead(closed: list[Segment], gain_min: float) -> list[Segment]:
+    found: list[Segment] = []
+    stay: set[int] = set()
+    for segment in closed:
+        if segment.live or size_of(segment) < gain_min * segment.id_bytes or not stay.isdisjoint(segment.refers):
+            stay.add(segment.code)
+        else:
+            found.append(segment)
+    return found
+
+
+def source(closed: Iterable[Segment], besides: Container[int]) -> Segment | None:
+    """The segment whose messages are copied next, but for those whose code is in `besides`: the one that gives back
+    most where that is half of it or more, and that goes at once; else the oldest one.
+    """
+    oldest = best = None
+    best_share = SPARSE
+    stay: set[int] = set()
+    for segment in closed:
+        free = stay.isdisjoint(segment.refers)
+        if segment.live or not free:
+            stay.add(segment.code)
+        if not segment.live or segment.code in besides:
+            continue
+        oldest = oldest or segment
+        share = needed_bytes(segment) / size_of(segment)
+        if free and share < best_share:
+            best, best_share = segment, share
+    return best or oldest

@@ -1,8 +1,8 @@
 """What compaction would do to a journal: `amq journal compact --dry-run`. Changes nothing; the broker compacts by
 itself, see docs/journal-format.md "Giving space back".
 
-Invariant: segments go oldest first and without a gap, because an acknowledgement must not go before the message that
-it speaks of. So a segment in which nothing lives stays as long as one before it does.
+Invariant: an acknowledgement must not go before the message that it speaks of. So a segment in which nothing lives
+stays as long as an older one does of whose messages it says that they left.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from amq.journal.compaction import headroom_bytes, is_due
+from amq.journal.compaction import doomed, headroom_bytes, is_due, needed_bytes, size_of, source
+from amq.journal.format import segment_key
 from amq.journal.inspect import SEALED, SegmentReport
 from amq.journal.liveness import Liveness, Tally
+from amq.journal.recovery import Segment
 
 ID_BYTES = 20  # what a remembered id takes beside its characters
 FREE, COPY, KEEP = "free", "copy", "keep"
@@ -22,7 +24,7 @@ FREE, COPY, KEEP = "free", "copy", "keep"
 class Step:
     """One segment, oldest first.
 
-    action          free (nothing lives in it, and nothing before it stays), copy (then free), keep
+    action          free (nothing lives in it, and nothing that it speaks of stays), copy (then free), keep
     bytes           that count in it; file_bytes are freed when it goes
     copy_messages, copy_bytes   its live messages, which are to be copied forward
     copy_ids, copy_id_bytes     remembered ids and outcomes that stand in it, which are to be written again
@@ -63,28 +65,48 @@ def plan(reports: Iterable[SegmentReport], liveness: Liveness, segment_size_byte
     """What the broker would do with each segment, if it had nothing else to do. The newest one always stays."""
     segments = counting(reports)
     ids = ids_by_segment(liveness)
-    tallies = {report.name: liveness.segments.get(report.name, Tally()) for report in segments}
-    lives = {name: tally.live_record_bytes + ids.get(name, (0, 0, 0))[2] for name, tally in tallies.items()}
-    live_bytes = sum(lives.values())
-    # A copy becomes part of the newest segment, or of one behind it.
-    closed_live = live_bytes - lives[segments[-1].name] if segments else 0
-    stored_bytes = sum(report.end if report is segments[-1] else report.file_bytes for report in segments)
+    kept = [_segment(report, liveness, ids) for report in segments]
+    for newest in kept[-1:]:
+        newest.file_bytes = 0  # the space that is set aside is no garbage
+    live_bytes = sum(map(needed_bytes, kept))
+    stored_bytes = sum(map(size_of, kept))
+    actions: dict[str, str] = {}
+    del kept[-1:]
+    closed_live = sum(map(needed_bytes, kept))  # a copy becomes part of the newest segment, or of one behind it
+    while True:
+        for segment in doomed(kept):
+            actions.setdefault(segment.name, FREE)
+            stored_bytes += segment.id_bytes - size_of(segment)
+            closed_live -= segment.id_bytes
+            kept.remove(segment)
+        following = source(kept, ())
+        if following is None:
+            break
+        headroom = headroom_bytes(live_bytes, stored_bytes, needed_bytes(following), segment_size_bytes)
+        if not is_due(closed_live, headroom):
+            break
+        actions[following.name] = COPY
+        stored_bytes += following.live_bytes
+        closed_live -= following.live_bytes
+        following.live = following.live_bytes = 0
     steps: list[Step] = []
-    going = True
     for report in segments:
-        tally = tallies[report.name]
+        tally = liveness.segments.get(report.name, Tally())
         messages, outcomes, id_bytes = ids.get(report.name, (0, 0, 0))
-        live_here = lives[report.name]
-        headroom = headroom_bytes(live_bytes, stored_bytes, live_here, segment_size_bytes)
-        going = going and report is not segments[-1] and (not tally.live or is_due(closed_live, headroom))
-        action = (COPY if tally.live else FREE) if going else KEEP
-        if going:
-            stored_bytes += live_here - report.file_bytes
-            closed_live -= live_here
         steps.append(
             Step(
-                report.name, action, report.end, report.file_bytes, tally.live, tally.live_record_bytes,
-                messages + outcomes, id_bytes,
+                report.name, actions.get(report.name, KEEP), report.end, report.file_bytes, tally.live,
+                tally.live_record_bytes, messages + outcomes, id_bytes,
             )
         )  # fmt: skip
     return steps
+
+
+def _segment(report: SegmentReport, liveness: Liveness, ids: dict[str, tuple[int, int, int]]) -> Segment:
+    """As a broker counts it."""
+    tally = liveness.segments.get(report.name, Tally())
+    refers = {epoch << 32 | number for epoch, number in map(segment_key, liveness.refers.get(report.name, ()))}
+    return Segment(
+        report.name, report.epoch, report.number, report.end, tally.live, tally.live_record_bytes,
+        ids.get(report.name, (0, 0, 0))[2], report.file_bytes, refers,
+    )  # fmt: skip

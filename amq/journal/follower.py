@@ -68,7 +68,7 @@ class Start:
     `made` = others that the state refers to already."""
 
     position: Position
-    trimmed: tuple[int, int]
+    trimmed: Trimmed
     store_uuid: bytes
     segments: Mapping[str, Segment]
     made: Mapping[str, Segment] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Follower:
         self._directory = os.path.join(store, JOURNAL_DIRECTORY)
         self._apply = apply
         self.segments: dict[str, Segment] = {}
-        self.trimmed = (0, 0)
+        self.trimmed = Trimmed()
         self.store_uuid: bytes | None = None
         self.records = 0
         self.read_bytes = 0
@@ -198,8 +198,10 @@ class Follower:
                 if end is not None and tail.offset >= end:
                     self._leave(tail)
                     if tail.successor is not None:
-                        tail.successor[0].number = tail.number
-                        self._tail = self._enter(tail.successor[0])
+                        following, _ = tail.successor
+                        if following.segment.number == tail.segment.number + 1:
+                            following.number = tail.number
+                        self._tail = self._enter(following)
                 elif not read:
                     return False
         except FileNotFoundError as error:
@@ -227,7 +229,7 @@ class Follower:
         """Segments that were read and are not sealed were trimmed: by a master before `epoch`, whose records come next.
         Else a deposed master had made them.
         """
-        self._absent = {key for key in self._absent if key > self.trimmed}
+        self._absent = {key for key in self._absent if key not in self.trimmed}
         wrong = [key for key in self._absent if key[0] < epoch]
         if wrong:
             raise DivergedError(f"{segment_name(*wrong[0])} was read, it does not count")
@@ -255,10 +257,7 @@ class Follower:
         try:
             fd = self._vfs.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            found = [segment_key(name) for name in self._list()]
-            if any(each[0] == key[0] and each > key for each in found):
-                raise
-            return None
+            return self._behind_gap(tail)
         try:
             data = read_at(self._vfs, fd, 0, HEADER_BYTES + BATCH_BYTES + _PREVIOUS_BYTES)
         finally:
@@ -270,6 +269,19 @@ class Follower:
         if not isinstance(first, Previous):
             raise CorruptError(path, HEADER_BYTES, "segment does not begin with what came before it")
         return self._open(path, header), first.end
+
+    def _behind_gap(self, tail: _Tail) -> tuple[_Tail, int] | None:
+        """The next segment of the epoch after one that is not there, and where `tail` ends: its file was cut there."""
+        key = tail.segment.key
+        name = next((name for name in self._list() if segment_key(name)[0] == key[0] and segment_key(name) > key), "")
+        if not name:
+            return None
+        path = os.path.join(self._directory, name)
+        header = self._header(path)
+        if header is None:
+            return None
+        end = self.trimmed.kept.get(key) or self._vfs.stat(tail.path).st_size
+        return self._open(path, header), end
 
     # -- to the end ---------------------------------------------------------------------------------------------------
 
@@ -302,13 +314,15 @@ class Follower:
                 self._advance(tail, sealed[name], PIECE_BYTES)
                 progress(self.read_bytes - begun, total)
         for name in sorted(sealed.keys() - set(names)):
-            if sealed[name] and segment_key(name) > self.trimmed:
+            if sealed[name] and segment_key(name) not in self.trimmed:
                 raise CorruptError(os.path.join(self._directory, name), 0, "segment is missing: somebody removed it")
         unsealed = [segment for name, segment in self.segments.items() if not sealed.get(name)]
         self._absent.update(segment.key for segment in unsealed if segment.name in self._trusted)
         self._check_absent(1 << 64)
-        for name in present:  # some may be trimmed and not deleted yet, and were forgotten
-            if name not in self.segments:
+        for name in present:
+            if name not in self.segments:  # trimmed and not deleted yet, and forgotten
+                if segment_key(name) not in self.trimmed:
+                    raise DivergedError(f"{name} counts, and was not there when the one behind it was read")
                 self.segments[name] = Segment(name, *segment_key(name), sealed[name])
         segments = [self.segments[name] for name in present]
         check_complete(self._directory, [segment.key for segment in segments], self.trimmed)
@@ -410,8 +424,8 @@ class Follower:
             apply(record, segment)
             self.records += 1
             if isinstance(record, Trimmed):
-                self.trimmed = max(self.trimmed, (record.epoch, record.number))
-                for name in [name for name, s in self.segments.items() if s.key <= self.trimmed and not s.live]:
+                self.trimmed = record
+                for name in [name for name, s in self.segments.items() if s.key in record and not s.live]:
                     if name != segment.name:
                         del self.segments[name]
 

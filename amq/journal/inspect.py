@@ -27,6 +27,7 @@ from amq.journal.format import (
     decode_batch_header,
     parse_segment_name,
     segment_key,
+    segment_name,
 )
 from amq.journal.liveness import Liveness
 from amq.journal.records import (
@@ -45,7 +46,7 @@ from amq.journal.records import (
     Redelivered,
     Trimmed,
 )
-from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.journal.recovery import JOURNAL_DIRECTORY, missing_before, newest_mark
 from amq.journal.segment import list_segments, read_file, read_header
 from amq.message import Message
 from amq.vfs import Vfs
@@ -126,11 +127,12 @@ class Inspection:
         """Raises OSError where there is no journal."""
         self.segments: list[SegmentReport] = []
         self.problems: list[Problem] = []
-        self.trimmed = (0, 0)
+        self.trimmed = Trimmed()
         self.directory = os.path.join(store, JOURNAL_DIRECTORY)
         self.names = list_segments(vfs, self.directory)
         self._vfs = vfs
         self._epoch, self._sealed = sealing
+        self._mark: Trimmed | None = None  # says where segments end before a gap, once it was looked for
 
     def records(self, only: str = "", progress: Progress = _untold) -> Iterator[Found]:
         """Every record that counts, oldest first; of one segment where `only` names it."""
@@ -144,21 +146,17 @@ class Inspection:
 
         Damage may hide the mark that trimmed all before it: of those nothing is said until it is repaired.
         """
-        damaged = [segment_key(os.path.basename(problem.path)) for problem in self.problems]
-        trimmed = max([self.trimmed, *damaged])
+        damaged = max([segment_key(os.path.basename(problem.path)) for problem in self.problems], default=(0, 0))
+        trimmed = self.trimmed.newest(Trimmed(*damaged))
         counted = {report.name for report in self.segments if report.state in (SEALED, OPEN)}
         missing = {name for name, end in self._sealed.items() if end and name not in counted}
         missing |= {report.name for report in self.segments if report.state == GONE}
-        expected: dict[int, int] = {}
-        for report in self.segments:
-            if report.name in counted and (report.epoch, report.number) > trimmed:
-                first = trimmed[1] + 1 if trimmed[0] == report.epoch else 1
-                if report.number != expected.get(report.epoch, first):
-                    why = "the segment before it is missing: somebody removed it from the store"
-                    self._problem("STORE_CORRUPT", report.name, 0, why)
-                expected[report.epoch] = report.number + 1
+        there = [(report.epoch, report.number) for report in self.segments if report.name in counted]
+        for key in missing_before(there, trimmed):
+            why = "the segment before it is missing: somebody removed it from the store"
+            self._problem("STORE_CORRUPT", segment_name(*key), 0, why)
         for name in sorted(missing):
-            if segment_key(name) > trimmed:
+            if segment_key(name) not in trimmed:
                 self._problem("STORE_CORRUPT", name, 0, "segment is missing: somebody removed it")
 
     # -- one segment --------------------------------------------------------------------------------------------------
@@ -187,7 +185,7 @@ class Inspection:
             for offset, data, record in self._decode(report, decoder, payload, start + BATCH_BYTES):
                 report.records += 1
                 if isinstance(record, Trimmed):
-                    self.trimmed = max(self.trimmed, (record.epoch, record.number))
+                    self.trimmed = record
                 yield Found(report, head, offset, record, data)
 
     def _batches(self, report: SegmentReport, path: str) -> list[tuple[int, BatchHeader, memoryview]]:
@@ -231,8 +229,14 @@ class Inspection:
             return self._sealed[report.name]
         if report.epoch < self._epoch:
             return 0
-        successor = f"{report.epoch:08d}-{report.number + 1:08d}.seg"
-        return self._previous_end(successor) if successor in self.names else None
+        successor = segment_name(report.epoch, report.number + 1)
+        if successor in self.names:
+            return self._previous_end(successor)
+        if not any(successor < name and segment_key(name)[0] == report.epoch for name in self.names):
+            return None
+        if self._mark is None:
+            self._mark = newest_mark(self._vfs, self.directory, self.names, report.epoch)
+        return self._mark.kept.get((report.epoch, report.number))
 
     def _previous_end(self, name: str) -> int | None:
         """What segment `name` says of the one before it, if it says so already."""
@@ -382,7 +386,8 @@ def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
     if isinstance(record, Outcomes):
         return facts | {"ids": record.ids}
     if isinstance(record, Trimmed):
-        return facts | {"epoch": record.epoch, "number": record.number}
+        kept = [[*key, end] for key, end in record.kept.items()]
+        return facts | {"epoch": record.epoch, "number": record.number, "kept": kept}
     assert isinstance(record, Previous), "copies are read as a group"
     return facts | {"end": record.end}
 

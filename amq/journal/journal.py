@@ -227,18 +227,20 @@ class Journal:
         self._limit.limit_bytes = store_limit_bytes
         self._check_limit()
 
-    def trim(self, through: Segment) -> None:
-        """Nothing up to and including `through` is live, and what is still needed of it was appended before."""
+    def trim(self, mark: Trimmed) -> None:
+        """What `mark` does not keep is not needed: what still is of it was appended before."""
         batch = self.open
-        self.append_record(Trimmed(through.epoch, through.number))
+        self.append_record(mark)
         batch.flags |= HAS_TRIM_MARK
 
     def delete_trimmed(self, mark: Trimmed) -> None:
         """The trim mark is committed, so the lease was valid after its fsync: unlink the files, oldest first."""
-        doomed = []
-        while self.segments and self.segments[0].key <= (mark.epoch, mark.number):
-            doomed.append(self.segments.popleft().name)
-        self.delete(doomed)
+        doomed = [segment for segment in self.segments if segment.key in mark]
+        codes = {segment.code for segment in doomed}
+        self.segments = deque(segment for segment in self.segments if segment.code not in codes)
+        for segment in self.segments:
+            segment.refers -= codes
+        self.delete([segment.name for segment in doomed])
         self._check_limit()
 
     def delete(self, names: list[str]) -> None:

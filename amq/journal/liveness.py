@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -173,7 +174,8 @@ class Liveness:
     """Add every record that counts, oldest first; then `settle`.
 
     `segments` and `destinations` are tallies by name, `redelivered` is seq → (deliveries, of which failures) of live
-    messages, `duplicates` the remembered ids by destination, `outcomes` the remembered commits.
+    messages, `duplicates` the remembered ids by destination, `outcomes` the remembered commits; `refers` are, by
+    segment, the older ones of whose messages it speaks.
     """
 
     def __init__(self, duplicate_window: int = 20_000, outcome_window: int = 20_000) -> None:
@@ -182,8 +184,9 @@ class Liveness:
         self.redelivered: dict[int, tuple[int, int]] = {}
         self.duplicates: dict[str, Remembered] = {}
         self.outcomes = Remembered(outcome_window)
+        self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
-        self.trimmed = (0, 0)
+        self.trimmed = Trimmed()
         self._duplicate_window = duplicate_window
 
     # -- the fold -----------------------------------------------------------------------------------------------------
@@ -209,12 +212,16 @@ class Liveness:
             for tally in (self.segments[segment], self.destinations[record.destination]):
                 tally.left[REASONS[record.reason]] += len(record.seqs)
             for seq in record.seqs:
-                self._remove(seq)
+                place = self.live.get(seq)
+                if place is not None:
+                    self.refers[segment].add(place.segment)
+                    self._remove(seq)
         elif isinstance(record, Redelivered):
             for seq, deliveries, failures in record.counts:
-                known = self.redelivered.get(seq, (0, 0))
-                if (deliveries, failures) > known and self.live.get(seq) is not None:
+                known, place = self.redelivered.get(seq, (0, 0)), self.live.get(seq)
+                if (deliveries, failures) > known and place is not None:
                     self.redelivered[seq] = (deliveries, failures)
+                    self.refers[segment].add(place.segment)
         elif isinstance(record, Duplicates):
             for id, seq in record.ids:
                 self._ids(record.destination).remember(id, seq, segment)
@@ -222,7 +229,7 @@ class Liveness:
             for id, seq in record.ids:
                 self.outcomes.remember(id, seq, segment)
         elif isinstance(record, Trimmed):
-            self.trimmed = max(self.trimmed, (record.epoch, record.number))
+            self.trimmed = record
 
     def _arrive(self, message: Message, place: Place) -> None:
         here, there = self.segments[place.segment], self.destinations[place.destination]
@@ -231,6 +238,7 @@ class Liveness:
         before = self.live.get(message.seq)
         if before is not None:
             self._leave(before)  # copied forward: it stands here now
+            self.refers[place.segment].add(before.segment)
         else:
             there.messages += 1
             there.message_bytes += place.body_bytes
@@ -264,7 +272,7 @@ class Liveness:
     def settle(self) -> None:
         """All records were added."""
         for seq in self.live.seqs():
-            if segment_key(self.live[seq].segment) <= self.trimmed:
+            if segment_key(self.live[seq].segment) in self.trimmed:
                 self._remove(seq)  # its acknowledgement went with a trimmed segment, a crash kept this one
         for ids in (*self.duplicates.values(), self.outcomes):
             ids.settle()

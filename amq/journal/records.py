@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
@@ -38,11 +39,14 @@ _MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
 _CONSUMED = struct.Struct("<IBI")
 _U32 = struct.Struct("<I")
 _TRIMMED = struct.Struct("<QQ")
+_KEPT = struct.Struct("<QQQ")
 _U64 = struct.Struct("<Q")
 _GROUP = struct.Struct("<QI")
 _REDELIVERY = struct.Struct("<QII")
 _TEXT = 1
 _PRIORITY_MAX = 9
+
+Key = tuple[int, int]  # of a segment: (epoch, number)
 
 
 class Destination:
@@ -194,22 +198,41 @@ class Outcomes:
         return frame_record(OUTCOMES, json.dumps(self.ids).encode())
 
 
+@dataclass(frozen=True, slots=True)
 class Trimmed:
-    """No segment up to and including (epoch, number) holds anything live: they may be gone, and count no more."""
+    """Of the segments up to and including (epoch, number) only `kept` are needed: all others may be gone, and count no
+    more. The newest mark says all that those before it said.
 
-    kind = TRIMMED
-    __slots__ = ("epoch", "number")
+    kept   {(epoch, number): bytes that count}, of segments up to there
+    """
 
-    def __init__(self, epoch: int, number: int) -> None:
-        self.epoch = epoch
-        self.number = number
+    kind: ClassVar = TRIMMED
+    epoch: int = 0
+    number: int = 0
+    kept: Mapping[Key, int] = field(default_factory=dict)
+
+    @property
+    def through(self) -> Key:
+        return self.epoch, self.number
+
+    def __contains__(self, key: Key) -> bool:
+        """Does the segment of that (epoch, number) count no more?"""
+        return key <= (self.epoch, self.number) and key not in self.kept
+
+    def newest(self, other: Trimmed) -> Trimmed:
+        """That of two marks of one journal which was made later."""
+        later = (other.through, -len(other.kept)) > (self.through, -len(self.kept))
+        return other if later else self
 
     def encode(self, _: dict[str, int]) -> bytes:
-        return frame_record(TRIMMED, _TRIMMED.pack(self.epoch, self.number))
+        kept = (_KEPT.pack(*key, end) for key, end in self.kept.items())
+        return frame_record(TRIMMED, b"".join((_TRIMMED.pack(self.epoch, self.number), *kept)))
 
     @classmethod
     def decode(cls, body: bytes) -> Trimmed:
-        return cls(*_TRIMMED.unpack(body))
+        kept = {(epoch, number): end for epoch, number, end in _KEPT.iter_unpack(body[_TRIMMED.size :])}
+        epoch, number = _TRIMMED.unpack_from(body)
+        return cls(epoch, number, kept)
 
 
 class Previous:

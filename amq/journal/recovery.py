@@ -32,6 +32,8 @@ class Segment:
     live_bytes  of their records
     id_bytes    what the remembered ids take that stand in it
     file_bytes  of its file, 0 = as many as count
+    refers      codes of older segments of whose messages it says that they left, were copied or came back: it stays as
+                long as one of those does
     """
 
     name: str
@@ -42,6 +44,7 @@ class Segment:
     live_bytes: int = 0
     id_bytes: int = 0
     file_bytes: int = 0
+    refers: set[int] = field(default_factory=set, compare=False)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -58,12 +61,12 @@ class Followed:
     """What a follower has read of the journal, so that it need not be read again to be sealed.
 
     ends      segment → where it ends, of those that were read to their end
-    trimmed   (epoch, number) up to which segments hold nothing live
+    trimmed   which segments count no more
     name      the segment that is being read, "" = none; `offset` bytes of it are read, up to batch `number`
     """
 
     ends: Mapping[str, int] = field(default_factory=dict)
-    trimmed: tuple[int, int] = (0, 0)
+    trimmed: Trimmed = field(default_factory=Trimmed)
     name: str = ""
     offset: int = 0
     number: int = 0
@@ -74,7 +77,7 @@ class Recovered:
     """What a follower found by the end.
 
     segments     those that count, oldest first; a crash may have left some that are trimmed
-    trimmed      (epoch, number) up to which segments hold nothing live
+    trimmed      which segments count no more
     unused       names of segments that count for nothing: prepared and never begun, or made by a deposed master
     store_uuid   None = empty store
     read_bytes   of batches, by the follower in all; of these `tail_bytes` when the journal was sealed
@@ -82,7 +85,7 @@ class Recovered:
 
     segments: list[Segment]
     unused: list[str]
-    trimmed: tuple[int, int]
+    trimmed: Trimmed
     store_uuid: bytes | None
     records: int
     read_bytes: int
@@ -126,21 +129,34 @@ def seal(
             sealed[name] = followed.ends[name]
             _check_length(os.path.join(directory, name), vfs.stat(os.path.join(directory, name)).st_size, sealed[name])
             continue
-        # Where the successor is gone this one is trimmed too: a crash can undo one unlink and keep another.
-        end = successor_says if (epoch, number + 1) == successor else None
+        # Where the successor is gone a mark says where this one ends, or this one is trimmed too: a crash can undo one
+        # unlink and keep another.
+        end = successor_says if (epoch, number + 1) == successor else trimmed.kept.get((epoch, number))
         begun = (followed.offset, followed.number) if name == followed.name else (HEADER_BYTES, 0)
         found = _measure(vfs, os.path.join(directory, name), end, begun)
         sealed[name] = found.end
-        trimmed = max(trimmed, found.trimmed)
+        trimmed = trimmed.newest(found.trimmed)
         successor, successor_says = (epoch, number), found.previous_end
     present = set(names)
     # Each got its durable name before the next was made, also those that were never begun.
     keys = [segment_key(name) for name in names]
     check_complete(directory, [key for key in keys if key[0] == last_epoch], trimmed)
     for name in known:
-        if name not in present and (not known[name] or segment_key(name) <= trimmed):
+        if name not in present and (not known[name] or segment_key(name) in trimmed):
             del sealed[name]
     return sealed
+
+
+def newest_mark(vfs: Vfs, directory: str, names: Iterable[str], epoch: int) -> Trimmed:
+    """What the newest readable trim mark of `epoch` says; `names` are segments, oldest first. Raises OSError."""
+    for name in reversed([name for name in names if segment_key(name)[0] == epoch]):
+        try:
+            found = _measure(vfs, os.path.join(directory, name), None).trimmed
+        except StoreError:
+            continue  # damage is told by who reads the segment
+        if found.through > (0, 0):
+            return found
+    return Trimmed()
 
 
 def lock_segments(vfs: Vfs, store: str) -> list[int]:
@@ -168,7 +184,7 @@ def lock_segments(vfs: Vfs, store: str) -> list[int]:
 class _Measured:
     end: int
     previous_end: int | None
-    trimmed: tuple[int, int]
+    trimmed: Trimmed
 
 
 def _measure(vfs: Vfs, path: str, end: int | None, begun: tuple[int, int] = (HEADER_BYTES, 0)) -> _Measured:
@@ -220,7 +236,7 @@ def _walk(vfs: Vfs, path: str, fd: int, offset: int, end: int) -> Iterator[tuple
 def _summarise(path: str, begun: int, batches: Iterable[tuple[int, int, int, bytes | memoryview]]) -> _Measured:
     previous = None
     last = begun if begun > HEADER_BYTES else 0
-    trimmed = (0, 0)
+    trimmed = Trimmed()
     for offset, batch_end, flags, payload in batches:
         try:
             if offset == HEADER_BYTES:
@@ -231,22 +247,26 @@ def _summarise(path: str, begun: int, batches: Iterable[tuple[int, int, int, byt
             if flags & HAS_TRIM_MARK:
                 for kind, body in raw_records(payload):
                     if kind == TRIMMED:
-                        mark = Trimmed.decode(body)
-                        trimmed = max(trimmed, (mark.epoch, mark.number))
+                        trimmed = trimmed.newest(Trimmed.decode(body))
         except struct.error as error:
             raise CorruptError(path, offset, f"batch holds no whole records: {error}") from error
         last = batch_end
     return _Measured(last, previous, trimmed)
 
 
-def check_complete(directory: str, found: list[tuple[int, int]], trimmed: tuple[int, int]) -> None:
-    """No segment is missing after the trimmed ones: numbers run from 1 in each epoch."""
-    expected: dict[int, int] = {}
+def check_complete(directory: str, found: list[tuple[int, int]], trimmed: Trimmed) -> None:
+    """No segment is missing but trimmed ones."""
+    for epoch, number in missing_before(found, trimmed):
+        path = os.path.join(directory, segment_name(epoch, number))
+        raise CorruptError(path, 0, "the segment before it is missing: somebody removed it from the store")
+
+
+def missing_before(found: Iterable[tuple[int, int]], trimmed: Trimmed) -> Iterator[tuple[int, int]]:
+    """Those of the segments `found`, sorted, before which one is missing. Numbers run from 1 in each epoch."""
+    before = (0, 0)
     for epoch, number in found:
-        if (epoch, number) <= trimmed:  # any of them may be there: a crash can undo one unlink and keep another
-            continue
-        first = trimmed[1] + 1 if trimmed[0] == epoch else 1
-        if number != expected.get(epoch, first):
-            path = os.path.join(directory, segment_name(epoch, number))
-            raise CorruptError(path, 0, "the segment before it is missing: somebody removed it from the store")
-        expected[epoch] = number + 1
+        last = (epoch, before[1] if before[0] == epoch else 0)
+        before = (epoch, number)
+        kept = any(last < key < before for key in trimmed.kept)
+        if number > last[1] + 1 and (kept or (epoch, number - 1) not in trimmed):
+            yield before

@@ -197,7 +197,7 @@ class Salvage(Inspection):
                 continue
             report.records += 1
             if isinstance(record, Trimmed):
-                self.trimmed = max(self.trimmed, (record.epoch, record.number))
+                self.trimmed = record
             yield Found(report, head, at, record, frame)
 
     def _end(self, report: SegmentReport) -> int | None:

@@ -32,7 +32,7 @@ from amq.journal.format import segment_key
 from amq.journal.inspect import Sealing, inspect
 from amq.journal.journal import Journal
 from amq.journal.liveness import Liveness
-from amq.journal.records import Duplicates, Outcomes, Record, Redelivered
+from amq.journal.records import Duplicates, Outcomes, Record, Redelivered, Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments
 from amq.journal.salvage import Damage, Salvage
 from amq.journal.segment import list_segments
@@ -392,7 +392,7 @@ class _Scratch:
         self._plan = plan
         self._jobs: deque[tuple[Job, Done]] = deque()
         self._failure: AmqError | None = None
-        nothing = Recovered([], [], (0, 0), plan.salvage.store_uuid, 0, 0)
+        nothing = Recovered([], [], Trimmed(), plan.salvage.store_uuid, 0, 0)
         self._journal = Journal(
             vfs, clock, self, self, lambda: True, store, epoch, plan.salvage.store_uuid, nothing, config, entropy
         )

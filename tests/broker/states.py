@@ -99,4 +99,7 @@ class Standby:
             assert queue.stored_bytes == sum(place.size for each in queue.backlogs.values() for place in each)
         for key in ("segments", "unused", "trimmed"):  # segments with what lives in them
             assert getattr(recovered, key) == getattr(right, key), (name, key)
+        codes = {segment.code for segment in right.segments if segment.key not in right.trimmed}
+        for segment, full in zip(recovered.segments, right.segments, strict=True):
+            assert segment.refers >= full.refers & codes - {full.code}, f"{name} would let go of {full.name} too early"
         assert right.store_uuid in (None, recovered.store_uuid)  # a segment that was never begun says it too

@@ -135,7 +135,7 @@ def test_what_was_forgotten_stays_forgotten_when_segments_go(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids copied forward and then pushed out must not, after a takeover, push out those copied forward later."""
-    monkeypatch.setattr(Trimmer, "_is_due", lambda _self: False)  # nothing leaves its segment here but by leaving
+    monkeypatch.setattr(Trimmer, "_is_due", lambda *_: False)  # nothing leaves its segment here but by leaving
     world = make_world(duplicate_window=5)
 
     def take(body: bytes) -> None:

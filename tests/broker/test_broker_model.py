@@ -84,7 +84,7 @@ class BrokerMachine(RuleBasedStateMachine):
         else:
             window, self.outcome_window = 1000, 1000
         if mode == "trimming":
-            self.patch.setattr(Trimmer, "_is_due", lambda _self: False)
+            self.patch.setattr(Trimmer, "_is_due", lambda _self, _going: False)
         self.patch.setattr(checkpointing, "PIECE_BYTES", 1)  # each block of a checkpoint is of another moment
         self.patch.setattr(snapshot, "ITEMS", 2)
         for module in (backlog, snapshot):

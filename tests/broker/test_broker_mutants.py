@@ -19,7 +19,7 @@ from amq.broker import broker as broker_module
 from amq.broker import checkpointing, copying, limits, paging, snapshot, state, trimming
 from amq.broker.queue import Queue
 from amq.errors import AmqError
-from amq.journal import checkpoint, follower, journal
+from amq.journal import checkpoint, compaction, follower, journal
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
 from amq.journal.follower import DivergedError
 from amq.journal.recovery import seal
@@ -183,13 +183,24 @@ def pinned(make_world: MakeWorld) -> None:
     )
 
 
+def chained(make_world: MakeWorld) -> None:
+    size = test_broker_compaction.SEGMENT_BYTES
+    test_broker_compaction.test_a_chain_that_begins_where_most_lives(
+        test_broker_compaction.Store(make_world(journal_segment_size_bytes=size))
+    )
+
+
+def copied_from(make_world: MakeWorld) -> None:
+    test_broker_compaction.test_a_copy_does_not_go_before_what_it_was_copied_from(make_world)
+
+
 def keeps_pace(make_world: MakeWorld) -> None:
     test_broker_limits.test_what_waits_on_disk_is_dropped_too(make_world)
 
 
 SCENARIOS: tuple[Callable[[MakeWorld], None], ...] = (
     deposed, deposed_in_a_new_segment, another_past, rotten, back_to_disk, in_flight, blocked, oldest_first,
-    pinned, keeps_pace, epoch_seen_late, segment_seen_late,
+    pinned, chained, copied_from, keeps_pace, epoch_seen_late, segment_seen_late,
 )  # fmt: skip
 CHECKS: dict[str, Callable[[MakeWorld], None]] = {
     check.__name__: check for check in (walks, dropping_walks, *SCENARIOS)
@@ -227,7 +238,7 @@ MUTANTS = (
     ),
     Mutant(
         "a trim mark that was followed is forgotten", Follower, "_give",
-        "self.trimmed = max(self.trimmed, (record.epoch, record.number))", "pass", "walks",
+        "self.trimmed = record", "pass", "walks",
     ),
     Mutant(
         "a segment of an epoch that the follower has not seen counts as a deposed master's", Follower, "follow",
@@ -292,9 +303,31 @@ MUTANTS = (
         "len(self.segments) - (self._file is not None)", "len(self.segments)", "walks",
     ),
     Mutant(
-        "what lives in the oldest segment is not copied", trimming.Trimmer, "_copy_on",
-        "if each.live and each.key > self._passed), None)",
-        "if each.live and each.key > max(self._passed, self._journal.segments[0].key)), None)", "pinned",
+        "only what is sparse is copied", compaction, "source", "return best or oldest", "return best", "chained",
+        (trimming,),
+    ),
+    Mutant(
+        "a segment goes while one stays of whose messages it speaks", compaction, "_dead",
+        " or not stay.isdisjoint(segment.refers)", "", "walks",
+    ),
+    Mutant(
+        "nobody notes whose acknowledgements a segment holds", state.State, "apply",
+        "segment.refers.add(seen.code)", "pass", "walks",
+    ),
+    Mutant(
+        "nobody notes whose acknowledgements a segment holds, of what waits on disk", state.State, "_discard",
+        "segment.refers.add(code)", "pass", "walks",
+    ),
+    Mutant(
+        "nobody notes of which segment a copy was made", state.State, "_apply_copies",
+        "segment.refers.add(source.code)", "pass", "copied_from",
+    ),
+    Mutant(
+        "a checkpoint does not say to what a segment refers", snapshot, "dump", "sorted(segment.refers)", "[]", "walks",
+        (checkpointing,),
+    ),
+    Mutant(
+        "a trim mark keeps nothing", trimming.Trimmer, "_trim", "Trimmed(*through, kept)", "Trimmed(*through)", "walks",
     ),
     Mutant(
         "counts of redeliveries are not copied", copying.Source, "collect",
@@ -303,7 +336,8 @@ MUTANTS = (
     Mutant(
         "ids are copied behind the mark that deletes them", trimming.Trimmer, "_trim",
         "for copy in copies:\n        journal.append_record(copy)",
-        "journal.trim(through)\n    journal._rotate()\n    for copy in copies:\n        journal.append_record(copy)",
+        "journal.trim(Trimmed(*going[-1].key))\n    journal._rotate()\n"
+        "    for copy in copies:\n        journal.append_record(copy)",
         "walks",
     ),
     # limits

@@ -175,11 +175,13 @@ def test_a_segment_that_goes_while_it_is_read_was_copied_forward(make_world: Cal
     """The read fails, and is done again where the messages stand now."""
     world = make_world(memory_limit_bytes=LIMIT_BYTES, journal_segment_size_bytes=8 << 10)
     fill(world, 4, "old")
+    fill(world, 20)
     world.crash_and_recover()
     consumer = world.connect()
     consumer.subscribe("old", ACK_INDIVIDUAL, 1)
     world.turn()
     read, done = world.runner.jobs.popleft()
+    consume(world, 20)
     for _ in range(12):  # traffic that leaves segments behind, until the first is copied forward and deleted
         fill(world, 10)
         consume(world, 10)

@@ -117,3 +117,32 @@ def test_the_store_limit_can_be_raised_while_producers_wait(make_world: MakeWorl
     world.settle()
     assert len(producer.confirmed) > waiting
     assert producer.reading
+
+
+def test_a_store_that_is_full_of_what_lives_is_not_copied_again_and_again(make_world: MakeWorld) -> None:
+    """The room that copies take on their way held a store at its limit, and that had everything copied anew, for ever:
+    producers waited beside half a store of room (seed 7002499)."""
+    world = make_world(
+        journal_segment_size_bytes=4096, store_limit_bytes=16 * 4096, duplicate_window=200,
+        producer_flow_control="fail",
+    )  # fmt: skip
+    producer, taker = world.connect(), world.connect()
+    taker.subscribe("ids", ACK_AUTO)
+    for number in range(200):
+        producer.send(b"x", "ids", duplicate_id=f"{number:010d}")
+        world.settle()
+    for number in range(16):
+        producer.send(b"x" * (2300 if number % 2 else 1200), duplicate_id=f"large-{number}")
+        world.settle()
+    journal = world.journal
+    for _ in range(30):
+        world.clock.advance(1.0)
+        world.broker.sweep()
+        world.settle()
+    written = journal.bytes_written
+    for _ in range(30):
+        world.clock.advance(1.0)
+        world.broker.sweep()
+        world.settle()
+    assert journal.bytes_written == written
+    assert not journal.at_limit

@@ -19,7 +19,7 @@ from amq.errors import CorruptError
 from amq.journal.checkpoint import COUNTS, DUPLICATES, END, HEAD, OUTCOMES, QUEUE, ROWS, encode_head
 from amq.journal.follower import Position
 from amq.journal.format import segment_name
-from amq.journal.records import Consumed, Group, Record, Redelivered
+from amq.journal.records import Consumed, Group, Record, Redelivered, Trimmed
 from amq.journal.recovery import Segment
 from amq.message import Message
 from tests.fakes import FakeClock
@@ -80,7 +80,7 @@ class State:
         return found
 
     def blocks(self) -> Iterator[Block]:
-        yield HEAD, encode_head(POSITION, (0, 0), bytes(16))
+        yield HEAD, encode_head(POSITION, Trimmed(), bytes(16))
         yield from dump(self.broker, lambda: self.segments)
 
 
@@ -232,7 +232,7 @@ def test_a_hundred_thousand_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert contents(broker, segments) == contents(state.broker, {s.code: s for s in state.segments})
 
 
-HEAD_BLOCK: Block = (HEAD, encode_head(POSITION, (0, 0), bytes(16)))
+HEAD_BLOCK: Block = (HEAD, encode_head(POSITION, Trimmed(), bytes(16)))
 LAST_BLOCK: Block = (END, b"[]")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amq import service
 from amq.broker import broker, trimming
-from amq.journal import follower, journal, recovery, segment
+from amq.journal import compaction, follower, journal, recovery, segment
 from amq.lock import epoch, shared_file
 from tests.mutant import Mutant
 
@@ -24,11 +24,10 @@ MUTANTS = (
     Mutant(
         "segments unlinked before the trim mark is durable", journal.Journal, "trim",
         "batch.flags |= HAS_TRIM_MARK",
-        "batch.flags |= HAS_TRIM_MARK; self.delete_trimmed(Trimmed(through.epoch, through.number))", "trimming",
+        "batch.flags |= HAS_TRIM_MARK; self.delete_trimmed(mark)", "trimming",
     ),
     Mutant(
-        "segment trimmed with a live message in it", trimming.Trimmer, "_trim", "if segment.live:", "if False:",
-        "trimming",
+        "segment trimmed with a live message in it", compaction, "_dead", "if segment.live or", "if", "trimming",
     ),
     Mutant(
         "ids not copied before their segment is trimmed", trimming.Trimmer, "_trim", "for copy in copies:",
@@ -36,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "outcomes not copied before their segment is trimmed", trimming.Trimmer, "_trim",
-        "if outcomes := broker.outcomes.standing_in(through):", "if outcomes := ():", "outcomes",
+        "if outcomes := broker.outcomes.standing_in(codes):", "if outcomes := ():", "outcomes",
     ),
     Mutant(
         "message copied forward behind its acknowledgement", trimming.Trimmer, "_copy",

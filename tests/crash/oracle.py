@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from amq.broker.broker import Broker
+from amq.journal.records import Trimmed
 from amq.journal.recovery import Segment
 from amq.vfs import Vfs
-from tests.stored import stored
+from tests.stored import NOTHING, stored
 
 PUT, TAKE, REMEMBER, OUTCOME = "put", "take", "remember", "outcome"
 Effect = tuple[str, str, bytes | str]  # (kind, queue or "", body or id)
@@ -45,15 +46,15 @@ class State:
                 del kept[:-window]
 
 
-def observed(broker: Broker, vfs: Vfs, store: str, trimmed: tuple[int, int] = (0, 0)) -> State:
-    """What a broker holds of the journal's. `trimmed` = segments up to here do not count (any more)."""
+def observed(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING) -> State:
+    """What a broker holds of the journal's. `trimmed` = which segments do not count (any more)."""
     state = State()
     for name, queue in sorted(broker.queues.items()):
         short = name.removeprefix("queue://")
         bodies = [
             message.body
             for _, message in stored(broker, queue, vfs, store).items()
-            if isinstance(message.segment, Segment) and message.segment.key > trimmed
+            if isinstance(message.segment, Segment) and message.segment.key not in trimmed
         ]
         if bodies:
             state.queues[short] = bodies

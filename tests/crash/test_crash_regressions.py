@@ -10,6 +10,7 @@ import pytest
 
 from amq.errors import StoreError
 from amq.journal.format import HEADER_BYTES, SegmentHeader, decode_header
+from amq.journal.records import Trimmed
 from tests.journal.journal_world import World
 
 TRIMMED = (1, 2, 3, 4)
@@ -24,13 +25,13 @@ def test_a_crash_undoes_some_unlinks_of_a_trim(tmp_path: Path, back: tuple[int, 
     while len(world.journal.segments) < 6:
         world.send(1, 900)
         world.commit()
-    world.journal.trim(world.journal.segments[len(TRIMMED) - 1])
+    world.journal.trim(Trimmed(*world.journal.segments[len(TRIMMED) - 1].key))
     world.commit()
     kept = [message.seq for message in world.records[-3:-1]]  # type: ignore[union-attr]
     for number in set(TRIMMED) - set(back):
         os.unlink(os.path.join(world.directory, f"00000001-{number:08d}.seg"))
     world.begin()
-    assert world.recovered.trimmed == (1, 4)
+    assert world.recovered.trimmed.through == (1, 4)
     assert [message.seq for message in world.messages()][-2:] == kept
     names = [segment.name for segment in world.recovered.segments]
     assert names == [f"00000001-{number:08d}.seg" for number in (*back, 5, 6)]

@@ -77,7 +77,7 @@ def _dumped() -> list[tuple[int, bytes]]:
         if isinstance(record, Message):
             record.offset, record.size = 100 + 50 * i, 50
         broker.apply(record, segment)
-    head = encode_head(Position(1, 1, 500, 200, 2, 0xC0FFEE, {1: "queue://a"}), (0, 0), bytes(16))
+    head = encode_head(Position(1, 1, 500, 200, 2, 0xC0FFEE, {1: "queue://a"}), Trimmed(), bytes(16))
     return [(HEAD, head), *dump(broker, lambda: [segment])]
 
 

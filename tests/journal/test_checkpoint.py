@@ -29,6 +29,7 @@ from amq.journal.checkpoint import (
     read_checkpoint,
 )
 from amq.journal.follower import Position
+from amq.journal.records import Trimmed
 from amq.vfs import SystemVfs, Vfs
 from tests.fakes import FaultyVfs
 
@@ -44,7 +45,7 @@ def write(store: Path, place: Position, vfs: Vfs | None = None) -> CheckpointFil
     """A whole checkpoint, in three writes."""
     file = CheckpointFile(vfs or SystemVfs(), str(store), place)
     try:
-        file.write(file.frame(HEAD, encode_head(place, (1, 4), bytes(range(16)))))
+        file.write(file.frame(HEAD, encode_head(place, Trimmed(1, 4, {(1, 2): 99}), bytes(range(16)))))
         file.write(b"".join(file.frame(*block) for block in BLOCKS[:-1]))
         file.write(file.frame(*BLOCKS[-1]))
         file.finish()
@@ -67,7 +68,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     write(tmp_path, place)
     (kind, head), *rest = read(path_of(tmp_path, place))
     assert kind == HEAD
-    assert decode_head("x", head) == (place, (1, 4), bytes(range(16)))
+    assert decode_head("x", head) == (place, Trimmed(1, 4, {(1, 2): 99}), bytes(range(16)))
     assert rest == BLOCKS
     assert os.listdir(tmp_path / CHECKPOINTS_DIRECTORY) == [checkpoint_name(place)]
 
@@ -101,7 +102,7 @@ def test_every_flipped_bit_and_every_truncation_is_found_out(tmp_path: Path) -> 
 def test_blocks_that_are_missing_doubled_or_exchanged_are_found_out(tmp_path: Path) -> None:
     place = position()
     file = CheckpointFile(SystemVfs(), str(tmp_path), place)
-    parts = [file.frame(HEAD, encode_head(place, (0, 0), bytes(16))), *(file.frame(*block) for block in BLOCKS)]
+    parts = [file.frame(HEAD, encode_head(place, Trimmed(), bytes(16))), *(file.frame(*block) for block in BLOCKS)]
     path = str(tmp_path / "x")
     for wrong in ([0, 2, 3], [0, 1, 1, 2, 3], [0, 2, 1, 3], [1, 2, 3], [3], []):
         Path(path).write_bytes(b"".join(parts[i] for i in wrong))
@@ -131,7 +132,7 @@ def test_a_length_that_lies_costs_no_memory(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_head_that_makes_no_sense_is_damage(change: dict[str, object]) -> None:
-    body = json.loads(encode_head(position(), (1, 4), bytes(16)))
+    body = json.loads(encode_head(position(), Trimmed(1, 4, {(1, 2): 99}), bytes(16)))
     with pytest.raises(CorruptError):
         decode_head("x", json.dumps({**body, **change}).encode())
     for name in body:
@@ -143,7 +144,7 @@ def test_a_head_that_makes_no_sense_is_damage(change: dict[str, object]) -> None
 
 
 def test_a_newer_format_is_told_apart() -> None:
-    body = json.loads(encode_head(position(), (1, 4), bytes(16)))
+    body = json.loads(encode_head(position(), Trimmed(1, 4, {(1, 2): 99}), bytes(16)))
     with pytest.raises(NewerFormatError):
         decode_head("x", json.dumps({**body, "format": FORMAT + 1}).encode())
 
@@ -235,7 +236,7 @@ def test_an_error_at_any_call_leaks_nothing(tmp_path: Path, number: int) -> None
             file = CheckpointFile(vfs, str(store), position(500))
             failed: list[int | None] = []
             try:
-                file.write(file.frame(HEAD, encode_head(position(500), (0, 0), bytes(16))))
+                file.write(file.frame(HEAD, encode_head(position(500), Trimmed(), bytes(16))))
                 file.write(b"".join(file.frame(*block) for block in BLOCKS))
                 file.finish()
             except OSError as error:

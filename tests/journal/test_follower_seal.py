@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from amq.errors import CorruptError
 from amq.journal.follower import DivergedError, Position, Start
 from amq.journal.format import HEADER_BYTES
+from amq.journal.records import Trimmed
 from amq.journal.recovery import Followed, Segment, seal
 from amq.vfs import SystemVfs
 from tests.journal.follower_world import ALL, CountingVfs, Reader, path_of, replayed, upto, write
@@ -70,7 +71,7 @@ def test_a_file_that_became_shorter_than_what_was_read_of_it_is_damage(world: Wo
 def start_at(world: World, position: Position) -> Start:
     segments = {s.name: Segment(s.name, s.epoch, s.number, s.end) for s in world.journal.segments}
     segments[position.segment_name].end = position.offset
-    return Start(position, (0, 0), bytes(16), segments)
+    return Start(position, Trimmed(), bytes(16), segments)
 
 
 def position_of(world: World) -> Position:

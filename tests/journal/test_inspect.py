@@ -303,5 +303,5 @@ def test_descriptions() -> None:
     assert describe(Redelivered("queue://a", [(5, 2, 1)]))["counts"] == [{"seq": 5, "deliveries": 2, "failures": 1}]
     assert describe(Destination(3, "queue://b")) == {"type": "destination", "id": 3, "destination": "queue://b"}
     assert describe(Outcomes([("x", 7)])) == {"type": "outcomes", "ids": [("x", 7)]}
-    assert describe(Trimmed(1, 2)) == {"type": "trimmed", "epoch": 1, "number": 2}
+    assert describe(Trimmed(1, 2)) == {"type": "trimmed", "epoch": 1, "number": 2, "kept": []}
     assert describe(Previous(7)) == {"type": "previous", "end": 7}

@@ -214,11 +214,11 @@ def test_trimmed_segments_may_be_gone_or_left_over(world: World) -> None:
     fill(world, 40, 500)
     world.begin()
     segments = list(world.journal.segments)
-    world.journal.trim(segments[2])
+    world.journal.trim(Trimmed(*segments[2].key))
     world.commit()
     os.unlink(os.path.join(world.directory, segments[1].name))  # a crash lost the other unlinks
     world.begin()
-    assert world.recovered.trimmed == segments[2].key
+    assert world.recovered.trimmed.through == segments[2].key
     assert [segment.name for segment in world.recovered.segments][:2] == [segments[0].name, segments[2].name]
     assert segments[1].name not in world.sealed, "a seal is to forget what is trimmed, or it grows for ever"
 
@@ -227,12 +227,12 @@ def test_a_late_unlink_of_what_an_older_epoch_trimmed_is_no_damage(world: World)
     """The mark stands in a segment that is sealed since long: found by seed 36 of the simulation."""
     fill(world, 40, 500)
     segments = list(world.journal.segments)
-    world.journal.trim(segments[1])
+    world.journal.trim(Trimmed(*segments[1].key))
     world.commit()
     world.begin()
     os.unlink(os.path.join(world.directory, segments[0].name))  # the deposed master was paused before it
     world.begin()
-    assert world.recovered.trimmed == segments[1].key
+    assert world.recovered.trimmed.through == segments[1].key
     assert segments[1].name in world.sealed
     assert segments[0].name not in [segment.name for segment in world.recovered.segments]
 
@@ -241,7 +241,7 @@ def test_deletion_happens_oldest_first_and_only_after_the_mark(world: World) -> 
     fill(world, 40, 500)
     world.begin()
     doomed = list(world.journal.segments)[1]
-    world.journal.trim(doomed)
+    world.journal.trim(Trimmed(*doomed.key))
     world.commit()
     assert isinstance(world.records[-1], Trimmed)
     before = world.segments()

@@ -24,7 +24,7 @@ from amq.journal import journal as journal_module
 from amq.journal.follower import Follower
 from amq.journal.format import BATCH_BYTES, Chunk, SegmentHeader, batch_pieces, decode_batch_header
 from amq.journal.journal import Journal
-from amq.journal.records import Consumed, Duplicates, Group, Record
+from amq.journal.records import Consumed, Duplicates, Group, Record, Trimmed
 from amq.journal.recovery import Segment, list_segments
 from amq.journal.segment import OpenSegment
 from amq.lock.epoch import Epoch, epoch_path
@@ -319,9 +319,9 @@ def payload_not_summed() -> AbstractContextManager[object]:
 def segments_deleted_before_the_mark_is_committed() -> AbstractContextManager[object]:
     real = Journal.trim
 
-    def trim(journal: Journal, through: Segment) -> None:
-        real(journal, through)
-        journal.delete([segment.name for segment in journal.segments if segment.key <= through.key])
+    def trim(journal: Journal, mark: Trimmed) -> None:
+        real(journal, mark)
+        journal.delete([segment.name for segment in journal.segments if segment.key in mark])
 
     return _patch(Journal, "trim", trim)
 
@@ -332,7 +332,7 @@ def segments_with_live_messages_deleted() -> AbstractContextManager[object]:
         segments = trimmer._journal.segments
         if not trimmer._marked and len(segments) > 4:
             trimmer._marked = True
-            trimmer._journal.trim(segments[0])
+            trimmer._journal.trim(Trimmed(*segments[0].key))
 
     return _patch(Trimmer, "step", step)
 

@@ -365,7 +365,7 @@ class Oracle:
         def see_checkpoint(slave: Slave, *args: Any) -> Any:
             follower = load(slave, *args)
             self.counts["checkpoints read"] += 1
-            self.counts["checkpoints read after trims"] += follower.trimmed > (0, 0)
+            self.counts["checkpoints read after trims"] += follower.trimmed.through > (0, 0)
             return follower
 
         def see_accept(link: Link, frame: Any, now: float) -> None:
