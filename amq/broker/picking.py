@@ -9,8 +9,7 @@ handed out is taken into memory. Messages are delivered by priority, then by seq
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections import deque
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 STEPS_MAX = 5000  # messages looked at, and selectors asked, in one turn for one queue
 WINDOW_ROWS = 2048
+FEW = 8  # messages are taken out of a level one by one
 
 
 class _Position:
@@ -349,8 +349,13 @@ class _Scan:
         level, taken = self._level, self._taken
         while level and level[0].seq in taken:
             taken.discard(level.popleft().seq)
-        if taken:
-            self._queue.levels[self._priority] = deque(message for message in level if message.seq not in taken)
+        if len(taken) <= FEW:
+            for seq in taken:
+                del level[bisect_left(level, seq, key=_seq)]
+            return
+        start = bisect_left(level, min(taken), key=_seq)  # nobody wants what stands before, which may be very much
+        tail = [level.pop() for _ in range(len(level) - start)]
+        level.extend(message for message in reversed(tail) if message.seq not in taken)
 
 
 def _seq(message: Message) -> int:
