@@ -83,6 +83,10 @@ class Producer(Application):
     def content(self) -> bool:
         return not self._pending
 
+    def headers(self, message_id: str) -> dict[str, str] | None:  # noqa: ARG002
+        """What the message has beside its body."""
+        return None
+
     def _next(self) -> None:
         for _ in range(self.rng.randint(1, self._burst)):
             message_id = f"{self.name}:{self._number}"
@@ -102,7 +106,10 @@ class Producer(Application):
             try:
                 for message_id in burst:
                     body = message_id.encode().ljust(self.rng.randint(1, self._body_bytes), b".")
-                    await producer.send(body, duplicate_id=message_id, wait=self._burst == 1, timeout=CALL_S)
+                    await producer.send(
+                        body, headers=self.headers(message_id), duplicate_id=message_id, wait=self._burst == 1,
+                        timeout=CALL_S,
+                    )  # fmt: skip
                 await producer.flush(CALL_S)
             except FlushError as error:
                 failed = {message_id for message_id, _ in error.failures}
