@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from amq.broker.advisories import Advisories
 from amq.broker.checkpointing import Checkpointer
 from amq.broker.gathering import Gatherings
 from amq.broker.limits import Dropping, Limits
@@ -57,6 +58,7 @@ class Broker(State):
         self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
         self.limits = Limits(self)
         self.topics = Topics(self)
+        self.advisories = Advisories(self)
         self.temporaries = Temporaries(self)
         self.routing = Routing(self)
         self.gatherings = Gatherings(self)
@@ -398,6 +400,8 @@ class Broker(State):
             message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
         )  # fmt: skip
         self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES
+        if self.advisories.heard:
+            self.advisories.dead_lettered(message, moved)
         return moved
 
     def _append_group(self, group: Group) -> None:

@@ -13,6 +13,7 @@ QUEUE_SCHEME = "queue://"
 TOPIC_SCHEME = "topic://"
 TEMPORARY_QUEUE_SCHEME = "temp-queue://"
 TEMPORARY_TOPIC_SCHEME = "temp-topic://"
+ADVISORY_PREFIX = TOPIC_SCHEME + "ActiveMQ.Advisory."  # see `amq.broker.advisories`
 _SCHEMES = (QUEUE_SCHEME, TOPIC_SCHEME, TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME)
 
 

@@ -56,8 +56,11 @@ class Session:
         self._broker = broker
         self._peer = peer
         self._temporary = temporary
+        self._id = temporary.removesuffix(".")
         if temporary:
             broker.temporaries.open(temporary)
+        if broker.advisories.heard:
+            broker.advisories.connection(self._id, started=True)
         self._subscriptions: dict[str, Subscription] = {}
         self._transactions: dict[str, Transaction] = {}
         self._stalled: deque[Command] = deque()
@@ -107,6 +110,8 @@ class Session:
             self._end(subscription)
         self._subscriptions.clear()
         self._broker.temporaries.close(self._temporary)
+        if self._broker.advisories.heard:
+            self._broker.advisories.connection(self._id, started=False)
         self._stalled.clear()
         self._broker.wake()
 
@@ -336,6 +341,8 @@ class Session:
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
+        if broker.advisories.heard and not command.browser:
+            broker.advisories.consumer(self._id, command.id, command.destination, started=True)
         if self._writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -446,8 +453,10 @@ class Session:
             oldest = next(iter(subscription.unacked), None)
             for member in subscription.members.values():
                 self._leave(member, oldest)
-            return
-        self._leave(subscription, next(iter(subscription.unacked), None))
+        else:
+            self._leave(subscription, next(iter(subscription.unacked), None))
+        if self._broker.advisories.heard:
+            self._broker.advisories.consumer(self._id, subscription.id, subscription.queue.name, started=False)
 
     def _leave(self, subscription: Subscription, oldest: int | None) -> None:
         """`oldest` = seq of the delivery that counts as failed, if `subscription` holds it."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from amq.broker.names import is_pattern, is_temporary, is_topic, plain_name
+from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, plain_name
 from amq.broker.patterns import Patterns
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue
 from amq.broker.subscription import Peer, Subscription, option_boolean, option_number
@@ -210,11 +210,14 @@ class Topics:
                 continue
             self._named.setdefault(name, Audience()).add(queue)
             self._routes.pop(name, None)
+        if _is_of_advisories(queue):
+            self._broker.advisories.listens(queue)
 
     def close(self, queue: TopicQueue) -> None:
         """And from now on no more."""
         del self._queues[queue]
         self._spanning -= _spans(queue)
+        self._broker.advisories.heard -= _is_of_advisories(queue)
         for name in queue.names:
             if is_pattern(name):
                 self._patterns.discard(plain_name(name).split("."), queue)
@@ -236,6 +239,10 @@ class Topics:
             queue.configure(self._broker.options_of(queue.names[0]))
             self._broker.dirty[queue] = None
 
+    def consumers(self, name: str) -> int:
+        """How many subscriptions get what is sent to that topic."""
+        return sum(len(audience.everything) + len(audience.some) for audience in self.route(name))
+
     def route(self, name: str) -> tuple[Audience, ...]:
         """Who gets what is sent to the topic `name`."""
         route = self._routes.get(name)
@@ -248,7 +255,7 @@ class Topics:
             others = Audience()
             patterned = self._patterns.match(plain_name(name).split(".")) if is_topic(name) else ()
             for queue in dict.fromkeys(patterned):
-                if name not in queue.names:
+                if name not in queue.names and (_is_of_advisories(queue) or not name.startswith(ADVISORY_PREFIX)):
                     others.add(queue)
             route = tuple(audience for audience in (named, others) if audience)
             self._routes[name] = route
@@ -256,20 +263,20 @@ class Topics:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def publish(self, message: Message, peer: Peer, receipt: str) -> None:
-        """Hand `message` out at the end of this turn. `receipt` is confirmed with that."""
+    def publish(self, message: Message, peer: Peer | None = None, receipt: str = "") -> None:
+        """Hand `message` out at the end of this turn. `receipt` is confirmed to `peer` with that."""
         broker = self._broker
         broker.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
         if not self.on_their_way:
             self.arrived.append(message)
-            if receipt:
+            if peer is not None and receipt:
                 peer.confirm(receipt)
             return
         journal = broker.journal
         assert journal is not None
         self.on_their_way += 1  # what was sent before it waits for the journal: stay behind
         journal.confirm(Publication(self, [message]), ON_ITS_WAY)
-        if receipt:
+        if peer is not None and receipt:
             journal.confirm(peer, receipt)
 
     def publish_with(self, group: Group, messages: list[Message]) -> None:
@@ -397,6 +404,8 @@ class Topics:
         if not queue.is_slow:
             queue.is_slow = True
             self.tell(queue, policy)
+            if broker.advisories.heard:
+                broker.advisories.slow_consumer(queue, policy)
         if policy == "disconnect":
             queue.subscription.peer.fail(CommandError(
                 f"the subscription to {queue.name} keeps no pace: more messages wait for it than pendingMessageLimit "
@@ -404,12 +413,19 @@ class Topics:
                 code="SLOW_CONSUMER",
             ))  # fmt: skip
             return
-        for message in queue.take_oldest_messages(excess):
-            queue.discarded += 1
-            self.discarded += 1
+        messages = queue.take_oldest_messages(excess)
+        for message in messages:
             broker.consumed(queue, message)
+        queue.discarded += len(messages)
+        self.discarded += len(messages)
+        if broker.advisories.heard:
+            broker.advisories.discarded(queue, len(messages))
 
 
 def _spans(queue: TopicQueue) -> bool:
     """May it get messages of several topics?"""
     return len(queue.names) > 1 or is_pattern(queue.names[0])
+
+
+def _is_of_advisories(queue: TopicQueue) -> bool:
+    return any(name.startswith(ADVISORY_PREFIX) for name in queue.names)

@@ -1,0 +1,119 @@
+"""Advisories: what is told, to whom, and that nothing is told where nobody listens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
+from tests.broker.world import Client, World
+
+
+def listener(world: World, kind: str = ">") -> Client:
+    client = world.connect()
+    client.subscribe(f"topic://ActiveMQ.Advisory.{kind}", ACK_AUTO)
+    world.settle()
+    return client
+
+
+def told(client: Client) -> list[tuple[str, dict[str, str]]]:
+    """(topic behind the prefix, fields) of all that came."""
+    found = []
+    for delivery in client.deliveries:
+        fields = json.loads(delivery.body)
+        properties = delivery.message.properties or {}
+        assert properties == {"type": "Advisory", **fields}
+        assert fields.pop("originBrokerName") is not None
+        found.append((delivery.message.destination.removeprefix("topic://ActiveMQ.Advisory."), fields))
+    client.deliveries.clear()
+    return found
+
+
+def test_connections_and_consumers(world: World) -> None:
+    client = listener(world)
+    other = world.connect()
+    other.subscribe("a")
+    other.subscribe("topic://t", id="t")
+    other.subscribe("topic://u,queue://b.*", id="m")
+    world.settle()
+    connection = {"event": "started", "connectionId": other.number}
+
+    def consumer(name: str, id: str, event: str, **more: str) -> dict[str, str]:
+        return {"destination": name, "event": event, "connectionId": other.number, "consumerId": id, **more}
+
+    assert told(client) == [
+        ("Connection", connection),
+        ("Consumer.Queue.a", consumer("/queue/a", "a", "started", consumerCount="1")),
+        ("Consumer.Topic.t", consumer("/topic/t", "t", "started", consumerCount="1")),
+        ("Consumer.Topic.u", consumer("/topic/u", "m", "started", consumerCount="1")),
+        ("Consumer.Queue.b.*", consumer("/queue/b.*", "m", "started")),
+    ]
+    other.unsubscribe("a")
+    world.settle()
+    assert told(client) == [("Consumer.Queue.a", consumer("/queue/a", "a", "stopped", consumerCount="0"))]
+    other.lose()
+    world.settle()
+    assert [kind for kind, _ in told(client)] == [
+        "Consumer.Topic.t", "Consumer.Topic.u", "Consumer.Queue.b.*", "Connection",
+    ]  # fmt: skip
+    world.check_at_rest()
+
+
+def test_slow_consumers_and_what_they_miss(make_world: Callable[..., World]) -> None:
+    world = make_world(pending_message_limit=2)
+    client = listener(world, "*.Topic.t")
+    slow = world.connect()
+    slow.subscribe("topic://t", ACK_INDIVIDUAL, 1, id="s")
+    world.settle()
+    producer = world.connect()
+    for i in range(8):
+        producer.send(b"%d" % i, "topic://t")
+    world.settle()
+    kinds = dict(told(client))
+    assert kinds["SlowConsumer.Topic.t"] == {"destination": "/topic/t", "consumerId": "s", "policy": "discard-oldest"}
+    assert kinds["MessageDiscarded.Topic.t"]["discardedCount"] == "5"
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_dead_letters(world: World, persistent: bool) -> None:
+    client = listener(world, "MessageDLQd.>")
+    consumer = world.connect()
+    consumer.subscribe("a")
+    consumer.send(b"x", "a", persistent=persistent)
+    world.settle()
+    consumer.nack(b"x")
+    world.settle()
+    ((kind, fields),) = told(client)
+    assert kind == "MessageDLQd.Queue.a"
+    assert fields.pop("seq")
+    assert fields == {"destination": "/queue/a", "deadLetterQueue": "/queue/DLQ.a",
+                      "reason": "refused by the consumer"}  # fmt: skip
+    world.check_at_rest()
+
+
+def test_who_is_master(world: World) -> None:
+    for _ in range(2):
+        client = listener(world, "MasterBroker")
+        assert told(client) == [("MasterBroker", {"epoch": str(world.epoch)})]
+        world.crash_and_recover()
+
+
+def test_nobody_is_told_who_did_not_ask(world: World, monkeypatch: Any) -> None:
+    everything = world.connect()
+    everything.subscribe("topic://>", ACK_AUTO)
+    listener(world).lose()
+    world.settle()
+    everything.deliveries.clear()
+    assert not world.broker.advisories.heard
+    monkeypatch.setattr(world.broker.advisories, "_tell", lambda *_: pytest.fail("it was made for nobody"))
+    other = world.connect()
+    other.subscribe("a")
+    other.send(b"x", "a")
+    world.settle()
+    other.nack(b"x")
+    other.lose()
+    world.settle()
+    assert everything.bodies == []
