@@ -134,8 +134,8 @@ class Trimmer:
             self._lived, self._until = lives, segments[-1].key
         following = self._next()
         next_live = needed_bytes(following) if following is not None else 0
-        factor = LIVE_FACTOR_AT_LIMIT if self._journal.at_limit else LIVE_FACTOR
-        headroom = headroom_bytes(live, stored, next_live, self._broker.config.journal_segment_size_bytes, factor)
+        size = self._broker.config.journal_segment_size_bytes
+        headroom = headroom_bytes(live, stored, next_live, size, self._factor())
         consumed = self._journal.bytes_written - self._copied_bytes - 2 * live
         now = self._broker.clock.monotonic()
         due = is_due(closed_live, headroom)
@@ -178,7 +178,11 @@ class Trimmer:
 
     def _next(self) -> Segment | None:
         """The segment that is copied next."""
-        return source((segment for segment in self._closed() if segment.key <= self._until), self._passed)
+        found = (segment for segment in self._closed() if segment.key <= self._until)
+        return source(found, self._passed, self._factor())
+
+    def _factor(self) -> float:
+        return LIVE_FACTOR_AT_LIMIT if self._journal.at_limit else LIVE_FACTOR
 
     # -- what keeps segments ------------------------------------------------------------------------------------------
 

@@ -19,8 +19,6 @@ UNDER_WAY = 5 / 16  # of a segment: what dead files take that are not unlinked y
 # Bytes copied for each byte by which traffic brings the journal nearer to its limit. From 2 on the limit is kept; more
 # means to begin later, to copy less in all, and more at a time.
 COPY_RATE = 8
-# What lives in a segment is copied out of turn where it takes no more than this share of the file.
-SPARSE = 1 / 2
 
 
 def headroom_bytes(
@@ -73,21 +71,28 @@ def _dead(closed: list[Segment], gain_min: float) -> list[Segment]:
     return found
 
 
-def source(closed: Iterable[Segment], besides: Container[int]) -> Segment | None:
-    """The segment whose messages are copied next, but for those whose code is in `besides`: the one that gives back
-    most where that is half of it or more, and that goes at once; else the oldest one.
+def source(closed: Iterable[Segment], besides: Container[int], factor: float = LIVE_FACTOR) -> Segment | None:
+    """The segment whose messages are copied next, but for those whose code is in `besides`: the one of which least
+    lives, of those that then go, where its file is `factor` times as large or more. Where such a one would stay,
+    because it refers to others: the oldest of these, which refers to none. None = no file is larger than it may be.
     """
-    oldest = best = None
-    best_share = SPARSE
-    stay: set[int] = set()
+    best = root = None
+    least = 1 / factor
+    roots: dict[int, Segment] = {}  # of those that stay, by code: the oldest that keeps them, perhaps themselves
     for segment in closed:
-        free = stay.isdisjoint(segment.refers)
-        if segment.live or not free:
-            stay.add(segment.code)
-        if not segment.live or segment.code in besides:
+        keepers = [roots[code] for code in segment.refers if code in roots]
+        if not segment.live and not keepers:
             continue
-        oldest = oldest or segment
+        first = roots[segment.code] = min(keepers, key=_code, default=segment)
         share = needed_bytes(segment) / size_of(segment)
-        if free and share < best_share:
-            best, best_share = segment, share
-    return best or oldest
+        if first.code in besides or share >= 1 / factor:
+            continue
+        if keepers:
+            root = root or first
+        elif share < least:
+            best, least = segment, share
+    return best or root
+
+
+def _code(segment: Segment) -> int:
+    return segment.code

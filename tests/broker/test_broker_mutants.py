@@ -303,7 +303,7 @@ MUTANTS = (
         "len(self.segments) - (self._file is not None)", "len(self.segments)", "walks",
     ),
     Mutant(
-        "only what is sparse is copied", compaction, "source", "return best or oldest", "return best", "chained",
+        "only what is sparse is copied", compaction, "source", "return best or root", "return best", "chained",
         (trimming,),
     ),
     Mutant(
