@@ -212,7 +212,8 @@ class _Loader:
         self._rows.clear()
 
     def _count(self, queue: Queue, columns: Sequence[array[int]]) -> None:
-        _, codes, _, sizes, *expires = columns
+        seqs, codes, _, sizes, *expires = columns
+        self._state.newest_seq = max(self._state.newest_seq, seqs[-1])
         queue.stored_bytes += sum(sizes)
         for code in set(codes):
             segment = self._state.hold(self.segment(code))

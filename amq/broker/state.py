@@ -57,6 +57,7 @@ class State:
         # While a checkpoint is written: what went from memory back to the disk alone.
         self.paged_out: dict[Queue, dict[int, Message]] | None = None
         self.trimmed = Trimmed()  # which segments count no more
+        self.newest_seq = 0  # of the messages of a replay: what is newer was not copied, and need not be looked for
         self._trimmer: Trimmer | None = None
         self._segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
 
@@ -260,7 +261,11 @@ class State:
         """A message of a replay: perhaps one that is stored already and was copied forward. It stands there now."""
         queue = self.queue(message.destination)
         assert segment is not None
-        place = queue.find(message.seq)
+        place = None
+        if message.seq > self.newest_seq:
+            self.newest_seq = message.seq
+        else:
+            place = queue.find(message.seq)
         if place is None:
             self._apply_message(message, segment)
             return
