@@ -27,8 +27,8 @@ ORIGIN, REASON, DELIVERIES = "original-destination", "dead-letter-reason", "dead
 RETRY = "dead-letter-retry"  # the run that sent the message back last: a run takes no message twice
 # What the broker writes on a delivery, or `send` has an argument for.
 _NOT_SENT_BACK = frozenset({
-    ORIGIN, REASON, DELIVERIES, RETRY, "ack", "content-length", "content-type", "destination", "expires",
-    "JMSXDeliveryCount", "message-id", "persistent", "priority", "redelivered", "subscription", "timestamp",
+    ORIGIN, REASON, DELIVERIES, RETRY, "original-expires", "ack", "content-length", "content-type", "destination",
+    "expires", "JMSXDeliveryCount", "message-id", "persistent", "priority", "redelivered", "subscription", "timestamp",
     "_AMQ_DUPL_ID",
 })  # fmt: skip
 

@@ -18,6 +18,7 @@ from amq.broker.limits import Dropping, Limits
 from amq.broker.names import wire_name
 from amq.broker.paging import Pager
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.redelivery import Redelivery
 from amq.broker.routing import Routing
 from amq.broker.state import State
 from amq.broker.subscription import Peer
@@ -39,12 +40,12 @@ from amq.journal.records import (
     Copies,
     Group,
     Record,
-    Redelivered,
     Trimmed,
     takes_space,
 )
 from amq.message import LARGE_BODY_BYTES, Message
 
+OVERDUE = "expired"  # the reason in dead letters
 SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, whatever an earlier master handed out
 
 
@@ -62,6 +63,7 @@ class Broker(State):
         self.temporaries = Temporaries(self)
         self.routing = Routing(self)
         self.gatherings = Gatherings(self)
+        self.redelivery = Redelivery(self)
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
@@ -186,7 +188,7 @@ class Broker(State):
                 for part in record.records:
                     if isinstance(part, Consumed):
                         queue = self.queue(part.destination)
-                        self._put_back(queue, [queue.messages[seq] for seq in part.seqs])
+                        self.redelivery.put_back(queue, [queue.messages[seq] for seq in part.seqs])
                     elif isinstance(part, Message):
                         self.withdraw(part)
         for peer, receipt, _ in refused:
@@ -267,36 +269,10 @@ class Broker(State):
             self._remove(queue, message)
 
     def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool = False) -> None:
-        """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries; one that
-        failed too often goes to the dead-letter queue, and so do all where the consumer `refused` them."""
-        failures = set(failed)
-        limit = queue.options.maximum_redeliveries
-        back: list[Message] = []
-        poison: list[Message] = []
-        for message in messages:
-            deliveries, failed_before = queue.redelivered.get(message.seq, (0, 0))
-            count = (deliveries + 1, failed_before + (message.seq in failures))
-            queue.redelivered[message.seq] = count
-            moves = (refused or 0 <= limit < count[1]) and self._can_move(queue, message)
-            (poison if moves else back).append(message)
-        self._put_back(queue, back)
-        reason = "refused by the consumer" if refused else f"delivered {limit + 1} times without acknowledgement"
-        for message in poison:
-            self.dead_letter(queue, message, reason)
-        self.wake()
-
-    def _put_back(self, queue: Queue, messages: list[Message]) -> None:
-        """To their old places, to be delivered again; how often they were delivered is stored."""
-        assert self.journal is not None
-        counts = [
-            (message.seq, *queue.redelivered[message.seq])
-            for message in messages
-            if message.segment is not None and message.seq in queue.redelivered
-        ]
-        if counts:
-            self.journal.append_record(Redelivered(queue.name, counts))
-        self.wait_again(queue, messages)
-        self.dirty[queue] = None
+        """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries, and wait
+        for `redeliveryDelay`; one that failed too often goes to the dead-letter queue, and so do all where the consumer
+        `refused` them."""
+        self.redelivery.give_back(queue, messages, failed, refused)
 
     def wait_again(self, queue: Queue, messages: Iterable[Message]) -> None:
         """Messages that nobody has stand in line again, large ones on the disk."""
@@ -315,10 +291,10 @@ class Broker(State):
         assert self.journal is not None
         persistent = []
         kept = []
-        moves = queue.options.expired_messages == "dead-letter" and not queue.is_dead_letter_queue
+        moves = queue.moves_expired
         for message in messages:
-            if moves and self._can_move(queue, message):
-                self.dead_letter(queue, message, "expired")
+            if moves and self.can_move(queue, message):
+                self.dead_letter(queue, message, OVERDUE)
             elif moves:
                 kept.append(message)
             elif message.segment is None:
@@ -330,13 +306,14 @@ class Broker(State):
         self.wait_again(queue, kept)  # until the disk has room: `sweep` comes back to them
         self.wake()
 
-    def _can_move(self, queue: Queue, message: Message) -> bool:
+    def can_move(self, queue: Queue, message: Message) -> bool:
+        """May `message` go to another queue, and has the disk room for that?"""
         assert self.journal is not None
         return not queue.is_dead_letter_queue and not (self.journal.full and message.persistent)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
-        """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, or drop
-        it where policy says so."""
+        """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, one that
+        expired to the expiry queue, or drop it where policy says so."""
         if message.segment is None and not queue.options.dead_letter_non_persistent:
             self._remove(queue, message)
         elif message.is_stripped:
@@ -345,10 +322,10 @@ class Broker(State):
             self._move(queue, message, reason, message.body)
 
     def _dead_letter_fetched(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
-        if self._can_move(queue, message):
+        if self.can_move(queue, message):
             self._move(queue, message, reason, body)
         else:
-            self._put_back(queue, [message])
+            self.redelivery.put_back(queue, [message])
 
     def _move(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
         moved = self._moved(queue, message, reason, body)
@@ -389,14 +366,18 @@ class Broker(State):
         return True
 
     def _moved(self, queue: Queue, message: Message, reason: str, body: bytes) -> Message:
-        """What stands for `message` on the dead-letter queue."""
+        """What stands for `message` on the dead-letter or expiry queue."""
         deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
         properties = dict(message.properties or {})
         properties["original-destination"] = wire_name(message.destination)
         properties["dead-letter-reason"] = reason
         properties["dead-letter-deliveries"] = str(deliveries)
+        name = queue.dead_letter_name(message)
+        if reason == OVERDUE:
+            properties["original-expires"] = str(message.expires_ms)
+            name = queue.expiry_name or name
         moved = Message(
-            queue.dead_letter_name(message), body, properties, message.content_type, message.priority,
+            name, body, properties, message.content_type, message.priority,
             message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
         )  # fmt: skip
         self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES
@@ -467,6 +448,8 @@ class Broker(State):
             self._pager.feed()
         if self.topics.arrived:
             self.topics.hand_out(now_ms)
+        if self.redelivery.timers:
+            self.redelivery.step()
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:
@@ -480,6 +463,7 @@ class Broker(State):
         """Expire what nobody fetches; forget queues that hold nothing. Call every second or so."""
         now_ms = self.clock.wall_ms()
         self.limits.sweep()
+        self.redelivery.step()  # a host that was suspended has its alarm too late
         for queue in list(self.expiring):
             if not queue.expiring:
                 del self.expiring[queue]

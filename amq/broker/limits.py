@@ -229,6 +229,8 @@ class Limits:
             self._reach(queue)
             if self._dropping.get(queue, 0) >= DROPPING_BYTES_MAX:
                 return
+            if queue.delayed:
+                broker.redelivery.hurry(queue, min(excess, DROP_BYTES))
             messages = queue.take_oldest(min(excess, DROP_BYTES))
             if messages:
                 if not self._drop(queue, messages):

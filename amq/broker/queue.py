@@ -3,8 +3,8 @@
 Two kinds of state. What is stored (`messages` and `backlogs` together, `redelivered`, `duplicates`) changes through
 `Broker.apply` alone, so that a replay gives the same. What follows from it while clients are served (`levels`, `ready`,
 the subscriptions' `unacked`) is made anew by each master. Invariant while serving: every stored message is in exactly
-one of: a backlog (on disk alone), a level, one subscription's `unacked`, an open transaction, or a record on its way to
-the journal that takes it out. Messages are delivered by priority, then by seq, wherever they wait.
+one of: a backlog (on disk alone), a level, `delayed`, one subscription's `unacked`, an open transaction, or a record on
+its way to the journal that takes it out. Messages are delivered by priority, then by seq, wherever they wait.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
-        "_top", "acknowledged", "backlogs", "browsers", "duplicates", "duplicates_pending", "enqueued", "exclusive",
-        "expiring", "is_diverted", "levels", "limit_bytes", "messages", "name", "options", "outranked",
+        "_top", "acknowledged", "backlogs", "browsers", "delayed", "duplicates", "duplicates_pending", "enqueued",
+        "exclusive", "expiring", "is_diverted", "levels", "limit_bytes", "messages", "name", "options", "outranked",
         "pending_bytes", "picker", "ranked", "ready", "redelivered", "resident_bytes", "stays", "stored_bytes",
         "subscriptions",
     )  # fmt: skip
 
+    delays = True  # do messages that failed wait for `redeliveryDelay`?
     picks = True  # may it have to choose which of several consumers gets a message?
 
     def __init__(self, name: str, options: BrokerConfig) -> None:
@@ -63,6 +64,7 @@ class Queue:
         self.levels = [_NO_MESSAGES] * PRIORITIES  # what waits in memory
         self._top = 0  # no level above this one holds anything
         self.subscriptions: list[Subscription] = []
+        self.delayed: dict[int, tuple[float, Message]] = {}  # by seq: what failed, and until when it waits
         self.ready = _NOBODY  # those with credit and room in their socket, next one first, of one rank
         self.ranked = False  # do ranks differ: is there, or was there, an exclusive consumer or one with a priority?
         self.outranked = _NOBODY  # those who stand behind all of `ready`
@@ -94,7 +96,7 @@ class Queue:
     @property
     def waiting(self) -> int:
         """Messages that no consumer has."""
-        return sum(map(len, self.levels)) + sum(map(len, self.backlogs.values()))
+        return sum(map(len, self.levels)) + sum(map(len, self.backlogs.values())) + len(self.delayed)
 
     @property
     def stored(self) -> int:
@@ -113,6 +115,18 @@ class Queue:
         """Messages are not moved on from here: what is refused here stays here."""
         name = plain_name(self.name)
         return name == self.options.shared_dead_letter_queue or name.startswith(self.options.dead_letter_prefix)
+
+    @property
+    def expiry_name(self) -> str:
+        """Full name of the queue for messages that expire here; "" = there is no such one."""
+        return QUEUE_SCHEME + self.options.expiry_queue if self.options.expiry_queue else ""
+
+    @property
+    def moves_expired(self) -> bool:
+        """Do messages that expire here go elsewhere, and not for good?"""
+        if self.is_dead_letter_queue or self.name == self.expiry_name:
+            return False
+        return bool(self.options.expiry_queue) or self.options.expired_messages == "dead-letter"
 
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
@@ -267,7 +281,10 @@ class Queue:
                 expired.extend(due)
                 gone = {message.seq for message in due}
                 self.levels[priority] = deque(message for message in level if message.seq not in gone)
-        return expired
+        late = [message for _, message in self.delayed.values() if 0 < message.expires_ms <= now_ms]
+        for message in late:
+            del self.delayed[message.seq]
+        return expired + late
 
     def take_oldest(self, size_bytes: int) -> list[Message]:
         """Remove and return the oldest waiting messages, of any priority, together at least `size_bytes` where there

@@ -267,11 +267,13 @@ class Session:
             return
         broker = self._broker
         if transaction is not None:
-            transaction.nacks.extend((subscription, message) for message in settled)
+            nacks = transaction.requeued if command.requeue else transaction.nacks
+            nacks.extend((subscription, message) for message in settled)
             subscription.in_transactions += len(settled)
             self._confirm_now(command)
         else:
-            broker.give_back(subscription.queue, settled, [message.seq for message in settled], refused=True)
+            failed = [message.seq for message in settled]
+            broker.give_back(subscription.queue, settled, failed, refused=not command.requeue)
             if command.receipt:
                 broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
         subscription.credit += len(settled)
@@ -283,14 +285,17 @@ class Session:
         self, command: Ack, gathering: Gathering, settled: list[Message], transaction: Transaction | None
     ) -> None:
         """An ACK or NACK of what came from any of several queues."""
-        broker, refused = self._broker, isinstance(command, Nack)
+        broker = self._broker
         for message in settled:
             holder = gathering.holder(message)
             if transaction is not None:
-                (transaction.nacks if refused else transaction.acks).append((holder, message))
+                if isinstance(command, Nack):
+                    (transaction.requeued if command.requeue else transaction.nacks).append((holder, message))
+                else:
+                    transaction.acks.append((holder, message))
                 holder.in_transactions += 1
-            elif refused:
-                broker.give_back(holder.queue, [message], [message.seq], refused=True)
+            elif isinstance(command, Nack):
+                broker.give_back(holder.queue, [message], [message.seq], refused=not command.requeue)
             else:
                 broker.consumed(holder.queue, message)
             broker.dirty[holder.queue] = None

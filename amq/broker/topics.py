@@ -86,6 +86,8 @@ class TopicQueue(Queue):
         """What a subscription held that has ended is nobody's, and goes nowhere."""
         return self.is_closed or super().is_dead_letter_queue
 
+    delays = False
+
     def cost(self, message: Message) -> int:  # noqa: ARG002
         """`queueLimit` is for queues."""
         return 0

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """`acks` and `nacks` = (subscription, message). `used_at` is monotonic seconds."""
+    """`acks`, `nacks` and `requeued` = (subscription, message); `requeued` were refused and shall come again.
+    `used_at` is monotonic seconds."""
 
-    __slots__ = ("acks", "broker", "nacks", "name", "published", "sends", "size", "used_at")
+    __slots__ = ("acks", "broker", "nacks", "name", "published", "requeued", "sends", "size", "used_at")
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
@@ -31,7 +32,13 @@ class Transaction:
         self.published: list[Message] = []  # to topics
         self.acks: list[tuple[Subscription, Message]] = []
         self.nacks: list[tuple[Subscription, Message]] = []
+        self.requeued: list[tuple[Subscription, Message]] = []
         self.size = 0
+
+    @property
+    def settled(self) -> list[tuple[Subscription, Message]]:
+        """All that it holds of what was delivered."""
+        return self.acks + self.nacks + self.requeued
 
     def to_group(self, outcome_id: str) -> Group:
         """The persistent part, as one record."""
@@ -55,6 +62,7 @@ class Transaction:
             if message.segment is None:
                 broker.consumed(subscription.queue, message)
         self._give_back(self.nacks, refused=True)
+        self._give_back(self.requeued)
         self._let_go()
         broker.wake()
 
@@ -75,7 +83,7 @@ class Transaction:
         for message in self.sends:
             self.broker.withdraw(message)
         self.broker.topics.withdraw(self.published)
-        self._give_back(self.acks + self.nacks)
+        self._give_back(self.settled)
         self._let_go()
 
     def withdraw(self) -> None:
@@ -87,7 +95,7 @@ class Transaction:
 
     def _let_go(self) -> None:
         """What its consumers had acknowledged is theirs no more: groups may go to others."""
-        for subscription, _ in self.acks + self.nacks:
+        for subscription, _ in self.settled:
             subscription.in_transactions -= 1
             queue = subscription.queue
             if queue.picker is not None and not subscription.in_transactions:

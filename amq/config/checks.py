@@ -47,10 +47,11 @@ def contradictions(config: BrokerConfig) -> list[str]:
 def _bad_names(config: BrokerConfig) -> list[str]:
     """Of destinations, where an option is a name."""
     found = []
-    diverts = [("divert", config.divert)]
-    diverts += [(f'[destinations."{table.pattern}"] divert', str(table.values.get("divert", "")))
-                for table in config.destinations]  # fmt: skip
-    names = [("virtualTopics", config.virtual_topics), *diverts]
+    queues = [("divert", config.divert), ("expiryQueue", config.expiry_queue)]
+    for table in config.destinations:
+        for key, attribute in (("divert", "divert"), ("expiryQueue", "expiry_queue")):
+            queues.append((f'[destinations."{table.pattern}"] {key}', str(table.values.get(attribute, ""))))
+    names = [("virtualTopics", config.virtual_topics), *queues]
     names.append(("virtualTopicConsumers", config.virtual_topic_consumers.removesuffix(".")))
     for key, name in names:
         try:
@@ -58,7 +59,7 @@ def _bad_names(config: BrokerConfig) -> list[str]:
         except ValueError as error:
             found.append(f'{key} = "{name}" {error}')
             continue
-        if key.endswith("divert") and ("," in name or {"*", ">"} & set(words)):
+        if key.endswith(("divert", "expiryQueue")) and ("," in name or {"*", ">"} & set(words)):
             found.append(f'{key} = "{name}" names no single queue: give the name of one, without *, > and commas')
     if not config.virtual_topic_consumers.removesuffix(".") or ">" in config.virtual_topic_consumers:
         found.append('virtualTopicConsumers must be words that may be "*", such as "Consumer.*.", without ">"')

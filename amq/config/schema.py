@@ -26,6 +26,7 @@ SECTIONS = {
     "log": "What the broker writes about itself, to standard error.",
 }
 DEFAULT_SOURCE = "default"
+DELAY_MS_MAX = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,27 @@ class BrokerConfig:
         minimum=-1, maximum=1_000_000, special="-1 = no limit", reload=True,
         elsewhere=("max-delivery-attempts", "delivery-limit"), destination=True,
     )  # fmt: skip
+    redelivery_delay_s: float = option(
+        "queues", "redeliveryDelay", Kind.DURATION, 0,
+        "How long a message whose delivery failed waits before it is delivered again; those behind it do not wait.",
+        "What consumers fail for passes with time: a service that is down, a lock that somebody has.",
+        minimum=0, maximum=DELAY_MS_MAX, special="0 = at once", reload=True,
+        elsewhere=("initialRedeliveryDelay", "redelivery-delay"), destination=True,
+    )  # fmt: skip
+    redelivery_back_off_multiplier: int = option(
+        "queues", "redeliveryBackOffMultiplier", Kind.INTEGER, 1,
+        "How many times longer than before a message waits after each further failure.",
+        "What is down for long should be asked less and less often: 2 doubles the delay each time.",
+        minimum=1, maximum=1000, special="1 = always redeliveryDelay", reload=True,
+        elsewhere=("backOffMultiplier", "useExponentialBackOff", "redelivery-delay-multiplier"), destination=True,
+    )  # fmt: skip
+    maximum_redelivery_delay_s: float = option(
+        "queues", "maximumRedeliveryDelay", Kind.DURATION, "1h",
+        "A message whose delivery failed waits no longer than this, whatever the multiplier says.",
+        "Together with redeliveryBackOffMultiplier, to say how late a message may come once all is well again.",
+        minimum=1, maximum=DELAY_MS_MAX, reload=True,
+        elsewhere=("max-redelivery-delay",), destination=True,
+    )  # fmt: skip
     dead_letter_strategy: str = option(
         "queues", "deadLetterStrategy", Kind.CHOICE, "individual",
         "One dead-letter queue for each queue, or one shared by all.",
@@ -168,6 +190,13 @@ class BrokerConfig:
         "What happens to a message whose time ran out before it was consumed.",
         "Expiry means that something is wrong, and somebody should see the message: dead-letter.",
         choices=("drop", "dead-letter"), reload=True, elsewhere=("processExpired", "expiry-address"), destination=True,
+    )  # fmt: skip
+    expiry_queue: str = option(
+        "queues", "expiryQueue", Kind.TEXT, "",
+        "Name of a queue to which messages go whose time ran out before they were consumed; blank = see "
+        "expiredMessages.",
+        "What came too late shall be seen, and is not to be mixed with what nobody could use.",
+        reload=True, elsewhere=("expiry-queue", "expiryAddress"), destination=True,
     )  # fmt: skip
     dead_letter_non_persistent: bool = option(
         "queues", "deadLetterNonPersistent", Kind.BOOLEAN, True,

@@ -106,9 +106,16 @@ class Ack(Command):
 
 
 class Nack(Ack):
-    """The consumer refuses the delivery: see the broker's redelivery policy for what happens to the message."""
+    """The consumer refuses the delivery: the message goes to the dead-letter queue; with `requeue` it comes again, as
+    after any failed delivery: see the broker's redelivery policy."""
 
-    __slots__ = ()
+    __slots__ = ("requeue",)
+
+    def __init__(
+        self, seq: int, subscription: str = "", receipt: str = "", transaction: str = "", requeue: bool = False
+    ) -> None:
+        super().__init__(seq, subscription, receipt, transaction)
+        self.requeue = requeue
 
 
 class Begin(Command):

@@ -21,6 +21,7 @@ LONE_PEERS_MAX = 2  # so few talkers are served with the sync in place of a thre
 # How long acknowledgements that nobody asked a receipt for wait for something to be synced with: a lone producer and
 # consumer need one sync a message instead of two.
 UNASKED_DELAY_S = 0.002
+ALARM_MIN_S = 0.001  # the loop's timers may go off a little early
 
 
 class Turn:
@@ -29,6 +30,8 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop, valid: Callable[[], bool]) -> None:
         self._loop = loop
         self._unasked: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_s = 0.0  # monotonic
         self._valid = valid
         self._scheduled = False
         self._broker: Broker | None = None
@@ -43,6 +46,9 @@ class Turn:
     def stop(self) -> None:
         """Nothing is sent or stored through this turn any more."""
         self._broker = self._journal = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         self.unsent.clear()
 
     def wake(self) -> None:
@@ -64,8 +70,23 @@ class Turn:
         journal.flush()
         if self._unasked is None and journal.only_unasked():
             self._unasked = self._loop.call_later(UNASKED_DELAY_S, self._flush_unasked)
+        if (due_s := broker.redelivery.due_s) is not None:
+            self._wake_at(due_s, broker.clock.monotonic())
         while self.unsent:
             self.unsent.popitem()[0].send_out()
+
+    def _wake_at(self, due_s: float, now_s: float) -> None:
+        """Run at that moment, monotonic, if nothing else makes us."""
+        if self._alarm is not None:
+            if self._alarm_s <= due_s:
+                return
+            self._alarm.cancel()
+        self._alarm_s = due_s
+        self._alarm = self._loop.call_later(max(due_s - now_s, ALARM_MIN_S), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()
 
     def _flush_unasked(self) -> None:
         self._unasked = None

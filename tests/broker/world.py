@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,14 +194,16 @@ class Client:
         """The latest delivery of that body."""
         return next(delivery for delivery in reversed(self.deliveries) if delivery.body == body)
 
-    def ack(self, body: bytes, transaction: str = "", *, receipt: bool = True, command: type[Ack] = Ack) -> str:
+    def ack(
+        self, body: bytes, transaction: str = "", *, receipt: bool = True, command: Callable[..., Ack] = Ack
+    ) -> str:
         delivery = self.delivery(body)
         token = self.world.next_receipt() if receipt else ""
         self.do(command(delivery.seq, delivery.subscription, token, transaction))
         return token
 
-    def nack(self, body: bytes, transaction: str = "") -> str:
-        return self.ack(body, transaction, command=Nack)
+    def nack(self, body: bytes, transaction: str = "", *, requeue: bool = False) -> str:
+        return self.ack(body, transaction, command=partial(Nack, requeue=requeue))
 
     def begin(self, transaction: str = "t") -> str:
         token = self.world.next_receipt()
@@ -397,7 +400,7 @@ class World:
         for queue in broker.queues.values():
             waiting = [message.seq for level in queue.levels for message in level]
             held = [seq for subscription in queue.subscriptions for seq in subscription.unacked]
-            places = waiting + held
+            places = waiting + held + list(queue.delayed)
             assert len(places) == len(set(places)), f"{queue.name}: a message in two places"
             assert set(places) <= queue.messages.keys(), f"{queue.name}: a place holds what is not stored"
             everything = self.everything(queue)
@@ -434,13 +437,14 @@ class World:
         self.check()
         broker = self.broker
         transactions = [each for client in self.clients for each in client.session._transactions.values()]
-        settled = {message.seq for each in transactions for _, message in each.acks + each.nacks}
+        settled = {message.seq for each in transactions for _, message in each.settled}
         size = sum(each.size for each in transactions) + check_topics(self)
         assert not broker.topics.arrived
         assert not broker.topics.on_their_way
         for queue in broker.queues.values():
             places = {message.seq for level in queue.levels for message in level} | (settled & queue.messages.keys())
             places.update(seq for subscription in queue.subscriptions for seq in subscription.unacked)
+            places.update(queue.delayed)
             assert places == queue.messages.keys(), f"{queue.name}: a message in no place"
             assert not queue.duplicates_pending
             assert not queue.pending_bytes

@@ -327,7 +327,9 @@ class StompServer:
     def _nack(self, headers: dict[str, str], receipt: str) -> Nack:
         if self.version == "1.0":
             raise ProtocolError("STOMP 1.0 has no NACK: connect with accept-version:1.1 or 1.2", code="COMMAND_UNKNOWN")
-        return Nack(*self._acknowledged("NACK", headers), receipt, _transaction(headers))
+        seq, subscription = self._acknowledged("NACK", headers)
+        requeue = _boolean("requeue", headers.get("requeue", "false"))
+        return Nack(seq, subscription, receipt, _transaction(headers), requeue)
 
     def _acknowledged(self, command: str, headers: dict[str, str]) -> tuple[int, str]:
         """Seq and subscription id of what an ACK or NACK means."""

@@ -1,0 +1,319 @@
+"""What failed comes again later, or at once where it is asked for; what expired goes to a queue of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from amq.broker.redelivery import delay_s
+from amq.config.destinations import DestinationOptions
+from amq.config.schema import BrokerConfig
+from amq.message import LARGE_BODY_BYTES
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT
+from tests.broker.test_broker_dead_letters import consumer, send
+from tests.broker.world import World
+
+DELAYED: dict[str, Any] = {"redelivery_delay_s": 5.0}
+
+
+def later(world: World, seconds: float) -> None:
+    world.clock.advance(seconds)
+    world.settle()
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "delays"), [(1, [2.0, 2.0, 2.0, 2.0]), (3, [2.0, 6.0, 18.0, 20.0]), (1000, [2.0, 20.0, 20.0, 20.0])]
+)
+def test_how_long_a_message_waits(multiplier: int, delays: list[float]) -> None:
+    config = BrokerConfig(
+        redelivery_delay_s=2.0, redelivery_back_off_multiplier=multiplier, maximum_redelivery_delay_s=20.0
+    )
+    assert [delay_s(config, failures) for failures in (1, 2, 3, 1_000_000)] == delays
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_message_that_failed_waits_and_holds_nobody_up(make_world: Callable[..., World], persistent: bool) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"1", b"2", b"3", persistent=persistent)
+    client = consumer(world, prefetch=1)
+    receipt = client.nack(b"1", requeue=True)
+    world.settle()
+    assert receipt in client.confirmed
+    assert client.bodies == [b"1", b"2"]
+    assert world.stored() == [b"1", b"2", b"3"]
+    assert world.broker.queues["queue://a"].waiting == 2
+    world.check_at_rest()
+    later(world, 4.999)
+    client.ack(b"2")
+    world.settle()
+    assert client.bodies == [b"1", b"2", b"3"]
+    assert world.broker.redelivery.due_s == pytest.approx(world.clock.monotonic() + 0.001)
+    later(world, 0.001)
+    client.ack(b"3")
+    world.settle()
+    assert [(each.body, each.redelivered) for each in client.deliveries[3:]] == [(b"1", 1)]
+    assert world.broker.redelivery.due_s is None
+    client.ack(b"1")
+    world.settle()
+    assert world.stored() == []
+    world.check_at_rest()
+
+
+def test_it_takes_its_old_place_when_its_time_has_come(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"1", b"2", b"3")
+    first = consumer(world, prefetch=1)
+    first.nack(b"1", requeue=True)
+    first.lose()
+    world.settle()
+    later(world, 5.0)
+    assert consumer(world).bodies == [b"1", b"2", b"3"]
+
+
+def test_only_what_failed_waits(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"1", b"2")
+    consumer(world).lose()
+    world.settle()
+    client = consumer(world)
+    assert client.bodies == [b"2"]
+    later(world, 5.0)
+    assert client.bodies == [b"2", b"1"]
+
+
+def test_a_transaction_that_rolls_back_is_a_failure(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"1", b"2")
+    client = consumer(world)
+    client.begin()
+    client.ack(b"1", "t")
+    client.nack(b"2", "t", requeue=True)
+    client.abort()
+    world.settle()
+    world.check_at_rest()
+    assert len(client.deliveries) == 2
+    later(world, 5.0)
+    assert client.bodies[2:] == [b"1", b"2"]
+
+
+def test_requeue_in_a_transaction_happens_with_the_commit(world: World) -> None:
+    send(world, b"1", b"2")
+    client = consumer(world)
+    client.begin()
+    client.nack(b"1", "t", requeue=True)
+    client.nack(b"2", "t")
+    world.settle()
+    world.check_at_rest()
+    assert len(client.deliveries) == 2
+    client.commit()
+    world.settle()
+    assert [(each.body, each.redelivered) for each in client.deliveries[2:]] == [(b"1", 1)]
+    assert (world.stored(), world.stored("DLQ.a")) == ([b"1"], [b"2"])
+    world.check_at_rest()
+
+
+def test_requeue_of_what_came_through_a_pattern(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"1", queue="x.1")
+    client = consumer(world, "x.*", ACK_CLIENT)
+    client.nack(b"1", requeue=True)
+    world.settle()
+    later(world, 5.0)
+    assert [(each.body, each.redelivered) for each in client.deliveries] == [(b"1", 0), (b"1", 1)]
+    client.begin()
+    client.nack(b"1", "t", requeue=True)
+    client.commit()
+    world.settle()
+    later(world, 5.0)
+    assert client.deliveries[-1].redelivered == 2
+    world.check_at_rest()
+
+
+def test_each_failure_waits_longer_until_the_message_is_given_up(make_world: Callable[..., World]) -> None:
+    world = make_world(
+        maximum_redeliveries=3, redelivery_delay_s=1.0, redelivery_back_off_multiplier=2, maximum_redelivery_delay_s=3.0
+    )
+    send(world, b"x")
+    client = consumer(world)
+    for wait_s in (1.0, 2.0, 3.0):
+        count = len(client.deliveries)
+        client.nack(b"x", requeue=True)
+        world.settle()
+        later(world, wait_s - 0.01)
+        assert len(client.deliveries) == count
+        later(world, 0.01)
+        assert len(client.deliveries) == count + 1
+    client.nack(b"x", requeue=True)
+    world.settle()
+    assert (world.stored(), world.stored("DLQ.a")) == ([], [b"x"])
+    assert not world.broker.queues["queue://a"].delayed
+    world.check_at_rest()
+
+
+def test_destinations_have_their_own_delays(make_world: Callable[..., World]) -> None:
+    world = make_world(destinations=(DestinationOptions("slow.>", {"redelivery_delay_s": 9.0}),))
+    send(world, b"f", queue="fast")
+    send(world, b"s", queue="slow.one")
+    clients = [consumer(world, "fast"), consumer(world, "slow.one")]
+    for client, body in zip(clients, (b"f", b"s"), strict=True):
+        client.nack(body, requeue=True)
+    world.settle()
+    assert [client.bodies for client in clients] == [[b"f", b"f"], [b"s"]]
+    later(world, 9.0)
+    assert clients[1].bodies == [b"s", b"s"]
+
+
+def test_after_a_takeover_it_comes_at_once_with_its_count(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"x")
+    consumer(world).nack(b"x", requeue=True)
+    world.settle()
+    world.crash_and_recover()
+    client = consumer(world)
+    assert [each.redelivered for each in client.deliveries] == [1]
+    client.ack(b"x")
+    world.settle()
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_it_expires_while_it_waits(make_world: Callable[..., World], persistent: bool) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"x", expires_ms=world.clock.wall_ms() + 2000, persistent=persistent)
+    client = consumer(world)
+    client.nack(b"x", requeue=True)
+    world.settle()
+    world.clock.advance(2.0)
+    world.broker.sweep()
+    world.settle()
+    assert world.stored() == []
+    world.check_at_rest()
+    later(world, 3.0)
+    assert len(client.deliveries) == 1
+    assert world.broker.redelivery.due_s is None
+
+
+def test_it_is_browsed_while_it_waits(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"x")
+    consumer(world).nack(b"x", requeue=True)
+    world.settle()
+    browser = world.connect()
+    browser.subscribe("a", ACK_AUTO, browser=True)
+    world.settle()
+    assert [(each.body, each.redelivered) for each in browser.deliveries] == [(b"x", 1)]
+
+
+def test_it_is_dropped_first_where_the_oldest_are(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED, queue_limit_bytes=10_000, queue_limit_policy="drop-oldest")
+    send(world, *(b"%d" % i + bytes(1000) for i in range(4)))
+    client = consumer(world, prefetch=2)
+    for i in range(2):
+        client.nack(b"%d" % i + bytes(1000), requeue=True)
+    client.lose()
+    world.settle()
+    send(world, *(b"%d" % i + bytes(1000) for i in range(4, 10)))
+    assert [body[:1] for body in world.stored("DLQ.a")] == [b"0"]
+    assert list(world.broker.queues["queue://a"].delayed)  # 1 waits on
+    world.check_at_rest()
+    later(world, 5.0)
+    assert [body[:1] for body in consumer(world).bodies][:2] == [b"1", b"2"]
+
+
+def test_what_was_hurried_and_failed_again_waits_its_whole_time(make_world: Callable[..., World]) -> None:
+    """The timer that was set first finds it waiting for another one."""
+    world = make_world(**DELAYED)
+    send(world, b"x")
+    client = consumer(world)
+    client.nack(b"x", requeue=True)
+    world.settle()
+    later(world, 2.0)
+    world.broker.redelivery.hurry(world.broker.queues["queue://a"], 1)
+    world.settle()
+    client.nack(b"x", requeue=True)
+    world.settle()
+    later(world, 3.0)
+    assert len(client.deliveries) == 2
+    later(world, 2.0)
+    assert len(client.deliveries) == 3
+
+
+def test_a_large_message_waits_without_its_body(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    body = bytes(LARGE_BODY_BYTES + 1)
+    send(world, body)
+    client = consumer(world)
+    client.nack(body, requeue=True)
+    world.settle()
+    assert world.broker.queues["queue://a"].resident_bytes < LARGE_BODY_BYTES
+    world.check_at_rest()
+    later(world, 5.0)
+    assert client.bodies == [body, body]
+    client.ack(body)
+    world.settle()
+    world.check_at_rest()
+
+
+def test_a_host_that_was_suspended_goes_on_with_the_next_upkeep(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    send(world, b"x")
+    client = consumer(world)
+    client.nack(b"x", requeue=True)
+    world.settle()
+    world.clock.advance(3600.0)
+    world.broker.sweep()
+    assert world.woken
+    world.settle()
+    assert client.bodies == [b"x", b"x"]
+
+
+def test_what_a_subscriber_of_a_topic_requeues_comes_at_once(make_world: Callable[..., World]) -> None:
+    world = make_world(**DELAYED)
+    client = world.connect()
+    client.subscribe("topic://t", id="t")
+    world.settle()
+    send(world, b"x", queue="topic://t")
+    client.nack(b"x", requeue=True)
+    world.settle()
+    assert client.bodies == [b"x", b"x"]
+    world.check_at_rest()
+
+
+# -- the expiry queue --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_what_expired_goes_to_a_queue_of_its_own(make_world: Callable[..., World], persistent: bool) -> None:
+    world = make_world(expiry_queue="late", expired_messages="dead-letter")
+    expires_ms = world.clock.wall_ms() + 1000
+    send(world, b"refused", persistent=persistent)
+    client = consumer(world)
+    client.nack(b"refused")
+    client.lose()
+    send(world, b"x", expires_ms=expires_ms, persistent=persistent)
+    world.clock.advance(1.0)
+    world.broker.sweep()
+    world.settle()
+    assert [world.stored(queue) for queue in ("a", "DLQ.a")] == [[], [b"refused"]]
+    if persistent:
+        world.crash_and_recover()
+    message = consumer(world, "late").deliveries[0].message
+    assert (message.body, message.expires_ms) == (b"x", 0)
+    assert message.properties == {
+        "original-destination": "/queue/a", "dead-letter-reason": "expired", "dead-letter-deliveries": "0",
+        "original-expires": str(expires_ms),
+    }  # fmt: skip
+    world.check_at_rest()
+
+
+def test_what_expires_in_the_expiry_queue_is_gone(make_world: Callable[..., World]) -> None:
+    world = make_world(expiry_queue="late")
+    for queue in ("late", "DLQ.a"):
+        send(world, b"x", queue=queue, expires_ms=world.clock.wall_ms() + 1000)
+    world.clock.advance(1.0)
+    world.broker.sweep()
+    world.settle()
+    assert [world.stored(queue) for queue in ("late", "DLQ.a", "DLQ.late")] == [[], [], []]
+    world.check_at_rest()
