@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from amq.broker.redelivery import delay_s
+from amq.broker.subscription import Subscription
 from amq.config.destinations import DestinationOptions
 from amq.config.schema import BrokerConfig
-from amq.message import LARGE_BODY_BYTES
+from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT
 from tests.broker.test_broker_dead_letters import consumer, send
-from tests.broker.world import World
+from tests.broker.world import Client, World
+from tests.large import large_from
 
+LARGE = 3000
 DELAYED: dict[str, Any] = {"redelivery_delay_s": 5.0}
 
 
@@ -317,3 +321,110 @@ def test_what_expires_in_the_expiry_queue_is_gone(make_world: Callable[..., Worl
     world.settle()
     assert [world.stored(queue) for queue in ("late", "DLQ.a", "DLQ.late")] == [[], [], []]
     world.check_at_rest()
+
+
+def test_a_large_message_that_a_selector_selected_comes_again_whole(world: World) -> None:
+    """What was read to be looked at is not what is delivered the second time: its body went with the first."""
+    with large_from(LARGE):
+        body = bytes(LARGE + 1)
+        send(world, body, b"behind", properties={"kind": "odd"})
+        client = world.connect()
+        client.subscribe("a", prefetch=1, selector="kind = 'odd'")
+        world.settle()
+        client.nack(body, requeue=True)
+        world.settle()
+        assert client.bodies == [body, body]
+        client.ack(body)
+        world.settle()
+        assert client.bodies == [body, body, b"behind"]
+        world.check_at_rest()
+
+
+# -- all together ------------------------------------------------------------------------------------------------------
+
+
+class Walk:
+    """Sends, fails, acknowledges, waits, crashes. Nothing comes before its time, nothing is lost, all comes at last."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.rng = random.Random(seed)
+        self.not_before: dict[bytes, float] = {}
+        self.sent: set[bytes] = set()
+        self.done: set[bytes] = set()
+        self.clients = [self.join() for _ in range(3)]
+        world.on_deliver = self.delivered
+
+    def join(self) -> Client:
+        client = self.world.connect()
+        options = {"selector": "kind = 'odd'"} if self.rng.random() < 0.2 else {}
+        client.subscribe("a", prefetch=self.rng.choice((1, 3)), **options)
+        return client
+
+    def delivered(self, _client: Client, _subscription: Subscription, message: Message, _redelivered: int) -> None:
+        assert message.body in self.sent - self.done
+        assert self.world.clock.monotonic() >= self.not_before.get(message.body, 0.0), "it comes before its time"
+
+    def send(self) -> None:
+        number = len(self.sent)
+        body = b"%d " % number + bytes(self.rng.choice((0, 100, LARGE)))
+        properties = {"kind": "odd" if number % 2 else "even"}
+        if self.rng.random() < 0.3:
+            properties["JMSXGroupID"] = str(self.rng.randrange(3))
+        self.sent.add(body)
+        self.world.connect().send(body, priority=self.rng.choice((4, 4, 7)), properties=properties)
+
+    def settle_one(self) -> None:
+        client = self.rng.choice(self.clients)
+        held = [m for each in client.session._subscriptions.values() for m in each.unacked]
+        delivery = next((each for each in client.deliveries if each.seq in held and each.body not in self.done), None)
+        if delivery is None:
+            return
+        if self.rng.random() < 0.5:
+            client.ack(delivery.body)
+            self.done.add(delivery.body)
+        else:
+            client.nack(delivery.body, requeue=True)
+            self.not_before[delivery.body] = self.world.clock.monotonic() + 1.0
+
+    def lose(self) -> None:
+        self.clients[self.rng.randrange(3)].lose()
+        self.clients = [client if client.connected else self.join() for client in self.clients]
+
+    def crash(self) -> None:
+        self.world.settle()
+        self.world.crash_and_recover()
+        self.not_before.clear()
+        self.clients = [self.join() for _ in range(3)]
+
+    def wait(self) -> None:
+        self.world.clock.advance(self.rng.choice((0.3, 1.0, 5.0)))
+        self.world.settle()
+        self.world.check_at_rest()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            acts = (self.send, self.settle_one, self.settle_one, self.world.turn, self.wait, self.lose, self.crash)
+            self.rng.choices(acts, (6, 4, 4, 4, 2, 1, 0.3))[0]()
+            self.world.check()
+        for client in self.clients:
+            client.lose()
+        self.world.settle()
+        self.world.clock.advance(60.0)
+        self.world.settle()
+        self.world.check_at_rest()
+        last = self.world.connect()
+        last.subscribe("a", ACK_AUTO)
+        self.world.settle()
+        assert set(last.bodies) == self.sent - self.done
+        assert not self.world.broker.queues["queue://a"].delayed
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_walks(make_world: Callable[..., World], seed: int) -> None:
+    with large_from(LARGE):
+        world = make_world(
+            redelivery_delay_s=1.0, redelivery_back_off_multiplier=2, maximum_redelivery_delay_s=4.0,
+            maximum_redeliveries=-1, memory_limit_bytes=60_000,
+        )  # fmt: skip
+        Walk(world, seed).run(250)

@@ -1,0 +1,140 @@
+"""Turn: who waits for a moment of the clock is served at that moment, though nothing comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amq.transports.turn import Turn
+from tests.broker.test_broker_dead_letters import consumer, send
+from tests.broker.world import World
+
+
+class Timer:
+    def __init__(self, loop: Loop, at_s: float, act: Callable[[], None]) -> None:
+        self.at_s, self.act = at_s, act
+        self._loop = loop
+        loop.timers.append(self)
+
+    def cancel(self) -> None:
+        self._loop.timers.remove(self)
+
+
+class Loop:
+    """Timers go off by the world's clock, and when the test says so."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.soon: list[Callable[[], None]] = []
+        self.timers: list[Timer] = []
+
+    def call_soon(self, act: Callable[[], None]) -> None:
+        self.soon.append(act)
+
+    def call_later(self, delay_s: float, act: Callable[[], None]) -> Timer:
+        return Timer(self, self.world.clock.monotonic() + delay_s, act)
+
+    def run(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+    def sleep(self) -> float:
+        """Until the first timer goes off; returns how long that was."""
+        timer = min(self.timers, key=lambda timer: timer.at_s)
+        slept_s = timer.at_s - self.world.clock.monotonic()
+        self.world.clock.advance(slept_s)
+        self.timers.remove(timer)
+        timer.act()
+        self.run()
+        return slept_s
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, redelivery_delay_s=5.0)
+    yield world
+    world.close()
+
+
+def test_one_alarm_for_what_is_due_first(world: World) -> None:
+    loop: Any = Loop(world)
+    turn = Turn(loop, lambda: world.valid)
+    send(world, b"1", b"2")
+    client = consumer(world)
+    turn.serve(world.broker, world.journal)
+    loop.run()
+    assert not loop.timers
+    client.nack(b"1", requeue=True)
+    world.settle()
+    for _ in range(3):
+        turn.wake()
+        loop.run()
+    assert len(loop.timers) == 1
+    world.clock.advance(2.0)
+    client.nack(b"2", requeue=True)
+    world.settle()
+    turn.wake()
+    loop.run()
+    assert len(loop.timers) == 1
+    assert loop.sleep() == pytest.approx(3.0)
+    client.send_out()
+    assert client.bodies == [b"1", b"2", b"1"]
+    assert loop.sleep() == pytest.approx(2.0)
+    client.send_out()
+    assert client.bodies == [b"1", b"2", b"1", b"2"]
+    assert not loop.timers
+
+
+def test_an_earlier_one_takes_the_place_of_the_alarm(world: World) -> None:
+    loop: Any = Loop(world)
+    turn = Turn(loop, lambda: world.valid)
+    turn.serve(world.broker, world.journal)
+    send(world, b"late", b"early")
+    client = consumer(world)
+    for body, delay_s in ((b"late", 9.0), (b"early", 1.0)):
+        world.broker.reconfigure(type(world.config)(store=world.store, redelivery_delay_s=delay_s))
+        client.nack(body, requeue=True)
+        world.settle()
+        turn.wake()
+        loop.run()
+    assert [loop.sleep() for _ in range(2)] == [pytest.approx(1.0), pytest.approx(8.0)]
+    client.send_out()
+    assert client.bodies == [b"late", b"early", b"early", b"late"]
+
+
+def test_nothing_rings_when_the_mastership_is_over(world: World) -> None:
+    loop: Any = Loop(world)
+    turn = Turn(loop, lambda: world.valid)
+    send(world, b"1")
+    client = consumer(world)
+    client.nack(b"1", requeue=True)
+    world.settle()
+    turn.serve(world.broker, world.journal)
+    loop.run()
+    assert loop.timers
+    turn.stop()
+    assert not loop.timers
+
+
+def test_an_alarm_in_doubt_waits_for_the_lease(world: World) -> None:
+    loop: Any = Loop(world)
+    turn = Turn(loop, lambda: world.valid)
+    send(world, b"1")
+    client = consumer(world)
+    client.nack(b"1", requeue=True)
+    world.settle()
+    turn.serve(world.broker, world.journal)
+    loop.run()
+    world.valid = False
+    loop.sleep()
+    client.send_out()
+    assert client.bodies == [b"1"]
+    assert not loop.timers
+    world.valid = True
+    turn.wake()  # as Master.lease_renewed does
+    loop.run()
+    client.send_out()
+    assert client.bodies == [b"1", b"1"]
