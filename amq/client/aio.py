@@ -340,12 +340,13 @@ class Message(ReceivedMessage):
         """Done with it: the broker forgets it. `wait` until the broker has confirmed that."""
         await self._settle("ACK", wait, timeout)
 
-    async def nack(self, *, wait: bool = False, timeout: float | None = None) -> None:
-        """Refuse it: the broker decides by its redelivery policy what happens to it."""
-        await self._settle("NACK", wait, timeout)
+    async def nack(self, *, requeue: bool = False, wait: bool = False, timeout: float | None = None) -> None:
+        """Refuse it: it goes to the dead letters. With `requeue` it comes again, after `redeliveryDelay`, as often as
+        `maximumRedeliveries` allows."""
+        await self._settle("NACK", wait, timeout, requeue)
 
-    async def _settle(self, command: str, wait: bool, timeout: float | None) -> None:
-        request = self._session._core.settle(self._delivery, command, wait)
+    async def _settle(self, command: str, wait: bool, timeout: float | None, requeue: bool = False) -> None:
+        request = self._session._core.settle(self._delivery, command, wait, requeue)
         self._session._driver.kick()
         await self._session.connection._await(request, command, timeout)
 

@@ -293,8 +293,9 @@ class SessionCore:
             delivery.settled = True
         return delivery
 
-    def settle(self, delivery: Delivery, command: str, wait: bool) -> Request | None:
+    def settle(self, delivery: Delivery, command: str, wait: bool, requeue: bool = False) -> Request | None:
         """ACK or NACK a delivery; a second time does nothing. A request, if any, ends when the broker has confirmed.
+        `requeue`: a NACK after which the message comes again.
 
         Raises DeliveryLostError when the delivery is not the broker's business any more.
         """
@@ -315,10 +316,10 @@ class SessionCore:
         if self.ack == ACK_CLIENT:
             subscription.acknowledged = delivery.number
         if not wait:
-            machine.write(_settling(command, delivery))
+            machine.write(_settling(command, delivery, requeue=requeue))
             return None
         receipt = machine.next_receipt()
-        frame = _settling(command, delivery, receipt=receipt.decode())
+        frame = _settling(command, delivery, receipt=receipt.decode(), requeue=requeue)
         return machine.request(Kind.ACK, receipt, frame, subscription.id)
 
 
@@ -392,13 +393,17 @@ def commit_timed_out(timeout_s: float) -> AmqError:
     return CommitOutcomeUnknownError(f"the broker did not say within {timeout_s:.3g} s what became of the commit")
 
 
-def _settling(command: str, delivery: Delivery, transaction: str = "", receipt: str = "") -> bytes:
+def _settling(
+    command: str, delivery: Delivery, transaction: str = "", receipt: str = "", requeue: bool = False
+) -> bytes:
     headers = delivery.frame.headers
     lines = f"{command}\nid:{escape(headers.get('ack', ''), VERSION)}\n"
     if transaction:
         lines += f"transaction:{transaction}\n"
     if receipt:
         lines += f"receipt:{receipt}\n"
+    if requeue:
+        lines += "requeue:true\n"
     return f"{lines}\n\0".encode()
 
 

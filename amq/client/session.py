@@ -290,15 +290,16 @@ class Message(ReceivedMessage):
         """
         self._settle("ACK", wait, timeout)
 
-    def nack(self, *, wait: bool = False, timeout: float | None = None) -> None:
-        """Refuse it: the broker decides by its redelivery policy whether it comes again or goes to the dead letters."""
-        self._settle("NACK", wait, timeout)
+    def nack(self, *, requeue: bool = False, wait: bool = False, timeout: float | None = None) -> None:
+        """Refuse it: it goes to the dead letters. With `requeue` it comes again, after `redeliveryDelay`, as often as
+        `maximumRedeliveries` allows."""
+        self._settle("NACK", wait, timeout, requeue)
 
-    def _settle(self, command: str, wait: bool, timeout: float | None) -> None:
+    def _settle(self, command: str, wait: bool, timeout: float | None, requeue: bool = False) -> None:
         connection = self._session.connection
         connection._check_fork()
         with self._session._driver.lock:
-            request = self._session._core.settle(self._delivery, command, wait)
+            request = self._session._core.settle(self._delivery, command, wait, requeue)
             connection._await(request, command, timeout)
             if request is None:
                 self._session._driver.after_send()

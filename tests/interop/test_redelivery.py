@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
 pytest.importorskip("stomp")
 
-from brokers import Brokers
+from brokers import DEADLINE_S, Brokers
 from stock import Stock
+
+import amq
+from amq import aio
 
 pytestmark = pytest.mark.slow
 DELAY_S = 0.4  # less than the second after which the broker's upkeep looks around
@@ -48,6 +52,40 @@ def test_the_next_master_delivers_at_once_what_waits(brokers: Brokers) -> None:
     with Stock([slave]) as stock:
         stock.subscribe()
         assert stock.listener.wait_messages(1)[0].headers["JMSXDeliveryCount"] == "2"
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_our_client_asks_for_it_again(brokers: Brokers, wait: bool) -> None:
+    url = f"stomp://127.0.0.1:{brokers.master('a', redeliveryDelay='50ms').port}"
+    with amq.connect(url) as connection:
+        session = connection.session()
+        session.producer("/queue/a").send("x")
+        consumer = session.consumer("/queue/a")
+        message = consumer.receive(DEADLINE_S)
+        assert message is not None
+        message.nack(requeue=True, wait=wait)
+        again = consumer.receive(DEADLINE_S)
+        assert again is not None
+        assert (again.text, again.redelivered) == ("x", True)
+        again.ack(wait=True)
+
+    async def the_same() -> None:
+        async with await aio.connect(url) as connection:
+            session = connection.session()
+            await session.producer("/queue/a").send("y")
+            consumer = await session.consumer("/queue/a")
+            message = await consumer.receive(DEADLINE_S)
+            assert message is not None
+            await message.nack(requeue=True, wait=wait)
+            again = await consumer.receive(DEADLINE_S)
+            assert again is not None
+            assert (again.text, again.redelivered) == ("y", True)
+            await again.nack(wait=True)
+            dead = await (await session.consumer("/queue/DLQ.a")).receive(DEADLINE_S)
+            assert dead is not None
+            assert dead.headers["dead-letter-deliveries"] == "2"
+
+    asyncio.run(the_same())
 
 
 def test_what_expired_is_in_the_expiry_queue(brokers: Brokers) -> None:
