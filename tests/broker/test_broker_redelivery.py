@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amq.broker.redelivery import delay_s
+from amq.broker import picking, redelivery
+from amq.broker.queue import Queue
+from amq.broker.redelivery import Redelivery, delay_s
 from amq.broker.subscription import Subscription
 from amq.config.destinations import DestinationOptions
+from amq.config.loader import load
 from amq.config.schema import BrokerConfig
+from amq.errors import ConfigError
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.world import Client, World
 from tests.large import large_from
+from tests.mutant import Mutant
 
 LARGE = 3000
 DELAYED: dict[str, Any] = {"redelivery_delay_s": 5.0}
@@ -260,6 +267,31 @@ def test_a_large_message_waits_without_its_body(make_world: Callable[..., World]
     world.check_at_rest()
 
 
+def test_messages_that_wait_take_no_more_memory_than_there_is(make_world: Callable[..., World]) -> None:
+    """Those behind them stay on the disk then, and all come in the end."""
+    world = make_world(**DELAYED, memory_limit_bytes=60_000)
+    bodies = {b"%d " % i + bytes(1000) for i in range(100)}
+    for body in sorted(bodies):
+        send(world, body)
+    client = consumer(world, prefetch=1)
+    done: set[bytes] = set()
+    for _ in range(len(bodies)):
+        before = len(client.deliveries)
+        client.nack(client.bodies[-1], requeue=True)
+        world.settle()
+        assert world.broker.memory_bytes <= 60_000
+        if len(client.deliveries) == before:
+            break
+    assert 20 <= len(world.broker.queues["queue://a"].delayed) < 100
+    later(world, 5.0)
+    while (body := client.bodies[-1]) not in done:
+        client.ack(body)
+        done.add(body)
+        world.settle()
+    assert done == bodies
+    world.check_at_rest()
+
+
 def test_a_host_that_was_suspended_goes_on_with_the_next_upkeep(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
     send(world, b"x")
@@ -338,6 +370,15 @@ def test_a_large_message_that_a_selector_selected_comes_again_whole(world: World
         world.settle()
         assert client.bodies == [body, body, b"behind"]
         world.check_at_rest()
+
+
+@pytest.mark.parametrize("name", ["late.>", "late,other", "/queue/late"])
+def test_the_expiry_queue_is_one_queue(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "amq.toml"
+    for text in (f'[queues]\nexpiryQueue = "{name}"\n', f'[destinations."a.>"]\nexpiryQueue = "{name}"\n'):
+        file.write_text(f'[broker]\nstore = "/mnt/x"\n{text}')
+        with pytest.raises(ConfigError, match=f'expiryQueue = "{name}"'):
+            load(str(file), {})
 
 
 # -- all together ------------------------------------------------------------------------------------------------------
@@ -428,3 +469,31 @@ def test_walks(make_world: Callable[..., World], seed: int) -> None:
             maximum_redeliveries=-1, memory_limit_bytes=60_000,
         )  # fmt: skip
         Walk(world, seed).run(250)
+
+
+FAILING = "test_each_failure_waits_longer_until_the_message_is_given_up"
+MUTANTS = (
+    Mutant("what waits is due at once", Redelivery, "_delay", "+ delay_s(", "+ 0 * delay_s(", FAILING),
+    Mutant("the first failure waits for the second's time", redelivery, "delay_s", "failures - 1", "failures", FAILING),
+    Mutant("what was prefetched waits too", Redelivery, "give_back",
+           "late = [message for message in back if message.seq in failures]\n", "late = list(back)\n",
+           "test_only_what_failed_waits"),
+    Mutant("an old timer ends a new wait", Redelivery, "step", " and queue.delayed[seq][0] == due_s", "",
+           "test_what_was_hurried_and_failed_again_waits_its_whole_time"),
+    Mutant("what waits does not expire", Queue, "take_expired", "return expired + late", "return expired",
+           "test_it_expires_while_it_waits"),
+    Mutant("what waits is never dropped", Redelivery, "hurry", "queue.delayed.pop(seq)[1]", "queue.delayed[seq][1]",
+           "test_it_is_dropped_first_where_the_oldest_are"),
+    Mutant("what was looked at is delivered twice", picking.Picker, "take", "del self._window.messages[message.seq]",
+           "pass", "test_a_large_message_that_a_selector_selected_comes_again_whole"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+def test_it_is_seen(make_world: Callable[..., World], mutant: Mutant) -> None:
+    test = globals()[mutant.seen_by]
+    wanted: dict[str, Any] = {"make_world": make_world, "world": make_world(), "persistent": True}
+    arguments = {name: wanted[name] for name in inspect.signature(test).parameters}
+    test(**arguments)
+    with mutant.applied(), pytest.raises((AssertionError, LookupError)):
+        test(**(arguments | ({"world": make_world()} if "world" in arguments else {})))
