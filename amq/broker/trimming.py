@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
 # Copied and on their way to the journal: traffic stands behind no more than this, or what its last batch has paid for.
+# They stand twice meanwhile: so no more than this share of a segment either.
 PENDING_BYTES_MAX = 4 << 20
+PENDING_SHARE_MAX = 1 / 8
 IDLE_BYTES_PER_S = 16 << 20  # copied also where no traffic pays for it, when there is too much garbage
 DEBT_BYTES_MAX = 16 << 20  # what traffic may pay in advance
 SCAN_SHARE = 8  # bytes looked at that cost as much as one that is copied
@@ -141,7 +143,7 @@ class Trimmer:
         due = is_due(closed_live, headroom)
         if due:
             paid = COPY_RATE * (consumed - self._consumed) + IDLE_BYTES_PER_S * min(now - self._looked, 1.0)
-            self._pending_bytes_max = max(PENDING_BYTES_MAX, paid)
+            self._pending_bytes_max = max(min(PENDING_BYTES_MAX, PENDING_SHARE_MAX * size), paid)
             self._allowance = max(-DEBT_BYTES_MAX, min(self._allowance + paid, live))
         else:
             self._allowance = 0

@@ -46,8 +46,8 @@ class Scale(NamedTuple):
 
     sent_bytes: float
     live_bytes: float
-    pinned_segments: int = 200
-    pinned_segment: str = "4MiB"
+    pinned_segments: int = 40
+    pinned_segment: str = "32MiB"
     segment: str = "32MiB"
 
 

@@ -1,9 +1,9 @@
 """What it costs to be safe at scale: throughput beside compaction, checkpoints and a slave; draining from disk.
 
 Throughput: two groups of brokers stay up during the whole run and take turns. `alone` = one broker on an empty store.
-`busy` = a master and a slave on a store whose live data nobody consumes: as traffic goes through, the broker must copy
-that forward again and again to stay within its disk space. What else may be switched off on the quiet side is given by
-the caller as options.
+`busy` = a master and a slave on a store whose live data nobody consumes. Before each of its turns some more comes:
+among traffic, in segments that must be copied so that the journal stays within its disk space. What else may be
+switched off on the quiet side is given by the caller as options.
 
 Drain: a backlog that waits on disk alone, with the page cache dropped, beside one that fits into memory: from memory,
 from disk, from memory again, so that each rate from disk has neighbours in time.
@@ -19,6 +19,7 @@ from typing import Any
 
 from rich.table import Table
 
+from amq.journal.format import HEADER_BYTES
 from bench import brokers
 from bench.scale import machine
 from bench.scale.backlog import BODY_BYTES, Progress, drain, fill
@@ -31,12 +32,21 @@ MEMORY_BACKLOG_BYTES_MAX = 1_000_000_000
 FROM_DISK = {"memoryLimit": "64MiB", "maxFrameSize": "1MiB", "maxTransactionSize": "16MiB"}
 FROM_MEMORY = {"memoryLimit": "8GiB"}
 WARM_UP_S = 8.0
+ADDED_SHARE = 0.08  # of what lives, before each turn: about 2 % of its traffic
 ROW = dataclasses.replace(ROWS["4/4 window 256"], target=BUSY_SHARE_MIN)
 KINDS = ("busy", "alone")
 
 
 def segments(store: Path) -> set[str]:
     return {path.name for path, _ in machine.files(store / "journal") if path.suffix == ".seg"}
+
+
+def unused(store: Path) -> str:
+    """The segment that was made ahead of need: the newest one, where nothing stands behind its header."""
+    newest = max(segments(store))
+    with (store / "journal" / newest).open("rb") as file:
+        file.seek(HEADER_BYTES)
+        return newest if not file.read(1).strip(b"\0") else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,19 +74,22 @@ def measure_throughput(
         master, slave = stack.enter_context(group).brokers
         fill(master.port, int(scale.live_bytes / BODY_BYTES), "/queue/scale.pinned", progress=progress)
         machine.settle(slave)
-        pinned = segments(group.store)
         bench = Bench({"busy": master, "alone": alone}, scale.seconds, BODY_BYTES, 0)
         bench.warm_up(scale.warm_up_s, progress)
         slave_cpu_s, start_s = slave.cpu_s(), time.monotonic()
-        bench.measure([ROW], scale.repeat, progress)
+        moved, added = 0, int(ADDED_SHARE * scale.live_bytes / BODY_BYTES)
+        for _ in range(scale.repeat):
+            fill(master.port, added, "/queue/scale.pinned", progress=progress)
+            pinned = max(segments(group.store) - {unused(group.store)})
+            bench.measure([ROW], 1, progress)
+            moved += pinned not in segments(group.store)
         slave_share = (slave.cpu_s() - slave_cpu_s) / (time.monotonic() - start_s)
         slave.check()
         (line,) = summarise(bench.turns, [ROW], KINDS)
-        left = pinned & segments(group.store)
         return line | {
             "turns": [dataclasses.asdict(turn) for turn in bench.turns],
-            "pinned_segments": len(pinned),
-            "pinned_segments_moved": len(pinned - left),
+            "pinned_segments": scale.repeat,
+            "pinned_segments_moved": moved,
             "slave_cpu_share": slave_share,
             "memory": {"master": machine.memory(master), "slave": machine.memory(slave)},
         }
