@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PINS_SHOWN = 2
 MESSAGES, OLDER, NEWEST, NOTHING = "messages", "older", "newest", "nothing"
 _KEPT = {
-    OLDER: "segments before it",
+    OLDER: "an older one, of whose messages it says that they left",
     NEWEST: "it is the newest",
     NOTHING: "nothing: it goes next",
 }
@@ -49,11 +49,12 @@ _KEPT = {
 def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     """Show what lives and what is dead, by segment and by destination, and what keeps each segment.
 
-    A live message has not left its queue. Segments go oldest first, each when nothing in it is live: so one old
-    message keeps its segment and all that follow, until compaction copies it forward. Ids that are still remembered
-    keep nothing; they are written again when their segment goes. The newest checkpoint is shown with how much of the
-    journal a start reads behind it. Bytes are those of records as they are stored, in
-    the JSON also those of bodies (`message_bytes`, `live_bytes`). Non-persistent messages are not in the journal.
+    A live message has not left its queue. A segment goes when nothing in it is live, and nothing of an older one that
+    stays is spoken of in it: an old message keeps the acknowledgements of its neighbours, until compaction copies it
+    forward. Ids that are still remembered keep nothing; they are written again when their segment goes. The newest
+    checkpoint is shown with how much of the journal a start reads behind it. Bytes are those of records as they are
+    stored, in the JSON also those of bodies (`message_bytes`, `live_bytes`). Non-persistent messages are not in the
+    journal.
     """
     from amq.maintenance.checkpoints import find_checkpoints
 
@@ -149,16 +150,18 @@ def _segments_json(inspection: Inspection, liveness: Liveness, pins: list[Pin]) 
     ids = ids_by_segment(liveness)
     found = []
     segments = counting(inspection.segments)
-    older_lives = False
+    stays: set[str] = set()
     for report in segments:
         tally = liveness.segments.get(report.name, Tally())
         mine = by_segment.get(report.name, [])
-        kept_by = MESSAGES if mine else OLDER if older_lives else NEWEST if report is segments[-1] else NOTHING
-        older_lives = older_lives or bool(mine)
+        older = sorted(stays & liveness.refers.get(report.name, set()))
+        kept_by = MESSAGES if mine else OLDER if older else NEWEST if report is segments[-1] else NOTHING
+        if mine or older:
+            stays.add(report.name)
         messages, outcomes, _ = ids.get(report.name, (0, 0, 0))
         found.append({
             **segment_json(report), **tally.to_json(), "dead_record_bytes": report.end - tally.live_record_bytes,
-            "kept_by": kept_by, "ids_to_copy": messages, "outcomes_to_copy": outcomes,
+            "kept_by": kept_by, "older": older, "ids_to_copy": messages, "outcomes_to_copy": outcomes,
             "pins": [
                 {"destination": pin.destination, "messages": pin.messages, "record_bytes": pin.record_bytes,
                  "oldest_seq": pin.oldest_seq}

@@ -178,6 +178,19 @@ def test_stat_tells_what_keeps_what(store: Path) -> None:
     assert "15 of queue://orders (oldest " in amq("journal", "stat", "--store", store).stdout
 
 
+def test_stat_tells_whose_acknowledgements_a_segment_holds(store: Path, brokers: Brokers) -> None:
+    master = brokers.master("a")
+    with master.connect() as connection:
+        connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client"})
+        connection.send("ACK", {"id": connection.next_frame(10).headers["ack"], "receipt": "acked"})
+        connection.receipt("acked", 10)
+    assert master.stop() == 0
+    messages, acknowledgement = amq_json("journal", "stat", "--store", store)["segments"]
+    assert (messages["kept_by"], messages["older"]) == ("messages", [])
+    assert (acknowledgement["kept_by"], acknowledgement["older"]) == ("older", [messages["name"]])
+    assert "an older one, of whose messages" in amq("journal", "stat", "--store", store).stdout
+
+
 def test_compact_shows_what_is_due_and_does_nothing(brokers: Brokers) -> None:
     """One old message keeps everything; the broker is killed before it compacts."""
     master = brokers.master("a", journalSegmentSize="64KiB", journalBatchSize="16KiB")

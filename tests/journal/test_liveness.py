@@ -72,6 +72,7 @@ def test_tallies() -> None:
     assert log.liveness.segments[name(1)].live == 2
     assert log.liveness.segments[name(2)].live == 1
     assert log.liveness.destinations["queue://DLQ.a"].live == 1
+    assert log.liveness.refers == {name(2): {name(1)}}
     framed = len(encode_record(message(3, 3), IDS)) + len(encode_record(message(4, 4), IDS))
     assert log.liveness.segments[name(1)].live_record_bytes == a["live_record_bytes"] == framed
 
