@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from brokers import SERVING, Broker, Brokers
-from traffic import QUEUE, Producer, connect_any, drain, send
+from traffic import QUEUE, WINDOW, Producer, connect_any, drain, send
 
 from bench.wire import WireError
 
@@ -26,7 +26,7 @@ def test_kill_9_loses_nothing_doubles_nothing_and_keeps_order(brokers: Brokers) 
         producer.wait_confirmed(200)
         (victim,) = [broker for broker in group if broker.said(SERVING)]
         victim.kill()
-        producer.wait_confirmed(1)
+        producer.wait_confirmed(WINDOW + 1)  # more than the dead master's last words
         assert producer.failovers >= kills
         victim.start().wait_slave()  # it comes back, behind the others
     confirmed = producer.stop()

@@ -15,6 +15,7 @@ from brokers import DEADLINE_S, Broker
 from bench.wire import Connection, WireError
 
 QUEUE = "/queue/orders"
+WINDOW = 20  # messages that a producer has unconfirmed
 
 
 def connect_any(brokers: Sequence[Broker], timeout_s: float = DEADLINE_S) -> Connection:
@@ -44,7 +45,7 @@ class Producer(threading.Thread):
     """Sends numbered messages, `window` unconfirmed at a time, until stopped; resends after every failure under the
     same `_AMQ_DUPL_ID`, as a failover client does."""
 
-    def __init__(self, brokers: Sequence[Broker], window: int = 20, queue: str = QUEUE) -> None:
+    def __init__(self, brokers: Sequence[Broker], window: int = WINDOW, queue: str = QUEUE) -> None:
         super().__init__(name="producer")
         self.confirmed: list[int] = []
         self.failure: BaseException | None = None
