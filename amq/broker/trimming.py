@@ -167,7 +167,9 @@ class Trimmer:
             if outcomes := broker.outcomes.standing_in(codes):
                 copies.append(Outcomes(outcomes))
         through = max(broker.trimmed.through, going[-1].key)
-        kept = {s.key: s.end for s in journal.segments if s.key <= through and s.code not in codes}
+        # Files that a crash left over are given up already, though they may still be there.
+        stay = [s for s in journal.segments if s.code not in codes and s.key not in broker.trimmed]
+        kept = {segment.key: segment.end for segment in stay if segment.key <= through}
         mark = Trimmed(*through, kept)
         self._gain_bytes_min = GAIN_MIN_DUE * (sum(map(ids_bytes, copies)) + len(mark.encode({})))
         if gain_bytes < self._gain_bytes_min:

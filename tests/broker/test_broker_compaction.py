@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from amq.broker import trimming
 from amq.broker.trimming import Trimmer
-from amq.journal.records import Copies, Record
+from amq.journal.records import Copies, Record, Trimmed
 from amq.journal.recovery import Segment
 from amq.protocols.commands import ACK_AUTO, Ack
 from tests.broker.world import World
@@ -301,6 +301,25 @@ def test_the_bound_holds_whatever_comes(
             some = {"oldest": kept[:count], "newest": kept[-count:], "every": kept[::size][:count]}
             store.ack(some.get(what) or dice.sample(kept, count))
     store.check()
+
+
+def test_a_mark_never_keeps_what_one_before_gave_up(make_world: Callable[..., World]) -> None:
+    """A crash left a trimmed file over, and another mark is made before that file is deleted again: it would be missed
+    at the next start."""
+    world = make_world(journal_segment_size_bytes=SEGMENT_BYTES)
+    client = world.connect()
+    while world.journal.closed() < 3:
+        client.send(bytes(3000))
+        world.settle()
+    left_over, going, *_ = world.journal.segments
+    world.broker.trimmed = Trimmed(*left_over.key)
+    trimmer = world.broker._trimmer
+    assert trimmer is not None
+    with mock.patch.object(world.journal, "trim") as trim:
+        trimmer._trim([going])
+    [[mark]] = [call.args for call in trim.call_args_list]
+    assert left_over.key in mark
+    assert going.key in mark
 
 
 def test_a_copy_does_not_go_before_what_it_was_copied_from(make_world: Callable[..., World]) -> None:
