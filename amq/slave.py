@@ -26,6 +26,7 @@ from amq.journal.recovery import Followed, Recovered
 from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, newest_number, read_epoch
 from amq.vfs import Vfs
 
+LIST_EVERY_S = 1.0  # directories are listed so often: to a server that costs more than all else that a slave asks
 FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before what could not be read is read again: twice as long each time
 TELL_BYTES = 4 << 20  # of a checkpoint are read before that is told
@@ -60,6 +61,7 @@ class Slave:
         self._trouble = ""
         self._pause_s = 0.0  # after trouble
         self._paused_until = 0.0
+        self._list_at = 0.0
 
     def _new_broker(self) -> Broker:
         return Broker(self._clock, self._config, 0, lambda: None)
@@ -68,17 +70,22 @@ class Slave:
 
     def follow(self) -> bool:
         """Read on a little; returns whether there is more right now."""
-        if self._clock.monotonic() < self._paused_until:
+        now = self._clock.monotonic()
+        if now < self._paused_until:
             return False
+        listing = now >= self._list_at
         try:
-            epoch = self._newest_epoch()
+            if listing:
+                self._look_for_epoch()
+                self._list_at = now + LIST_EVERY_S
+            epoch = self._epoch
             if epoch is None:
                 return False
-            more = self._begun(epoch).follow(epoch.number, epoch.sealed, FOLLOW_BYTES)
+            more = self._begun(epoch).follow(epoch.number, epoch.sealed, FOLLOW_BYTES, listing)
             self._broker.forget_idle()
         except DivergedError as error:
             _log.info("following the journal anew", reason=error.description)
-            self._follower = None
+            self._follower, self._list_at = None, now
             return False
         except (AmqError, OSError) as error:  # it may pass; if not, it is the next master's to judge
             if str(error) != self._trouble:
@@ -96,14 +103,13 @@ class Slave:
         place = self._follower.place if self._follower is not None else ""
         return Lag(place, self._broker.stored, self._caught_up_wall_ms)
 
-    def _newest_epoch(self) -> Epoch | None:
+    def _look_for_epoch(self) -> None:
         try:
             number = newest_number(self._vfs.listdir(os.path.join(self._config.store, EPOCHS_DIRECTORY)))
         except FileNotFoundError:
-            return None
+            return
         if number and (self._epoch is None or number > self._epoch.number):
             self._epoch = read_epoch(self._vfs, self._config.store, number)
-        return self._epoch
 
     # -- where to begin -----------------------------------------------------------------------------------------------
 

@@ -171,10 +171,11 @@ class Follower:
 
     # -- while the master writes --------------------------------------------------------------------------------------
 
-    def follow(self, epoch: int, sealed: Mapping[str, int], budget_bytes: int) -> bool:
+    def follow(self, epoch: int, sealed: Mapping[str, int], budget_bytes: int, listing: bool = True) -> bool:
         """Read on, about `budget_bytes`; returns whether there may be more right now.
 
-        `epoch` is the newest one, whose master may be writing; `sealed` the lengths that it sealed. Raises
+        `epoch` is the newest one, whose master may be writing; `sealed` the lengths that it sealed. Without `listing`
+        a gap behind the segment that is being read is not looked for: the next call with it will find it. Raises
         DivergedError; also CorruptError, StoreError and OSError, which may pass: while a master writes, a network file
         system can show a file that is no longer or not yet what it will be.
         """
@@ -188,11 +189,10 @@ class Follower:
                 if tail.segment.epoch > epoch:
                     return False  # a checkpoint can be seen before the epoch in which it was made
                 end = sealed.get(tail.segment.name, None if tail.segment.epoch == epoch else 0)
-                if end is None:
-                    tail.successor = tail.successor or self._successor(tail)
-                    end = tail.successor[1] if tail.successor is not None else None
-                else:
+                if end is not None:
                     tail.successor = None
+                elif tail.successor is not None:
+                    end = tail.successor[1]
                 read = self._advance(tail, end, budget_bytes)
                 budget_bytes -= read
                 if end is not None and tail.offset >= end:
@@ -203,7 +203,10 @@ class Follower:
                             following.number = tail.number
                         self._tail = self._enter(following)
                 elif not read:
-                    return False
+                    if end is None:  # only now: to look for the next segment costs a server as much as to read this one
+                        tail.successor = self._successor(tail, listing)
+                    if end is not None or tail.successor is None:
+                        return False
         except FileNotFoundError as error:
             raise DivergedError(f"{error.filename} was trimmed before it was read") from error
         return True
@@ -247,7 +250,7 @@ class Follower:
                 return True
         return False
 
-    def _successor(self, tail: _Tail) -> tuple[_Tail, int] | None:
+    def _successor(self, tail: _Tail, listing: bool) -> tuple[_Tail, int] | None:
         """The segment after `tail`, and what that says of where `tail` ends; None where it was not begun."""
         key = (tail.segment.epoch, tail.segment.number + 1)
         path = os.path.join(self._directory, segment_name(*key))
@@ -257,7 +260,7 @@ class Follower:
         try:
             fd = self._vfs.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            return self._behind_gap(tail)
+            return self._behind_gap(tail) if listing else None
         try:
             data = read_at(self._vfs, fd, 0, HEADER_BYTES + BATCH_BYTES + _PREVIOUS_BYTES)
         finally:

@@ -82,6 +82,7 @@ class Import:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def _feed(self, service: BrokerService, file: BinaryIO, name: str) -> None:
+        assert self._master is not None
         loop = asyncio.get_running_loop()
         reader = Reader(name)
         thread = JournalThread(SystemThreads(), loop.call_soon_threadsafe)  # a pipe may keep us waiting
@@ -96,6 +97,7 @@ class Import:
                     self.result.read_bytes += len(line)
                     if self._unconfirmed_bytes > UNCONFIRMED_BYTES_MAX:
                         await self._confirmed(service, UNCONFIRMED_BYTES_MAX // 2)
+                self._master.turn.wake()  # a pipe may keep us waiting: what was read is stored meanwhile
                 self._told(self.result)
             await self._confirmed(service, 0)
             reader.finish()

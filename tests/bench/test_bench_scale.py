@@ -129,7 +129,9 @@ def test_throughput_beside_compaction(tmp_path: Path) -> None:
     result = rates.measure_throughput(scale, str(tmp_path), options, backlog.quiet)
     assert len(result["turns"]) == 2
     assert result["ratio"]["low"] > 0
-    assert 0 < result["pinned_segments_moved"] <= result["pinned_segments"]
+    moved = result["pinned_segments_moved"]  # how many depends on how much went through in so little time
+    assert 0 <= moved <= result["pinned_segments"]
+    assert ("compaction had nothing to do" in " ".join(rates.misses({"throughput": result}))) == (moved == 0)
     assert rates.table({"throughput": result}).row_count == 1
     assert list(tmp_path.iterdir()) == []
 

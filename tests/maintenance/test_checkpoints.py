@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +109,26 @@ def test_stat_tells_what_a_start_reads_behind_the_newest(store: Path) -> None:
     assert run("stat", "--store", str(store))["checkpoint"] is None
 
 
+class Pipe(io.BytesIO):
+    """Has all lines at once, and its end not before `ready()`."""
+
+    def __init__(self, data: bytes, ready: Callable[[], object]) -> None:
+        super().__init__(data)
+        self._ready = ready
+
+    def readlines(self, hint: int | None = -1, /) -> list[bytes]:
+        found = super().readlines(hint)
+        while not found and not self._ready():
+            time.sleep(0.002)
+        return found
+
+
 def test_an_import_may_write_them(store: Path, tmp_path: Path) -> None:
-    """They are of the new store, so a start may begin at one."""
+    """They are of the new store, so a start may begin at one. What was read is stored while the pipe waits."""
     exported = [item for item in export(store).items() if isinstance(item, Exported)]
-    result = load(tmp_path / "new", lines(list(exported)), checkpoint_distance_bytes=1)
-    assert result.stored == len(exported)
     new = tmp_path / "new"
+    result = load(new, Pipe(lines(list(exported)), lambda: checkpoints(new)), checkpoint_distance_bytes=1)
+    assert result.stored == len(exported)
     assert [report.problem for report in examined(new)] == [""] * len(checkpoints(new))
     assert checkpoints(new)
     assert content(from_checkpoint(new)) == content(replayed(new)) == content(replayed(store))

@@ -7,7 +7,7 @@ import errno
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,13 +70,14 @@ def lines(given: list[Item], uuid: str = "ab" * 16) -> bytes:
     return file.getvalue()
 
 
-def load(store: Path, data: bytes, **options: Any) -> Result:
+def load(store: Path, data: bytes | BinaryIO, **options: Any) -> Result:
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
     vfs = options.pop("vfs", VFS)
     config = BrokerConfig(store=str(store), lock_keep_alive_period_s=PERIOD_S, **options)
 
     async def run() -> Result:
         importing = Import(config, lambda _result: None, vfs=vfs)
-        return await asyncio.wait_for(importing.run(io.BytesIO(data), "file"), DEADLINE_S)
+        return await asyncio.wait_for(importing.run(file, "file"), DEADLINE_S)
 
     return asyncio.run(run())
 

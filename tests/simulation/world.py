@@ -176,7 +176,9 @@ class World:
 
     def _make_applications(self, rng: Random) -> None:
         uris = ",".join(f"{slot.config.transports[0]}?heartBeat=1000&connectTimeout=1000" for slot in self.slots)
-        url = f"failover:({uris})"
+        # Most of what a run of 20,000 seeds would do else is to knock at doors that are closed.
+        delay_ms = Random(f"patience of {self.seed}").choice((200, 2000))
+        url = f"failover:({uris})?maxReconnectDelay={delay_ms}"
         body_bytes = rng.choice((40, 400, 3000))
         made: list[Any] = [
             partial(Producer, queue="a", burst=1, body_bytes=body_bytes),
