@@ -17,6 +17,7 @@ from tests.simulation.pool import Focus, report, run_seeds, shrink
 from tests.simulation.world import Result, run
 
 TOLD_EVERY = 20
+BATCH = 2000  # seeds that are given out at once; then new processes go on
 
 
 def main() -> int:
@@ -55,7 +56,7 @@ def _results(seeds: Iterable[int], focus: Focus) -> Iterator[Result]:
     batch: list[int] = []
     for seed in seeds:
         batch.append(seed)
-        if len(batch) == TOLD_EVERY * 5:
+        if len(batch) == BATCH:
             yield from run_seeds(batch, [focus])
             batch = []
     if batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -71,4 +72,10 @@ def report(result: Result, lines: int = 60) -> str:
 
 
 def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"), initializer=_settle)
+
+
+def _settle() -> None:
+    """What was imported is there to stay: each run ends with a collection of garbage, which need not look at it."""
+    gc.collect()
+    gc.freeze()
