@@ -12,8 +12,9 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from amq.errors import CorruptError
+from amq.journal.decoder import raw_messages
 from amq.journal.reader import Payload, Scan
-from amq.journal.records import Copies, Redelivered, raw_messages, renumbered
+from amq.journal.records import Copies, Redelivered, renumbered
 from amq.message import Message
 
 if TYPE_CHECKING:

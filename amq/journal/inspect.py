@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amq.errors import CorruptError, StoreError
+from amq.journal.decoder import Decoder
 from amq.journal.format import (
     BATCH_BYTES,
     BATCH_MAGIC,
@@ -36,7 +37,6 @@ from amq.journal.records import (
     PREVIOUS,
     REASONS,
     Consumed,
-    Decoder,
     Destination,
     Duplicates,
     Group,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from amq.errors import CorruptError
+from amq.journal.decoder import body_offset, decode_message
 from amq.journal.format import (
     BATCH_BYTES,
     HEADER_BYTES,
@@ -22,7 +23,7 @@ from amq.journal.format import (
     decode_batch_header,
     segment_name,
 )
-from amq.journal.records import MESSAGE, MESSAGE_BYTES, body_offset, decode_message
+from amq.journal.records import MESSAGE, MESSAGE_BYTES
 from amq.journal.recovery import Segment
 from amq.journal.segment import read_at, read_header
 from amq.journal.writer import JobRunner

@@ -1,19 +1,18 @@
 """What the journal says: one class a record type, each with its bytes. `Broker.apply` gives them their meaning.
 
 Spec: docs/journal-format.md. In the bytes a destination is a number, defined by a `Destination` record earlier in the
-same segment, so that every segment can be read alone; in memory it is its name. Readers refuse a type they do not
-know (NewerFormatError): a skipped record could be an acknowledgement.
+same segment, so that every segment can be read alone; in memory it is its name. Readers (`amq.journal.decoder`) refuse a type they do
+not know (NewerFormatError): a skipped record could be an acknowledgement.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from amq.errors import CorruptError, NewerFormatError
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
 from amq.message import LARGE_BODY_BYTES, Message
 
@@ -29,22 +28,18 @@ KINDS = (
 ACKED, EXPIRED, DEAD_LETTERED, PURGED = range(4)
 REASONS = ("acked", "expired", "dead-lettered", "purged")
 
-_DESTINATION = struct.Struct("<IB")
+DESTINATION_HEAD = struct.Struct("<IB")
 # seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties
-_MESSAGE = struct.Struct("<QIBBQQHHI")
-MESSAGE_BYTES = _MESSAGE.size  # of a message without body, names and properties
-_FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")
-# of the same: bytes of the record, its type, seq, destination, bytes of content type and duplicate id
-_MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
-_CONSUMED = struct.Struct("<IBI")
-_U32 = struct.Struct("<I")
+MESSAGE_HEAD = struct.Struct("<QIBBQQHHI")
+MESSAGE_BYTES = MESSAGE_HEAD.size  # of a message without body, names and properties
+CONSUMED_HEAD = struct.Struct("<IBI")
+U32 = struct.Struct("<I")
 _TRIMMED = struct.Struct("<QQ")
 _KEPT = struct.Struct("<QQQ")
 _U64 = struct.Struct("<Q")
-_GROUP = struct.Struct("<QI")
-_REDELIVERY = struct.Struct("<QII")
-_TEXT = 1
-_PRIORITY_MAX = 9
+GROUP_HEAD = struct.Struct("<QI")
+REDELIVERY = struct.Struct("<QII")
+TEXT = 1
 
 Key = tuple[int, int]  # of a segment: (epoch, number)
 
@@ -60,7 +55,7 @@ class Destination:
         self.name = name
 
     def encode(self, _: dict[str, int]) -> bytes:
-        return frame_record(DESTINATION, _DESTINATION.pack(self.id, 0) + self.name.encode())
+        return frame_record(DESTINATION, DESTINATION_HEAD.pack(self.id, 0) + self.name.encode())
 
 
 class Consumed:
@@ -76,7 +71,7 @@ class Consumed:
 
     def encode(self, ids: dict[str, int]) -> bytes:
         seqs = self.seqs
-        body = _CONSUMED.pack(ids[self.destination], self.reason, len(seqs)) + struct.pack(f"<{len(seqs)}Q", *seqs)
+        body = CONSUMED_HEAD.pack(ids[self.destination], self.reason, len(seqs)) + struct.pack(f"<{len(seqs)}Q", *seqs)
         return frame_record(CONSUMED, body)
 
 
@@ -92,7 +87,7 @@ class Redelivered:
 
     def encode(self, ids: dict[str, int]) -> bytes:
         return frame_record(
-            REDELIVERED, _U32.pack(ids[self.destination]) + b"".join(_REDELIVERY.pack(*count) for count in self.counts)
+            REDELIVERED, U32.pack(ids[self.destination]) + b"".join(REDELIVERY.pack(*count) for count in self.counts)
         )
 
 
@@ -115,8 +110,8 @@ class Group:
 
     def encode(self, ids: dict[str, int]) -> Chunk:
         outcome = self.outcome_id.encode()
-        parts: list[Chunk] = [_GROUP.pack(self.seq, len(outcome)), outcome]
-        offset = RECORD_BYTES + _GROUP.size + len(outcome)
+        parts: list[Chunk] = [GROUP_HEAD.pack(self.seq, len(outcome)), outcome]
+        offset = RECORD_BYTES + GROUP_HEAD.size + len(outcome)
         self.places = []
         for record in self.records:
             parts.append(encode_record(record, ids))
@@ -161,11 +156,11 @@ class Copies:
     @property
     def first(self) -> int:
         """Where the first record stands, once the group is stored."""
-        return self.offset + RECORD_BYTES + _GROUP.size
+        return self.offset + RECORD_BYTES + GROUP_HEAD.size
 
     def encode(self, ids: dict[str, int]) -> LargeRecord:
         counts = [each.encode(ids) for each in self.redelivered]
-        return LargeRecord(GROUP, [_GROUP.pack(0, 0), *self.records, *counts])  # type: ignore[list-item]
+        return LargeRecord(GROUP, [GROUP_HEAD.pack(0, 0), *self.records, *counts])  # type: ignore[list-item]
 
 
 class Duplicates:
@@ -182,7 +177,7 @@ class Duplicates:
         self.ids = ids
 
     def encode(self, ids: dict[str, int]) -> bytes:
-        return frame_record(DUPLICATES, _U32.pack(ids[self.destination]) + json.dumps(self.ids).encode())
+        return frame_record(DUPLICATES, U32.pack(ids[self.destination]) + json.dumps(self.ids).encode())
 
 
 class Outcomes:
@@ -263,8 +258,8 @@ def encode_message(message: Message, destination: int) -> Chunk:
     properties = json.dumps(message.properties).encode() if message.properties else b""
     content_type = message.content_type.encode()
     duplicate_id = message.duplicate_id.encode()
-    head = _MESSAGE.pack(
-        message.seq, destination, _TEXT if message.text else 0, message.priority, message.timestamp_ms,
+    head = MESSAGE_HEAD.pack(
+        message.seq, destination, TEXT if message.text else 0, message.priority, message.timestamp_ms,
         message.expires_ms, len(content_type), len(duplicate_id), len(properties),
     )  # fmt: skip
     if len(message.body) > LARGE_BODY_BYTES:
@@ -280,169 +275,10 @@ def encode_record(record: Record, ids: dict[str, int]) -> Chunk:
     return record.encode(ids)
 
 
-def decode_message(payload: bytes | memoryview, position: int, stop: int, name: str, bodies: bool = True) -> Message:
-    """The message of the record between `position` and `stop` of `payload`. Raises ValueError, RecursionError."""
-    _, _, _, seq, _, flags, priority, timestamp, expires, n_type, n_dup, n_props = _FRAMED_MESSAGE.unpack_from(
-        payload, position
-    )
-    i = position + _FRAMED_MESSAGE.size
-    j = i + n_type
-    k = j + n_dup
-    m = k + n_props
-    if m > stop or priority > _PRIORITY_MAX:
-        raise ValueError("impossible lengths or priority")
-    duplicate_id = str(payload[j:k], "utf-8") if n_dup else ""
-    if bodies:
-        return Message(
-            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
-            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires, duplicate_id,
-            bool(flags & _TEXT), seq,
-        )  # fmt: skip
-    return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, bool(flags & _TEXT), seq)
-
-
-def body_offset(head: bytes) -> int:
-    """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
-    *_, content_type, duplicate_id, properties = _FRAMED_MESSAGE.unpack_from(head)
-    return int(_FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
-
-
-class Decoder:
-    """Bytes → records, for one segment (destination numbers are the segment's own).
-
-    `bodies` False leaves out of messages what only their consumers need: body, properties, content type.
-    """
-
-    def __init__(self, path: str, bodies: bool = True) -> None:
-        self._path = path
-        self._bodies = bodies
-        self.names: dict[int, str] = {}
-
-    def decode(
-        self, payload: bytes | memoryview, at: int = 0, verify: bool = True, grouped: bool = False
-    ) -> Iterator[Record]:
-        """The records of one batch payload, which starts at offset `at` of the file; `grouped` = of a group, in which
-        no other group stands. Raises CorruptError, NewerFormatError.
-        """
-        position, end = 0, len(payload)
-        number, names, bodies = _U32.unpack_from, self.names, self._bodies
-        framed_bytes = _FRAMED_MESSAGE.size
-        while position < end:
-            if end - position < RECORD_BYTES:
-                raise CorruptError(self._path, at + position, "batch ends inside a record")
-            size, crc, kind = RECORD.unpack_from(payload, position)
-            start = position + RECORD_BYTES
-            stop = start + size
-            if stop > end:
-                raise CorruptError(self._path, at + position, "record is longer than its batch")
-            if verify and crc32(payload[start:stop], kind) != crc:
-                raise CorruptError(self._path, at + position, "record fails its checksum")
-            if kind == MESSAGE and size >= framed_bytes - RECORD_BYTES:
-                name = names.get(number(payload, start + 8)[0])
-                if name is None:
-                    raise CorruptError(self._path, at + position, "the destination was not defined before")
-                try:
-                    message = decode_message(payload, position, stop, name, bodies)
-                except (ValueError, RecursionError) as error:
-                    raise CorruptError(self._path, at + position, f"message: {error}") from error
-                message.offset, message.size = at + position, stop - position
-                record: Record = message
-            elif kind == GROUP and grouped:
-                raise CorruptError(self._path, at + position, "a group stands in a group")
-            else:
-                try:
-                    body = payload[start:stop] if kind == GROUP else bytes(payload[start:stop])
-                    record = self._decode_other(kind, body, at + start)
-                except (struct.error, ValueError, KeyError, RecursionError) as error:
-                    raise CorruptError(self._path, at + position, f"record of type {kind}: {error}") from error
-            yield record
-            position = stop
-
-    def _decode_other(self, kind: int, body: bytes | memoryview, at: int) -> Record:
-        if kind == GROUP:  # not copied: it may hold large messages
-            seq, size = _GROUP.unpack_from(body)
-            start = _GROUP.size + size
-            if start > len(body):
-                raise ValueError("the outcome id is longer than the record")
-            outcome_id = str(body[_GROUP.size : start], "utf-8")
-            return Group(list(self.decode(body[start:], at + start, grouped=True)), outcome_id, seq)
-        assert isinstance(body, bytes)
-        if kind == CONSUMED:
-            destination, reason, count = _CONSUMED.unpack_from(body)
-            if reason >= len(REASONS):
-                raise NewerFormatError(f"{self._path}: offset {at}: reason {reason} is unknown: upgrade this broker")
-            seqs = list(struct.unpack_from(f"<{count}Q", body, _CONSUMED.size))
-            return Consumed(self.names[destination], reason, seqs)
-        if kind == DESTINATION:
-            number, _ = _DESTINATION.unpack_from(body)
-            name = body[_DESTINATION.size :].decode()
-            self.names[number] = name
-            return Destination(number, name)
-        if kind == REDELIVERED:
-            return Redelivered(self.names[_U32.unpack_from(body)[0]], list(_REDELIVERY.iter_unpack(body[4:])))
-        if kind == DUPLICATES:
-            return Duplicates(self.names[_U32.unpack_from(body)[0]], _ids(body[4:]))
-        if kind == OUTCOMES:
-            return Outcomes(_ids(body))
-        if kind == TRIMMED:
-            return Trimmed.decode(body)
-        if kind == PREVIOUS:
-            return Previous.decode(body)
-        raise NewerFormatError(f"{self._path}: offset {at}: record type {kind} is unknown here: upgrade this broker")
-
-
-def _properties(text: bytes) -> dict[str, str]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("properties are no JSON object")
-    return found
-
-
-def _ids(text: bytes) -> list[tuple[str, int]]:
-    found = json.loads(text)
-    if not isinstance(found, list) or not all(map(_is_id, found)):
-        raise ValueError("ids are no JSON list of [id, seq]")
-    return [(each[0], each[1]) for each in found]
-
-
-def _is_id(found: object) -> bool:
-    return isinstance(found, list) and [type(each) for each in found] == [str, int]
-
-
-def raw_messages(payload: memoryview, names: dict[int, str]) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """(start, stop, number of the destination, seq, start and stop of the producer-given id) of each message in the
-    payload of a batch whose CRC is known to be right, also of those in groups. Adds to `names` the destinations that
-    the payload defines. Raises struct.error, ValueError.
-    """
-    position, end, framed = 0, len(payload), _FRAMED_MESSAGE.size
-    keys, last = _MESSAGE_KEYS.unpack_from, len(payload) - _MESSAGE_KEYS.size
-    while position < end:
-        if position <= last:
-            size, kind, seq, destination, type_bytes, id_bytes = keys(payload, position)
-        else:
-            size, _, kind = RECORD.unpack_from(payload, position)
-        stop = position + RECORD_BYTES + size
-        if stop > end:
-            raise ValueError("record is longer than its batch")
-        if kind == MESSAGE:
-            if stop - position < framed:
-                raise ValueError("record of a message is too short")
-            id_start = position + framed + type_bytes
-            yield position, stop, destination, seq, id_start, id_start + id_bytes
-        elif kind == GROUP:  # its records are framed as all others are, and end where it does
-            position += RECORD_BYTES
-            position += _GROUP.size + _GROUP.unpack_from(payload, position)[1]
-            continue
-        elif kind == DESTINATION:
-            body = position + RECORD_BYTES
-            names[_DESTINATION.unpack_from(payload, body)[0]] = str(payload[body + _DESTINATION.size : stop], "utf-8")
-        position = stop
-
-
 def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]:
     """The framed record of a message, with another number for its destination: beginning and rest."""
     rest = record[RECORD_BYTES + 12 :]
-    head = bytes(record[RECORD_BYTES : RECORD_BYTES + 8]) + _U32.pack(destination)
+    head = bytes(record[RECORD_BYTES : RECORD_BYTES + 8]) + U32.pack(destination)
     return RECORD.pack(len(record) - RECORD_BYTES, crc32(rest, crc32(head, MESSAGE)), MESSAGE) + head, rest
 
 
@@ -456,16 +292,6 @@ def takes_space(record: Record) -> bool:
     if isinstance(record, Group):
         return any(map(takes_space, record.records))
     return isinstance(record, Message | Copies)
-
-
-def raw_records(payload: bytes | memoryview) -> Iterator[tuple[int, bytes]]:
-    """(type, body) of each record of a batch whose CRC is known to be right; bodies of messages are left out ("")."""
-    position = 0
-    while position < len(payload):
-        size, _, kind = RECORD.unpack_from(payload, position)
-        position += RECORD_BYTES
-        yield kind, b"" if kind == MESSAGE else bytes(payload[position : position + size])
-        position += size
 
 
 def destinations_of(records: Iterable[Record]) -> dict[str, None]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from amq.errors import CorruptError, StoreError
+from amq.journal.decoder import raw_records
 from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, decode_batch_header, segment_key, segment_name
-from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed, raw_records
+from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed
 from amq.journal.segment import list_segments, read_at, read_batches, read_file, read_header
 from amq.vfs import Vfs
 

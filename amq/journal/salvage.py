@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amq.errors import CorruptError, NewerFormatError, StoreError
+from amq.journal.decoder import Decoder
 from amq.journal.format import (
     BATCH,
     BATCH_BYTES,
@@ -45,7 +46,7 @@ from amq.journal.inspect import (
     scan,
 )
 from amq.journal.liveness import Liveness
-from amq.journal.records import GROUP, MESSAGE, Consumed, Decoder, Destination, Group, Record, Redelivered, Trimmed
+from amq.journal.records import GROUP, MESSAGE, Consumed, Destination, Group, Record, Redelivered, Trimmed
 from amq.journal.segment import read_file
 from amq.message import Message
 from amq.vfs import Vfs

@@ -18,11 +18,11 @@ from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.errors import ConfigError, OwnershipLostError, ProtocolError, SelectorError, StoreError
 from amq.journal.checkpoint import read_checkpoint
+from amq.journal.decoder import Decoder
 from amq.journal.follower import replay
 from amq.journal.format import segment_name
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness
-from amq.journal.records import Decoder
 from amq.journal.recovery import seal
 from amq.lock.epoch import read_epochs, read_newest_epoch
 from amq.lock.host import Owner

@@ -15,20 +15,10 @@ from collections.abc import Callable
 import pytest
 
 from amq.errors import StoreError
+from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH, BATCH_BYTES, RECORD, crc32, frame_record, segment_name
 from amq.journal.inspect import Inspection
-from amq.journal.records import (
-    CONSUMED,
-    DUPLICATES,
-    GROUP,
-    MESSAGE,
-    OUTCOMES,
-    REDELIVERED,
-    TRIMMED,
-    Decoder,
-    Group,
-    Previous,
-)
+from amq.journal.records import CONSUMED, DUPLICATES, GROUP, MESSAGE, OUTCOMES, REDELIVERED, TRIMMED, Group, Previous
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store
 

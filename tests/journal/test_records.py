@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.errors import CorruptError, NewerFormatError
+from amq.journal.decoder import Decoder
 from amq.journal.format import frame_record
 from amq.journal.records import (
     Consumed,
-    Decoder,
     Destination,
     Duplicates,
     Group,

@@ -1,0 +1,216 @@
+"""Bytes of the journal → records; the other way is `amq.journal.records`. Nothing is guessed: what is not as it was
+written, or of a type that this broker does not know, is refused with file and offset.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+
+from amq.errors import CorruptError, NewerFormatError
+from amq.journal.format import RECORD, RECORD_BYTES, crc32
+from amq.journal.records import (
+    CONSUMED,
+    CONSUMED_HEAD,
+    DESTINATION,
+    DESTINATION_HEAD,
+    DUPLICATES,
+    GROUP,
+    GROUP_HEAD,
+    MESSAGE,
+    OUTCOMES,
+    PREVIOUS,
+    REASONS,
+    REDELIVERED,
+    REDELIVERY,
+    TEXT,
+    TRIMMED,
+    U32,
+    Consumed,
+    Destination,
+    Duplicates,
+    Group,
+    Outcomes,
+    Previous,
+    Record,
+    Redelivered,
+    Trimmed,
+)
+from amq.message import Message
+
+# The head of a message's record with its framing, see `records.MESSAGE_HEAD`.
+FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")
+# of the same: bytes of the record, its type, seq, destination, bytes of content type and duplicate id
+MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
+_PRIORITY_MAX = 9
+
+
+def decode_message(payload: bytes | memoryview, position: int, stop: int, name: str, bodies: bool = True) -> Message:
+    """The message of the record between `position` and `stop` of `payload`. Raises ValueError, RecursionError."""
+    _, _, _, seq, _, flags, priority, timestamp, expires, n_type, n_dup, n_props = FRAMED_MESSAGE.unpack_from(
+        payload, position
+    )
+    i = position + FRAMED_MESSAGE.size
+    j = i + n_type
+    k = j + n_dup
+    m = k + n_props
+    if m > stop or priority > _PRIORITY_MAX:
+        raise ValueError("impossible lengths or priority")
+    duplicate_id = str(payload[j:k], "utf-8") if n_dup else ""
+    if bodies:
+        return Message(
+            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
+            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires, duplicate_id,
+            bool(flags & TEXT), seq,
+        )  # fmt: skip
+    return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, bool(flags & TEXT), seq)
+
+
+def body_offset(head: bytes) -> int:
+    """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
+    *_, content_type, duplicate_id, properties = FRAMED_MESSAGE.unpack_from(head)
+    return int(FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
+
+
+class Decoder:
+    """Bytes → records, for one segment (destination numbers are the segment's own).
+
+    `bodies` False leaves out of messages what only their consumers need: body, properties, content type.
+    """
+
+    def __init__(self, path: str, bodies: bool = True) -> None:
+        self._path = path
+        self._bodies = bodies
+        self.names: dict[int, str] = {}
+
+    def decode(
+        self, payload: bytes | memoryview, at: int = 0, verify: bool = True, grouped: bool = False
+    ) -> Iterator[Record]:
+        """The records of one batch payload, which starts at offset `at` of the file; `grouped` = of a group, in which
+        no other group stands. Raises CorruptError, NewerFormatError.
+        """
+        position, end = 0, len(payload)
+        number, names, bodies = U32.unpack_from, self.names, self._bodies
+        framed_bytes = FRAMED_MESSAGE.size
+        while position < end:
+            if end - position < RECORD_BYTES:
+                raise CorruptError(self._path, at + position, "batch ends inside a record")
+            size, crc, kind = RECORD.unpack_from(payload, position)
+            start = position + RECORD_BYTES
+            stop = start + size
+            if stop > end:
+                raise CorruptError(self._path, at + position, "record is longer than its batch")
+            if verify and crc32(payload[start:stop], kind) != crc:
+                raise CorruptError(self._path, at + position, "record fails its checksum")
+            if kind == MESSAGE and size >= framed_bytes - RECORD_BYTES:
+                name = names.get(number(payload, start + 8)[0])
+                if name is None:
+                    raise CorruptError(self._path, at + position, "the destination was not defined before")
+                try:
+                    message = decode_message(payload, position, stop, name, bodies)
+                except (ValueError, RecursionError) as error:
+                    raise CorruptError(self._path, at + position, f"message: {error}") from error
+                message.offset, message.size = at + position, stop - position
+                record: Record = message
+            elif kind == GROUP and grouped:
+                raise CorruptError(self._path, at + position, "a group stands in a group")
+            else:
+                try:
+                    body = payload[start:stop] if kind == GROUP else bytes(payload[start:stop])
+                    record = self._decode_other(kind, body, at + start)
+                except (struct.error, ValueError, KeyError, RecursionError) as error:
+                    raise CorruptError(self._path, at + position, f"record of type {kind}: {error}") from error
+            yield record
+            position = stop
+
+    def _decode_other(self, kind: int, body: bytes | memoryview, at: int) -> Record:
+        if kind == GROUP:  # not copied: it may hold large messages
+            seq, size = GROUP_HEAD.unpack_from(body)
+            start = GROUP_HEAD.size + size
+            if start > len(body):
+                raise ValueError("the outcome id is longer than the record")
+            outcome_id = str(body[GROUP_HEAD.size : start], "utf-8")
+            return Group(list(self.decode(body[start:], at + start, grouped=True)), outcome_id, seq)
+        assert isinstance(body, bytes)
+        if kind == CONSUMED:
+            destination, reason, count = CONSUMED_HEAD.unpack_from(body)
+            if reason >= len(REASONS):
+                raise NewerFormatError(f"{self._path}: offset {at}: reason {reason} is unknown: upgrade this broker")
+            seqs = list(struct.unpack_from(f"<{count}Q", body, CONSUMED_HEAD.size))
+            return Consumed(self.names[destination], reason, seqs)
+        if kind == DESTINATION:
+            number, _ = DESTINATION_HEAD.unpack_from(body)
+            name = body[DESTINATION_HEAD.size :].decode()
+            self.names[number] = name
+            return Destination(number, name)
+        if kind == REDELIVERED:
+            return Redelivered(self.names[U32.unpack_from(body)[0]], list(REDELIVERY.iter_unpack(body[4:])))
+        if kind == DUPLICATES:
+            return Duplicates(self.names[U32.unpack_from(body)[0]], _ids(body[4:]))
+        if kind == OUTCOMES:
+            return Outcomes(_ids(body))
+        if kind == TRIMMED:
+            return Trimmed.decode(body)
+        if kind == PREVIOUS:
+            return Previous.decode(body)
+        raise NewerFormatError(f"{self._path}: offset {at}: record type {kind} is unknown here: upgrade this broker")
+
+
+def _properties(text: bytes) -> dict[str, str]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("properties are no JSON object")
+    return found
+
+
+def _ids(text: bytes) -> list[tuple[str, int]]:
+    found = json.loads(text)
+    if not isinstance(found, list) or not all(map(_is_id, found)):
+        raise ValueError("ids are no JSON list of [id, seq]")
+    return [(each[0], each[1]) for each in found]
+
+
+def _is_id(found: object) -> bool:
+    return isinstance(found, list) and [type(each) for each in found] == [str, int]
+
+
+def raw_messages(payload: memoryview, names: dict[int, str]) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """(start, stop, number of the destination, seq, start and stop of the producer-given id) of each message in the
+    payload of a batch whose CRC is known to be right, also of those in groups. Adds to `names` the destinations that
+    the payload defines. Raises struct.error, ValueError.
+    """
+    position, end, framed = 0, len(payload), FRAMED_MESSAGE.size
+    keys, last = MESSAGE_KEYS.unpack_from, len(payload) - MESSAGE_KEYS.size
+    while position < end:
+        if position <= last:
+            size, kind, seq, destination, type_bytes, id_bytes = keys(payload, position)
+        else:
+            size, _, kind = RECORD.unpack_from(payload, position)
+        stop = position + RECORD_BYTES + size
+        if stop > end:
+            raise ValueError("record is longer than its batch")
+        if kind == MESSAGE:
+            if stop - position < framed:
+                raise ValueError("record of a message is too short")
+            id_start = position + framed + type_bytes
+            yield position, stop, destination, seq, id_start, id_start + id_bytes
+        elif kind == GROUP:  # its records are framed as all others are, and end where it does
+            position += RECORD_BYTES
+            position += GROUP_HEAD.size + GROUP_HEAD.unpack_from(payload, position)[1]
+            continue
+        elif kind == DESTINATION:
+            start = position + RECORD_BYTES
+            number, _ = DESTINATION_HEAD.unpack_from(payload, start)
+            names[number] = str(payload[start + DESTINATION_HEAD.size : stop], "utf-8")
+        position = stop
+
+
+def raw_records(payload: bytes | memoryview) -> Iterator[tuple[int, bytes]]:
+    """(type, body) of each record of a batch whose CRC is known to be right; bodies of messages are left out ("")."""
+    position = 0
+    while position < len(payload):
+        size, _, kind = RECORD.unpack_from(payload, position)
+        position += RECORD_BYTES
+        yield kind, b"" if kind == MESSAGE else bytes(payload[position : position + size])
+        position += size
