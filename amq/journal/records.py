@@ -1,8 +1,8 @@
 """What the journal says: one class a record type, each with its bytes. `Broker.apply` gives them their meaning.
 
 Spec: docs/journal-format.md. In the bytes a destination is a number, defined by a `Destination` record earlier in the
-same segment, so that every segment can be read alone; in memory it is its name. Readers (`amq.journal.decoder`) refuse a type they do
-not know (NewerFormatError): a skipped record could be an acknowledgement.
+same segment, so that every segment can be read alone; in memory it is its name. Readers (`amq.journal.decoder`) refuse
+a type they do not know: a skipped record could be an acknowledgement.
 """
 
 from __future__ import annotations
