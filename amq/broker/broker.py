@@ -56,7 +56,8 @@ class Broker(State):
         super().__init__(config)
         self.clock = clock
         self.wake = wake
-        self.outcomes_refused: dict[str, None] = {}  # told "rolled back": must stay true; oldest first
+        # (outcome, transaction) of which was told "rolled back", which must stay true; oldest first.
+        self.outcomes_refused: dict[tuple[str, str], None] = {}
         self.limits = Limits(self)
         self.topics = Topics(self)
         self.advisories = Advisories(self)
@@ -400,12 +401,11 @@ class Broker(State):
         """Everything in `transaction` takes effect together. Raises TransactionRolledBackError, StoreFullError."""
         assert self.journal is not None
         journal = self.journal
-        if outcome_id in self.outcomes_refused:
+        if (outcome_id, transaction.name) in self.outcomes_refused:
             transaction.roll_back()
             raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
         if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
-            transaction.roll_back()
-            raise TransactionRolledBackError(f"commit {outcome_id} took place before", code="DUPLICATE_ID")
+            raise transaction.roll_back_repeated(outcome_id)
         group = transaction.to_group(outcome_id)
         if journal.full and takes_space(group):
             transaction.roll_back()
@@ -427,14 +427,14 @@ class Broker(State):
             peer.confirm(receipt)
         transaction.finish(group)
 
-    def commit_outcome(self, outcome_id: str, peer: Peer, receipt: str) -> None:
+    def commit_outcome(self, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:
         """Answer a client that lost the connection while it committed: confirmed if it took place, else it never
-        will."""
+        will by the transaction of that name."""
         assert self.journal is not None
         if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
             self.follow(self.outcomes_pending.get(outcome_id), peer, receipt)
             return
-        self.outcomes_refused[outcome_id] = None
+        self.outcomes_refused[outcome_id, transaction] = None
         if len(self.outcomes_refused) > self.config.outcome_window:
             del self.outcomes_refused[next(iter(self.outcomes_refused))]
         raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")

@@ -393,7 +393,7 @@ class Session:
             del self._transactions[command.transaction]
             self._broker.commit(transaction, self._peer, command.receipt, command.outcome_id)
         elif command.outcome_id:
-            self._broker.commit_outcome(command.outcome_id, self._peer, command.receipt)
+            self._broker.commit_outcome(command.outcome_id, command.transaction, self._peer, command.receipt)
         else:
             self._transaction(command.transaction)
 

@@ -78,6 +78,18 @@ class Transaction:
             f"message {message.duplicate_id} is just being stored for somebody else: the transaction was rolled back"
         )
 
+    def roll_back_repeated(self, outcome_id: str) -> TransactionRolledBackError:
+        """Roll back because a commit of that name took place. What is on its way may yet be lost in a crash: of that
+        nobody is told that it is done."""
+        pending = outcome_id in self.broker.outcomes_pending
+        self.roll_back()
+        if pending:
+            return TransactionRolledBackError(
+                f"commit {outcome_id} is just taking place on another connection: the transaction was rolled back"
+            )
+        why = f"commit {outcome_id} took place before: the transaction was rolled back"
+        return TransactionRolledBackError(why, code="ALREADY_COMMITTED")
+
     def roll_back(self) -> None:
         """Nothing of it takes place; what was acknowledged or refused in it is delivered again."""
         for message in self.sends:

@@ -19,9 +19,10 @@ import logging
 import math
 import random
 import warnings
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
+from typing import TypeVar
 
 from amq.client.aio_driver import AsyncDriver, Listener
 from amq.client.core import (
@@ -37,14 +38,16 @@ from amq.client.driver import seconds
 from amq.client.errors import ConnectionClosedError, FlushError
 from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.message import ReceivedMessage
+from amq.client.once import ATTEMPTS_MAX, Once
 from amq.client.requests import Request
 from amq.client.states import State
 from amq.client.uri import BrokerUri, parse
 from amq.clock import Clock, SystemClock
-from amq.errors import AmqError
+from amq.errors import AmqError, TransactionRolledBackError
 from amq.message import DEFAULT_PRIORITY
 
 log = logging.getLogger("amq.client")
+T = TypeVar("T")
 
 
 class Connection:
@@ -179,25 +182,43 @@ class Session:
         self._consumers.append(browser)
         return browser
 
-    async def commit(self, timeout: float | None = None) -> None:
+    async def commit(self, timeout: float | None = None, *, outcome_id: str = "") -> None:
         """Publish what was sent and acknowledge what was received since the last commit, all or nothing."""
-        unknown = commit_timed_out(self.connection._timeout_s(timeout))
-        await self.connection._await(self._core.start_commit(), "commit", timeout, unknown)
+        outcome_id = outcome_id or self._core.machine.next_id()
+        unknown = commit_timed_out(self.connection._timeout_s(timeout), outcome_id)
+        await self.connection._await(self._core.start_commit(outcome_id), "commit", timeout, unknown)
 
     async def rollback(self, timeout: float | None = None) -> None:
         """Undo what was sent; what was received is delivered again, first of all."""
         await self.connection._await(self._core.start_rollback(), "rollback", timeout)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Session]:
-        """Commit at the end of the block; roll back and raise where it raises."""
+    async def transaction(self, timeout: float | None = None, *, outcome_id: str = "") -> AsyncIterator[Session]:
+        """Commit at the end of the block, as `commit` does; roll back and raise where it raises."""
         try:
             yield self
         except BaseException:
             if not self.connection.closed:
-                await self.rollback()
+                await self.rollback(timeout)
             raise
-        await self.commit()
+        await self.commit(timeout, outcome_id=outcome_id)
+
+    async def exactly_once(
+        self, work: Callable[[Session], Awaitable[T]], *, id: str = "", attempts: int = ATTEMPTS_MAX,
+        timeout: float | None = None,
+    ) -> T | None:  # fmt: skip
+        """Await `work(session)` in a transaction and commit it, as often as it takes until that took place: once.
+        Returns what `work` returned; None = it took place before this call (never without `id`)."""
+        once = Once(self._core, id, attempts)
+        while True:
+            try:
+                async with self.transaction(timeout, outcome_id=once.outcome_id):
+                    result = await work(self)
+            except TransactionRolledBackError as error:
+                if not once.must_run_again(error):
+                    return None
+            else:
+                return result
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush producers, close consumers, roll an open transaction back. Again = nothing."""

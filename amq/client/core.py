@@ -180,7 +180,7 @@ class SessionCore:
             self.machine.write(encode("BEGIN", [("transaction", self.transaction.name)]))
         return self.transaction
 
-    def start_commit(self) -> Request | None:
+    def start_commit(self, outcome_id: str = "") -> Request | None:
         """Ask for the commit. None = nothing was done since the last one. Raises if the transaction was rolled back."""
         transaction = self._leave()
         if transaction is None:
@@ -190,7 +190,7 @@ class SessionCore:
         for delivery in transaction.first.values():
             machine.write(_settling("ACK", delivery, transaction.name))
         receipt = machine.next_receipt()
-        headers = [("transaction", transaction.name), ("amq-outcome-id", machine.next_id())]
+        headers = [("transaction", transaction.name), ("amq-outcome-id", outcome_id or machine.next_id())]
         frame = encode("COMMIT", [*headers, ("receipt", receipt.decode())])
         return machine.request(Kind.COMMIT, receipt, frame, transaction.name)
 
@@ -389,8 +389,9 @@ def timed_out(machine: Machine, what: str, timeout_s: float, duplicate_id: str =
     return kind(f"{what}: {where} within {timeout_s:.3g} s", duplicate_id=duplicate_id)
 
 
-def commit_timed_out(timeout_s: float) -> AmqError:
-    return CommitOutcomeUnknownError(f"the broker did not say within {timeout_s:.3g} s what became of the commit")
+def commit_timed_out(timeout_s: float, outcome_id: str) -> AmqError:
+    why = f"the broker did not say within {timeout_s:.3g} s what became of the commit {outcome_id}"
+    return CommitOutcomeUnknownError(why, outcome_id=outcome_id)
 
 
 def _settling(

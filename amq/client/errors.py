@@ -82,10 +82,16 @@ class DeliveryLostError(AmqError):
 class CommitOutcomeUnknownError(AmqError):
     """The connection broke during the commit and the broker cannot (or did not in time) say what became of it.
 
-    Only with brokers other than amq, or after a timeout. Run the transaction again with the same duplicate ids.
+    Only with brokers other than amq, or after a timeout. Run the transaction again with the same `outcome_id` (or
+    `exactly_once` with that as its `id`): if it took place, it does not do so again. With another make of broker
+    ("" = it knows no such ids) give its messages the same duplicate ids.
     """
 
     code = "COMMIT_OUTCOME_UNKNOWN"
+
+    def __init__(self, description: str, *, outcome_id: str = "") -> None:
+        super().__init__(description)
+        self.outcome_id = outcome_id
 
 
 class FlushError(AmqError):
@@ -115,7 +121,7 @@ _CODES: dict[type[AmqError], str] = {
     "PROTOCOL_ERROR PROTOCOL_UNKNOWN PROTOCOL_UNSUPPORTED SUBSCRIPTION_EXISTS VERSION_UNSUPPORTED",
     SelectorError: "INVALID_SELECTOR SELECTOR_TOO_LARGE",
     StoreFullError: "MEMORY_FULL QUEUE_FULL STORE_FULL STORE_LIMIT",
-    TransactionRolledBackError: "DUPLICATE_ID TRANSACTION_ROLLED_BACK TRANSACTION_TIMEOUT",
+    TransactionRolledBackError: "ALREADY_COMMITTED DUPLICATE_ID TRANSACTION_ROLLED_BACK TRANSACTION_TIMEOUT",
 }
 _BY_CODE = {code: error for error, codes in _CODES.items() for code in codes.split()}
 # The broker's troubles, not those of what we asked: asked again elsewhere or later it can succeed.

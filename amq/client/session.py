@@ -7,11 +7,11 @@ means the URL's `timeout` except for `receive`, where it means to wait until the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import getpid as _getpid
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from amq.client.core import (
     PREFETCH_DEFAULT,
@@ -24,10 +24,14 @@ from amq.client.core import (
 )
 from amq.client.errors import ConnectionClosedError, FlushError
 from amq.client.message import ReceivedMessage
+from amq.client.once import ATTEMPTS_MAX, Once
+from amq.errors import TransactionRolledBackError
 from amq.message import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from amq.client.connection import Connection
+
+T = TypeVar("T")
 
 
 class Session:
@@ -79,8 +83,10 @@ class Session:
         self._consumers.append(browser)
         return browser
 
-    def commit(self, timeout: float | None = None) -> None:
+    def commit(self, timeout: float | None = None, *, outcome_id: str = "") -> None:
         """Publish what was sent and acknowledge what was received since the last commit, all or nothing.
+
+        outcome_id   names this commit for ever; a second one of that name is rolled back with code ALREADY_COMMITTED
 
         A connection that breaks meanwhile is survived: the next broker is asked for the outcome. Raises
         TransactionRolledBackError: nothing of it took place, run it again; CommitOutcomeUnknownError: no answer in
@@ -88,8 +94,9 @@ class Session:
         """
         self.connection._check_fork()
         with self._driver.lock:
-            unknown = commit_timed_out(self.connection._timeout_s(timeout))
-            self.connection._await(self._core.start_commit(), "commit", timeout, unknown)
+            outcome_id = outcome_id or self._core.machine.next_id()
+            unknown = commit_timed_out(self.connection._timeout_s(timeout), outcome_id)
+            self.connection._await(self._core.start_commit(outcome_id), "commit", timeout, unknown)
 
     def rollback(self, timeout: float | None = None) -> None:
         """Undo what was sent; what was received is delivered again, first of all."""
@@ -98,15 +105,41 @@ class Session:
             self.connection._await(self._core.start_rollback(), "rollback", timeout)
 
     @contextmanager
-    def transaction(self) -> Iterator[Session]:
-        """Commit at the end of the block; roll back and raise where it raises."""
+    def transaction(self, timeout: float | None = None, *, outcome_id: str = "") -> Iterator[Session]:
+        """Commit at the end of the block, as `commit` does; roll back and raise where it raises."""
         try:
             yield self
         except BaseException:
             if not self.connection.closed:
-                self.rollback()
+                self.rollback(timeout)
             raise
-        self.commit()
+        self.commit(timeout, outcome_id=outcome_id)
+
+    def exactly_once(
+        self, work: Callable[[Session], T], *, id: str = "", attempts: int = ATTEMPTS_MAX, timeout: float | None = None
+    ) -> T | None:
+        """Call `work(session)` in a transaction and commit it, as often as it takes until that took place: once.
+        Returns what `work` returned; None = it took place before this call (never without `id`).
+
+        id         names the work for ever: a call with the `id` of one that took place changes nothing, from whatever
+                   process. Its run is rolled back. The broker remembers the last `outcomeWindow` commits
+        attempts   runs after which the error of the last one is raised
+
+        It runs again where a failover, or the broker's timeout, rolled it back. Raises what `work` raises, having
+        rolled back; TransactionRolledBackError where the broker refuses the commit (a queue or the store is full, a
+        message's duplicate id is taken: DUPLICATE_ID); CommitOutcomeUnknownError: call again with its `outcome_id`
+        as `id`.
+        """
+        once = Once(self._core, id, attempts)
+        while True:
+            try:
+                with self.transaction(timeout, outcome_id=once.outcome_id):
+                    result = work(self)
+            except TransactionRolledBackError as error:
+                if not once.must_run_again(error):
+                    return None
+            else:
+                return result
 
     def close(self, timeout: float | None = None) -> None:
         """Flush producers, close consumers, roll an open transaction back. Again = nothing."""

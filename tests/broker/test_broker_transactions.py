@@ -316,6 +316,50 @@ def test_a_commit_that_did_not_take_place_never_will(world: World) -> None:
     world.check_at_rest()
 
 
+def test_a_commit_declared_rolled_back_may_be_made_under_its_name_by_another_transaction(world: World) -> None:
+    """So work that is named for ever can be run again."""
+    old = begun(world, commit=False)
+    world.connect().commit("t", "o")
+    client = world.connect()
+    client.begin("again")
+    client.send(b"y", transaction="again")
+    receipt = client.commit("again", "o")
+    world.settle()
+    assert receipt in client.confirmed
+    late = old.commit(outcome_id="o")
+    world.settle()
+    assert old.errors == [("TRANSACTION_ROLLED_BACK", late)]
+    assert world.stored() == [b"y"]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_a_second_commit_of_a_name_is_rolled_back(world: World, crash: bool) -> None:
+    begun(world)
+    world.settle()
+    if crash:
+        world.crash_and_recover()
+    client = begun(world)
+    world.settle()
+    assert client.codes == ["ALREADY_COMMITTED"]
+    assert world.stored() == [b"x"]
+    world.check_at_rest()
+
+
+def test_of_a_commit_on_its_way_nobody_is_told_that_it_took_place(world: World) -> None:
+    """It may yet be lost, and then the second one must not believe that all is done."""
+    begun(world)
+    world.turn()
+    second = begun(world)
+    world.turn()
+    assert second.codes == ["TRANSACTION_ROLLED_BACK"]
+    world.crash_and_recover()
+    third = begun(world)
+    world.settle()
+    assert third.codes == []
+    assert world.stored() == [b"x"]
+
+
 def test_a_commit_lost_in_the_crash_is_declared_rolled_back(world: World) -> None:
     begun(world)
     world.turn()
@@ -353,7 +397,7 @@ def test_refused_outcomes_are_bounded(make_world: Callable[..., World]) -> None:
     for number in range(5):
         world.connect().commit("t", f"o{number}")
     world.settle()
-    assert list(world.broker.outcomes_refused) == ["o2", "o3", "o4"]
+    assert list(world.broker.outcomes_refused) == [("o2", "t"), ("o3", "t"), ("o4", "t")]
 
 
 def test_outcomes_outlive_their_segments_and_keep_their_age(make_world: Callable[..., World]) -> None:

@@ -26,6 +26,8 @@ class Awaitable:
             return lambda *a, **k: wrap(value(*a, **k))
         if name == "transaction":
             return lambda: _Managed(value())
+        if name == "exactly_once":
+            return _plain_work(value)
 
         async def call(*arguments: Any, **named: Any) -> Any:
             return wrap(value(*arguments, **named))
@@ -41,6 +43,22 @@ class Awaitable:
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return _iterate(iter(self._target))
+
+
+def _plain_work(exactly_once: Any) -> Any:
+    """Takes asynchronous work, which on this face never has to wait, as the plain function that this face calls."""
+
+    async def call(work: Any, **named: Any) -> Any:
+        def run(session: Any) -> Any:
+            try:
+                work(wrap(session)).send(None)
+            except StopIteration as end:
+                return end.value
+            raise AssertionError("the work waits for something else than the connection")
+
+        return exactly_once(run, **named)
+
+    return call
 
 
 class _Managed:

@@ -209,6 +209,10 @@ class Conversation:
     def on_commit(self, frame: Frame) -> None:
         name, outcome = frame.headers["transaction"], frame.headers["amq-outcome-id"]
         frames = self.transactions.pop(name, None)
+        if frames is not None and outcome in self.store.outcomes:
+            self._give_back(self.taken.pop(name, []))
+            self.error("ALREADY_COMMITTED", "it took place before", frame.headers["receipt"])
+            return
         if frames is None:
             if outcome not in self.store.outcomes:
                 self.error("TRANSACTION_ROLLED_BACK", "it did not take place", frame.headers["receipt"])
