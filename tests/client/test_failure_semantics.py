@@ -1,0 +1,323 @@
+"""What clients are promised when their master dies, each with real brokers, kill -9 and both faces of the client."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import threading
+from typing import Any
+
+import pytest
+from brokers import DEADLINE_S, Broker, Brokers
+from faces import AsyncFace, SyncFace
+from test_faces import run
+
+import amq
+from amq.client import (
+    ConnectError,
+    ConnectionEvent,
+    DeliveryLostError,
+    EventKind,
+    FailoverTimeoutError,
+)
+from amq.errors import TransactionRolledBackError
+
+OUT = "/queue/out"
+IN = "/queue/in"
+
+
+@pytest.fixture(params=[SyncFace, AsyncFace], ids=lambda face: face.name)
+def face(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def url(*group: Broker, options: str = "") -> str:
+    return f"failover:({','.join(f'stomp://127.0.0.1:{broker.port}' for broker in group)})?randomize=false{options}"
+
+
+def bodies(broker: Broker, destination: str) -> list[str]:
+    """What waits in a queue, without taking anything."""
+    with amq.connect(url(broker)) as connection, connection.session().browser(destination) as browser:
+        return [message.text for message in browser]
+
+
+async def received(consumer: Any) -> Any:
+    message = await consumer.receive(DEADLINE_S)
+    assert message is not None
+    return message
+
+
+def test_blocked_calls_are_released_and_the_connection_lives_on(face: Any, brokers: Brokers) -> None:
+    """Nobody takes over for longer than the calls will wait."""
+    master, later = brokers.master("a"), brokers.add("b")
+
+    async def scenario() -> None:
+        async with await face.connect(url(master, later)) as connection:
+            plain, transacted = connection.session(), connection.session(transacted=True)
+            producer = plain.producer(OUT)
+            waiting = await plain.consumer(IN)
+            await transacted.producer(OUT).send("of the old master")
+            master.kill()
+            with pytest.raises(FailoverTimeoutError) as caught:
+                await producer.send("one", timeout=0.2)
+            with pytest.raises(FailoverTimeoutError):
+                await plain.consumer("/queue/other", timeout=0.2)
+            with pytest.raises(TransactionRolledBackError):
+                await transacted.commit(0.2)
+            with pytest.raises(FailoverTimeoutError):
+                await transacted.producer(OUT).send("of no master", timeout=0.2)
+            assert await waiting.receive(0.1) is None
+            later.start()
+            await producer.send("one", duplicate_id=caught.value.duplicate_id)
+            await plain.producer(IN).send("two")
+            assert (await received(waiting)).text == "two"
+        assert bodies(later, OUT) == ["one"]
+
+    run(scenario)
+
+
+def test_an_open_transaction_is_rolled_back_whole(face: Any, brokers: Brokers) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+
+    async def scenario() -> None:
+        async with await face.connect(url(master, slave)) as connection:
+            for number in range(3):
+                await connection.session().producer(IN).send(str(number))
+            session = connection.session(transacted=True)
+            consumer, producer = await session.consumer(IN), session.producer(OUT)
+            for _ in range(2):
+                await producer.send((await received(consumer)).text)
+            master.kill()
+            with pytest.raises(TransactionRolledBackError):
+                await session.commit()
+            assert bodies(slave, OUT) == []
+            assert [(await received(consumer)).text for _ in range(3)] == ["0", "1", "2"]
+            await producer.send("all")
+            await session.commit()
+        assert bodies(slave, OUT) == ["all"]
+        assert bodies(slave, IN) == []
+
+    run(scenario)
+
+
+def test_a_commit_that_the_dead_master_never_read_is_run_again(face: Any, brokers: Brokers) -> None:
+    """The master stands still when the commit is sent, and is killed while the client waits."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    runs: list[str] = []
+
+    async def scenario() -> None:
+        async with await face.connect(url(master, slave, options="&nested.heartBeat=0")) as connection:
+            await connection.session().producer(IN).send("x")
+            session = connection.session(transacted=True)
+            consumer = await session.consumer(IN)
+
+            async def work(session: Any) -> None:
+                runs.append((await received(consumer)).text)
+                await session.producer(OUT).send("x!")
+                if len(runs) == 1:
+                    master.signal(signal.SIGSTOP)
+                    threading.Timer(0.3, master.kill).start()
+
+            await session.exactly_once(work)
+        assert runs == ["x", "x"]
+        assert bodies(slave, OUT) == ["x!"]
+        assert bodies(slave, IN) == []
+
+    run(scenario)
+
+
+class Gagged:
+    """A way to a broker on which what the broker says can be withheld. `gag` and then wait for `cut`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._target = broker.port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.gagged = False
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        client, _ = self._listener.accept()
+        self._listener.close()  # one connection: who comes again finds nobody
+        broker = socket.create_connection(("127.0.0.1", self._target))
+        self._threads.append(threading.Thread(target=self._pump, args=(client, broker, False)))
+        self._threads[1].start()
+        self._pump(broker, client, True)
+
+    def _pump(self, source: socket.socket, target: socket.socket, can_be_gagged: bool) -> None:
+        with source:
+            try:
+                while data := source.recv(65536):
+                    if not (can_be_gagged and self.gagged):
+                        target.sendall(data)
+                target.shutdown(socket.SHUT_RDWR)
+            except OSError:  # the other one went first
+                return
+
+    def __enter__(self) -> Gagged:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_a_commit_that_the_dead_master_carried_out_is_not_run_again(face: Any, brokers: Brokers) -> None:
+    """Its answer is lost, and the next master knows of it."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    runs: list[str] = []
+
+    def kill_when_committed() -> None:
+        with amq.connect(url(master)) as connection:
+            message = connection.session().consumer(OUT).receive(DEADLINE_S)  # not acknowledged: it stays
+            assert message is not None
+        master.kill()
+
+    async def scenario() -> None:
+        with Gagged(master) as way:
+            uris = f"failover:(stomp://127.0.0.1:{way.port},stomp://127.0.0.1:{slave.port})?randomize=false"
+            async with await face.connect(uris + "&nested.heartBeat=0") as connection:
+                await connection.session().producer(IN).send("x")
+                session = connection.session(transacted=True)
+                consumer = await session.consumer(IN)
+
+                async def work(session: Any) -> str:
+                    runs.append((await received(consumer)).text)
+                    await session.producer(OUT).send("x!")
+                    way.gagged = True
+                    killer.start()
+                    return "done"
+
+                killer = threading.Thread(target=kill_when_committed)
+                assert await session.exactly_once(work) == "done"
+                killer.join()
+        assert runs == ["x"]
+        assert bodies(slave, OUT) == ["x!"]
+        assert bodies(slave, IN) == []
+
+    run(scenario)
+
+
+def test_listeners_hear_of_every_failover_and_of_the_end(face: Any, brokers: Brokers) -> None:
+    """Also those of a connection that does nothing."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    events: list[ConnectionEvent] = []
+    changed = threading.Condition()
+
+    def told(event: ConnectionEvent) -> None:
+        with changed:
+            events.append(event)
+            changed.notify_all()
+
+    async def scenario() -> None:
+        group = url(master, slave, options="&maxReconnectAttempts=20")
+        async with await face.connect(group, on_event=told) as connection:
+            idle = await connection.session().consumer(IN)
+            master.kill()
+            assert await idle.receive(0) is None
+            await connection.session().producer(OUT).send("on the slave")
+            assert [event.kind for event in events] == [EventKind.INTERRUPTED, EventKind.FAILOVER]
+            interrupted, failover = events
+            assert (interrupted.old_uri.port, interrupted.new_uri) == (master.port, None)
+            assert (failover.old_uri.port, failover.new_uri.port) == (master.port, slave.port)
+            assert failover.duration_s > 0
+            slave.kill()
+            with pytest.raises(ConnectError):
+                await idle.receive(DEADLINE_S)
+            assert connection.closed
+        assert [event.kind for event in events[2:]] == [EventKind.INTERRUPTED, EventKind.DISCONNECT]
+        assert events[3].old_uri.port == slave.port
+        assert isinstance(events[3].error, ConnectError)
+
+    run(scenario)
+
+
+def test_only_persistent_data_survives(face: Any, brokers: Brokers) -> None:
+    """Also of a transaction, whose persistent part alone is there afterwards."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+
+    async def scenario() -> None:
+        async with await face.connect(url(master, slave)) as connection:
+            session = connection.session(transacted=True)
+            producer = session.producer(OUT)
+            for number in range(4):
+                await producer.send(str(number), persistent=number % 2 == 0)
+            await session.commit()
+            plain = connection.session()
+            await plain.producer(OUT).send("4", persistent=False)
+            await plain.producer(OUT).send("5")
+            assert bodies(master, OUT) == ["0", "1", "2", "3", "4", "5"]
+            held = [await received(await plain.consumer(OUT, prefetch=2))]
+            await held[0].ack(wait=True)
+            master.kill()
+            news = await plain.consumer(IN)
+            await plain.producer(IN).send("the slave serves")
+            await received(news)
+        assert bodies(slave, OUT) == ["2", "5"]
+
+    run(scenario)
+
+
+def test_what_was_delivered_before_comes_again_and_cannot_be_acknowledged(face: Any, brokers: Brokers) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+
+    async def scenario() -> None:
+        async with await face.connect(url(master, slave)) as connection:
+            session = connection.session()
+            for number in range(3):
+                await session.producer(IN).send(str(number))
+            consumer = await session.consumer(IN)
+            first, second = await received(consumer), await received(consumer)
+            await first.ack(wait=True)
+            master.kill()
+            await session.producer(OUT).send("the slave serves")
+            with pytest.raises(DeliveryLostError):
+                await second.ack()
+            for text in ("1", "2"):
+                message = await received(consumer)
+                assert message.text == text
+                await message.ack(wait=True)
+            assert await consumer.receive(0) is None
+
+    run(scenario)
+
+
+@pytest.mark.slow
+def test_exactly_once_through_many_deaths(face: Any, brokers: Brokers) -> None:
+    """Masters die at random moments; every message is moved once, and in order."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    group, count, kills = [master, slave], 400, 5
+    rng = random.Random(1)
+    moments = rng.sample(range(10, count), kills)
+
+    async def scenario() -> None:
+        async with await face.connect(url(*group)) as connection:
+            source = connection.session().producer(IN)
+            for number in range(count):
+                await source.send(str(number), wait=False)
+            await source.flush()
+            session = connection.session(transacted=True)
+            consumer, target = await session.consumer(IN, prefetch=5), session.producer(OUT)
+
+            async def move(_: Any) -> None:
+                await target.send((await received(consumer)).text)
+
+            death: threading.Timer | None = None
+            for moved in range(count):
+                if moved in moments:
+                    if death is not None:
+                        death.join()
+                        group[0].start().wait_slave()  # the dead one comes back, behind the other
+                        group.reverse()
+                    death = threading.Timer(rng.random() * 0.01, group[0].kill)
+                    death.start()
+                await session.exactly_once(move)
+            assert death is not None
+            death.join()
+        assert bodies(group[1], OUT) == [str(number) for number in range(count)]
+        assert bodies(group[1], IN) == []
+
+    run(scenario)
