@@ -96,7 +96,8 @@ def check(store: str, as_json: bool) -> None:
 @store_option
 @click.option("--segment", metavar="NAME", default="", help="Only this segment, as `amq journal stat` names it.")
 @click.option(
-    "--type", "kinds", multiple=True, type=click.Choice(KINDS[1:]), help="Only records of this type. May be repeated."
+    "--type", "kinds", multiple=True, type=click.Choice(list(KINDS.values())),
+    help="Only records of this type. May be repeated.",
 )
 @click.option("--destination", metavar="NAME", default="", help="Only records about this destination, /queue/NAME.")
 @click.option("--bodies", is_flag=True, help="With the bodies of messages: text, or base64 where they are not UTF-8.")

@@ -120,6 +120,14 @@ class Backlog:
         found = self._locate(seq)
         return self._chunks[found[0]].place(found[1]) if found else None
 
+    def row(self, seq: int) -> tuple[int, ...] | None:
+        """Seq, segment, offset, size and time of expiry of a message; None = it is not here."""
+        found = self._locate(seq)
+        if found is None:
+            return None
+        chunk, row = self._chunks[found[0]], found[1]
+        return *chunk.place(row), chunk.expires[row] if chunk.expires is not None else 0
+
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
         """The message, if it is here, stands elsewhere now."""
         found = self._locate(seq)

@@ -465,7 +465,7 @@ class Broker(State):
         self.limits.sweep()
         self.redelivery.step()  # a host that was suspended has its alarm too late
         for queue in list(self.expiring):
-            if not queue.expiring:
+            if not queue.expiring or queue.is_hidden:
                 del self.expiring[queue]
                 continue
             expired = queue.take_expired(now_ms)

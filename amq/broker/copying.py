@@ -11,6 +11,7 @@ import struct
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
+from amq.broker.names import shelves
 from amq.errors import CorruptError
 from amq.journal.decoder import raw_messages
 from amq.journal.reader import Payload, Scan
@@ -35,14 +36,15 @@ class Source:
     def collect(self, payloads: list[Payload], state: State, journal: Journal, leaving: AbstractSet[int]) -> Copies:
         """What lives in the payloads, but for messages whose seq is in `leaving`."""
         copies = Copies(self.segment)
-        parts: dict[int, _Part | None] = {}
+        parts: dict[int, list[_Part]] = {}
+        queues: dict[str, _Part] = {}
         for at, payload in payloads:
             try:
-                self._collect(payload, at, state, journal, leaving, copies, parts)
+                self._collect(payload, at, state, journal, leaving, copies, parts, queues)
             except (struct.error, ValueError) as error:
                 raise CorruptError(self.scan.path, at, f"batch holds no whole records: {error}") from error
-        for part in parts.values():
-            if part is not None and part.moves:
+        for part in queues.values():
+            if part.moves:
                 copies.moves[part.queue.name] = part.moves
                 counts = part.queue.redelivered
                 if counts and (found := [(seq, *counts[seq]) for seq, _ in part.moves if seq in counts]):
@@ -57,27 +59,27 @@ class Source:
         journal: Journal,
         leaving: AbstractSet[int],
         copies: Copies,
-        parts: dict[int, _Part | None],
+        parts: dict[int, list[_Part]],
+        queues: dict[str, _Part],
     ) -> None:
         """The same for one payload, which stands at `at`. A run of records that live is copied in one piece."""
         segment, code, records = self.segment, self.segment.code, copies.records
         size, messages = copies.size, copies.messages
         run_start = run_stop = 0
         for start, stop, number, seq, id_start, id_stop in raw_messages(payload, self._names):
-            if number in parts:
-                part = parts[number]
+            if number not in parts:
+                parts[number] = self._parts(number, state, journal, queues)
+            for part in parts[number]:
+                known = part.messages.get(seq)
+                if known is not None:
+                    if known.segment is segment and known.offset == at + start:
+                        break
+                elif part.queue.backlogs:
+                    place = part.queue.find(seq)
+                    if place is not None and place.segment == code and place.offset == at + start:
+                        break
             else:
-                part = parts[number] = self._part(number, state, journal)
-            if part is None:
                 continue
-            known = part.messages.get(seq)
-            if known is not None:
-                if known.segment is not segment or known.offset != at + start:
-                    continue
-            else:
-                place = part.queue.find(seq) if part.queue.backlogs else None
-                if place is None or place.segment != code or place.offset != at + start:
-                    continue
             if seq in leaving:
                 continue
             part.moves.append((seq, size))
@@ -97,12 +99,16 @@ class Source:
         records.append(payload[run_start:run_stop])
         copies.size, copies.messages = size, messages
 
-    def _part(self, number: int, state: State, journal: Journal) -> _Part | None:
+    def _parts(self, number: int, state: State, journal: Journal, queues: dict[str, _Part]) -> list[_Part]:
+        """Where messages may stand that were stored for that destination: there, unless a transaction moved them."""
         name = self._names.get(number)
         if name is None:
             raise CorruptError(self.scan.path, 0, f"destination {number} was not defined before")
-        queue = state.queues.get(name)
-        return None if queue is None else _Part(queue, journal.number_of(name))
+        found = [name, *(each for each in shelves(name) if each != name)]
+        for each in found:
+            if each not in queues and (queue := state.queues.get(each)) is not None:
+                queues[each] = _Part(queue, journal.number_of(each))
+        return [queues[each] for each in found if each in queues]
 
 
 class _Part:

@@ -141,7 +141,7 @@ class Gatherings:
         for pattern in self._patterns_of(command):
             self._patterns.add(pattern, gathering)
             for name in list(self._broker.queues):
-                if name not in gathering.members and matches(pattern, plain_name(name).split(".")):
+                if is_stored(name) and name not in gathering.members and matches(pattern, plain_name(name).split(".")):
                     gathering.add(name, self._broker.queues[name])
         return gathering
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from amq.config.destinations import ANY_REST, ANY_WORD
 from amq.errors import AccessError
+from amq.journal.records import HELD_SCHEME, SENT_SCHEME
 
 QUEUE_SCHEME = "queue://"
 TOPIC_SCHEME = "topic://"
@@ -20,6 +21,17 @@ _SCHEMES = (QUEUE_SCHEME, TOPIC_SCHEME, TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_
 def plain_name(name: str) -> str:
     """The full name of a destination without its scheme, as users know it."""
     return name.partition("://")[2]
+
+
+def real_name(name: str) -> str:
+    """Of the queue to which a hidden one belongs; of any other its own."""
+    return name.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
+
+
+def shelves(name: str) -> tuple[str, str, str]:
+    """Full names of a queue and of the two hidden ones that belong to it, by the name of any of them."""
+    real = real_name(name)
+    return real, SENT_SCHEME + real, HELD_SCHEME + real
 
 
 def wire_name(name: str) -> str:

@@ -19,7 +19,7 @@ from amq.broker.names import QUEUE_SCHEME, plain_name
 from amq.broker.picking import Picker
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
-from amq.journal.records import Record
+from amq.journal.records import Record, is_hidden
 from amq.journal.recovery import Segment
 from amq.message import Message
 
@@ -42,9 +42,9 @@ class Queue:
 
     __slots__ = (
         "_top", "acknowledged", "backlogs", "browsers", "delayed", "duplicates", "duplicates_pending", "enqueued",
-        "exclusive", "expiring", "is_diverted", "levels", "limit_bytes", "messages", "name", "options", "outranked",
-        "pending_bytes", "picker", "ranked", "ready", "redelivered", "resident_bytes", "stays", "stored_bytes",
-        "subscriptions",
+        "exclusive", "expiring", "is_diverted", "is_hidden", "levels", "limit_bytes", "messages", "name", "options",
+        "outranked", "pending_bytes", "picker", "ranked", "ready", "redelivered", "resident_bytes", "stays",
+        "stored_bytes", "subscriptions",
     )  # fmt: skip
 
     delays = True  # do messages that failed wait for `redeliveryDelay`?
@@ -52,6 +52,7 @@ class Queue:
 
     def __init__(self, name: str, options: BrokerConfig) -> None:
         self.name = name
+        self.is_hidden = is_hidden(name)  # nobody consumes it, and all in it waits on disk alone
         self.configure(options)
         self.stored_bytes = 0  # of all messages that have not left: their records, `cost` of those without one
         self.pending_bytes = 0  # of records on their way to the journal
@@ -153,6 +154,28 @@ class Queue:
             self._top = priority
         if self.picker is not None:
             self.picker.came(priority, message.seq)
+
+    def rows(self, seqs: Iterable[int]) -> list[tuple[int, ...]]:
+        """(priority, seq, segment, offset, size, time of expiry) of the stored messages that are here, of `seqs`."""
+        found: list[tuple[int, ...]] = []
+        for seq in seqs:
+            message = self.messages.get(seq)
+            if message is not None and isinstance(message.segment, Segment):
+                found.append(
+                    (message.priority, seq, message.segment.code, message.offset, message.size, message.expires_ms)
+                )
+                continue
+            for priority, backlog in self.backlogs.items():
+                if row := backlog.row(seq):
+                    found.append((priority, *row))
+                    break
+        return found
+
+    def add_row(self, priority: int, seq: int, segment: int, offset: int, size: int, expires_ms: int) -> None:
+        """A message waits here on disk that stood in another queue before."""
+        self.own_backlog(priority).add(seq, segment, offset, size, expires_ms)
+        if self.picker is not None:
+            self.picker.came(priority, seq)
 
     def page_out(self, message: Message, segment: int) -> None:
         """`message`, which no level holds, waits on disk from now on. `segment` = code of where it stands."""

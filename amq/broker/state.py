@@ -8,10 +8,12 @@ working, a replay becomes by reading. While nobody is served messages wait on di
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, compress
 from typing import TYPE_CHECKING
 
-from amq.broker.names import plain_name
+from amq.broker.backlog import Place
+from amq.broker.names import plain_name, real_name, shelves
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.window import Window
 from amq.config.destinations import Policies
@@ -24,11 +26,13 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Moved,
     Outcomes,
     Previous,
     Record,
     Redelivered,
     Trimmed,
+    is_hidden,
 )
 from amq.journal.recovery import Recovered, Segment
 from amq.message import LARGE_BODY_BYTES, Message
@@ -67,13 +71,16 @@ class State:
         if queue is None:
             queue = self.queues[name] = Queue(name, self.options_of(name))
             self.emptied[queue] = None
-            for tell in self.on_queue:
+            for tell in self.on_queue if not queue.is_hidden else ():
                 tell(queue)
         return queue
 
     def options_of(self, name: str) -> BrokerConfig:
         """The configuration for the destination of that full name."""
-        return self._policies.of(plain_name(name))
+        options = self._policies.of(plain_name(real_name(name)))
+        if is_hidden(name):
+            return replace(options, duplicate_window=0, queue_limit_bytes=0, divert="")
+        return options
 
     def forget_idle(self) -> None:
         """Forget queues that hold nothing."""
@@ -161,6 +168,9 @@ class State:
             if record.outcome_id and segment is not None:
                 self.outcomes_pending.pop(record.outcome_id, None)
                 self.outcomes.remember(record.outcome_id, record.seq, segment)
+        elif isinstance(record, Moved):
+            assert segment is not None
+            self._apply_moved(record, segment)
         elif isinstance(record, Copies):
             assert segment is not None
             self._apply_copies(record, segment)
@@ -215,7 +225,7 @@ class State:
         more than is still free: so each of many takes its share, and one alone half of all (a dynamic threshold). A
         large one always, unless a consumer takes it now.
         """
-        if queue.backlogs and message.priority in queue.backlogs:
+        if queue.is_hidden or (queue.backlogs and message.priority in queue.backlogs):
             return True
         if len(message.body) > LARGE_BODY_BYTES and (any(queue.levels) or not queue.ready):
             return True
@@ -265,7 +275,7 @@ class State:
         if message.seq > self.newest_seq:
             self.newest_seq = message.seq
         else:
-            place = queue.find(message.seq)
+            place = queue.find(message.seq) or self._stands_beside(queue, message.seq, segment)
         if place is None:
             self._apply_message(message, segment)
             return
@@ -280,6 +290,15 @@ class State:
         segment.live_bytes += message.size
         if message.duplicate_id:  # a checkpoint may have the message and not its id
             queue.remember(message, segment)
+
+    def _stands_beside(self, queue: Queue, seq: int, segment: Segment) -> Place | None:
+        """A message was copied where it stood, in `queue`. Where the word of its move went with what was copied, an old
+        checkpoint has it elsewhere: it moves now. Returns where it stands."""
+        for name in shelves(queue.name):
+            if name != queue.name and (other := self.queues.get(name)) is not None and other.find(seq) is not None:
+                self._apply_moved(Moved(name, queue.name, [seq]), segment)
+                return queue.find(seq)
+        return None
 
     def _apply_copies(self, copies: Copies, segment: Segment) -> None:
         """What compaction copied forward stands in `segment` now."""
@@ -305,6 +324,48 @@ class State:
             self.queues[name].duplicates.moved(id, seq, segment)
         if self._trimmer is not None:
             self._trimmer.copied(copies)
+
+    def _apply_moved(self, moved: Moved, segment: Segment) -> None:
+        """Messages stand in another queue, on disk alone, at the place where they stood."""
+        source, target = self.queue(moved.source), self.queue(moved.target)
+        rows, counts, acknowledged = source.rows(moved.seqs), source.redelivered, source.acknowledged
+        counts = {seq: counts[seq] for seq in moved.seqs if seq in counts} if counts else {}
+        for seq in moved.seqs if source.messages else ():
+            if (message := source.messages.get(seq)) is not None:
+                self.hold(_segment(message))
+                self._remove(source, message)
+        if source.backlogs:
+            self._discard(source, moved.seqs)
+        source.acknowledged = acknowledged
+        for priority, seq, code, offset, size, expires_ms in rows:
+            if code != segment.code:
+                segment.refers.add(code)
+            if not target.stands_in(seq):  # else a checkpoint that was made meanwhile has it twice
+                self._put(target, priority, seq, code, offset, size, expires_ms)
+            if seq in counts:
+                target.redelivered[seq] = max(counts[seq], target.redelivered.get(seq, (0, 0)))
+        for id, seq in moved.ids:
+            target.duplicates_pending.pop(id, None)
+            target.own_duplicates().remember(id, seq, segment)
+        if self.journal is not None:
+            self.dirty[target] = None
+
+    def _put(
+        self, queue: Queue, priority: int, seq: int, code: int, offset: int, size: int, expires_ms: int
+    ) -> None:  # fmt: skip
+        """A stored message waits on disk in `queue`, where it was not before."""
+        queue.add_row(priority, seq, code, offset, size, expires_ms)
+        queue.stored_bytes += size
+        place = self._segments[code]
+        place.live += 1
+        place.live_bytes += size
+        if expires_ms:
+            queue.expiring += 1
+            self.expiring[queue] = None
+        if self.paged_out is not None:
+            stub = Message(queue.name, b"", None, "", priority, True, 0, expires_ms, "", False, seq)
+            stub.segment, stub.offset, stub.size = place, offset, size
+            self.paged_out.setdefault(queue, {})[seq] = stub
 
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]

@@ -19,6 +19,8 @@ from amq.journal.records import (
     GROUP,
     GROUP_HEAD,
     MESSAGE,
+    MOVED,
+    MOVED_HEAD,
     OUTCOMES,
     PREVIOUS,
     REASONS,
@@ -31,6 +33,7 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Moved,
     Outcomes,
     Previous,
     Record,
@@ -146,6 +149,11 @@ class Decoder:
             return Destination(number, name)
         if kind == REDELIVERED:
             return Redelivered(self.names[U32.unpack_from(body)[0]], list(REDELIVERY.iter_unpack(body[4:])))
+        if kind == MOVED:
+            source, target, count = MOVED_HEAD.unpack_from(body)
+            seqs = list(struct.unpack_from(f"<{count}Q", body, MOVED_HEAD.size))
+            ids = body[MOVED_HEAD.size + 8 * count :]
+            return Moved(self.names[source], self.names[target], seqs, _ids(ids) if ids else [])
         if kind == DUPLICATES:
             return Duplicates(self.names[U32.unpack_from(body)[0]], _ids(body[4:]))
         if kind == OUTCOMES:

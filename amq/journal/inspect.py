@@ -40,6 +40,7 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Moved,
     Outcomes,
     Previous,
     Record,
@@ -379,6 +380,10 @@ def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
         names = ("seq", "deliveries", "failures")
         counts = [dict(zip(names, count, strict=True)) for count in record.counts]
         return facts | {"destination": record.destination, "counts": counts}
+    if isinstance(record, Moved):
+        return facts | {
+            "source": record.source, "target": record.target, "seqs": record.seqs, "ids": record.ids,
+        }  # fmt: skip
     if isinstance(record, Destination):
         return facts | {"id": record.id, "destination": record.name}
     if isinstance(record, Duplicates):

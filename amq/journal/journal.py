@@ -29,6 +29,7 @@ from amq.journal.records import (
     Consumed,
     Destination,
     Group,
+    Moved,
     Previous,
     Record,
     Trimmed,
@@ -190,7 +191,7 @@ class Journal:
                 if record.__class__ is Message:
                     continue  # as nearly all are
                 for part in record.records if isinstance(record, Group) else (record,):
-                    if isinstance(part, Consumed):
+                    if isinstance(part, Consumed | Moved):
                         found.update(part.seqs)
         return found
 

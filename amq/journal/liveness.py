@@ -21,11 +21,13 @@ from amq.journal.records import (
     Consumed,
     Duplicates,
     Group,
+    Moved,
     Outcomes,
     Record,
     Redelivered,
     Trimmed,
     destinations_of,
+    is_hidden,
 )
 from amq.message import Message
 
@@ -222,6 +224,11 @@ class Liveness:
                 if (deliveries, failures) > known and place is not None:
                     self.redelivered[seq] = (deliveries, failures)
                     self.refers[segment].add(place.segment)
+        elif isinstance(record, Moved):
+            for seq in record.seqs:
+                self._move(segment, seq, record.target)
+            for id, seq in record.ids:
+                self._ids(record.target).remember(id, seq, segment)
         elif isinstance(record, Duplicates):
             for id, seq in record.ids:
                 self._ids(record.destination).remember(id, seq, segment)
@@ -242,13 +249,24 @@ class Liveness:
         else:
             there.messages += 1
             there.message_bytes += place.body_bytes
-        for tally in (here, there):
+        self._enter(message.seq, place)
+        if message.duplicate_id and not is_hidden(place.destination):
+            self._ids(place.destination).remember(message.duplicate_id, message.seq, place.segment)
+
+    def _enter(self, seq: int, place: Place) -> None:
+        for tally in (self.segments[place.segment], _of(self.destinations, place.destination)):
             tally.live += 1
             tally.live_bytes += place.body_bytes
             tally.live_record_bytes += place.size
-        self.live.put(message.seq, place)
-        if message.duplicate_id:
-            self._ids(place.destination).remember(message.duplicate_id, message.seq, place.segment)
+        self.live.put(seq, place)
+
+    def _move(self, segment: str, seq: int, target: str) -> None:
+        """`segment` says that the message stands in another destination now."""
+        place = self.live.get(seq)
+        if place is not None:
+            self.refers[segment].add(place.segment)
+            self._leave(place)
+            self._enter(seq, place._replace(destination=target))
 
     def _remove(self, seq: int) -> None:
         place = self.live.get(seq)

@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from amq.journal.recovery import Segment
 
 DESTINATION, MESSAGE, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMMED, PREVIOUS = range(1, 10)
-KINDS = (
-    "", "destination", "message", "consumed", "redelivered", "group", "duplicates", "outcomes", "trimmed", "previous",
-)  # fmt: skip
+MOVED = 11
+KINDS = {
+    DESTINATION: "destination", MESSAGE: "message", CONSUMED: "consumed", REDELIVERED: "redelivered", GROUP: "group",
+    DUPLICATES: "duplicates", OUTCOMES: "outcomes", TRIMMED: "trimmed", PREVIOUS: "previous", MOVED: "moved",
+}  # fmt: skip
+
+# Hidden queues, two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.
+# Nobody can address them, and no ids are remembered for them.
+SENT_SCHEME = "sent://"
+HELD_SCHEME = "held://"
 
 # Why a message left its queue.
 ACKED, EXPIRED, DEAD_LETTERED, PURGED = range(4)
@@ -39,6 +46,7 @@ _KEPT = struct.Struct("<QQQ")
 _U64 = struct.Struct("<Q")
 GROUP_HEAD = struct.Struct("<QI")
 REDELIVERY = struct.Struct("<QII")
+MOVED_HEAD = struct.Struct("<III")  # source, target, how many seqs
 TEXT = 1
 
 Key = tuple[int, int]  # of a segment: (epoch, number)
@@ -88,6 +96,29 @@ class Redelivered:
     def encode(self, ids: dict[str, int]) -> bytes:
         return frame_record(
             REDELIVERED, U32.pack(ids[self.destination]) + b"".join(REDELIVERY.pack(*count) for count in self.counts)
+        )
+
+
+class Moved:
+    """Messages `seqs` have left destination `source` and stand in `target`: same seq, same place, same bytes.
+
+    `ids` = (producer-given id, seq) that `target` remembers from now on.
+    """
+
+    kind = MOVED
+    __slots__ = ("ids", "seqs", "source", "target")
+
+    def __init__(self, source: str, target: str, seqs: list[int], ids: list[tuple[str, int]] | None = None) -> None:
+        self.source = source
+        self.target = target
+        self.seqs = seqs
+        self.ids = ids or []
+
+    def encode(self, ids: dict[str, int]) -> bytes:
+        seqs = self.seqs
+        head = MOVED_HEAD.pack(ids[self.source], ids[self.target], len(seqs))
+        return frame_record(
+            MOVED, head + struct.pack(f"<{len(seqs)}Q", *seqs) + (json.dumps(self.ids).encode() if self.ids else b"")
         )
 
 
@@ -247,7 +278,9 @@ class Previous:
         return cls(*_U64.unpack(body))
 
 
-Record = Message | Destination | Consumed | Redelivered | Group | Copies | Duplicates | Outcomes | Trimmed | Previous
+Record = (
+    Message | Destination | Consumed | Redelivered | Moved | Group | Copies | Duplicates | Outcomes | Trimmed | Previous
+)
 
 
 def encode_message(message: Message, destination: int) -> Chunk:
@@ -287,6 +320,11 @@ def ids_bytes(record: Duplicates | Outcomes) -> int:
     return RECORD_BYTES + len(json.dumps(record.ids))
 
 
+def is_hidden(destination: str) -> bool:
+    """Is it a queue of prepared transactions?"""
+    return destination.startswith((SENT_SCHEME, HELD_SCHEME))
+
+
 def takes_space(record: Record) -> bool:
     """Does storing this need room that a full disk should keep for acknowledgements?"""
     if isinstance(record, Group):
@@ -300,6 +338,8 @@ def destinations_of(records: Iterable[Record]) -> dict[str, None]:
     for record in records:
         if isinstance(record, Message | Consumed | Redelivered | Duplicates):
             names[record.destination] = None
+        elif isinstance(record, Moved):
+            names[record.source] = names[record.target] = None
         elif isinstance(record, Group):
             names |= destinations_of(record.records)
         elif isinstance(record, Copies):

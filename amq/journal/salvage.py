@@ -46,7 +46,7 @@ from amq.journal.inspect import (
     scan,
 )
 from amq.journal.liveness import Liveness
-from amq.journal.records import GROUP, MESSAGE, Consumed, Destination, Group, Record, Redelivered, Trimmed
+from amq.journal.records import GROUP, MESSAGE, Consumed, Destination, Group, Moved, Record, Redelivered, Trimmed
 from amq.journal.segment import read_file
 from amq.message import Message
 from amq.vfs import Vfs
@@ -156,6 +156,10 @@ class Salvage(Inspection):
         elif isinstance(record, Redelivered):
             unknown = (seq for seq, _, _ in record.counts if liveness.live.get(seq) is None)
             self.lost.update(dict.fromkeys(unknown, record.destination))
+        elif isinstance(record, Moved):
+            for seq in record.seqs:
+                if seq in self.lost:
+                    self.lost[seq] = record.target
         elif isinstance(record, Consumed):
             for seq in record.seqs:
                 self.lost.pop(seq, None)

@@ -23,7 +23,7 @@ from amq.journal import checkpoint, compaction, follower, journal
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
 from amq.journal.follower import DivergedError
 from amq.journal.recovery import seal
-from tests.broker import states, test_broker_compaction, test_broker_followers, test_broker_limits
+from tests.broker import states, test_broker_compaction, test_broker_followers, test_broker_limits, test_broker_moved
 from tests.broker.test_broker_model import MODES
 from tests.broker.test_broker_model_limits import DroppingMachine
 from tests.broker.test_broker_walks import WALK_STEPS, walk
@@ -198,12 +198,22 @@ def keeps_pace(make_world: MakeWorld) -> None:
     test_broker_limits.test_what_waits_on_disk_is_dropped_too(make_world)
 
 
+def moved(make_world: MakeWorld) -> None:
+    """Messages move from queue to queue."""
+    for seed in test_broker_moved.SEEDS:
+        test_broker_moved.test_whatever_is_moved_copied_and_read(make_world, seed)
+
+
+def moved_keep_nothing(make_world: MakeWorld) -> None:
+    test_broker_moved.test_a_moved_message_keeps_no_segment(make_world, test_broker_moved.SENT, test_broker_moved.HELD)
+
+
 SCENARIOS: tuple[Callable[[MakeWorld], None], ...] = (
     deposed, deposed_in_a_new_segment, another_past, rotten, back_to_disk, in_flight, blocked, oldest_first,
     pinned, chained, copied_from, keeps_pace, epoch_seen_late, segment_seen_late,
 )  # fmt: skip
 CHECKS: dict[str, Callable[[MakeWorld], None]] = {
-    check.__name__: check for check in (walks, dropping_walks, *SCENARIOS)
+    check.__name__: check for check in (walks, dropping_walks, moved, moved_keep_nothing, *SCENARIOS)
 }
 
 
@@ -339,6 +349,19 @@ MUTANTS = (
         "journal.trim(Trimmed(*going[-1].key))\n    journal._rotate()\n"
         "    for copy in copies:\n        journal.append_record(copy)",
         "walks",
+    ),
+    # messages that move
+    Mutant(
+        "a copy is sought only where it stands", state.State, "_apply_copy",
+        "or self._stands_beside(queue, message.seq, segment)", "", "moved",
+    ),
+    Mutant(
+        "the segment of a move may go before that of the message", state.State, "_apply_moved",
+        "segment.refers.add(code)", "pass", "moved",
+    ),
+    Mutant(
+        "compaction looks only where the message was stored", copying.Source, "_parts",
+        "(each for each in shelves(name) if each != name)", "()", "moved_keep_nothing",
     ),
     # limits
     Mutant(

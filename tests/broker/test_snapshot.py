@@ -19,7 +19,7 @@ from amq.errors import CorruptError
 from amq.journal.checkpoint import COUNTS, DUPLICATES, END, HEAD, OUTCOMES, QUEUE, ROWS, encode_head
 from amq.journal.follower import Position
 from amq.journal.format import segment_name
-from amq.journal.records import Consumed, Group, Record, Redelivered, Trimmed
+from amq.journal.records import Consumed, Group, Moved, Record, Redelivered, Trimmed
 from amq.journal.recovery import Segment
 from amq.message import Message
 from tests.fakes import FakeClock
@@ -68,6 +68,10 @@ class State:
             self.broker.page_out_again(queue, queue.messages[resident[y % len(resident)]])
         elif action == "ack" and (stored := sorted(waiting + resident)):
             self.apply(Consumed(name, 0, [stored[y % len(stored)]]), number)
+        elif action == "move" and (stored := sorted(waiting + resident)):
+            seqs = stored[y % len(stored) :: 2]
+            ids = [(f"id-{y}", seqs[0])] if y % 2 else []
+            self.apply(Moved(name, NAMES[(x + 1) % 2], seqs, ids), number)
         elif action == "return" and (stored := sorted(waiting + resident)):
             self.apply(Redelivered(name, [(stored[y % len(stored)], 1 + y, y)]), number)
 
@@ -126,7 +130,7 @@ def loaded(blocks: list[Block], records: list[tuple[Record, Segment]]) -> tuple[
     return broker, segments
 
 
-ACTIONS = ["send", "send", "send", "commit", "in", "in", "out", "ack", "return"]
+ACTIONS = ["send", "send", "send", "commit", "in", "in", "out", "ack", "return", "move", "move"]
 action = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 29), st.integers(0, 12))
 
 
@@ -203,6 +207,23 @@ def test_the_id_of_a_message_that_comes_and_goes_to_the_disk_meanwhile() -> None
     assert [kind for kind, _ in blocks] == [HEAD, QUEUE, ROWS, DUPLICATES, QUEUE, ROWS, END]
     broker, _ = loaded(blocks, state.applied)
     assert list(broker.queues["queue://a"].duplicates) == ["id-1", "id-2"]
+
+
+def test_what_moves_to_a_queue_that_was_dumped_before() -> None:
+    """It is in neither queue when they are looked at: it was noted."""
+    state = State()
+    for each in [("send", 0, 1), ("send", 1, 3), ("return", 1, 1)]:
+        state.do(*each)
+    stream, blocks = state.blocks(), []
+    state.applied.clear()
+    for block in stream:
+        blocks.append(block)
+        if block == (QUEUE, b"queue://b"):
+            state.apply(Moved("queue://a", "queue://b", [1]), 0)
+            state.apply(Moved("queue://b", "queue://a", [2]), 0)
+    broker, segments = loaded(blocks, state.applied)
+    assert contents(broker, segments) == contents(state.broker, {s.code: s for s in state.segments})
+    assert broker.queues["queue://a"].redelivered == {2: (2, 1)}
 
 
 def test_a_dump_that_is_abandoned_notes_no_more() -> None:

@@ -13,6 +13,7 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Moved,
     Outcomes,
     Previous,
     Record,
@@ -42,7 +43,7 @@ def message(seq: int, body: bytes = b"body", destination: str = "queue://a") -> 
 RECORDS: list[Record] = [
     message(1), message(2, b"", "queue://b"), Consumed("queue://a", 0, [1]), Redelivered("queue://b", [(2, 1, 1)]),
     Group([message(3), Consumed("queue://b", 2, [2])], "commit"), Duplicates("queue://a", [("x", 1), ("y", 2)]),
-    Outcomes([("commit", 3)]), Trimmed(1, 0),
+    Outcomes([("commit", 3)]), Trimmed(1, 0), Moved("queue://a", "queue://b", [1, 2], [("x", 1)]),
 ]  # fmt: skip
 
 

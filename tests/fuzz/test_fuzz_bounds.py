@@ -18,7 +18,18 @@ from amq.errors import StoreError
 from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH, BATCH_BYTES, RECORD, crc32, frame_record, segment_name
 from amq.journal.inspect import Inspection
-from amq.journal.records import CONSUMED, DUPLICATES, GROUP, MESSAGE, OUTCOMES, REDELIVERED, TRIMMED, Group, Previous
+from amq.journal.records import (
+    CONSUMED,
+    DUPLICATES,
+    GROUP,
+    MESSAGE,
+    MOVED,
+    OUTCOMES,
+    REDELIVERED,
+    TRIMMED,
+    Group,
+    Previous,
+)
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store
 
@@ -71,6 +82,9 @@ HOSTILE_RECORDS = {
     "acknowledgements of 4 G messages": frame_record(CONSUMED, struct.pack("<IBI", 1, 0, HUGE)),
     "reason 250": frame_record(CONSUMED, struct.pack("<IBI", 1, 250, 0)),
     "half a redelivery": frame_record(REDELIVERED, struct.pack("<I", 1) + bytes(17)),
+    "move of 4 G messages": frame_record(MOVED, struct.pack("<III", 1, 2, HUGE)),
+    "move with ids nested": frame_record(MOVED, struct.pack("<III", 1, 2, 0) + b"[" * DEEP),
+    "move to nowhere": frame_record(MOVED, struct.pack("<III", 1, 99, 0)),
     "outcome id of 4 GiB, and a group": frame_record(GROUP, struct.pack("<QI", 1, HUGE) + nested_groups(1)),
     "group in a group": nested_groups(2),
     "groups nested": nested_groups(DEEP // 20),

@@ -29,7 +29,7 @@ from amq.journal.inspect import (
     scan,
 )
 from amq.journal.liveness import Liveness
-from amq.journal.records import ACKED, Consumed, Destination, Group, Outcomes, Previous, Redelivered, Trimmed
+from amq.journal.records import ACKED, Consumed, Destination, Group, Moved, Outcomes, Previous, Redelivered, Trimmed
 from amq.journal.segment import read_batches, read_file, read_header
 from amq.message import Message
 from amq.vfs import SystemVfs
@@ -301,6 +301,8 @@ def test_descriptions() -> None:
     assert (group["type"], group["outcome_id"]) == ("group", "t1")
     assert [part["type"] for part in group["records"]] == ["consumed", "message"]
     assert describe(Redelivered("queue://a", [(5, 2, 1)]))["counts"] == [{"seq": 5, "deliveries": 2, "failures": 1}]
+    moved = describe(Moved("queue://a", "held://queue://a", [5], [("x", 5)]))
+    assert (moved["type"], moved["source"], moved["seqs"], moved["ids"]) == ("moved", "queue://a", [5], [("x", 5)])
     assert describe(Destination(3, "queue://b")) == {"type": "destination", "id": 3, "destination": "queue://b"}
     assert describe(Outcomes([("x", 7)])) == {"type": "outcomes", "ids": [("x", 7)]}
     assert describe(Trimmed(1, 2)) == {"type": "trimmed", "epoch": 1, "number": 2, "kept": []}

@@ -23,6 +23,7 @@ from amq.journal.records import (
     Consumed,
     Duplicates,
     Group,
+    Moved,
     Outcomes,
     Record,
     Redelivered,
@@ -92,6 +93,23 @@ def test_a_copied_message_lives_once_where_its_copy_is() -> None:
     assert log.liveness.redelivered == {2: (3, 1)}
     log.add(name(3), Consumed("queue://a", ACKED, [1, 2]))
     assert (second.live, second.live_record_bytes, len(log.liveness.live), log.liveness.redelivered) == (0, 0, 0, {})
+
+
+def test_a_moved_message_lives_where_it_stands() -> None:
+    """Its place is the old one: the segment that says so refers to it, and a copy is one of there."""
+    log = Log()
+    log.add(name(1), message(1, 7, duplicate_id="x"))
+    log.add(name(1), Redelivered("queue://a", [(1, 3, 1)]))
+    log.add(name(2), Moved("queue://a", "queue://b", [1, 77], [("x", 1)]))
+    a, b = (log.liveness.destinations[f"queue://{each}"] for each in "ab")
+    assert (a.live, a.live_bytes, a.live_record_bytes, b.live, b.live_bytes) == (0, 0, 0, 1, 7)
+    assert log.liveness.live[1].destination == "queue://b"
+    assert (log.liveness.live[1].segment, log.liveness.segments[name(1)].live) == (name(1), 1)
+    assert log.liveness.refers == {name(1): {name(1)}, name(2): {name(1)}}
+    assert log.liveness.redelivered == {1: (3, 1)}
+    assert log.liveness.duplicates["queue://b"] == {"x": (1, name(2))}
+    log.add(name(3), message(1, 7, "queue://b"))
+    assert (b.live, log.liveness.live[1].segment) == (1, name(3))
 
 
 def test_what_stands_in_a_trimmed_segment_is_dead() -> None:

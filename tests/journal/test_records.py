@@ -14,6 +14,7 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Moved,
     Outcomes,
     Previous,
     Record,
@@ -38,6 +39,7 @@ simple = (
     messages
     | st.builds(Consumed, names, st.integers(0, 3), st.lists(u64, max_size=5))
     | st.builds(Redelivered, names, st.lists(st.tuples(u64, st.integers(0, 99), st.integers(0, 99)), max_size=4))
+    | st.builds(Moved, names, names, st.lists(u64, max_size=5), st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
