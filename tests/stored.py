@@ -10,6 +10,7 @@ from amq.broker.broker import Broker
 from amq.broker.queue import Queue
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
+from amq.journal.journal import FILL
 from amq.journal.reader import read_messages
 from amq.journal.records import Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, seal
@@ -20,6 +21,11 @@ from amq.vfs import Vfs
 from tests.fakes import FakeClock
 
 NOTHING = Trimmed()
+
+
+def with_files(options: dict[str, Any]) -> dict[str, Any]:
+    """`options` of a broker whose segments are written up to the `journal_segment_size_bytes` that they name."""
+    return options | {"journal_segment_size_bytes": -int(-options["journal_segment_size_bytes"] // FILL)}
 
 
 def stored(broker: Broker, queue: Queue, vfs: Vfs, store: str) -> dict[int, Message]:

@@ -90,7 +90,8 @@ class BrokerConfig:
 
     journal_segment_size_bytes: int = option(
         "store", "journalSegmentSize", Kind.SIZE, "32MiB",
-        "Size of a journal file; a message that is larger gets a file of its own.",
+        "What a journal file and what is written behind it before it can go take together: a file is filled up to "
+        "three quarters of it. A message that is larger gets a file of its own.",
         "Smaller files give space back sooner; larger ones are created less often.",
         minimum=64 << 10, maximum=1 << 30, elsewhere=("journalMaxFileLength", "journal-file-size"),
     )  # fmt: skip

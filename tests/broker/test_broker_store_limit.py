@@ -14,7 +14,7 @@ STEPS_MAX = 200
 
 
 def small_store(make_world: MakeWorld, **config: Any) -> World:
-    return make_world(store_limit_bytes=12 * SEGMENT_BYTES, **config)
+    return make_world(store_limit_bytes=16 * SEGMENT_BYTES, **config)
 
 
 def fill(world: World, queue: str = "a") -> Client:
@@ -25,7 +25,7 @@ def fill(world: World, queue: str = "a") -> Client:
             break
         send_many(producer, 5, queue)
         world.settle()
-        assert len(world.segments()) <= 12
+        assert len(world.segments()) <= 16
     assert world.journal.at_limit
     return producer
 
@@ -45,7 +45,7 @@ def test_at_the_store_limit_producers_wait_and_consumers_go_on(make_world: MakeW
         world.broker.sweep()
         world.settle()
     assert not world.journal.at_limit
-    assert len(world.segments()) <= 12
+    assert len(world.segments()) <= 16
 
 
 def test_at_the_store_limit_the_policy_fail_refuses(make_world: MakeWorld) -> None:
@@ -106,7 +106,7 @@ def test_at_the_store_limit_remembered_ids_do_not_keep_what_stood_beside_them(ma
         world.turn(unasked=True)  # what is consumed without receipt waits for company
         world.settle()
     assert len(producer.confirmed) == count, "the producer waits, and nothing will ever make room"
-    assert len(world.segments()) <= 12
+    assert len(world.segments()) <= 16
 
 
 def test_the_store_limit_can_be_raised_while_producers_wait(make_world: MakeWorld) -> None:

@@ -44,7 +44,7 @@ from tests.broker.disk import ProcessFiles, StepRunner
 from tests.broker.states import Standby
 from tests.broker.topic_checks import check_topics
 from tests.fakes import FakeClock, FaultyVfs
-from tests.stored import stored, stored_state
+from tests.stored import stored, stored_state, with_files
 
 STEPS_MAX = 10_000  # a world that is not at rest after so many steps never will be
 CONFIG: dict[str, Any] = {
@@ -240,7 +240,7 @@ class World:
         """`epoch_salt`: two worlds with the same one make segments of the same salts."""
         self.store = str(path)
         self._epoch_salt = epoch_salt
-        self.config = BrokerConfig(store=self.store, **{**CONFIG, **config})
+        self.config = BrokerConfig(store=self.store, **with_files({**CONFIG, **config}))
         self.clock = FakeClock()
         self.files = ProcessFiles()
         self.vfs = FaultyVfs(self.files)

@@ -24,6 +24,7 @@ from tests.broker.world import Client, World
 from tests.crash.disk import Disk, DiskVfs
 from tests.crash.oracle import State, observed
 from tests.fakes import FakeClock, FakeHost
+from tests.stored import with_files
 
 STORE = "/store"
 CONFIG: dict[str, Any] = {
@@ -44,7 +45,7 @@ class Process(World):
         self.disk = disk
         self.name = name
         self.store = STORE
-        self.config = BrokerConfig(store=STORE, **{**CONFIG, **config})
+        self.config = BrokerConfig(store=STORE, **with_files({**CONFIG, **config}))
         self.clock = FakeClock()
         self.files = DiskVfs(disk)  # type: ignore[assignment]
         self.vfs = self.files  # type: ignore[assignment]

@@ -20,6 +20,7 @@ from amq.message import Message
 from amq.vfs import SystemVfs, Vfs
 from tests.broker.disk import StepRunner
 from tests.fakes import FakeClock
+from tests.stored import with_files
 
 
 class Runner(StepRunner):
@@ -53,7 +54,8 @@ class World:
         self.vfs = vfs or SystemVfs()
         self.clock = FakeClock()
         self.config = BrokerConfig(
-            store=self.store, **{"journal_segment_size_bytes": 8192, "store_free_floor_bytes": 1 << 16, **config}
+            store=self.store,
+            **with_files({"journal_segment_size_bytes": 8192, "store_free_floor_bytes": 1 << 16, **config}),
         )
         self.runner = Runner()
         self.valid = True
