@@ -18,11 +18,11 @@ from traffic import drain
 
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
 from amq.journal.follower import DivergedError, Follower
-from amq.journal.recovery import seal
+from amq.journal.recovery import JOURNAL_DIRECTORY, seal
 from amq.lock.document import encode
 from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, epoch_path
 from amq.lock.host import Owner
-from amq.slave import PAUSE_S_MAX, Slave
+from amq.slave import LIST_EVERY_S, PAUSE_S_MAX, Slave
 from amq.vfs import SystemVfs
 from tests.broker.world import World
 from tests.fakes import FakeHost, FaultyVfs
@@ -213,6 +213,34 @@ def test_what_cannot_be_read_is_told_once_and_not_read_all_the_time(world: World
     world.clock.advance(PAUSE_S_MAX)
     slave.follow()
     assert slave.lag().messages == 200
+
+
+def test_a_slave_that_waits_lists_directories_once_a_second(world: World) -> None:
+    """To a file server a listing costs more than all else. A new epoch is seen within that second."""
+    vfs = FaultyVfs()
+    slave = new_slave(world, vfs)
+    while slave.follow():
+        pass
+    for _ in range(2):
+        world.clock.advance(LIST_EVERY_S)
+        vfs.calls.clear()
+        for _ in range(10):
+            assert not slave.follow()
+        directories = [os.path.basename(path) for method, path in vfs.calls if method == "listdir"]
+        assert directories == [EPOCHS_DIRECTORY, JOURNAL_DIRECTORY]
+        assert len(vfs.calls) <= 10 * 6  # the segment that is read: open, read, close; is there a next one?
+    before = slave.lag().place
+    world.crash_and_recover()
+    _tell_epoch(world)
+    world.connect().send(b"new")
+    world.settle()
+    slave.follow()
+    assert slave.lag().place == before
+    world.clock.advance(LIST_EVERY_S)
+    while slave.follow():
+        pass
+    assert slave.lag().place > before
+    assert slave.lag().messages == 200  # the newest batch is not known to be durable
 
 
 def test_queues_that_come_and_go_leave_nothing_behind(world: World) -> None:
