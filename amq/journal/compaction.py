@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from amq.journal.journal import PREPARE_AT
 from amq.journal.recovery import Segment
-from amq.journal.segment import RESERVE_STEPS
+from amq.journal.segment import PREPARE_AT, RESERVE_STEPS
 
 LIVE_FACTOR = 2  # the journal may be so many times as large as what lives in it,
 LIVE_FACTOR_AT_LIMIT = 1.5  # (or so many, where producers wait for the room: at `storeLimit`)

@@ -39,16 +39,12 @@ from amq.journal.records import (
     takes_space,
 )
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment
-from amq.journal.segment import OpenSegment, create_segment, finish_segment
+from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, create_segment, finish_segment
 from amq.journal.space import RESERVE_NAME, StoreLimit, measure
 from amq.journal.writer import JobRunner
 from amq.message import Message
 from amq.vfs import Vfs, write_all
 
-FILL = 3 / 4  # of `journalSegmentSize` that a segment takes: what is behind it before it can go has room in the rest
-# How far it is filled when the next one is made. Late, because until then compaction may use its room; and early enough
-# that no batch of usual size waits for it.
-PREPARE_AT = 7 / 8
 # A batch of so few records may be synced on the event loop, where the disk answers within this time (running mean).
 # Measured: a lone client with a window of 1 gains a factor of 1.6, at 0.1 ms a sync.
 INLINE_RECORDS_MAX = 2

@@ -27,6 +27,10 @@ from amq.vfs import Vfs, listdir_fresh, write_all
 # A segment is given space in so many steps: what is set aside and not written yet is hardly more than what is written,
 # and a write seldom has to ask for any.
 RESERVE_STEPS = 32
+FILL = 3 / 4  # of `journalSegmentSize` that a segment takes: what is behind it before it can go has room in the rest
+# How far it is filled when the next one is made. Late, because until then compaction may use its room; and early enough
+# that no batch of usual size waits for it.
+PREPARE_AT = 7 / 8
 
 
 @dataclass(frozen=True, slots=True)
