@@ -9,21 +9,31 @@ DEFAULT_PRIORITY = 4
 LARGE_BODY_BYTES = 1 << 20
 
 
+ORIGINAL_DESTINATION = "original-destination"  # property: where a message was sent that was led elsewhere
+
+
+def wire_name(name: str) -> str:
+    """The full name as it stands in headers: `/queue/orders`, of a composite one `/queue/a,/topic/b`, of a temporary
+    one as others than its owner know it."""
+    parts = [part.replace("://", "/", 1) for part in name.split(",")]
+    return ",".join(["/remote-" + part if part.startswith("temp-") else "/" + part for part in parts])
+
+
 class Shared:
     """Of a message that several queues may hold.
 
     origin   the connection that sent it
     others   how many queues more than one hold it
-    encoded  what protocols wrote of it once for all, by their own key; None from the end of the turn on in which it
-             was handed out: what waits takes the memory of its body only
+    encoded  what protocols wrote of it once for all, by their own key; None where nothing is, and from the end of the
+             turn on in which it was handed out: what waits takes the memory of its body only
     """
 
     __slots__ = ("encoded", "origin", "others")
 
-    def __init__(self, origin: object) -> None:
+    def __init__(self, origin: object, others: int = 0, encodes: bool = True) -> None:
         self.origin = origin
-        self.others = 0
-        self.encoded: dict[object, bytes] | None = {}
+        self.others = others
+        self.encoded: dict[object, bytes] | None = {} if encodes else None
 
 
 class Batch:
@@ -95,5 +105,37 @@ class Message:
         """Its large body is on the disk, or in a consumer's socket, and no more here."""
         return not self.body and self.size > LARGE_BODY_BYTES
 
+    @property
+    def queue_name(self) -> str:
+        """Full name of the queue that holds it, or will."""
+        return self.destination
+
     def __repr__(self) -> str:
         return f"<Message {self.seq} {self.destination} {len(self.body)} B>"
+
+
+class Copy(Message):
+    """What one of several queues gets of a message; in the journal they have one record (`Multicast`).
+
+    queue_name  of the queue, which may be another than `destination`
+    original    the message as it was sent, as long as it is not on its way to the journal
+    """
+
+    __slots__ = ("original", "queue_name")
+
+    queue_name: str
+    original: Message | None
+
+    @classmethod
+    def of(cls, message: Message, queue_name: str, seq: int = 0) -> Copy:
+        """What the queue of that name gets of `message`."""
+        copy = cls(
+            queue_name, message.body, message.properties, message.content_type, message.priority, message.persistent,
+            message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text, seq,
+        )  # fmt: skip
+        copy.queue_name = queue_name
+        copy.original = None
+        if queue_name != message.destination:
+            original = {ORIGINAL_DESTINATION: wire_name(message.destination)}
+            copy.properties = {**(message.properties or {}), **original}
+        return copy

@@ -32,6 +32,7 @@ from amq.config.schema import BrokerConfig
 from amq.errors import StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.journal import Journal
+from amq.journal.multicast import Multicast
 from amq.journal.records import (
     DEAD_LETTERED,
     EXPIRED,
@@ -131,6 +132,10 @@ class Broker(State):
         if message.segment is not None:
             message.body = b""
             queue.resident_bytes -= size
+            if message.shared is not None and message.shared.others:
+                message.shared.others -= 1
+                message.shared = None
+                self.memory_bytes += size  # the others share what is counted
         elif queue.messages.get(message.seq) is message:
             return 0  # not persistent and not acknowledged: it is the queue's
         else:
@@ -201,9 +206,9 @@ class Broker(State):
 
     def withdraw(self, message: Message) -> None:
         """A message that was admitted and will not be stored."""
-        self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        self.free(message)
         if message.seq and message.persistent:  # it got past `admit_id`
-            queue = self.queue(message.destination)
+            queue = self.queue(message.queue_name)
             queue.pending_bytes -= message.size
             queue.duplicates_pending.pop(message.duplicate_id, None)
 
@@ -245,13 +250,13 @@ class Broker(State):
 
     def is_duplicate(self, message: Message) -> bool:
         """Has the destination stored, or is it storing, a message with this producer-given id?"""
-        queue = self.queue(message.destination)
+        queue = self.queue(message.queue_name)
         return message.duplicate_id in queue.duplicates or message.duplicate_id in queue.duplicates_pending
 
     def admit_id(self, message: Message, record: Record) -> None:
         """From here on the producer-given id of `message` is taken: it is on its way in `record`."""
         if self.config.duplicate_window:
-            self.queue(message.destination).duplicates_pending[message.duplicate_id] = record
+            self.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
     def follow(self, record: Record | None, peer: Peer, receipt: str) -> None:
         """Confirm to `peer` what `record` does for somebody else: when it is committed, never if it is rejected. None =
@@ -391,9 +396,9 @@ class Broker(State):
         assert self.journal is not None
         self.journal.append_record(group)
         for part, (_, size) in zip(group.records, group.places, strict=True):
-            if isinstance(part, Message):
-                part.size = size
-                self.queue(part.destination).pending_bytes += size
+            for message in (part,) if isinstance(part, Message) else part.copies if isinstance(part, Multicast) else ():
+                message.size = size
+                self.queue(message.queue_name).pending_bytes += size
 
     # -- transactions -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from amq.broker.names import shelves
 from amq.errors import CorruptError
-from amq.journal.decoder import raw_messages
+from amq.journal.decoder import SEVERAL, raw_messages
+from amq.journal.multicast import Raw
 from amq.journal.reader import Payload, Scan
 from amq.journal.records import Copies, Redelivered, renumbered
 from amq.message import Message
@@ -49,6 +50,10 @@ class Source:
                 counts = part.queue.redelivered
                 if counts and (found := [(seq, *counts[seq]) for seq, _ in part.moves if seq in counts]):
                     copies.redelivered.append(Redelivered(part.queue.name, found))
+        for _, _, holders in copies.shared:
+            for name, seq in holders:
+                if (before := state.queues[name].redelivered.get(seq)) is not None:
+                    copies.redelivered.append(Redelivered(name, [(seq, *before)]))
         return copies
 
     def _collect(
@@ -68,6 +73,20 @@ class Source:
         run_start = run_stop = 0
         for start, stop, number, seq, id_start, id_stop in raw_messages(payload, self._names):
             if number not in parts:
+                if number == SEVERAL:
+                    records.append(payload[run_start:run_stop])
+                    run_start = run_stop = stop
+                    raw = Raw(payload[start:stop])
+                    if holders := self._holders(raw, at + start, state, leaving):
+                        kept = raw.kept([(journal.number_of(name), seq) for name, seq in holders])
+                        kept_bytes = sum(map(len, kept))
+                        records += kept
+                        copies.shared.append((size, kept_bytes, holders))
+                        if id := raw.duplicate_id:
+                            copies.ids += [(name, id, seq) for name, seq in holders]
+                        size += kept_bytes
+                        messages += len(holders)
+                    continue
                 parts[number] = self._parts(number, state, journal, queues)
             for part in parts[number]:
                 known = part.messages.get(seq)
@@ -101,14 +120,28 @@ class Source:
 
     def _parts(self, number: int, state: State, journal: Journal, queues: dict[str, _Part]) -> list[_Part]:
         """Where messages may stand that were stored for that destination: there, unless a transaction moved them."""
-        name = self._names.get(number)
-        if name is None:
-            raise CorruptError(self.scan.path, 0, f"destination {number} was not defined before")
+        name = self._name(number)
         found = [name, *(each for each in shelves(name) if each != name)]
         for each in found:
             if each not in queues and (queue := state.queues.get(each)) is not None:
                 queues[each] = _Part(queue, journal.number_of(each))
         return [queues[each] for each in found if each in queues]
+
+    def _holders(self, raw: Raw, at: int, state: State, leaving: AbstractSet[int]) -> list[tuple[str, int]]:
+        """Names and seqs of those queues that still hold what stands at `at`."""
+        found = []
+        for number, seq in raw.holders:
+            for name in shelves(self._name(number)) if seq not in leaving else ():
+                queue = state.queues.get(name)
+                if queue is not None and queue.stands_at(seq, self.segment, at):
+                    found.append((name, seq))
+        return found
+
+    def _name(self, number: int) -> str:
+        name = self._names.get(number)
+        if name is None:
+            raise CorruptError(self.scan.path, 0, f"destination {number} was not defined before")
+        return name
 
 
 class _Part:

@@ -112,7 +112,7 @@ class Limits:
                 )
             return STORE
         wanted: Room | None = None
-        for name in dict.fromkeys(message.destination for message in transaction.sends):
+        for name in dict.fromkeys(message.queue_name for message in transaction.sends):
             queue = self._broker.queues.get(name)
             if queue is None or queue.taken_bytes < queue.limit_bytes:
                 continue

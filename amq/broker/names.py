@@ -9,6 +9,7 @@ from __future__ import annotations
 from amq.config.destinations import ANY_REST, ANY_WORD
 from amq.errors import AccessError
 from amq.journal.records import HELD_SCHEME, SENT_SCHEME
+from amq.message import wire_name as wire_name
 
 QUEUE_SCHEME = "queue://"
 TOPIC_SCHEME = "topic://"
@@ -32,13 +33,6 @@ def shelves(name: str) -> tuple[str, str, str]:
     """Full names of a queue and of the two hidden ones that belong to it, by the name of any of them."""
     real = real_name(name)
     return real, SENT_SCHEME + real, HELD_SCHEME + real
-
-
-def wire_name(name: str) -> str:
-    """The full name as it stands in headers: `/queue/orders`, of a composite one `/queue/a,/topic/b`, of a temporary
-    one as others than its owner know it."""
-    parts = [part.replace("://", "/", 1) for part in name.split(",")]
-    return ",".join(["/remote-" + part if part.startswith("temp-") else "/" + part for part in parts])
 
 
 def is_topic(name: str) -> bool:

@@ -204,6 +204,14 @@ class Queue:
         place = self.find(seq)
         return place.segment if place is not None else 0
 
+    def stands_at(self, seq: int, segment: Segment, offset: int) -> bool:
+        """Is a message here whose record is there?"""
+        message = self.messages.get(seq)
+        if message is not None:
+            return message.segment is segment and message.offset == offset
+        place = self.find(seq)
+        return place is not None and place.segment == segment.code and place.offset == offset
+
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
         """A message that waits on disk alone was copied: from now on that is where it stands."""
         for backlog in self.backlogs.values():

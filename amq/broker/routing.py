@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 from amq.broker.limits import Room
 from amq.broker.names import QUEUE_SCHEME, check_sent_to, is_stored, is_temporary, is_topic, plain_name, wire_name
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
-from amq.broker.transaction import Transaction
+from amq.broker.transaction import Transaction, memory_bytes
 from amq.config.destinations import matches, parse_pattern
-from amq.message import Message, Shared
+from amq.message import ORIGINAL_DESTINATION, Copy, Message, Shared
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
 ROUTES_MAX = 10_000  # names whose route is remembered
-ORIGINAL_DESTINATION = "original-destination"
 
 
 class Routing:
@@ -84,9 +83,16 @@ class Routing:
         return tuple(found)
 
     def copies(self, message: Message, route: tuple[str, ...], peer: Peer) -> list[Message]:
-        """`message` for each of its destinations. They share the body."""
-        made = []
+        """`message` for each of its destinations. They share the body; queues, also in the journal."""
+        made: list[Message] = []
+        queues = [name for name in route if is_stored(name)]
+        shared = Shared(peer, len(queues) - 1, encodes=False)
         for name in route:
+            if len(queues) > 1 and is_stored(name):
+                copy = Copy.of(message, name)
+                copy.original, copy.shared = message, shared
+                made.append(copy)
+                continue
             properties = message.properties
             if name != message.destination:
                 properties = {**(properties or {}), ORIGINAL_DESTINATION: wire_name(message.destination)}
@@ -108,19 +114,21 @@ class Routing:
         transaction = Transaction(broker, "")
         known = []
         for message in messages:
-            if message.shared is not None:
+            if not is_stored(message.queue_name):
                 transaction.published.append(message)
             elif message.persistent and message.duplicate_id and broker.is_duplicate(message):
                 known.append(message)
             else:
                 transaction.sends.append(message)
         if known and not transaction.sends:  # resent: what went to topics did so as well
-            pending = broker.queue(known[-1].destination).duplicates_pending
+            pending = broker.queue(known[-1].queue_name).duplicates_pending
             broker.follow(pending.get(known[-1].duplicate_id), peer, receipt)
             return None
         room = broker.limits.room_to_commit(transaction)
         if room is None:
-            for message in transaction.sends + transaction.published:
-                broker.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+            for message in transaction.sends:
+                if message.shared is not None:
+                    message.shared.others = len(transaction.sends) - 1
+            broker.memory_bytes += memory_bytes(transaction.sends + transaction.published)
             broker.commit(transaction, peer, receipt, "")
         return room

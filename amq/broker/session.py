@@ -17,7 +17,7 @@ from amq.broker.limits import Room
 from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Peer, Subscription
-from amq.broker.transaction import Transaction
+from amq.broker.transaction import Transaction, memory_bytes
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.message import Message, Shared
 from amq.protocols.commands import (
@@ -425,7 +425,7 @@ class Session:
 
     def _add_to_transaction(self, command: Send, messages: list[Message]) -> None:
         transaction = self._transaction(command.transaction)
-        size = sum(len(message.body) for message in messages) + MESSAGE_OVERHEAD_BYTES * len(messages)
+        size = memory_bytes(messages)
         limit = self._broker.config.max_transaction_size_bytes
         if transaction.size + size > limit:
             raise CommandError(
@@ -435,7 +435,7 @@ class Session:
         transaction.size += size
         self._broker.memory_bytes += size
         for message in messages:
-            (transaction.sends if message.shared is None else transaction.published).append(message)
+            (transaction.sends if is_stored(message.queue_name) else transaction.published).append(message)
         self._confirm_now(command)
 
     def _holds_deliveries(self) -> bool:

@@ -30,6 +30,7 @@ from amq.journal.checkpoint import (
     OUTCOMES,
     QUEUE,
     ROWS,
+    SHARED,
     decode_head,
 )
 from amq.journal.follower import Start
@@ -45,9 +46,12 @@ Block = tuple[int, bytes]
 
 
 def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[Block, None, None]:
-    """The blocks of `state` but the head. `segments()` tells at the end which there are."""
+    """The blocks of `state` but the head. `segments()` tells which there are."""
     state.paged_out = {}
     try:
+        for segment in list(segments()):
+            for part in _parts(iter(list(segment.shared))):
+                yield SHARED, json.dumps(segment.code).encode() + b" " + part
         for name in list(state.queues):
             queue = state.queues.get(name)
             if queue is None:
@@ -146,6 +150,7 @@ class _Loader:
         self._path = path
         self._state = state
         self._queue: Queue | None = None
+        self._shared: dict[int, set[int]] = {}  # by code of their segment: offsets of records that several may hold
         self._rows: defaultdict[int, list[list[array[int]]]] = defaultdict(list)  # of that queue, by priority
 
     def load(self, kind: int, payload: bytes) -> None:
@@ -163,6 +168,10 @@ class _Loader:
         self._build()
         if kind == QUEUE:
             self._queue = self._state.queue(payload.decode())
+            return
+        if kind == SHARED:
+            code, _, offsets = payload.partition(b" ")
+            self._shared.setdefault(int(code), set()).update(map(int, json.loads(offsets)))
             return
         items = json.loads(payload)
         if kind == END:
@@ -212,12 +221,19 @@ class _Loader:
         self._rows.clear()
 
     def _count(self, queue: Queue, columns: Sequence[array[int]]) -> None:
-        seqs, codes, _, sizes, *expires = columns
+        seqs, codes, offsets, sizes, *expires = columns
         self._state.newest_seq = max(self._state.newest_seq, seqs[-1])
         queue.stored_bytes += sum(sizes)
         for code in set(codes):
             segment = self._state.hold(self.segment(code))
-            if codes.count(code) == len(codes):
+            if shared := self._shared.get(code):
+                for each, offset, size in zip(codes, offsets, sizes, strict=True):
+                    if each == code and offset in shared:
+                        segment.share(offset, size)
+                    elif each == code:
+                        segment.live += 1
+                        segment.live_bytes += size
+            elif codes.count(code) == len(codes):
                 segment.live += len(codes)
                 segment.live_bytes += sum(sizes)
             else:

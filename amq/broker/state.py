@@ -20,6 +20,7 @@ from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.journal.follower import DivergedError
 from amq.journal.journal import Journal
+from amq.journal.multicast import Multicast
 from amq.journal.records import (
     Consumed,
     Copies,
@@ -35,7 +36,7 @@ from amq.journal.records import (
     is_hidden,
 )
 from amq.journal.recovery import Recovered, Segment
-from amq.message import LARGE_BODY_BYTES, Message
+from amq.message import LARGE_BODY_BYTES, Copy, Message
 
 if TYPE_CHECKING:
     from amq.broker.trimming import Trimmer
@@ -171,6 +172,14 @@ class State:
         elif isinstance(record, Moved):
             assert segment is not None
             self._apply_moved(record, segment)
+        elif isinstance(record, Copy):
+            self._apply_message(record, segment)
+        elif isinstance(record, Multicast):
+            for copy in record.copies or record.held():
+                if self.journal is None:
+                    self._apply_copy(copy, segment)
+                else:
+                    self._apply_message(copy, segment)
         elif isinstance(record, Copies):
             assert segment is not None
             self._apply_copies(record, segment)
@@ -191,7 +200,8 @@ class State:
             assert isinstance(record, Destination | Previous)
 
     def _apply_message(self, message: Message, segment: Segment | None) -> None:
-        name = message.destination
+        is_copy = message.__class__ is Copy
+        name = message.queue_name if is_copy else message.destination
         queue = self.queues.get(name) or self.queue(name)
         message.segment = segment
         if message.expires_ms:
@@ -199,8 +209,11 @@ class State:
             self.expiring[queue] = None
         queue.enqueued += 1
         if segment is not None:
-            segment.live += 1
-            segment.live_bytes += message.size
+            if is_copy:
+                segment.share(message.offset, message.size)
+            else:
+                segment.live += 1
+                segment.live_bytes += message.size
             queue.stored_bytes += message.size
             if self.journal is not None:
                 queue.pending_bytes -= message.size
@@ -210,7 +223,7 @@ class State:
                 self.hold(segment)
                 queue.page_out(message, segment.code)
                 if self.journal is not None:
-                    self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+                    self.free(message)
                     self.dirty[queue] = None
                 return
         else:
@@ -263,13 +276,20 @@ class State:
             self.paged_out.setdefault(queue, {})[message.seq] = message
         del queue.messages[message.seq]
         queue.page_out(message, segment.code)
-        size = len(message.body) + MESSAGE_OVERHEAD_BYTES
-        queue.resident_bytes -= size
-        self.memory_bytes -= size
+        queue.resident_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        self.free(message)
+
+    def free(self, message: Message) -> None:
+        """`message` is in memory no more. Its body is as long as others share it."""
+        self.memory_bytes -= MESSAGE_OVERHEAD_BYTES
+        if message.shared is not None and message.shared.others:
+            message.shared.others -= 1
+        else:
+            self.memory_bytes -= len(message.body)
 
     def _apply_copy(self, message: Message, segment: Segment | None) -> None:
         """A message of a replay: perhaps one that is stored already and was copied forward. It stands there now."""
-        queue = self.queue(message.destination)
+        queue = self.queue(message.queue_name)
         assert segment is not None
         place = None
         if message.seq > self.newest_seq:
@@ -284,10 +304,12 @@ class State:
         self.hold(segment)
         queue.move(message.seq, segment.code, message.offset, message.size)
         queue.stored_bytes += message.size - place.size
-        before.live -= 1
-        before.live_bytes -= place.size
-        segment.live += 1
-        segment.live_bytes += message.size
+        before.leave(place.offset, place.size)
+        if message.__class__ is Copy:
+            segment.share(message.offset, message.size)
+        else:
+            segment.live += 1
+            segment.live_bytes += message.size
         if message.duplicate_id:  # a checkpoint may have the message and not its id
             queue.remember(message, segment)
 
@@ -316,10 +338,15 @@ class State:
                 place = queue.find(seq)
                 assert place is not None, "a copy of what has left would bring it back after a crash"
                 queue.move(seq, segment.code, first + offset, place.size)
-        source.live -= copies.messages
-        source.live_bytes -= copies.size
-        segment.live += copies.messages
-        segment.live_bytes += copies.size
+        for offset, size, holders in copies.shared:
+            for name, seq in holders:
+                self._move_shared(self.queues[name], seq, segment, first + offset, size)
+        count = copies.messages - sum(len(holders) for _, _, holders in copies.shared)
+        moved_bytes = copies.size - sum(size for _, size, _ in copies.shared)
+        source.live -= count
+        source.live_bytes -= moved_bytes
+        segment.live += count
+        segment.live_bytes += moved_bytes
         for name, id, seq in copies.ids:
             self.queues[name].duplicates.moved(id, seq, segment)
         if self._trimmer is not None:
@@ -330,10 +357,12 @@ class State:
         source, target = self.queue(moved.source), self.queue(moved.target)
         rows, counts, acknowledged = source.rows(moved.seqs), source.redelivered, source.acknowledged
         counts = {seq: counts[seq] for seq in moved.seqs if seq in counts} if counts else {}
-        for seq in moved.seqs if source.messages else ():
-            if (message := source.messages.get(seq)) is not None:
-                self.hold(_segment(message))
-                self._remove(source, message)
+        here = [source.messages[seq] for seq in moved.seqs if seq in source.messages]
+        for message in here:
+            self.hold(_segment(message))
+        shared = {seq for _, seq, code, offset, _, _ in rows if offset in self._segments[code].shared}
+        for message in here:
+            self._remove(source, message)
         if source.backlogs:
             self._discard(source, moved.seqs)
         source.acknowledged = acknowledged
@@ -341,7 +370,7 @@ class State:
             if code != segment.code:
                 segment.refers.add(code)
             if not target.stands_in(seq):  # else a checkpoint that was made meanwhile has it twice
-                self._put(target, priority, seq, code, offset, size, expires_ms)
+                self._put(target, priority, seq, code, offset, size, expires_ms, seq in shared)
             if seq in counts:
                 target.redelivered[seq] = max(counts[seq], target.redelivered.get(seq, (0, 0)))
         for id, seq in moved.ids:
@@ -351,14 +380,17 @@ class State:
             self.dirty[target] = None
 
     def _put(
-        self, queue: Queue, priority: int, seq: int, code: int, offset: int, size: int, expires_ms: int
+        self, queue: Queue, priority: int, seq: int, code: int, offset: int, size: int, expires_ms: int, shared: bool
     ) -> None:  # fmt: skip
         """A stored message waits on disk in `queue`, where it was not before."""
         queue.add_row(priority, seq, code, offset, size, expires_ms)
         queue.stored_bytes += size
         place = self._segments[code]
-        place.live += 1
-        place.live_bytes += size
+        if shared:
+            place.share(offset, size)
+        else:
+            place.live += 1
+            place.live_bytes += size
         if expires_ms:
             queue.expiring += 1
             self.expiring[queue] = None
@@ -367,33 +399,55 @@ class State:
             stub.segment, stub.offset, stub.size = place, offset, size
             self.paged_out.setdefault(queue, {})[seq] = stub
 
+    def _move_shared(self, queue: Queue, seq: int, segment: Segment, offset: int, size: int) -> None:
+        """A message whose record others share stands there now: with those that hold it still, so in fewer bytes."""
+        known = queue.messages.get(seq)
+        if known is not None:
+            before_bytes = known.size
+            _segment(known).leave(known.offset, known.size)
+            known.segment, known.offset, known.size = segment, offset, size
+        else:
+            place = queue.find(seq)
+            assert place is not None, "a copy of what has left would bring it back after a crash"
+            before_bytes = place.size
+            self._segments[place.segment].leave(place.offset, place.size)
+            queue.move(seq, segment.code, offset, size)
+        queue.stored_bytes += size - before_bytes
+        segment.share(offset, size)
+
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]
         queue.resident_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
         queue.stored_bytes -= queue.cost(message)
         if message.segment is not None:
             segment = _segment(message)
-            segment.live -= 1
-            segment.live_bytes -= message.size
+            if segment.shared:
+                segment.leave(message.offset, message.size)
+            else:
+                segment.live -= 1
+                segment.live_bytes -= message.size
         if message.expires_ms:
             queue.expiring -= 1
         if queue.redelivered:
             queue.redelivered.pop(message.seq, None)
         queue.acknowledged += 1
-        if message.shared is not None and message.shared.others:
-            message.shared.others -= 1
-            self.memory_bytes -= MESSAGE_OVERHEAD_BYTES
-        else:
+        if message.shared is None:
             self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        else:
+            self.free(message)
         if not queue.messages:
             self.emptied[queue] = None
 
     def _discard(self, queue: Queue, seqs: list[int], segment: Segment | None = None) -> None:
         """Those of `seqs` that wait on disk leave the queue: `segment` says so."""
-        for gone, codes, _, sizes, *expires in queue.discard(seqs):
+        for gone, codes, offsets, sizes, *expires in queue.discard(seqs):
             for code in set(codes):
                 if segment is not None and code != segment.code:
                     segment.refers.add(code)
+                if self._segments[code].shared:
+                    for offset, size in compress(zip(offsets, sizes, strict=True), map(code.__eq__, codes)):
+                        self._segments[code].leave(offset, size)
+                    continue
                 here = sizes if codes.count(code) == len(codes) else compress(sizes, map(code.__eq__, codes))
                 self._segments[code].live -= codes.count(code)
                 self._segments[code].live_bytes -= sum(here)

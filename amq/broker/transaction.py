@@ -6,13 +6,16 @@ in it (they are in no queue and in no `unacked`), and memory for the messages se
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from amq.broker.queue import Queue
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Subscription
 from amq.errors import TransactionRolledBackError
+from amq.journal.multicast import HOLDERS_MAX, Multicast
 from amq.journal.records import ACKED, Consumed, Group, Record
-from amq.message import Message
+from amq.message import Copy, Message
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
@@ -42,7 +45,7 @@ class Transaction:
 
     def to_group(self, outcome_id: str) -> Group:
         """The persistent part, as one record."""
-        records: list[Record] = [message for message in self.sends if message.persistent]
+        records = list(_records(message for message in self.sends if message.persistent))
         consumed: dict[str, list[int]] = {}
         for subscription, message in self.acks:
             if message.segment is not None:
@@ -68,7 +71,7 @@ class Transaction:
 
     def roll_back_duplicate(self, group: Group, message: Message) -> TransactionRolledBackError:
         """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
-        owner = self.broker.queue(message.destination).duplicates_pending.get(message.duplicate_id)
+        owner = self.broker.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)
         self.roll_back()
         if owner is None or owner is group:
             where = "stored before" if owner is None else "sent twice in it"
@@ -121,3 +124,23 @@ class Transaction:
             by_queue.setdefault(subscription.queue, []).append(message)
         for queue, messages in by_queue.items():
             self.broker.give_back(queue, messages, [message.seq for message in messages], refused)
+
+
+def _records(messages: Iterable[Message]) -> Iterator[Record]:
+    """What stores `messages`: those that are copies of one, and follow each other, together."""
+    for original, found in groupby(messages, lambda message: message.original if isinstance(message, Copy) else None):
+        if original is None:
+            yield from found
+            continue
+        copies = list(found)
+        for i in range(0, len(copies), HOLDERS_MAX):
+            part = [copy for copy in copies[i : i + HOLDERS_MAX] if isinstance(copy, Copy)]
+            yield Multicast(original, [copy.queue_name for copy in part], copies=part)
+            for copy in part:
+                copy.original = None
+
+
+def memory_bytes(messages: list[Message]) -> int:
+    """What `messages`, all that was made of one, take: a body that they share counts once."""
+    bodies = {id(message.shared or message): len(message.body) for message in messages}
+    return sum(bodies.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)

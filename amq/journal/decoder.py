@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.format import RECORD, RECORD_BYTES, crc32
+from amq.journal.multicast import MULTICAST, decode_multicast
+from amq.journal.multicast import body_offset as multicast_body_offset
 from amq.journal.records import (
     CONSUMED,
     CONSUMED_HEAD,
@@ -47,6 +49,7 @@ FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")
 # of the same: bytes of the record, its type, seq, destination, bytes of content type and duplicate id
 MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
 _PRIORITY_MAX = 9
+SEVERAL = -1  # stands for the number of a destination: several queues hold the message
 
 
 def decode_message(payload: bytes | memoryview, position: int, stop: int, name: str, bodies: bool = True) -> Message:
@@ -72,6 +75,8 @@ def decode_message(payload: bytes | memoryview, position: int, stop: int, name: 
 
 def body_offset(head: bytes) -> int:
     """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
+    if head[RECORD_BYTES - 1] == MULTICAST:
+        return multicast_body_offset(head)
     *_, content_type, duplicate_id, properties = FRAMED_MESSAGE.unpack_from(head)
     return int(FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
 
@@ -116,6 +121,8 @@ class Decoder:
                     raise CorruptError(self._path, at + position, f"message: {error}") from error
                 message.offset, message.size = at + position, stop - position
                 record: Record = message
+            elif kind == MULTICAST:
+                record = self._multicast(payload, position, stop, at)
             elif kind == GROUP and grouped:
                 raise CorruptError(self._path, at + position, "a group stands in a group")
             else:
@@ -126,6 +133,14 @@ class Decoder:
                     raise CorruptError(self._path, at + position, f"record of type {kind}: {error}") from error
             yield record
             position = stop
+
+    def _multicast(self, payload: bytes | memoryview, position: int, stop: int, at: int) -> Record:
+        try:
+            record = decode_multicast(payload, position, stop, self.names, self._bodies)
+        except (struct.error, ValueError, LookupError, RecursionError) as error:
+            raise CorruptError(self._path, at + position, f"message of several queues: {error!r}") from error
+        record.place(at + position, stop - position)
+        return record
 
     def _decode_other(self, kind: int, body: bytes | memoryview, at: int) -> Record:
         if kind == GROUP:  # not copied: it may hold large messages
@@ -185,8 +200,9 @@ def _is_id(found: object) -> bool:
 
 def raw_messages(payload: memoryview, names: dict[int, str]) -> Iterator[tuple[int, int, int, int, int, int]]:
     """(start, stop, number of the destination, seq, start and stop of the producer-given id) of each message in the
-    payload of a batch whose CRC is known to be right, also of those in groups. Adds to `names` the destinations that
-    the payload defines. Raises struct.error, ValueError.
+    payload of a batch whose CRC is known to be right, also of those in groups. Of one that several queues hold the
+    number is SEVERAL, and only start and stop count. Adds to `names` the destinations that the payload defines. Raises
+    struct.error, ValueError.
     """
     position, end, framed = 0, len(payload), FRAMED_MESSAGE.size
     keys, last = MESSAGE_KEYS.unpack_from, len(payload) - MESSAGE_KEYS.size
@@ -203,6 +219,8 @@ def raw_messages(payload: memoryview, names: dict[int, str]) -> Iterator[tuple[i
                 raise ValueError("record of a message is too short")
             id_start = position + framed + type_bytes
             yield position, stop, destination, seq, id_start, id_start + id_bytes
+        elif kind == MULTICAST:
+            yield position, stop, SEVERAL, 0, 0, 0
         elif kind == GROUP:  # its records are framed as all others are, and end where it does
             position += RECORD_BYTES
             position += GROUP_HEAD.size + GROUP_HEAD.unpack_from(payload, position)[1]

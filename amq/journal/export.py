@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from amq.errors import CorruptError, StoreError
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
 from amq.journal.interchange import IDS_PER_LINE, Exported, Ids, Item
-from amq.journal.liveness import Liveness, Place
+from amq.journal.liveness import LiveIndex, Liveness, Place
+from amq.journal.multicast import Multicast, Raw
 from amq.journal.reader import decode_at
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
@@ -46,10 +47,23 @@ class MessageReader:
                 self._vfs.close(self._open.popitem(last=False)[1])
         self._open.move_to_end(place.segment)
         data = read_at(self._vfs, fd, place.offset, place.size)
-        message = decode_at(path, data, place.offset, place.size, place.destination)
+        message = decode_at(path, data, place.at(seq), place.destination)
         if message.seq != seq:
             raise CorruptError(path, place.offset, f"message {seq} is no longer where it was")
         return message
+
+    def read_shared(self, seq: int, place: Place, live: LiveIndex) -> Multicast | None:
+        """What stands at `place` for all queues in which it is `live`; None where `seq` is not the first of them.
+        Raises as `read`.
+        """
+        self.read(seq, place)  # it is whole
+        record = Raw(memoryview(read_at(self._vfs, self._open[place.segment], place.offset, place.size)))
+        holders = {}
+        for _, held in record.holders:
+            found = live.get(held)
+            if found is not None and (found.segment, found.offset) == (place.segment, place.offset):
+                holders[held] = found.destination
+        return None if seq != next(iter(holders)) else Multicast(record.message(), list(holders.values()), holders)
 
     def close(self) -> None:
         while self._open:

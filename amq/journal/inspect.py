@@ -31,6 +31,7 @@ from amq.journal.format import (
     segment_name,
 )
 from amq.journal.liveness import Liveness
+from amq.journal.multicast import Multicast
 from amq.journal.records import (
     KINDS,
     MESSAGE,
@@ -370,6 +371,9 @@ def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
     if isinstance(record, Message):
         return _describe_message(record, bodies)
     facts: dict[str, Any] = {"type": kind_name(record)}
+    if isinstance(record, Multicast):
+        queues = [{"destination": name, "seq": seq} for name, seq in zip(record.queues, record.seqs, strict=True)]
+        return _describe_message(record.message, bodies) | facts | {"queues": queues}
     if isinstance(record, Group):
         return facts | {"outcome_id": record.outcome_id, "records": [describe(part, bodies) for part in record.records]}
     if isinstance(record, Consumed):

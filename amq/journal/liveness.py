@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from amq.journal.format import RECORD, RECORD_BYTES, segment_key
+from amq.journal.multicast import Multicast
 from amq.journal.records import (
     REASONS,
     Consumed,
@@ -37,6 +38,14 @@ _WORDS = 3  # segment and destination, offset, bytes of the record and of the bo
 _LOW = 0xFFFFFFFF
 
 
+class At(NamedTuple):
+    """Where in a segment a message stands, and which of those that stand there it is."""
+
+    seq: int
+    offset: int
+    size: int
+
+
 class Place(NamedTuple):
     """Where a live message stands: its segment and destination, offset and bytes of its record, bytes of its body."""
 
@@ -45,6 +54,10 @@ class Place(NamedTuple):
     offset: int
     size: int
     body_bytes: int
+
+    def at(self, seq: int) -> At:
+        """As a reader wants it, of the message `seq`."""
+        return At(seq, self.offset, self.size)
 
 
 @dataclass(slots=True)
@@ -188,6 +201,7 @@ class Liveness:
         self.outcomes = Remembered(outcome_window)
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
+        self.shared: dict[tuple[str, int], int] = {}  # (segment, offset) of what several may hold → how many do
         self.trimmed = Trimmed()
         self._duplicate_window = duplicate_window
 
@@ -210,6 +224,9 @@ class Liveness:
             _of(self.destinations, name).record_bytes += size
         if isinstance(record, Message):
             self._arrive(record, Place(segment, record.destination, offset, size, len(record.body)))
+        elif isinstance(record, Multicast):
+            for copy in record.held():
+                self._arrive(copy, Place(segment, copy.queue_name, offset, size, len(copy.body)), shared=True)
         elif isinstance(record, Consumed):
             for tally in (self.segments[segment], self.destinations[record.destination]):
                 tally.left[REASONS[record.reason]] += len(record.seqs)
@@ -238,10 +255,12 @@ class Liveness:
         elif isinstance(record, Trimmed):
             self.trimmed = record
 
-    def _arrive(self, message: Message, place: Place) -> None:
+    def _arrive(self, message: Message, place: Place, shared: bool = False) -> None:
+        """A message stands at `place`. In its segment the bytes count once, however many are `shared` there."""
         here, there = self.segments[place.segment], self.destinations[place.destination]
+        holders = self.shared.get((place.segment, place.offset), 0)
         here.messages += 1
-        here.message_bytes += place.body_bytes
+        here.message_bytes += 0 if holders else place.body_bytes
         before = self.live.get(message.seq)
         if before is not None:
             self._leave(before)  # copied forward: it stands here now
@@ -249,15 +268,21 @@ class Liveness:
         else:
             there.messages += 1
             there.message_bytes += place.body_bytes
-        self._enter(message.seq, place)
+        self._enter(message.seq, place, shared)
         if message.duplicate_id and not is_hidden(place.destination):
             self._ids(place.destination).remember(message.duplicate_id, message.seq, place.segment)
 
-    def _enter(self, seq: int, place: Place) -> None:
-        for tally in (self.segments[place.segment], _of(self.destinations, place.destination)):
-            tally.live += 1
+    def _enter(self, seq: int, place: Place, shared: bool) -> None:
+        here, there = self.segments[place.segment], _of(self.destinations, place.destination)
+        key = place.segment, place.offset
+        holders = self.shared.get(key, 0)
+        if shared:
+            self.shared[key] = holders + 1
+        for tally in (there,) if holders else (here, there):
             tally.live_bytes += place.body_bytes
             tally.live_record_bytes += place.size
+        here.live += 1
+        there.live += 1
         self.live.put(seq, place)
 
     def _move(self, segment: str, seq: int, target: str) -> None:
@@ -265,8 +290,9 @@ class Liveness:
         place = self.live.get(seq)
         if place is not None:
             self.refers[segment].add(place.segment)
+            shared = (place.segment, place.offset) in self.shared
             self._leave(place)
-            self._enter(seq, place._replace(destination=target))
+            self._enter(seq, place._replace(destination=target), shared)
 
     def _remove(self, seq: int) -> None:
         place = self.live.get(seq)
@@ -276,10 +302,18 @@ class Liveness:
             self.redelivered.pop(seq, None)
 
     def _leave(self, place: Place) -> None:
-        for tally in (self.segments[place.segment], self.destinations[place.destination]):
-            tally.live -= 1
+        here, there = self.segments[place.segment], self.destinations[place.destination]
+        key = place.segment, place.offset
+        others = self.shared.get(key, 1) - 1
+        if others:
+            self.shared[key] = others
+        else:
+            self.shared.pop(key, None)
+        for tally in (there,) if others else (here, there):
             tally.live_bytes -= place.body_bytes
             tally.live_record_bytes -= place.size
+        here.live -= 1
+        there.live -= 1
 
     def _ids(self, destination: str) -> Remembered:
         ids = self.duplicates.get(destination)

@@ -7,6 +7,7 @@ messages were copied forward).
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
@@ -23,6 +24,7 @@ from amq.journal.format import (
     decode_batch_header,
     segment_name,
 )
+from amq.journal.multicast import MULTICAST, MULTICAST_BYTES, decode_copy
 from amq.journal.records import MESSAGE, MESSAGE_BYTES
 from amq.journal.recovery import Segment
 from amq.journal.segment import read_at, read_header
@@ -36,15 +38,23 @@ Payload = tuple[int, memoryview]  # where in the segment it starts, the bytes
 GAP_BYTES = 16 << 10  # records that are no further apart are read with one call
 
 
-class Placed(Protocol):
-    """Where a message stands: code of the segment, offset and size of its record in bytes."""
+class PlacedInSegment(Protocol):
+    """Where in its segment a message stands: offset and size of its record in bytes; and its seq, as several may stand
+    there."""
 
     @property
-    def segment(self) -> int: ...
+    def seq(self) -> int: ...
     @property
     def offset(self) -> int: ...
     @property
     def size(self) -> int: ...
+
+
+class Placed(PlacedInSegment, Protocol):
+    """The same, and in which segment: its code."""
+
+    @property
+    def segment(self) -> int: ...
 
 
 def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]) -> list[Message]:
@@ -75,7 +85,7 @@ def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]
             data = memoryview(read_at(vfs, fd, start, stop - start))
             for place, destination in places[i:last]:
                 piece = data[place.offset - start : place.offset - start + place.size]
-                messages.append(decode_at(path, piece, place.offset, place.size, destination))
+                messages.append(decode_at(path, piece, place, destination))
             i = last
     finally:
         if fd >= 0:
@@ -85,15 +95,15 @@ def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]
 
 def _read_large(vfs: Vfs, fd: int, path: str, place: Placed, destination: str) -> Message:
     """One message, its body read into the very bytes that it then has."""
-    head = read_at(vfs, fd, place.offset, RECORD_BYTES + MESSAGE_BYTES)
-    if len(head) == RECORD_BYTES + MESSAGE_BYTES:
+    head = read_at(vfs, fd, place.offset, RECORD_BYTES + MULTICAST_BYTES)
+    if len(head) == RECORD_BYTES + MULTICAST_BYTES:
         start = min(body_offset(head), place.size)
         head = read_at(vfs, fd, place.offset, start)
         return decode_at(
-            path, head, place.offset, place.size, destination,
+            path, head, place, destination,
             read_at(vfs, fd, place.offset + start, place.size - start),
         )  # fmt: skip
-    return decode_at(path, head, place.offset, place.size, destination)
+    return decode_at(path, head, place, destination)
 
 
 class Scan:
@@ -201,19 +211,26 @@ class JournalReader:
 
 
 def decode_at(
-    path: str, piece: bytes | memoryview, offset: int, size: int, destination: str, body: bytes = b""
+    path: str, piece: bytes | memoryview, place: PlacedInSegment, destination: str, body: bytes = b""
 ) -> Message:
-    """The message of the record of `size` bytes at `offset` of `path`, read as `piece`, or as `piece` up to the body
-    and `body`. Raises CorruptError."""
+    """What the queue `destination` holds at `place`, a record of `path` that was read as `piece`, or as `piece` up to
+    the body and `body`. Raises CorruptError."""
+    offset, size = place.offset, place.size
     if offset < HEADER_BYTES or len(piece) + len(body) < size or size < RECORD_BYTES:
         raise CorruptError(path, offset, "file ends inside a message that was stored: it was truncated")
     body_bytes, crc, kind = RECORD.unpack_from(piece)
-    whole = kind == MESSAGE and MESSAGE_BYTES <= body_bytes == size - RECORD_BYTES
+    bytes_min = {MESSAGE: MESSAGE_BYTES, MULTICAST: MULTICAST_BYTES}.get(kind, size)
+    whole = bytes_min <= body_bytes == size - RECORD_BYTES
     if not whole or crc32(body, crc32(piece[RECORD_BYTES:], kind)) != crc:
         raise CorruptError(path, offset, "record fails its checksum")
     try:
-        message = decode_message(piece, 0, size - len(body), destination)
-    except (ValueError, RecursionError) as error:
+        stop = size - len(body)
+        message: Message
+        if kind == MESSAGE:
+            message = decode_message(piece, 0, stop, destination)
+        else:
+            message = decode_copy(piece, stop, destination, place.seq)
+    except (ValueError, struct.error, RecursionError) as error:
         raise CorruptError(path, offset, f"message: {error}") from error
     message.body = body or message.body
     message.offset, message.size = offset, size

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
+from amq.journal.multicast import MULTICAST, Multicast
 from amq.message import LARGE_BODY_BYTES, Message
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ DESTINATION, MESSAGE, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMME
 MOVED = 11
 KINDS = {
     DESTINATION: "destination", MESSAGE: "message", CONSUMED: "consumed", REDELIVERED: "redelivered", GROUP: "group",
-    DUPLICATES: "duplicates", OUTCOMES: "outcomes", TRIMMED: "trimmed", PREVIOUS: "previous", MOVED: "moved",
+    DUPLICATES: "duplicates", OUTCOMES: "outcomes", TRIMMED: "trimmed", PREVIOUS: "previous", MULTICAST: "multicast",
+    MOVED: "moved",
 }  # fmt: skip
 
 # Hidden queues, two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.
@@ -157,6 +159,8 @@ class Group:
         for record, (start, size) in zip(self.records, self.places, strict=True):
             if isinstance(record, Message):
                 record.offset, record.size = offset + start, size
+            elif isinstance(record, Multicast):
+                record.place(offset + start, size)
 
 
 class Copies:
@@ -167,12 +171,13 @@ class Copies:
     redelivered   how often some of them were delivered
     moves         {destination: (seq, bytes from the first record of the group to this one)}
     ids           (destination, producer-given id, seq) of those that have one
-    messages, size  how many, and bytes of `records`
+    shared        (bytes from the first record of the group, size, queues with their seqs) of those that several hold
+    messages, size  how many messages, and bytes of `records`
     offset        of the group in its segment, once it is stored
     """
 
     kind = GROUP
-    __slots__ = ("ids", "messages", "moves", "offset", "records", "redelivered", "size", "source")
+    __slots__ = ("ids", "messages", "moves", "offset", "records", "redelivered", "shared", "size", "source")
 
     def __init__(self, source: Segment) -> None:
         self.source = source
@@ -180,6 +185,7 @@ class Copies:
         self.redelivered: list[Redelivered] = []
         self.moves: dict[str, list[tuple[int, int]]] = {}
         self.ids: list[tuple[str, str, int]] = []
+        self.shared: list[tuple[int, int, list[tuple[str, int]]]] = []
         self.messages = 0
         self.size = 0
         self.offset = 0
@@ -280,7 +286,8 @@ class Previous:
 
 Record = (
     Message | Destination | Consumed | Redelivered | Moved | Group | Copies | Duplicates | Outcomes | Trimmed | Previous
-)
+    | Multicast
+)  # fmt: skip
 
 
 def encode_message(message: Message, destination: int) -> Chunk:
@@ -329,7 +336,7 @@ def takes_space(record: Record) -> bool:
     """Does storing this need room that a full disk should keep for acknowledgements?"""
     if isinstance(record, Group):
         return any(map(takes_space, record.records))
-    return isinstance(record, Message | Copies)
+    return isinstance(record, Message | Multicast | Copies)
 
 
 def destinations_of(records: Iterable[Record]) -> dict[str, None]:
@@ -344,4 +351,7 @@ def destinations_of(records: Iterable[Record]) -> dict[str, None]:
             names |= destinations_of(record.records)
         elif isinstance(record, Copies):
             names |= dict.fromkeys(record.moves)
+            names |= dict.fromkeys(name for _, _, holders in record.shared for name, _ in holders)
+        elif isinstance(record, Multicast):
+            names |= dict.fromkeys(record.queues)
     return names

@@ -31,6 +31,7 @@ class Segment:
     end         bytes that count, header included
     live        messages in it that have not left their queue
     live_bytes  of their records
+    shared      offset of each record that several of these messages may have in common → how many
     id_bytes    what the remembered ids take that stand in it
     file_bytes  of its file, 0 = as many as count
     refers      codes of older segments of whose messages it says that they left, were copied or came back: it stays as
@@ -46,6 +47,24 @@ class Segment:
     id_bytes: int = 0
     file_bytes: int = 0
     refers: set[int] = field(default_factory=set, compare=False)
+    shared: dict[int, int] = field(default_factory=dict)
+
+    def share(self, offset: int, size: int) -> None:
+        """One more message stands in the record there, as others may."""
+        before = self.shared.get(offset, 0)
+        self.shared[offset] = before + 1
+        self.live += 1
+        self.live_bytes += 0 if before else size
+
+    def leave(self, offset: int, size: int) -> None:
+        """A message that stands there leaves its queue, or stands elsewhere now."""
+        others = self.shared.get(offset, 1) - 1
+        if others:
+            self.shared[offset] = others
+        else:
+            self.shared.pop(offset, None)
+            self.live_bytes -= size
+        self.live -= 1
 
     @property
     def key(self) -> tuple[int, int]:

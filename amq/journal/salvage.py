@@ -46,6 +46,7 @@ from amq.journal.inspect import (
     scan,
 )
 from amq.journal.liveness import Liveness
+from amq.journal.multicast import MULTICAST, Multicast, numbers_in
 from amq.journal.records import GROUP, MESSAGE, Consumed, Destination, Group, Moved, Record, Redelivered, Trimmed
 from amq.journal.segment import read_file
 from amq.message import Message
@@ -146,7 +147,10 @@ class Salvage(Inspection):
         return names
 
     def _note(self, record: Record, liveness: Liveness) -> None:
-        if isinstance(record, Message):
+        if isinstance(record, Multicast):
+            for copy in record.held():
+                self._note(copy, liveness)
+        elif isinstance(record, Message):
             self._seq = record.seq
             self.lost.pop(record.seq, None)
             for damage, before in self._open_gaps:
@@ -354,10 +358,12 @@ def _messages_in(frame: memoryview) -> Iterator[int]:
     kind = frame[RECORD_BYTES - 1]
     if kind == MESSAGE and len(frame) >= _DESTINATION_AT + 4:
         yield int.from_bytes(frame[_DESTINATION_AT : _DESTINATION_AT + 4], "little")
+    elif kind == MULTICAST:
+        yield from numbers_in(frame)
     elif kind == GROUP and len(frame) >= _GROUP_RECORDS_AT:
         outcome_bytes = int.from_bytes(frame[_GROUP_RECORDS_AT - 4 : _GROUP_RECORDS_AT], "little")
         for _, part, _ in chain(frame[_GROUP_RECORDS_AT + outcome_bytes :], 0):
-            if part[RECORD_BYTES - 1] == MESSAGE:
+            if part[RECORD_BYTES - 1] in (MESSAGE, MULTICAST):
                 yield from _messages_in(part)
 
 

@@ -471,7 +471,10 @@ def _messages(vfs: Vfs, store: str, liveness: Liveness) -> Iterator[Record]:
     try:
         for seq in liveness.live.seqs():
             place = liveness.live[seq]
-            yield reader.read(seq, place)
+            if (place.segment, place.offset) not in liveness.shared:
+                yield reader.read(seq, place)
+            elif record := reader.read_shared(seq, place, liveness.live):
+                yield record
             if seq in liveness.redelivered:
                 yield Redelivered(place.destination, [(seq, *liveness.redelivered[seq])])
     finally:

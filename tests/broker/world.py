@@ -26,7 +26,7 @@ from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.journal import Journal
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
-from amq.message import Batch, Message
+from amq.message import Batch, Copy, Message
 from amq.protocols.commands import (
     ACK_INDIVIDUAL,
     Abort,
@@ -396,7 +396,7 @@ class World:
     def check(self) -> None:
         """Recount what the broker counts. Holds at every moment."""
         broker = self.broker
-        live: dict[int, tuple[int, int]] = {}
+        live: dict[int, tuple[int, int, dict[int, int]]] = {}
         for queue in broker.queues.values():
             waiting = [message.seq for level in queue.levels for message in level]
             held = [seq for subscription in queue.subscriptions for seq in subscription.unacked]
@@ -415,11 +415,14 @@ class World:
                 assert subscription.credit > 0
             for message in everything.values():
                 if message.segment is not None:
-                    count, size = live.get(id(message.segment), (0, 0))
-                    live[id(message.segment)] = count + 1, size + message.size
+                    count, size, shared = live.get(id(message.segment), (0, 0, {}))
+                    size += 0 if message.offset in shared else message.size
+                    if isinstance(message, Copy):
+                        shared[message.offset] = shared.get(message.offset, 0) + 1
+                    live[id(message.segment)] = count + 1, size, shared
         for segment in self.journal.segments:
-            counted = segment.live, segment.live_bytes
-            assert counted == live.pop(id(segment), (0, 0)), f"{segment.name} counts wrong"
+            counted = segment.live, segment.live_bytes, segment.shared
+            assert counted == live.pop(id(segment), (0, 0, {})), f"{segment.name} counts wrong"
         assert not live, "a stored message stands in a segment that is gone"
         ids: dict[tuple[int, int], int] = {}
         for window in (broker.outcomes, *(queue.duplicates for queue in broker.queues.values())):
@@ -427,8 +430,14 @@ class World:
                 ids[segment.key] = ids.get(segment.key, 0) + len(name) + ID_BYTES
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
-        assert broker.memory_bytes >= sum(queue.resident_bytes for queue in broker.queues.values())
+        assert broker.memory_bytes >= self.resident_bytes()
         check_topics(self)
+
+    def resident_bytes(self) -> int:
+        """What all messages take that are in memory: a body that several share counts once."""
+        messages = [message for queue in self.broker.queues.values() for message in queue.messages.values()]
+        bodies = {id(message.shared or message): len(message.body) for message in messages}
+        return sum(bodies.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
 
     def check_at_rest(self) -> None:
         """What must hold when nothing is on its way: the memory is accounted for exactly, every stored message has a
@@ -457,9 +466,9 @@ class World:
                 if room and not slow and queue.exclusive in (None, subscription):
                     beside = [message for message in wait if self._may_have(subscription, message)]
                     assert not beside, f"{queue.name}: {beside} wait beside a consumer"
-            size += queue.resident_bytes + sum(browser.held_bytes for browser in queue.browsers)
+            size += sum(browser.held_bytes for browser in queue.browsers)
             size += queue.picker.held_bytes if queue.picker is not None else 0
-        assert broker.memory_bytes == size
+        assert broker.memory_bytes == size + self.resident_bytes()
         assert not broker.limits._dropping
         assert not broker.outcomes_pending
         assert self.replayed() == stored_state(broker, self.vfs, self.store)

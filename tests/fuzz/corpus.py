@@ -8,6 +8,7 @@ from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
 from amq.journal.follower import Position
 from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch, segment_name
+from amq.journal.multicast import Multicast
 from amq.journal.records import (
     Consumed,
     Destination,
@@ -25,7 +26,7 @@ from amq.journal.recovery import Segment
 from amq.lock.document import encode
 from amq.lock.host import Owner
 from amq.lock.shared_file import RECORD_BYTES, RELEASE_OFFSET
-from amq.message import Message
+from amq.message import Copy, Message
 from amq.security.users import PasswordHash
 from amq.vfs import SystemVfs
 from tests.fakes import FakeClock
@@ -44,6 +45,7 @@ RECORDS: list[Record] = [
     message(1), message(2, b"", "queue://b"), Consumed("queue://a", 0, [1]), Redelivered("queue://b", [(2, 1, 1)]),
     Group([message(3), Consumed("queue://b", 2, [2])], "commit"), Duplicates("queue://a", [("x", 1), ("y", 2)]),
     Outcomes([("commit", 3)]), Trimmed(1, 0), Moved("queue://a", "queue://b", [1, 2], [("x", 1)]),
+    Multicast(message(8, destination="topic://t"), list(IDS), [8, 9]),
 ]  # fmt: skip
 
 
@@ -73,10 +75,14 @@ def _dumped() -> list[tuple[int, bytes]]:
     broker = Broker(FakeClock(), BrokerConfig(store="/store"), 1, lambda: None)
     segment = Segment(segment_name(1, 1), 1, 1, 900)
     stored: list[Record] = [message(seq) for seq in range(4, 8)]
+    copies = [Copy.of(message(8), name, seq) for seq, name in enumerate(IDS, 8)]
+    stored.append(Multicast(message(8), list(IDS), copies=copies))
     stored += [Redelivered("queue://a", [(4, 1, 0)]), Duplicates("queue://b", [("x", 1)]), Outcomes([("commit", 3)])]
     for i, record in enumerate(stored):
         if isinstance(record, Message):
             record.offset, record.size = 100 + 50 * i, 50
+        elif isinstance(record, Multicast):
+            record.place(100 + 50 * i, 50)
         broker.apply(record, segment)
     head = encode_head(Position(1, 1, 500, 200, 2, 0xC0FFEE, {1: "queue://a"}), Trimmed(), bytes(16))
     return [(HEAD, head), *dump(broker, lambda: [segment])]

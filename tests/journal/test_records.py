@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.decoder import Decoder
 from amq.journal.format import frame_record
+from amq.journal.multicast import Multicast
 from amq.journal.records import (
     Consumed,
     Destination,
@@ -35,6 +36,15 @@ messages = st.builds(
     Message, names, st.binary(max_size=300), st.none() | st.dictionaries(text, text, min_size=1, max_size=3), text,
     st.integers(0, 9), st.just(True), u64, u64, text, st.booleans(), u64,
 )  # fmt: skip
+
+
+@st.composite
+def multicasts(draw: st.DrawFn) -> Multicast:
+    message, seqs = draw(messages), sorted(draw(st.sets(st.integers(1, (1 << 32) - 1), min_size=1, max_size=2)))
+    message.seq = seqs[0]
+    return Multicast(message, sorted(IDS)[: len(seqs)], seqs)
+
+
 simple = (
     messages
     | st.builds(Consumed, names, st.integers(0, 3), st.lists(u64, max_size=5))
@@ -45,13 +55,15 @@ simple = (
     | st.builds(Trimmed, u64, u64)
     | st.builds(Previous, u64)
 )
-records = simple | st.builds(Group, st.lists(simple, max_size=4), text, u64)
+records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=4), text, u64)
 
 
 def facts(record: Record) -> object:
     """Everything that a record says, comparable."""
     if isinstance(record, Group):
         return (Group, record.outcome_id, record.seq, [facts(part) for part in record.records])
+    if isinstance(record, Multicast):
+        return (Multicast, record.queues, record.seqs, facts(record.message))
     apart = ("segment", "origin", "offset", "size", "places")  # where it stands, and what it was made of
     return (type(record), *(getattr(record, slot) for slot in record.__slots__ if slot not in apart))
 

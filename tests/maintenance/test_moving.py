@@ -174,6 +174,7 @@ def used_store(path: Path) -> World:
         client.begin()
         client.send(b"in a transaction", "b", transaction="t")
         client.commit(outcome_id=f"commit{term}")
+        client.send(b"of both %d" % term + b"x" * 900, "queue://a,queue://b", duplicate_id=f"both{term}")
         world.settle()
         client.lose()
         world.settle()

@@ -24,6 +24,7 @@ from amq.journal.batch import OpenBatch
 from amq.journal.checkpoint import CheckpointFile
 from amq.journal.follower import DivergedError, replay
 from amq.journal.inspect import inspect
+from amq.journal.multicast import Multicast
 from amq.journal.records import Consumed, Copies, Group, Record, Trimmed
 from amq.lock.epoch import read_epoch, read_newest_epoch
 from amq.message import Message
@@ -179,7 +180,10 @@ class Oracle:
                 self._check_sealed(name, end, epoch)
 
     def _record(self, epoch: int, record: Record) -> None:
-        if isinstance(record, Message):
+        if isinstance(record, Multicast):
+            for copy in record.held():
+                self._record(epoch, copy)
+        elif isinstance(record, Message):
             if record.seq not in self._stored:  # else it was copied forward
                 self._stored[record.seq] = (epoch, identity(record))
                 self._check_order(record)
