@@ -19,6 +19,7 @@ from amq.broker.names import wire_name
 from amq.broker.paging import Pager
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.redelivery import Redelivery
+from amq.broker.retention import Retention
 from amq.broker.routing import Routing
 from amq.broker.state import State
 from amq.broker.subscription import Peer
@@ -66,6 +67,7 @@ class Broker(State):
         self.routing = Routing(self)
         self.gatherings = Gatherings(self)
         self.redelivery = Redelivery(self)
+        self.retention = Retention(self)
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
@@ -99,6 +101,7 @@ class Broker(State):
         self._policies = Policies(config)
         for name, queue in self.queues.items():
             queue.configure(self.options_of(name))
+            self.retention.configure(queue)
             self.dirty[queue] = None  # it may be over its limit now
         self.topics.reconfigure()
         self.routing.reconfigure()
@@ -458,7 +461,10 @@ class Broker(State):
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:
-                queue.dispatch(self, now_ms)
+                if queue.keeper is None:
+                    queue.dispatch(self, now_ms)
+                else:
+                    queue.keeper.dispatch(now_ms)
                 if queue.stored_bytes > queue.options.queue_limit_bytes > 0:
                     self.limits.over(queue)
         self.topics.end_turn()

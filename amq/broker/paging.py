@@ -136,7 +136,10 @@ class Pager:
         self._broker.wake()  # somebody may wait for that memory
         queue, priority = key
         backlog = queue.backlogs.get(priority)
-        if backlog is None or self._broker.journal is not self._journal:
+        if self._broker.journal is not self._journal:
+            return
+        if backlog is None:
+            self._broker.dirty[queue] = None  # it went meanwhile, all of it: who waited may have others
             return
         if isinstance(error, FileNotFoundError) and any(backlog.find(place.seq) != place for place in places):
             self._broker.dirty[queue] = None  # copied forward meanwhile, and their segment deleted: again

@@ -9,8 +9,10 @@ its way to the journal that takes it out. Messages are delivered by priority, th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Backlog, Columns, Place
@@ -26,10 +28,12 @@ from amq.message import Message
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
     from amq.broker.browser import Browser
+    from amq.broker.retention import Keeper
     from amq.broker.subscription import Subscription
 
 PRIORITIES = 10
 NO_LIMIT = 1 << 62
+FEW = 32  # messages are taken out of a level one by one
 MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
@@ -42,7 +46,8 @@ class Queue:
 
     __slots__ = (
         "_top", "acknowledged", "backlogs", "browsers", "delayed", "duplicates", "duplicates_pending", "enqueued",
-        "exclusive", "expiring", "is_diverted", "is_hidden", "levels", "limit_bytes", "messages", "name", "options",
+        "exclusive", "expiring", "is_diverted", "is_hidden", "keeper", "levels", "limit_bytes", "messages", "name",
+        "options",
         "outranked", "pending_bytes", "picker", "ranked", "ready", "redelivered", "resident_bytes", "stays",
         "stored_bytes", "subscriptions",
     )  # fmt: skip
@@ -71,6 +76,7 @@ class Queue:
         self.outranked = _NOBODY  # those who stand behind all of `ready`
         self.exclusive: Subscription | None = None  # the one consumer that gets everything
         self.picker: Picker | None = None  # where not everybody may get everything
+        self.keeper: Keeper | None = None  # where not everything may stay
         self.browsers: tuple[Browser, ...] = ()  # who looks and takes nothing
         self.stays = False  # also when it is empty and nobody consumes it
         self.expiring = 0  # stored messages that have an expiry time
@@ -316,6 +322,25 @@ class Queue:
         for message in late:
             del self.delayed[message.seq]
         return expired + late
+
+    def take_out(self, seqs: AbstractSet[int]) -> list[Message]:
+        """Remove and return those of `seqs` that wait in memory."""
+        taken = [self.delayed.pop(seq)[1] for seq in sorted(seqs & self.delayed.keys())]
+        by_level: dict[int, list[int]] = {}
+        for seq in sorted(seqs & self.messages.keys()):
+            by_level.setdefault(self.messages[seq].priority, []).append(seq)
+        for priority, wanted in by_level.items():
+            level = self.levels[priority]
+            if len(wanted) > FEW:
+                taken += [message for message in level if message.seq in seqs]
+                self.levels[priority] = deque(message for message in level if message.seq not in seqs)
+                continue
+            for seq in wanted:
+                row = bisect_left(level, seq, key=_seq)
+                if row < len(level) and level[row].seq == seq:
+                    taken.append(level[row])
+                    del level[row]
+        return taken
 
     def take_oldest(self, size_bytes: int) -> list[Message]:
         """Remove and return the oldest waiting messages, of any priority, together at least `size_bytes` where there

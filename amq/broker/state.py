@@ -8,8 +8,9 @@ working, a replay becomes by reading. While nobody is served messages wait on di
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
@@ -208,6 +209,8 @@ class State:
             queue.expiring += 1
             self.expiring[queue] = None
         queue.enqueued += 1
+        if queue.keeper is not None:
+            queue.keeper.came(message)
         if segment is not None:
             if is_copy:
                 segment.share(message.offset, message.size)
@@ -268,6 +271,24 @@ class State:
         for browser in queue.browsers if messages else ():
             browser.paged_in(messages)
         return messages
+
+    def take_from_disk(self, queue: Queue, seqs: AbstractSet[int]) -> list[Message]:
+        """Those of `seqs` that wait on disk alone are in memory now, without their bodies, and in no level: they are
+        about to leave."""
+        taken: list[Message] = []
+        for priority, backlog in list(queue.backlogs.items()):
+            for columns in backlog.discard(seqs):
+                times = columns[4] if len(columns) > 4 else repeat(0)
+                for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
+                    message = Message(queue.name, b"", None, "", priority, expires_ms=expires_ms, seq=seq)
+                    message.segment, message.offset, message.size = self._segments[code], offset, size
+                    queue.messages[seq] = message
+                    taken.append(message)
+            if not backlog:
+                del queue.backlogs[priority]
+        queue.resident_bytes += len(taken) * MESSAGE_OVERHEAD_BYTES
+        self.memory_bytes += len(taken) * MESSAGE_OVERHEAD_BYTES
+        return taken
 
     def page_out_again(self, queue: Queue, message: Message) -> None:
         """A stored message that was in memory, and that no level and no consumer has, waits on disk from now on."""
@@ -378,6 +399,8 @@ class State:
             target.own_duplicates().remember(id, seq, segment)
         if self.journal is not None:
             self.dirty[target] = None
+        if target.keeper is not None:
+            target.keeper.moved_in(moved.seqs)
 
     def _put(
         self, queue: Queue, priority: int, seq: int, code: int, offset: int, size: int, expires_ms: int, shared: bool

@@ -233,6 +233,19 @@ class BrokerConfig:
         choices=("block", "fail", "drop-oldest"), reload=True,
         elsewhere=("address-full-policy", "overflow", "messageEvictionStrategy"), destination=True,
     )  # fmt: skip
+    last_value_key: str = option(
+        "queues", "lastValueKey", Kind.TEXT, "",
+        "Name of a property of messages: of those with the same value of it only the newest waits, blank = all wait.",
+        "Only the present state counts, such as the last price of each share. Artemis calls it `_AMQ_LVQ_NAME`.",
+        reload=True, elsewhere=("last-value-key", "default-last-value-key"), destination=True,
+    )  # fmt: skip
+    ring_size: int = option(
+        "queues", "ringSize", Kind.INTEGER, 0,
+        "How many messages may wait in one queue, besides those that consumers have: the oldest goes.",
+        "Only the latest messages count, such as the last 1000 lines of a log.",
+        minimum=0, maximum=1 << 40, special="0 = any number", reload=True,
+        elsewhere=("ring-size", "default-ring-size"), destination=True,
+    )  # fmt: skip
     divert: str = option(
         "queues", "divert", Kind.TEXT, "",
         "Name of a queue to which messages for a destination go too, blank = none; see divertExclusive.",
