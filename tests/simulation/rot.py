@@ -2,8 +2,8 @@
 
 Where it can be told from a crash the brokers must notice before anything is served: in every batch that a seal or a
 later batch covers, and in the newest epoch. The last batch of an unsealed segment cannot be told from a torn write by
-anybody who has one copy; it is left out. `lock`, `claim` and presence are written anew all the time: whatever stands
-there must do no harm.
+anybody who has one copy; it is left out, and so is a segment that a trim mark has given up and that is about to go.
+`lock`, `claim` and presence are written anew all the time: whatever stands there must do no harm.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import partial
 
 from amq.errors import AmqError
-from amq.journal.format import HEADER_BYTES, parse_segment_name
-from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.journal.segment import read_batches, read_header
+from amq.journal.format import HEADER_BYTES, segment_key
+from amq.journal.recovery import JOURNAL_DIRECTORY, newest_mark
+from amq.journal.segment import list_segments, read_batches, read_header
 from amq.lock.epoch import epoch_path, read_newest_epoch
 from tests.simulation.faults import Fault
 from tests.simulation.oracle import STORE, Rot
@@ -76,18 +76,21 @@ def _known_to_be_whole(world: World) -> dict[str, int]:
     vfs, server = PlainVfs(world.server), world.server
     try:
         newest = read_newest_epoch(vfs, STORE)
-        names = sorted(vfs.listdir(f"{STORE}/{JOURNAL_DIRECTORY}"))
+        names = list_segments(vfs, f"{STORE}/{JOURNAL_DIRECTORY}")
     except (OSError, AmqError):
         return {}
     if newest is None:
         return {}
     path = epoch_path(STORE, newest.number)
     known = {path: len(server.find(path).data)}
+    trimmed = newest_mark(vfs, f"{STORE}/{JOURNAL_DIRECTORY}", names, newest.number)
     open_ends: list[tuple[str, int, int]] = []  # of the newest epoch: path, all that is whole, without the last batch
     for name in names:
         path = f"{STORE}/{JOURNAL_DIRECTORY}/{name}"
-        epoch, _ = parse_segment_name(name) or (0, 0)
-        if epoch == newest.number:
+        key = segment_key(name)
+        if key in trimmed:
+            continue
+        if key[0] == newest.number:
             data = server.find(path).durable
             header = read_header(path, data)
             offsets = [] if header is None else [(b.offset, b.end) for b in read_batches(path, data, header, None)]
