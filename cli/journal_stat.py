@@ -227,8 +227,9 @@ def _ids_text(segment: dict[str, Any]) -> str:
 
 def _print_destinations(destinations: list[dict[str, Any]]) -> None:
     counts = ("messages", "live", "dead", "live_record_bytes", "dead_record_bytes", "acked", "expired",
-              "dead-lettered", "purged")  # fmt: skip
-    names = ("messages", "live", "dead", "live bytes", "dead bytes", "acked", "expired", "dead-lettered", "purged")
+              "dead-lettered", "purged", "fired")  # fmt: skip
+    names = ("messages", "live", "dead", "live bytes", "dead bytes", "acked", "expired", "dead-lettered", "purged",
+             "fired")  # fmt: skip
     print_table(
         ("destination", *names, "segments kept", "oldest"),
         [

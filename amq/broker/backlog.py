@@ -232,17 +232,17 @@ class Backlog:
         for chunk in self._chunks:
             if chunk.next_expiry_ms > now_ms or chunk.expires is None:
                 continue
-            later = NEVER
-            for row, expires_ms in enumerate(chunk.expires):
-                if not expires_ms:
-                    continue
-                later = min(later, expires_ms)
-                if expires_ms <= now_ms:
-                    found.append(chunk.place(row))
-                    if len(found) >= rows_max:
-                        return found
-            chunk.next_expiry_ms = later
+            rows = [row for row, expires_ms in enumerate(chunk.expires) if 0 < expires_ms <= now_ms]
+            found += map(chunk.place, rows[: rows_max - len(found)])
+            if len(found) >= rows_max:
+                return found
+            chunk.next_expiry_ms = min(filter(None, chunk.expires), default=NEVER)
         return found
+
+    @property
+    def next_due_ms(self) -> int:
+        """None expires earlier; NEVER = none does."""
+        return min((chunk.next_expiry_ms for chunk in self._chunks), default=NEVER)
 
     def _locate(self, seq: int) -> tuple[int, int] | None:
         """(which chunk, which row of it)"""

@@ -21,6 +21,7 @@ from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.redelivery import Redelivery
 from amq.broker.retention import Retention
 from amq.broker.routing import Routing
+from amq.broker.scheduler import Scheduler
 from amq.broker.state import State
 from amq.broker.subscription import Peer
 from amq.broker.temporary import Temporaries
@@ -68,6 +69,7 @@ class Broker(State):
         self.gatherings = Gatherings(self)
         self.redelivery = Redelivery(self)
         self.retention = Retention(self)
+        self.scheduler = Scheduler(self)
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
@@ -94,6 +96,7 @@ class Broker(State):
         self._pager = Pager(self, journal)
         self._checkpointer = Checkpointer(self, journal, behind_bytes)
         self._segments = {segment.code: segment for segment in journal.segments}
+        self.scheduler.start()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Options changed that may change while clients are served."""
@@ -298,6 +301,9 @@ class Broker(State):
     def expire(self, queue: Queue, messages: list[Message]) -> None:
         """Messages past their time, already out of the queue's order."""
         assert self.journal is not None
+        if queue.fires:
+            self.scheduler.fire(queue, messages)
+            return
         persistent = []
         kept = []
         moves = queue.moves_expired
@@ -458,6 +464,8 @@ class Broker(State):
             self.topics.hand_out(now_ms)
         if self.redelivery.timers:
             self.redelivery.step()
+        if self.scheduler.timers:
+            self.scheduler.step(now_ms)
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:
@@ -475,8 +483,9 @@ class Broker(State):
         now_ms = self.clock.wall_ms()
         self.limits.sweep()
         self.redelivery.step()  # a host that was suspended has its alarm too late
+        self.scheduler.step(now_ms)
         for queue in list(self.expiring):
-            if not queue.expiring or queue.is_hidden:
+            if not queue.expiring or queue.is_hidden or queue.fires:
                 del self.expiring[queue]
                 continue
             expired = queue.take_expired(now_ms)

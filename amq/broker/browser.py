@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Place
-from amq.broker.names import is_pattern, is_stored, plain_name
+from amq.broker.names import is_pattern, plain_name
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, PRIORITIES, Queue
 from amq.broker.subscription import Peer, Subscription
 from amq.config.destinations import matches, parse_pattern
@@ -184,7 +184,9 @@ def _queues(broker: Broker, destination: str) -> list[str]:
     """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now."""
     if is_pattern(destination):
         pattern = parse_pattern(plain_name(destination))
-        names = sorted(n for n in broker.queues if is_stored(n) and matches(pattern, plain_name(n).split(".")))
+        scheme = destination.removesuffix(plain_name(destination))
+        found = (name for name in broker.queues if name.startswith(scheme))
+        names = sorted(name for name in found if matches(pattern, plain_name(name).split(".")))
         if names:
             return names
     return [destination]

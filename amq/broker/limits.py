@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from amq.broker.names import plain_name
-from amq.broker.queue import Queue
+from amq.broker.queue import NO_LIMIT, Queue
 from amq.config.units import format_size
 from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
 from amq.message import Message
@@ -215,7 +215,7 @@ class Limits:
 
     def _excess_bytes(self, queue: Queue) -> int:
         options = queue.options
-        if options.queue_limit_policy != "drop-oldest" or not options.queue_limit_bytes:
+        if options.queue_limit_policy != "drop-oldest" or queue.limit_bytes >= NO_LIMIT:
             return 0
         return queue.stored_bytes - self._dropping.get(queue, 0) - options.queue_limit_bytes
 

@@ -15,6 +15,7 @@ QUEUE_SCHEME = "queue://"
 TOPIC_SCHEME = "topic://"
 TEMPORARY_QUEUE_SCHEME = "temp-queue://"
 TEMPORARY_TOPIC_SCHEME = "temp-topic://"
+SCHEDULE_SCHEME = "schedule://"  # see `amq.broker.schedule`: to be browsed, and nothing else
 ADVISORY_PREFIX = TOPIC_SCHEME + "ActiveMQ.Advisory."  # see `amq.broker.advisories`
 _SCHEMES = (QUEUE_SCHEME, TOPIC_SCHEME, TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME)
 
@@ -47,6 +48,11 @@ def is_temporary(name: str) -> bool:
 def is_stored(name: str) -> bool:
     """Is it one queue, whose messages may be in the journal?"""
     return name.startswith(QUEUE_SCHEME) and "," not in name
+
+
+def is_queued(name: str) -> bool:
+    """Is it such a queue, or one of the scheduler's?"""
+    return is_stored(name) or name.startswith(SCHEDULE_SCHEME)
 
 
 def is_pattern(name: str) -> bool:
@@ -89,6 +95,9 @@ def check_subscribed_to(name: str) -> None:
 
 def check_browsed(name: str) -> None:
     """Raises AccessError where there is nothing to browse in destinations of this name."""
+    if name.startswith(SCHEDULE_SCHEME) and "," not in name:
+        return
+    check_subscribed_to(name)
     if not is_stored(name):
         raise AccessError(
             f"{wire_name(name)}: browse one queue, or those of a pattern; a topic holds no messages",

@@ -54,6 +54,7 @@ class Queue:
 
     delays = True  # do messages that failed wait for `redeliveryDelay`?
     picks = True  # may it have to choose which of several consumers gets a message?
+    fires = False  # do messages leave it for where they were sent to, when their time has come?
 
     def __init__(self, name: str, options: BrokerConfig) -> None:
         self.name = name

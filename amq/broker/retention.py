@@ -44,7 +44,7 @@ class Retention:
         """The options of `queue` are known, or may have changed. Only while clients are served."""
         options = queue.options
         wanted = (options.last_value_key, options.ring_size)
-        if queue.is_hidden:
+        if queue.is_hidden or queue.fires:
             return
         if queue.keeper is None or queue.keeper.options != wanted:
             queue.keeper = Keeper(queue, self._broker, wanted) if any(wanted) else None

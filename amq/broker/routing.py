@@ -11,7 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amq.broker.limits import Room
-from amq.broker.names import QUEUE_SCHEME, check_sent_to, is_stored, is_temporary, is_topic, plain_name, wire_name
+from amq.broker.names import (
+    QUEUE_SCHEME,
+    check_sent_to,
+    is_queued,
+    is_stored,
+    is_temporary,
+    is_topic,
+    plain_name,
+    wire_name,
+)
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction, memory_bytes
@@ -82,7 +91,7 @@ class Routing:
                 found.update(self._consumers.get(part, {}))
         return tuple(found)
 
-    def copies(self, message: Message, route: tuple[str, ...], peer: Peer) -> list[Message]:
+    def copies(self, message: Message, route: tuple[str, ...], peer: Peer | None) -> list[Message]:
         """`message` for each of its destinations. They share the body; queues, also in the journal."""
         made: list[Message] = []
         queues = [name for name in route if is_stored(name)]
@@ -114,12 +123,11 @@ class Routing:
         transaction = Transaction(broker, "")
         known = []
         for message in messages:
-            if not is_stored(message.queue_name):
-                transaction.published.append(message)
-            elif message.persistent and message.duplicate_id and broker.is_duplicate(message):
+            name, id = message.queue_name, message.duplicate_id
+            if message.persistent and id and is_queued(name) and broker.is_duplicate(message):
                 known.append(message)
             else:
-                transaction.sends.append(message)
+                transaction.add([message])
         if known and not transaction.sends:  # resent: what went to topics did so as well
             pending = broker.queue(known[-1].queue_name).duplicates_pending
             broker.follow(pending.get(known[-1].duplicate_id), peer, receipt)

@@ -16,6 +16,7 @@ from amq.broker.gathering import Gathering
 from amq.broker.limits import Room
 from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.scheduler import SCHEDULING
 from amq.broker.subscription import Peer, Subscription
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
@@ -159,6 +160,9 @@ class Session:
 
     def _send(self, command: Send) -> None:
         broker, message = self._broker, command.message
+        properties = message.properties
+        if properties is not None and not SCHEDULING.isdisjoint(properties) and self._send_later(command):
+            return
         queue = broker.queues.get(message.destination)
         if queue is None or queue.is_diverted:
             route = broker.routing.of(message.destination)
@@ -183,6 +187,15 @@ class Session:
         else:
             broker.store(message, self._peer, command.receipt)
 
+    def _send_later(self, command: Send) -> bool:
+        """What is to be sent later, or says what becomes of that. False: it is neither after all."""
+        if self._broker.scheduler.manage(command.message, self._peer, command.receipt):
+            return True
+        messages = self._broker.scheduler.scheduled(command.message)
+        if messages and not self._waits_for_memory(command):
+            self._send_together(command, messages)
+        return bool(messages)
+
     def _publish(self, command: Send) -> None:
         """To a topic: whoever is subscribed gets it."""
         broker, message = self._broker, command.message
@@ -201,10 +214,13 @@ class Session:
         if self._waits_for_memory(command):
             return
         message.timestamp_ms = broker.clock.wall_ms()
-        copies = broker.routing.copies(message, route, self._peer)
+        self._send_together(command, broker.routing.copies(message, route, self._peer))
+
+    def _send_together(self, command: Send, messages: list[Message]) -> None:
+        """All of `messages`, which stand for the one of `command`, or none."""
         if command.transaction:
-            self._add_to_transaction(command, copies)
-        elif (room := broker.routing.send(copies, self._peer, command.receipt)) is not None:
+            self._add_to_transaction(command, messages)
+        elif (room := self._broker.routing.send(messages, self._peer, command.receipt)) is not None:
             self._stall(command, room)
 
     def _waits_for_memory(self, command: Send) -> bool:
@@ -330,7 +346,8 @@ class Session:
 
     def _subscribe(self, command: Subscribe) -> None:
         broker = self._broker
-        check_subscribed_to(command.destination)
+        if not command.browser:
+            check_subscribed_to(command.destination)
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         if command.browser:
@@ -434,8 +451,7 @@ class Session:
             )
         transaction.size += size
         self._broker.memory_bytes += size
-        for message in messages:
-            (transaction.sends if is_stored(message.queue_name) else transaction.published).append(message)
+        transaction.add(messages)
         self._confirm_now(command)
 
     def _holds_deliveries(self) -> bool:

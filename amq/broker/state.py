@@ -14,8 +14,9 @@ from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
-from amq.broker.names import plain_name, real_name, shelves
+from amq.broker.names import SCHEDULE_SCHEME, plain_name, real_name, shelves
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.schedule import Schedule
 from amq.broker.window import Window
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
@@ -71,9 +72,10 @@ class State:
         """The queue of that full name; it comes into being when it is first used."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = self.queues[name] = Queue(name, self.options_of(name))
+            kind = Schedule if name.startswith(SCHEDULE_SCHEME) else Queue
+            queue = self.queues[name] = kind(name, self.options_of(name))
             self.emptied[queue] = None
-            for tell in self.on_queue if not queue.is_hidden else ():
+            for tell in self.on_queue if not (queue.is_hidden or queue.fires) else ():
                 tell(queue)
         return queue
 
@@ -239,13 +241,13 @@ class State:
     def _pages_out(self, queue: Queue, message: Message) -> bool:
         """Does a message that has just been stored wait on disk alone? Where older ones do, and where its queue holds
         more than is still free: so each of many takes its share, and one alone half of all (a dynamic threshold). A
-        large one always, unless a consumer takes it now.
+        large one always, unless a consumer takes it now; what is scheduled always.
         """
         if queue.is_hidden or (queue.backlogs and message.priority in queue.backlogs):
             return True
         if len(message.body) > LARGE_BODY_BYTES and (any(queue.levels) or not queue.ready):
             return True
-        return queue.resident_bytes > self.paging_bytes() - self.memory_bytes
+        return queue.fires or queue.resident_bytes > self.paging_bytes() - self.memory_bytes
 
     def paging_bytes(self) -> int:
         """Memory that messages may take which wait."""

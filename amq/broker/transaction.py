@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from amq.broker.names import is_queued
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Subscription
 from amq.errors import TransactionRolledBackError
@@ -42,6 +43,11 @@ class Transaction:
     def settled(self) -> list[tuple[Subscription, Message]]:
         """All that it holds of what was delivered."""
         return self.acks + self.nacks + self.requeued
+
+    def add(self, messages: list[Message]) -> None:
+        """They are to be sent."""
+        for message in messages:
+            (self.sends if is_queued(message.queue_name) else self.published).append(message)
 
     def to_group(self, outcome_id: str) -> Group:
         """The persistent part, as one record."""

@@ -258,6 +258,12 @@ class BrokerConfig:
         "The destination has moved: producers that still use the old name reach the new one.",
         reload=True, elsewhere=("exclusive", "forwardOnly"), destination=True,
     )  # fmt: skip
+    scheduler_support: bool = option(
+        "queues", "schedulerSupport", Kind.BOOLEAN, True,
+        "Deliver messages later, or again and again, where their headers ask for it (AMQ_SCHEDULED_DELAY and others).",
+        "Messages are passed on with such headers, which mean something to others only. What is scheduled stays so.",
+        reload=True,
+    )  # fmt: skip
     duplicate_window: int = option(
         "queues", "duplicateWindow", Kind.INTEGER, 20_000,
         "How many producer-given message ids each destination remembers, to store a resent message once.",

@@ -34,8 +34,8 @@ SENT_SCHEME = "sent://"
 HELD_SCHEME = "held://"
 
 # Why a message left its queue.
-ACKED, EXPIRED, DEAD_LETTERED, PURGED = range(4)
-REASONS = ("acked", "expired", "dead-lettered", "purged")
+ACKED, EXPIRED, DEAD_LETTERED, PURGED, FIRED = range(5)
+REASONS = ("acked", "expired", "dead-lettered", "purged", "fired")
 
 DESTINATION_HEAD = struct.Struct("<IB")
 # seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties

@@ -70,8 +70,9 @@ class Turn:
         journal.flush()
         if self._unasked is None and journal.only_unasked():
             self._unasked = self._loop.call_later(UNASKED_DELAY_S, self._flush_unasked)
-        if (due_s := broker.redelivery.due_s) is not None:
-            self._wake_at(due_s, broker.clock.monotonic())
+        for timers in (broker.redelivery, broker.scheduler):
+            if (due_s := timers.due_s) is not None:
+                self._wake_at(due_s, broker.clock.monotonic())
         while self.unsent:
             self.unsent.popitem()[0].send_out()
 

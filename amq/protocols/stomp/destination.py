@@ -15,6 +15,7 @@ _PREFIXES: Final = (
     ("queue://", "queue://"),
     ("/topic/", "topic://"),
     ("topic://", "topic://"),
+    ("/schedule/", "schedule://"),
     ("/remote-temp-queue/", "temp-queue://"),
     ("/remote-temp-topic/", "temp-topic://"),
 )

@@ -1,0 +1,91 @@
+"""Scheduled messages come at their time and once, also from the next master: real brokers and stomp.py."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+pytest.importorskip("stomp")
+
+from brokers import DEADLINE_S, Brokers
+from stock import Stock
+
+import amq
+
+pytestmark = pytest.mark.slow
+DELAY_S = 0.3  # less than the second after which the broker's upkeep looks around
+UPKEEP_S = 1.0
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+def test_a_delay_a_series_and_a_mistake(brokers: Brokers, version: str) -> None:
+    with Stock([brokers.master("a")], version) as stock:
+        stock.subscribe()
+        sent_at = time.time()
+        stock.send("series", AMQ_SCHEDULED_DELAY="300", AMQ_SCHEDULED_PERIOD="100", AMQ_SCHEDULED_REPEAT="2")
+        stock.send("now")
+        messages = stock.listener.wait_messages(4)
+        assert [message.body for message in messages] == ["now", "series", "series", "series"]
+        times = [int(message.headers["timestamp"]) / 1000 - sent_at for message in messages[1:]]
+        assert times[0] >= DELAY_S - 0.001
+        assert times[1] >= 0.4 - 0.001
+        assert len({message.headers["scheduledJobId"] for message in messages[1:]}) == 1
+        stock.connection.send("/queue/a", "x", headers={"AMQ_SCHEDULED_CRON": "hourly"})
+        stock.listener.wait(lambda: bool(stock.listener.errors), "error")
+        error = stock.listener.errors[0]
+        assert error.headers["code"] == "SCHEDULE_INVALID"
+        assert "30 8 * * 1-5" in error.body
+
+
+def test_it_does_not_wait_for_the_upkeep(brokers: Brokers) -> None:
+    """The alarm wakes the broker: with the upkeep alone half of these would be later than half a second."""
+    late_s = []
+    with Stock([brokers.master("a")]) as stock:
+        stock.subscribe()
+        for number in range(8):
+            sent_at = time.monotonic()
+            stock.send(str(number), AMQ_SCHEDULED_DELAY="300")
+            stock.listener.wait_messages(number + 1)
+            late_s.append(time.monotonic() - sent_at - DELAY_S)
+    assert sorted(late_s)[4] < UPKEEP_S / 4, late_s
+
+
+@pytest.mark.parametrize("topic", [False, True])
+@pytest.mark.parametrize("when", ["before it is due", "after"])
+def test_the_master_is_killed_in_between(brokers: Brokers, topic: bool, when: str) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    destination = "/topic/a" if topic else "/queue/a"
+    delay_ms = 200 if when == "after" and not topic else 3000
+    with Stock([master]) as stock:
+        for number in range(10):
+            stock.send(str(number), destination, AMQ_SCHEDULED_DELAY=str(delay_ms))
+        if when == "after" and not topic:
+            stock.subscribe(destination, ack="client-individual")
+            stock.listener.wait_messages(1)
+        master.kill()
+        stock.listener.wait_disconnect()
+    slave.wait_serving()
+    with Stock([slave]) as stock:
+        stock.subscribe(destination)
+        messages = stock.listener.wait_messages(10)
+        stock.send("last", destination)
+        stock.listener.wait_messages(11)
+    assert sorted(message.body for message in messages[:10]) == [str(number) for number in range(10)]
+
+
+def test_our_client_looks_at_it_and_takes_it_back(brokers: Brokers) -> None:
+    with amq.connect(f"stomp://127.0.0.1:{brokers.master('a').port}") as connection, connection.session() as session:
+        producer = session.producer("/queue/orders")
+        for number in range(3):
+            producer.send(str(number), headers={"AMQ_SCHEDULED_DELAY": "600000"})
+        waiting = list(session.browser("/schedule/>"))
+        assert [message.text for message in waiting] == ["0", "1", "2"]
+        assert {message.destination for message in waiting} == {"/schedule/queue.orders"}
+        assert all(int(each.headers["expires"]) > 1000 * time.time() + 500_000 for each in waiting)
+        session.producer("/topic/ActiveMQ.Scheduler.Management").send(
+            "", headers={"AMQ_SCHEDULER_ACTION": "REMOVE", "scheduledJobId": waiting[1].id}
+        )
+        assert [message.text for message in session.browser("/schedule/queue.orders")] == ["0", "2"]
+        assert session.consumer("/queue/orders").receive(0.1) is None
+        assert session.browser("/schedule/queue.orders").receive(DEADLINE_S) is not None
