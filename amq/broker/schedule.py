@@ -66,6 +66,10 @@ class Schedule(Queue):
         super().page_out(message, segment)
         self.next_ms = min(self.next_ms, message.expires_ms)
 
+    def add_row(self, priority: int, seq: int, segment: int, offset: int, size: int, expires_ms: int) -> None:
+        super().add_row(priority, seq, segment, offset, size, expires_ms)
+        self.next_ms = min(self.next_ms, expires_ms)
+
     def look_on_disk(self) -> None:
         """Find `next_ms` anew."""
         self.next_ms = min((backlog.next_due_ms for backlog in self.backlogs.values()), default=NEVER)
