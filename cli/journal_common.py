@@ -85,7 +85,7 @@ def tell_problems(inspection: Inspection) -> None:
 
 def canonical(destination: str) -> str:
     """`/queue/a`, `queue://a` or `a` → `queue://a`, as the journal names it."""
-    for kind in ("queue", "topic"):
+    for kind in ("queue", "topic", "schedule"):
         for prefix in (f"/{kind}/", f"{kind}://"):
             if destination.startswith(prefix):
                 return f"{kind}://{destination.removeprefix(prefix)}"

@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": ("doctor", "Find out whether a directory is fit to be a store."),
     "producer": ("producer", "Send messages: lines of a file, a text, or generated ones."),
     "consumer": ("consumer", "Receive messages and write each body as a line, exactly as it was sent."),
+    "schedule": ("schedule", "Look at messages that are to be delivered later, or take them back."),
     "dlq": ("dlq", "Look at dead letters, send them back to where they came from, or delete them."),
     "demo": ("demo", "Kill the master again and again while a file goes through a queue."),
     "perf": ("perf", "Measure throughput and latency with several processes."),

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER
-from amq.broker.names import SCHEDULE_SCHEME, TOPIC_SCHEME, check_sent_to, is_temporary
+from amq.broker.names import SCHEDULE_SCHEME, TOPIC_SCHEME, check_sent_to, is_temporary, plain_name
 from amq.broker.queue import Queue
 from amq.broker.schedule import Schedule, schedule_name
 from amq.broker.subscription import Peer
@@ -31,6 +31,7 @@ JOB_ID = "scheduledJobId"
 EXPIRES = "_AMQ_SCHED_EXPIRES"  # when it expires, while `expires_ms` says when it falls due
 SCHEDULING = TIMES | {ACTION}  # a message with none of these is none of our business
 _OURS = TIMES | {EXPIRES, JOB_ID}
+_EXPIRY = re.compile(r"\d{1,20}", re.ASCII)
 _SEQ = re.compile(r"(?:.*\D)?(\d{1,19})", re.ASCII)
 
 STEP_MESSAGES = 1000  # of one schedule
@@ -271,6 +272,15 @@ class Scheduler:
                 firing.sends.append(again)
         broker.memory_bytes += memory_bytes(firing.sends + firing.published)
         broker.commit(firing, firing, "", "")  # type: ignore[arg-type]
+
+
+def check_scheduled(message: Message) -> None:
+    """Raises CommandError, AccessError where `message`, which names a schedule, cannot be in one."""
+    properties = message.properties or {}
+    check_sent_to(plain_name(message.destination).replace(".", "://", 1))
+    Timing.parse(properties)
+    if not message.expires_ms or not _EXPIRY.fullmatch(properties.get(EXPIRES, "0")):
+        raise CommandError(f"{message.destination}: a message that does not say when it falls due, or when it expires")
 
 
 def _waiting(

@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from amq.broker.broker import Broker
-from amq.broker.names import check_queue
+from amq.broker.names import SCHEDULE_SCHEME, check_queue
+from amq.broker.scheduler import check_scheduled
 from amq.config.schema import BrokerConfig
-from amq.errors import AccessError, AmqError, OwnershipLostError, StoreFullError
+from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
 from amq.journal.export import store_uuid
 from amq.journal.interchange import Exported, Ids, Item, Reader
 from amq.journal.records import Duplicates, Group, Redelivered
 from amq.journal.writer import JournalThread
 from amq.master import Master
+from amq.message import Message
 from amq.service import BrokerService, Role
 from amq.threads import SystemThreads
 from amq.vfs import SystemVfs
@@ -140,7 +142,7 @@ class Import:
 
     def _store(self, broker: Broker, item: Exported, origin: str) -> None:
         message = item.message
-        _check_access(message.destination)
+        _check_access(message.destination, message)
         message.duplicate_id = message.duplicate_id or f"{origin}:{message.seq}"
         if broker.is_duplicate(message):
             self.result.skipped += 1
@@ -237,10 +239,13 @@ async def _in(thread: JournalThread, loop: asyncio.AbstractEventLoop, job: Calla
     return await future
 
 
-def _check_access(destination: str) -> None:
+def _check_access(destination: str, message: Message | None = None) -> None:
     try:
-        check_queue(destination)
-    except AccessError as error:
+        if message is not None and destination.startswith(SCHEDULE_SCHEME):
+            check_scheduled(message)
+        elif not destination.startswith(SCHEDULE_SCHEME):
+            check_queue(destination)
+    except (AccessError, CommandError) as error:
         raise AmqError(f"{error.description}; the file cannot be imported as it is", code=error.code) from error
 
 

@@ -347,6 +347,44 @@ def test_what_no_broker_serves_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "DESTINATION_REFUSED"
 
 
+def test_scheduled_messages_arrive_and_fall_due_there(tmp_path: Path) -> None:
+    properties = {"AMQ_SCHEDULED_PERIOD": "1000", "AMQ_SCHEDULED_REPEAT": "2"}
+    due_ms = FakeClock().wall_ms() + 10**12
+    source = World(tmp_path / "source")
+    client = source.connect()
+    client.send(b"x", properties={**properties, "_AMQ_SCHED_DELIVERY": str(due_ms)}, duplicate_id="d")
+    client.send(b"gone", properties={"AMQ_SCHEDULED_DELAY": "1"}, duplicate_id="e")
+    source.settle()
+    source.clock.advance(1.0)
+    source.settle()
+    data = lines(list(export(tmp_path / "source", state=(source.epoch, source.sealed)).items()))
+    source.close()
+    target = tmp_path / "target"
+    for skipped in (0, 2):
+        assert load(target, data).skipped == skipped
+    broker = replayed(target)
+    (waiting,) = broker.queues["schedule://queue.a"].messages.values()
+    assert (waiting.body, waiting.expires_ms, waiting.duplicate_id) == (b"x", due_ms, "d")
+    assert [each.body for each in broker.queues["queue://a"].messages.values()] == [b"gone"]
+    assert "e" in broker.queues["schedule://queue.a"].duplicates
+
+
+@pytest.mark.parametrize(
+    ("destination", "expires_ms", "properties"),
+    [
+        ("schedule://queue.a", 0, {}), ("schedule://other.a", 1, {}), ("schedule://queue.a.>", 1, {}),
+        ("schedule://queue.a", 1, {"AMQ_SCHEDULED_CRON": "daily"}),
+        ("schedule://queue.a", 1, {"_AMQ_SCHED_EXPIRES": "never"}),
+    ],
+)  # fmt: skip
+def test_what_no_scheduler_understands_is_refused(
+    tmp_path: Path, destination: str, expires_ms: int, properties: dict[str, str]
+) -> None:
+    given = Message(destination, b"x", properties, expires_ms=expires_ms, seq=1)
+    with pytest.raises(AmqError, match="cannot be imported as it is"):
+        load(tmp_path, lines([Exported(given)]))
+
+
 def test_little_is_on_its_way_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "UNCONFIRMED_BYTES_MAX", 1000)
     monkeypatch.setattr(importing, "CHUNK_BYTES", 5000)
