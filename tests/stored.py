@@ -72,7 +72,9 @@ def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHIN
         if messages or queue.duplicates:
             queues[name] = (messages, redelivered, _places(queue.duplicates))
     broker.outcomes.settle()
-    return {"queues": queues, "outcomes": _places(broker.outcomes)}
+    two_phase = {xid: (prepared, segment.key) for xid, (prepared, segment) in broker.prepared.items()}
+    markers = {owner: (batch, segment.key) for owner, (batch, segment) in broker.prepared.markers.items()}
+    return {"queues": queues, "outcomes": _places(broker.outcomes), "prepared": two_phase, "markers": markers}
 
 
 def _places(kept: Window) -> list[tuple[str, tuple[int, int]]]:

@@ -23,11 +23,12 @@ from amq.broker.retention import Retention
 from amq.broker.routing import Routing
 from amq.broker.scheduler import Scheduler
 from amq.broker.state import State
-from amq.broker.subscription import Peer
+from amq.broker.subscription import Peer, Waiter
 from amq.broker.temporary import Temporaries
 from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction
 from amq.broker.trimming import Trimmer
+from amq.broker.two_phase import Preparing, TwoPhase
 from amq.clock import Clock
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
@@ -70,8 +71,9 @@ class Broker(State):
         self.redelivery = Redelivery(self)
         self.retention = Retention(self)
         self.scheduler = Scheduler(self)
+        self.two_phase = TwoPhase(self)
         self.take_epoch(epoch)
-        self._followers: dict[int, list[tuple[Peer, str]]] = {}  # id of a record on its way → who else waits for it
+        self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
         self.lent_bytes = 0  # of `memory_bytes`: large bodies on their way to consumers
         self._checkpointer: Checkpointer | None = None
@@ -97,6 +99,8 @@ class Broker(State):
         self._checkpointer = Checkpointer(self, journal, behind_bytes)
         self._segments = {segment.code: segment for segment in journal.segments}
         self.scheduler.start()
+        self._two_phase = self.two_phase
+        self.two_phase.start_serving()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Options changed that may change while clients are served."""
@@ -191,7 +195,7 @@ class Broker(State):
         for record in records:
             if isinstance(record, Message):
                 self.withdraw(record)
-            elif isinstance(record, Group) and isinstance(record.origin, Transaction):
+            elif isinstance(record, Group) and isinstance(record.origin, Transaction | Preparing):
                 self.outcomes_pending.pop(record.outcome_id, None)
                 record.origin.withdraw()
             elif isinstance(record, Copies) and self._trimmer is not None:
@@ -264,7 +268,11 @@ class Broker(State):
         if self.config.duplicate_window:
             self.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
-    def follow(self, record: Record | None, peer: Peer, receipt: str) -> None:
+    def followers_of(self, record: Record) -> list[tuple[Waiter, str]]:
+        """Those whom `follow` was told of. They are forgotten."""
+        return self._followers.pop(id(record), [])
+
+    def follow(self, record: Record | None, peer: Waiter, receipt: str) -> None:
         """Confirm to `peer` what `record` does for somebody else: when it is committed, never if it is rejected. None =
         it is committed already."""
         assert self.journal is not None
@@ -345,11 +353,11 @@ class Broker(State):
     def _move(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
         moved = self._moved(queue, message, reason, body)
         if message.segment is not None:
-            self._append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
+            self.append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
             return
         self._remove(queue, message)
         if moved.persistent:  # from a topic
-            self._append_group(Group([moved]))
+            self.append_group(Group([moved]))
         else:
             self._apply_message(moved, None)
 
@@ -375,7 +383,7 @@ class Broker(State):
             else:
                 moved = [self._moved(queue, message, reason, message.body) for message in persistent]
                 group = Group([*moved, Consumed(queue.name, DEAD_LETTERED, seqs)])
-                self._append_group(group)
+                self.append_group(group)
                 batch.confirms.append((dropping, reason, group))
         self.wake()
         return True
@@ -400,14 +408,16 @@ class Broker(State):
             self.advisories.dead_lettered(message, moved)
         return moved
 
-    def _append_group(self, group: Group) -> None:
-        """To the journal, and count what is on its way."""
+    def append_group(self, group: Group) -> OpenBatch:
+        """To the journal, and count what is on its way. Returns the batch with which it goes."""
         assert self.journal is not None
+        batch = self.journal.open
         self.journal.append_record(group)
         for part, (_, size) in zip(group.records, group.places, strict=True):
             for message in (part,) if isinstance(part, Message) else part.copies if isinstance(part, Multicast) else ():
                 message.size = size
                 self.queue(message.queue_name).pending_bytes += size
+        return batch
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -435,23 +445,11 @@ class Broker(State):
                 group.seq = self.next_seq()
                 self.outcomes_pending[outcome_id] = group
             batch = journal.open
-            self._append_group(group)
+            self.append_group(group)
             batch.confirms.append((peer, receipt, group))
         elif receipt:
             peer.confirm(receipt)
         transaction.finish(group)
-
-    def commit_outcome(self, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:
-        """Answer a client that lost the connection while it committed: confirmed if it took place, else it never
-        will by the transaction of that name."""
-        assert self.journal is not None
-        if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
-            self.follow(self.outcomes_pending.get(outcome_id), peer, receipt)
-            return
-        self.outcomes_refused[outcome_id, transaction] = None
-        if len(self.outcomes_refused) > self.config.outcome_window:
-            del self.outcomes_refused[next(iter(self.outcomes_refused))]
-        raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
@@ -482,6 +480,7 @@ class Broker(State):
         """Expire what nobody fetches; forget queues that hold nothing. Call every second or so."""
         now_ms = self.clock.wall_ms()
         self.limits.sweep()
+        self.two_phase.sweep(now_ms)
         self.redelivery.step()  # a host that was suspended has its alarm too late
         self.scheduler.step(now_ms)
         for queue in list(self.expiring):

@@ -18,7 +18,8 @@ from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.scheduler import SCHEDULING
 from amq.broker.subscription import Peer, Subscription
-from amq.broker.transaction import Transaction, memory_bytes
+from amq.broker.transaction import Transaction, memory_bytes, tell_outcome
+from amq.broker.two_phase import browser
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.message import Message, Shared
 from amq.protocols.commands import (
@@ -30,6 +31,7 @@ from amq.protocols.commands import (
     Disconnect,
     Malformed,
     Nack,
+    Prepare,
     Send,
     Subscribe,
     Unsubscribe,
@@ -78,6 +80,8 @@ class Session:
             Begin: self._begin,
             Commit: self._commit,
             Abort: self._abort,
+            Prepare: self._commit,
+            **broker.two_phase.handlers(peer),
             Disconnect: self._disconnect,
             Malformed: self._malformed,
         }
@@ -353,7 +357,7 @@ class Session:
         if command.browser:
             check_browsed(command.destination)
             prefetch = command.prefetch or broker.config.prefetch_size
-            subscription: Subscription = Browser(command, broker, self._peer, prefetch)
+            subscription: Subscription = browser(command, broker, self._peer, prefetch)
             queue = subscription.queue
         elif is_gathered(command.destination):
             subscription = broker.gatherings.subscribe(command, self._peer)
@@ -395,7 +399,7 @@ class Session:
         self._transactions[command.transaction] = Transaction(self._broker, command.transaction)
         self._confirm_now(command)
 
-    def _commit(self, command: Commit) -> None:
+    def _commit(self, command: Commit | Prepare) -> None:
         transaction = self._transactions.get(command.transaction)
         if transaction is not None:
             try:
@@ -408,9 +412,12 @@ class Session:
                 self._stall(command, room)
                 return
             del self._transactions[command.transaction]
+        if isinstance(command, Prepare):
+            self._broker.two_phase.prepare(transaction, command, self._peer)
+        elif transaction is not None:
             self._broker.commit(transaction, self._peer, command.receipt, command.outcome_id)
         elif command.outcome_id:
-            self._broker.commit_outcome(command.outcome_id, command.transaction, self._peer, command.receipt)
+            tell_outcome(self._broker, command.outcome_id, command.transaction, self._peer, command.receipt)
         else:
             self._transaction(command.transaction)
 

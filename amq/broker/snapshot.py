@@ -27,7 +27,9 @@ from amq.journal.checkpoint import (
     DUPLICATES,
     END,
     HEAD,
+    MARKERS,
     OUTCOMES,
+    PREPARED,
     QUEUE,
     ROWS,
     SHARED,
@@ -35,9 +37,11 @@ from amq.journal.checkpoint import (
 )
 from amq.journal.follower import Start
 from amq.journal.format import segment_name
+from amq.journal.records import Marker, Prepared
 from amq.journal.recovery import Segment
 from amq.message import Message
 
+_CODE = struct.Struct("<Q")
 _ROWS = struct.Struct("<BBI")  # priority, whether there is a column of expiry times, rows
 _TYPECODES = "QQIIQ"  # seq, segment, offset, size, expires
 ITEMS = 2048  # counts or ids in one block
@@ -47,7 +51,7 @@ Block = tuple[int, bytes]
 
 def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[Block, None, None]:
     """The blocks of `state` but the head. `segments()` tells which there are."""
-    state.paged_out = {}
+    state.paged_out, state.moved_counts = {}, {}
     try:
         for segment in list(segments()):
             for part in _parts(iter(list(segment.shared))):
@@ -64,13 +68,20 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
                 yield DUPLICATES, part
         for part in _parts(_ids(state.outcomes)):
             yield OUTCOMES, part
+        for prepared, segment in list(state.prepared.values()):
+            yield PREPARED, _CODE.pack(segment.code) + prepared.body()
+        markers = ((owner, batch, segment.code) for owner, (batch, segment) in list(state.prepared.markers.items()))
+        for part in _parts(markers):
+            yield MARKERS, part
         paged_out, state.paged_out = state.paged_out, None
         for queue, messages in paged_out.items():
             yield QUEUE, queue.name.encode()
             yield from _dump_resident(messages)
+            moved = state.moved_counts  # the newest count comes last
+            yield from _counts((seq, *moved[seq]) for seq in messages if seq in moved)
             yield from _dump_counts(queue, list(messages))
     finally:
-        state.paged_out = None
+        state.paged_out, state.moved_counts = None, {}
     ended = [[segment.epoch, segment.number, segment.end, sorted(segment.refers)] for segment in segments()]
     yield END, json.dumps(ended).encode()
 
@@ -102,7 +113,10 @@ def _dump_resident(messages: dict[int, Message]) -> Iterator[Block]:
 
 def _dump_counts(queue: Queue, seqs: Iterable[int]) -> Iterator[Block]:
     """How often they were delivered. Behind their rows."""
-    counts = ((seq, *queue.redelivered[seq]) for seq in seqs if seq in queue.redelivered)
+    return _counts((seq, *queue.redelivered[seq]) for seq in seqs if seq in queue.redelivered)
+
+
+def _counts(counts: Iterator[tuple[int, ...]]) -> Iterator[Block]:
     for part in _parts(counts):
         yield COUNTS, part
 
@@ -173,6 +187,10 @@ class _Loader:
             code, _, offsets = payload.partition(b" ")
             self._shared.setdefault(int(code), set()).update(map(int, json.loads(offsets)))
             return
+        if kind == PREPARED:
+            (code,) = _CODE.unpack_from(payload)
+            self._state.prepared.put(Prepared.decode(payload[_CODE.size :]), self.segment(code))
+            return
         items = json.loads(payload)
         if kind == END:
             for epoch, number, end, refers in items:
@@ -182,6 +200,9 @@ class _Loader:
                 self.ended.append(segment)
         elif kind == OUTCOMES:
             self._remember(self._state.outcomes, items)
+        elif kind == MARKERS:
+            for owner, batch, code in items:
+                self._state.prepared.mark(Marker(str(owner), int(batch)), self.segment(code))
         elif self._queue is None:
             raise ValueError("no queue was named before")
         elif kind == COUNTS:

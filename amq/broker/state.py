@@ -14,7 +14,9 @@ from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
+from amq.broker.moving import move
 from amq.broker.names import SCHEDULE_SCHEME, plain_name, real_name, shelves
+from amq.broker.prepared import PreparedTransactions
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.schedule import Schedule
 from amq.broker.window import Window
@@ -29,11 +31,14 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Marker,
     Moved,
     Outcomes,
+    Prepared,
     Previous,
     Record,
     Redelivered,
+    Resolved,
     Trimmed,
     is_hidden,
 )
@@ -42,6 +47,7 @@ from amq.message import LARGE_BODY_BYTES, Copy, Message
 
 if TYPE_CHECKING:
     from amq.broker.trimming import Trimmer
+    from amq.broker.two_phase import TwoPhase
 
 PAGING_SHARE = 0.7  # of the memory limit may be taken by what waits; the rest is for what is on its way
 
@@ -54,6 +60,7 @@ class State:
         self._policies = Policies(config)
         self.queues: dict[str, Queue] = {}
         self.outcomes = Window(config.outcome_window)  # commits that took place
+        self.prepared = PreparedTransactions()
         self.outcomes_pending: dict[str, Group] = {}
         self.memory_bytes = 0
         self.journal: Journal | None = None
@@ -63,9 +70,11 @@ class State:
         self.emptied: dict[Queue, None] = {}  # those that may be idle: `Broker.sweep` looks at no others
         # While a checkpoint is written: what went from memory back to the disk alone.
         self.paged_out: dict[Queue, dict[int, Message]] | None = None
+        self.moved_counts: dict[int, tuple[int, int]] = {}  # of those that moved, by seq: their counts at that time
         self.trimmed = Trimmed()  # which segments count no more
         self.newest_seq = 0  # of the messages of a replay: what is newer was not copied, and need not be looked for
         self._trimmer: Trimmer | None = None
+        self._two_phase: TwoPhase | None = None
         self._segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
 
     def queue(self, name: str) -> Queue:
@@ -111,6 +120,7 @@ class State:
         for code, segment in self._segments.items():
             if segment.live and code not in there and segment.key not in recovered.trimmed:
                 raise DivergedError(f"messages stand in {segment.name}, which does not count")
+        self.prepared.check_places(there, recovered.trimmed)
 
     def settle(self, trimmed: Trimmed) -> None:
         """All is read. What stands in segments that are `trimmed` left long ago: they were not deleted yet when they
@@ -124,6 +134,7 @@ class State:
                 self._discard(queue, rows)
             queue.duplicates.settle()
         self.outcomes.settle()
+        self.prepared.settle(trimmed)
 
     @property
     def stored(self) -> int:
@@ -172,9 +183,6 @@ class State:
             if record.outcome_id and segment is not None:
                 self.outcomes_pending.pop(record.outcome_id, None)
                 self.outcomes.remember(record.outcome_id, record.seq, segment)
-        elif isinstance(record, Moved):
-            assert segment is not None
-            self._apply_moved(record, segment)
         elif isinstance(record, Copy):
             self._apply_message(record, segment)
         elif isinstance(record, Multicast):
@@ -192,6 +200,9 @@ class State:
         elif isinstance(record, Outcomes):
             assert segment is not None
             self._apply_ids(self.outcomes, record.ids, segment)
+        elif isinstance(record, Moved | Prepared | Resolved | Marker):
+            assert segment is not None
+            self._apply_two_phase(record, segment)
         elif isinstance(record, Trimmed):
             self.trimmed = record
             for code in [code for code, s in self._segments.items() if s.key in record and not s.live]:
@@ -341,7 +352,7 @@ class State:
         checkpoint has it elsewhere: it moves now. Returns where it stands."""
         for name in shelves(queue.name):
             if name != queue.name and (other := self.queues.get(name)) is not None and other.find(seq) is not None:
-                self._apply_moved(Moved(name, queue.name, [seq]), segment)
+                move(self, Moved(name, queue.name, [seq]), segment)
                 return queue.find(seq)
         return None
 
@@ -375,54 +386,11 @@ class State:
         if self._trimmer is not None:
             self._trimmer.copied(copies)
 
-    def _apply_moved(self, moved: Moved, segment: Segment) -> None:
-        """Messages stand in another queue, on disk alone, at the place where they stood."""
-        source, target = self.queue(moved.source), self.queue(moved.target)
-        rows, counts, acknowledged = source.rows(moved.seqs), source.redelivered, source.acknowledged
-        counts = {seq: counts[seq] for seq in moved.seqs if seq in counts} if counts else {}
-        here = [source.messages[seq] for seq in moved.seqs if seq in source.messages]
-        for message in here:
-            self.hold(_segment(message))
-        shared = {seq for _, seq, code, offset, _, _ in rows if offset in self._segments[code].shared}
-        for message in here:
-            self._remove(source, message)
-        if source.backlogs:
-            self._discard(source, moved.seqs)
-        source.acknowledged = acknowledged
-        for priority, seq, code, offset, size, expires_ms in rows:
-            if code != segment.code:
-                segment.refers.add(code)
-            if not target.stands_in(seq):  # else a checkpoint that was made meanwhile has it twice
-                self._put(target, priority, seq, code, offset, size, expires_ms, seq in shared)
-            if seq in counts:
-                target.redelivered[seq] = max(counts[seq], target.redelivered.get(seq, (0, 0)))
-        for id, seq in moved.ids:
-            target.duplicates_pending.pop(id, None)
-            target.own_duplicates().remember(id, seq, segment)
-        if self.journal is not None:
-            self.dirty[target] = None
-        if target.keeper is not None:
-            target.keeper.moved_in(moved.seqs)
-
-    def _put(
-        self, queue: Queue, priority: int, seq: int, code: int, offset: int, size: int, expires_ms: int, shared: bool
-    ) -> None:  # fmt: skip
-        """A stored message waits on disk in `queue`, where it was not before."""
-        queue.add_row(priority, seq, code, offset, size, expires_ms)
-        queue.stored_bytes += size
-        place = self._segments[code]
-        if shared:
-            place.share(offset, size)
+    def _apply_two_phase(self, record: Moved | Prepared | Resolved | Marker, segment: Segment) -> None:
+        if isinstance(record, Moved):
+            move(self, record, segment)
         else:
-            place.live += 1
-            place.live_bytes += size
-        if expires_ms:
-            queue.expiring += 1
-            self.expiring[queue] = None
-        if self.paged_out is not None:
-            stub = Message(queue.name, b"", None, "", priority, True, 0, expires_ms, "", False, seq)
-            stub.segment, stub.offset, stub.size = place, offset, size
-            self.paged_out.setdefault(queue, {})[seq] = stub
+            self.prepared.apply(record, segment, self.outcomes, self._two_phase)
 
     def _move_shared(self, queue: Queue, seq: int, segment: Segment, offset: int, size: int) -> None:
         """A message whose record others share stands there now: with those that hold it still, so in fewer bytes."""

@@ -16,6 +16,13 @@ PRIORITY_MIN, PRIORITY_MAX = -128, 127  # of consumers: a byte in ActiveMQ
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 
+class Waiter(Protocol):
+    """Whoever is told when something is durable."""
+
+    def confirm(self, receipt: str) -> None: ...
+    def fail(self, error: Exception, receipt: str) -> None: ...
+
+
 class Peer(Protocol):
     """The connection as the broker sees it. Nothing is sent before the end of the turn, and then only if the lease is
     valid.
@@ -34,7 +41,10 @@ class Peer(Protocol):
         """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
         ...
 
-    def confirm(self, receipt: str) -> None: ...
+    def confirm(self, receipt: str, outcome: str = "") -> None:
+        """What was asked for is done. `outcome` = how, where there is more than one way."""
+        ...
+
     def fail(self, error: Exception, receipt: str = "") -> None:
         """Tell the client; the connection closes where `error.fatal`."""
         ...

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from amq.broker.names import is_queued
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
-from amq.broker.subscription import Subscription
+from amq.broker.subscription import Peer, Subscription
 from amq.errors import TransactionRolledBackError
 from amq.journal.multicast import HOLDERS_MAX, Multicast
-from amq.journal.records import ACKED, Consumed, Group, Record
+from amq.journal.records import ACKED, Consumed, Group, Prepared, Record
 from amq.message import Copy, Message
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Transaction:
 
     def to_group(self, outcome_id: str) -> Group:
         """The persistent part, as one record."""
-        records = list(_records(message for message in self.sends if message.persistent))
+        records = list(records_of(message for message in self.sends if message.persistent))
         consumed: dict[str, list[int]] = {}
         for subscription, message in self.acks:
             if message.segment is not None:
@@ -75,7 +75,7 @@ class Transaction:
         self._let_go()
         broker.wake()
 
-    def roll_back_duplicate(self, group: Group, message: Message) -> TransactionRolledBackError:
+    def roll_back_duplicate(self, group: Group | Prepared, message: Message) -> TransactionRolledBackError:
         """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
         owner = self.broker.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)
         self.roll_back()
@@ -132,7 +132,7 @@ class Transaction:
             self.broker.give_back(queue, messages, [message.seq for message in messages], refused)
 
 
-def _records(messages: Iterable[Message]) -> Iterator[Record]:
+def records_of(messages: Iterable[Message]) -> Iterator[Record]:
     """What stores `messages`: those that are copies of one, and follow each other, together."""
     for original, found in groupby(messages, lambda message: message.original if isinstance(message, Copy) else None):
         if original is None:
@@ -150,3 +150,15 @@ def memory_bytes(messages: list[Message]) -> int:
     """What `messages`, all that was made of one, take: a body that they share counts once."""
     bodies = {id(message.shared or message): len(message.body) for message in messages}
     return sum(bodies.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
+
+
+def tell_outcome(broker: Broker, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:
+    """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will by
+    the transaction of that name."""
+    if outcome_id in broker.outcomes or outcome_id in broker.outcomes_pending:
+        broker.follow(broker.outcomes_pending.get(outcome_id), peer, receipt)
+        return
+    broker.outcomes_refused[outcome_id, transaction] = None
+    if len(broker.outcomes_refused) > broker.config.outcome_window:
+        del broker.outcomes_refused[next(iter(broker.outcomes_refused))]
+    raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")

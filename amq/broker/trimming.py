@@ -29,7 +29,7 @@ from amq.journal.compaction import (
 )
 from amq.journal.journal import Journal
 from amq.journal.reader import Payload
-from amq.journal.records import Copies, Duplicates, Outcomes, Trimmed, ids_bytes
+from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed, copy_bytes
 from amq.journal.recovery import Segment
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Trimmer:
         gain_bytes = sum(map(size_of, going))
         if not going or gain_bytes < self._gain_bytes_min:
             return
-        copies: list[Duplicates | Outcomes] = []
+        copies: list[Duplicates | Outcomes | Group] = []
         codes = {segment.code for segment in going}
         if any(segment.id_bytes for segment in going):
             for queue in broker.queues.values():
@@ -166,12 +166,13 @@ class Trimmer:
                     copies.append(Duplicates(queue.name, ids))
             if outcomes := broker.outcomes.standing_in(codes):
                 copies.append(Outcomes(outcomes))
+            copies += broker.prepared.standing_in(codes, broker.two_phase.ending.keys())
         through = max(broker.trimmed.through, going[-1].key)
         # Files that a crash left over are given up already, though they may still be there.
         stay = [s for s in journal.segments if s.code not in codes and s.key not in broker.trimmed]
         kept = {segment.key: segment.end for segment in stay if segment.key <= through}
         mark = Trimmed(*through, kept)
-        self._gain_bytes_min = GAIN_MIN_DUE * (sum(map(ids_bytes, copies)) + len(mark.encode({})))
+        self._gain_bytes_min = GAIN_MIN_DUE * (sum(map(copy_bytes, copies)) + len(mark.encode({})))
         if gain_bytes < self._gain_bytes_min:
             return
         self._gain_bytes_min = 0

@@ -380,6 +380,13 @@ class BrokerConfig:
         "Jobs keep a transaction open while they compute: longer.",
         minimum=100, maximum=604_800_000, reload=True, elsewhere=("transaction-timeout",),
     )  # fmt: skip
+    prepared_transaction_timeout_s: float = option(
+        "limits", "preparedTransactionTimeout", Kind.DURATION, "1h",
+        "How long a prepared transaction waits for its commit before the broker rolls it back, where its prepare does "
+        "not say.",
+        "A coordinator may be away for longer: longer, or 0.",
+        minimum=0, maximum=2_592_000_000, special="0 = for ever", reload=True,
+    )  # fmt: skip
     max_transaction_size_bytes: int = option(
         "limits", "maxTransactionSize", Kind.SIZE, "256MiB",
         "Most bytes that one open transaction may hold; it is rolled back if it grows past that.",

@@ -14,6 +14,7 @@ from amq.journal.compaction import doomed, headroom_bytes, is_due, needed_bytes,
 from amq.journal.format import segment_key
 from amq.journal.inspect import SEALED, SegmentReport
 from amq.journal.liveness import Liveness, Tally
+from amq.journal.records import prepared_bytes
 from amq.journal.recovery import Segment
 
 ID_BYTES = 20  # what a remembered id takes beside its characters
@@ -46,13 +47,19 @@ class Step:
 
 
 def ids_by_segment(liveness: Liveness) -> dict[str, tuple[int, int, int]]:
-    """{segment: (remembered message ids, remembered outcomes, bytes of both when they are written again)}."""
+    """{segment: (remembered message ids, remembered outcomes, prepared transactions and markers, bytes of all when they
+    are written again)}."""
     found: dict[str, tuple[int, int, int]] = {}
     for ids in (*liveness.duplicates.values(), liveness.outcomes):
         for id, (_, segment) in ids.items():
             messages, outcomes, size = found.get(segment, (0, 0, 0))
             is_outcome = ids is liveness.outcomes
             found[segment] = (messages + (not is_outcome), outcomes + is_outcome, size + len(id) + ID_BYTES)
+    others = [(prepared_bytes(prepared), segment) for prepared, segment in liveness.prepared.values()]
+    others += [(len(owner) + ID_BYTES, segment) for owner, (_, segment) in liveness.markers.items()]
+    for more, segment in others:
+        messages, outcomes, size = found.get(segment, (0, 0, 0))
+        found[segment] = (messages, outcomes + 1, size + more)
     return found
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.format import RECORD, RECORD_BYTES, crc32
@@ -20,14 +20,17 @@ from amq.journal.records import (
     DUPLICATES,
     GROUP,
     GROUP_HEAD,
+    MARKER,
     MESSAGE,
     MOVED,
     MOVED_HEAD,
     OUTCOMES,
+    PREPARED,
     PREVIOUS,
     REASONS,
     REDELIVERED,
     REDELIVERY,
+    RESOLVED,
     TEXT,
     TRIMMED,
     U32,
@@ -35,11 +38,14 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Marker,
     Moved,
     Outcomes,
+    Prepared,
     Previous,
     Record,
     Redelivered,
+    Resolved,
     Trimmed,
 )
 from amq.message import Message
@@ -173,11 +179,15 @@ class Decoder:
             return Duplicates(self.names[U32.unpack_from(body)[0]], _ids(body[4:]))
         if kind == OUTCOMES:
             return Outcomes(_ids(body))
-        if kind == TRIMMED:
-            return Trimmed.decode(body)
-        if kind == PREVIOUS:
-            return Previous.decode(body)
+        if kind in _DECODE:
+            return _DECODE[kind](body)
         raise NewerFormatError(f"{self._path}: offset {at}: record type {kind} is unknown here: upgrade this broker")
+
+
+_DECODE: dict[int, Callable[[bytes], Record]] = {
+    TRIMMED: Trimmed.decode, PREVIOUS: Previous.decode, PREPARED: Prepared.decode, RESOLVED: Resolved.decode,
+    MARKER: Marker.decode,
+}  # fmt: skip
 
 
 def _properties(text: bytes) -> dict[str, str]:

@@ -17,6 +17,7 @@ from amq.journal.interchange import IDS_PER_LINE, Exported, Ids, Item
 from amq.journal.liveness import LiveIndex, Liveness, Place
 from amq.journal.multicast import Multicast, Raw
 from amq.journal.reader import decode_at
+from amq.journal.records import HELD_SCHEME, SENT_SCHEME
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
 from amq.message import Message
@@ -136,6 +137,9 @@ class Export:
         liveness = self._liveness
         for seq in liveness.live.seqs(after):
             place = liveness.live[seq]
+            if place.destination.startswith(SENT_SCHEME):
+                continue  # prepared, not committed: where it is imported it never will be
+            place = place._replace(destination=place.destination.removeprefix(HELD_SCHEME))
             if self._wanted is not None and place.destination not in self._wanted:
                 continue
             if place.destination.startswith("?"):

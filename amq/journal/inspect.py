@@ -41,11 +41,14 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Marker,
     Moved,
     Outcomes,
+    Prepared,
     Previous,
     Record,
     Redelivered,
+    Resolved,
     Trimmed,
 )
 from amq.journal.recovery import JOURNAL_DIRECTORY, missing_before, newest_mark
@@ -388,6 +391,15 @@ def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
         return facts | {
             "source": record.source, "target": record.target, "seqs": record.seqs, "ids": record.ids,
         }  # fmt: skip
+    if isinstance(record, Prepared):
+        return facts | {
+            "xid": record.xid, "seq": record.seq, "created_ms": record.created_ms, "timeout_ms": record.timeout_ms,
+            "owner": record.owner, "batch": record.batch, "sends": record.sends, "acks": record.acks, "ids": record.ids,
+        }  # fmt: skip
+    if isinstance(record, Resolved):
+        return facts | {"xid": record.xid, "committed": record.committed, "seq": record.seq}
+    if isinstance(record, Marker):
+        return facts | {"owner": record.owner, "batch": record.batch}
     if isinstance(record, Destination):
         return facts | {"id": record.id, "destination": record.name}
     if isinstance(record, Duplicates):

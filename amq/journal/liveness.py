@@ -22,10 +22,13 @@ from amq.journal.records import (
     Consumed,
     Duplicates,
     Group,
+    Marker,
     Moved,
     Outcomes,
+    Prepared,
     Record,
     Redelivered,
+    Resolved,
     Trimmed,
     destinations_of,
     is_hidden,
@@ -199,6 +202,8 @@ class Liveness:
         self.redelivered: dict[int, tuple[int, int]] = {}
         self.duplicates: dict[str, Remembered] = {}
         self.outcomes = Remembered(outcome_window)
+        self.prepared: dict[str, tuple[Prepared, str]] = {}  # by xid, with the segment of the last mention
+        self.markers: dict[str, tuple[int, str]] = {}  # owner → newest committed batch, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
         self.shared: dict[tuple[str, int], int] = {}  # (segment, offset) of what several may hold → how many do
@@ -252,6 +257,17 @@ class Liveness:
         elif isinstance(record, Outcomes):
             for id, seq in record.ids:
                 self.outcomes.remember(id, seq, segment)
+        elif isinstance(record, Prepared):
+            if record.xid in self.prepared:
+                self.refers[segment].add(self.prepared[record.xid][1])
+            self.prepared[record.xid] = record, segment
+        elif isinstance(record, Resolved):
+            if record.xid in self.prepared:
+                self.refers[segment].add(self.prepared.pop(record.xid)[1])
+            self.outcomes.remember(record.outcome_id, record.seq, segment)
+        elif isinstance(record, Marker):
+            if record.batch >= self.markers.get(record.owner, (0, ""))[0]:
+                self.markers[record.owner] = record.batch, segment
         elif isinstance(record, Trimmed):
             self.trimmed = record
 
@@ -326,6 +342,9 @@ class Liveness:
         for seq in self.live.seqs():
             if segment_key(self.live[seq].segment) in self.trimmed:
                 self._remove(seq)  # its acknowledgement went with a trimmed segment, a crash kept this one
+        for xid, (_, segment) in list(self.prepared.items()):
+            if segment_key(segment) in self.trimmed:
+                del self.prepared[xid]  # so did the word of its end
         for ids in (*self.duplicates.values(), self.outcomes):
             ids.settle()
 

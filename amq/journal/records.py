@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from amq.journal.recovery import Segment
 
 DESTINATION, MESSAGE, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMMED, PREVIOUS = range(1, 10)
-MOVED = 11
+MOVED, PREPARED, RESOLVED, MARKER = range(11, 15)
 KINDS = {
     DESTINATION: "destination", MESSAGE: "message", CONSUMED: "consumed", REDELIVERED: "redelivered", GROUP: "group",
     DUPLICATES: "duplicates", OUTCOMES: "outcomes", TRIMMED: "trimmed", PREVIOUS: "previous", MULTICAST: "multicast",
-    MOVED: "moved",
+    MOVED: "moved", PREPARED: "prepared", RESOLVED: "resolved", MARKER: "marker",
 }  # fmt: skip
 
 # Hidden queues, two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.
@@ -49,6 +50,9 @@ _U64 = struct.Struct("<Q")
 GROUP_HEAD = struct.Struct("<QI")
 REDELIVERY = struct.Struct("<QII")
 MOVED_HEAD = struct.Struct("<III")  # source, target, how many seqs
+_RESOLVED = struct.Struct("<QB")  # seq, did it commit?
+# Names of the outcomes of prepared transactions, among those of commits.
+XID_COMMITTED, XID_ROLLED_BACK = "xid committed: ", "xid rolled back: "
 TEXT = 1
 
 Key = tuple[int, int]  # of a segment: (epoch, number)
@@ -122,6 +126,105 @@ class Moved:
         return frame_record(
             MOVED, head + struct.pack(f"<{len(seqs)}Q", *seqs) + (json.dumps(self.ids).encode() if self.ids else b"")
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Transaction `xid` is prepared: what was sent in it stands in `sent://…`, what was acknowledged in `held://…`,
+    until a `Resolved` says how it ended.
+
+    seq          its age
+    created_ms   wall clock
+    timeout_ms   it is rolled back so long after that; 0 = never
+    owner, batch the pipeline that it is a part of, "" and 0 = none
+    sends, acks  {full name of the queue: seqs}
+    ids          (queue, producer-given id, seq) of those of `sends` that have one
+    """
+
+    kind: ClassVar = PREPARED
+    xid: str
+    seq: int
+    created_ms: int
+    timeout_ms: int
+    owner: str = ""
+    batch: int = 0
+    sends: Mapping[str, list[int]] = field(default_factory=dict)
+    acks: Mapping[str, list[int]] = field(default_factory=dict)
+    ids: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def body(self) -> bytes:
+        head = json.dumps(
+            [self.xid, self.seq, self.created_ms, self.timeout_ms, self.owner, self.batch,
+             {name: len(seqs) for name, seqs in self.sends.items()},
+             {name: len(seqs) for name, seqs in self.acks.items()}, self.ids]
+        ).encode()  # fmt: skip
+        seqs = [seq for part in (self.sends, self.acks) for each in part.values() for seq in each]
+        return U32.pack(len(head)) + head + struct.pack(f"<{len(seqs)}Q", *seqs)
+
+    def encode(self, _: dict[str, int]) -> bytes:
+        return frame_record(PREPARED, self.body())
+
+    @classmethod
+    def decode(cls, body: bytes) -> Prepared:
+        """Raises ValueError, struct.error, RecursionError."""
+        start = U32.size + U32.unpack_from(body)[0]
+        found = json.loads(body[U32.size : start])
+        types = [str, int, int, int, str, int, dict, dict, list]
+        if not isinstance(found, list) or [type(each) for each in found] != types:
+            raise ValueError("no prepared transaction")
+        xid, seq, created_ms, timeout_ms, owner, batch, sends, acks, ids = found
+        if not all(isinstance(each, list) and [type(x) for x in each] == [str, str, int] for each in ids):
+            raise ValueError("ids are no list of [queue, id, seq]")
+        if not all(type(count) is int and count >= 0 for part in (sends, acks) for count in part.values()):
+            raise ValueError("counts are no numbers")
+        if start + 8 * sum((*sends.values(), *acks.values())) != len(body):
+            raise ValueError("not as many seqs as it says")
+        seqs = iter(struct.unpack_from(f"<{(len(body) - start) // 8}Q", body, start))
+        sent, held = ({name: list(islice(seqs, count)) for name, count in part.items()} for part in (sends, acks))
+        return cls(xid, seq, created_ms, timeout_ms, owner, batch, sent, held, [tuple(each) for each in ids])
+
+
+class Resolved:
+    """The prepared transaction `xid` is over: it was committed, or rolled back. `seq` is the age of that word."""
+
+    kind = RESOLVED
+    __slots__ = ("committed", "seq", "xid")
+
+    def __init__(self, xid: str, committed: bool, seq: int) -> None:
+        self.xid = xid
+        self.committed = committed
+        self.seq = seq
+
+    @property
+    def outcome_id(self) -> str:
+        """By which it is remembered among the outcomes of commits."""
+        return (XID_COMMITTED if self.committed else XID_ROLLED_BACK) + self.xid
+
+    def encode(self, _: dict[str, int]) -> bytes:
+        return frame_record(RESOLVED, _RESOLVED.pack(self.seq, self.committed) + self.xid.encode())
+
+    @classmethod
+    def decode(cls, body: bytes) -> Resolved:
+        seq, committed = _RESOLVED.unpack_from(body)
+        return cls(body[_RESOLVED.size :].decode(), bool(committed), seq)
+
+
+class Marker:
+    """Batch `batch` of the pipeline `owner` is committed, and all before it."""
+
+    kind = MARKER
+    __slots__ = ("batch", "owner")
+
+    def __init__(self, owner: str, batch: int) -> None:
+        self.owner = owner
+        self.batch = batch
+
+    def encode(self, _: dict[str, int]) -> bytes:
+        return frame_record(MARKER, _U64.pack(self.batch) + self.owner.encode())
+
+    @classmethod
+    def decode(cls, body: bytes) -> Marker:
+        return cls(body[_U64.size :].decode(), _U64.unpack_from(body)[0])
 
 
 class Group:
@@ -285,8 +388,8 @@ class Previous:
 
 
 Record = (
-    Message | Destination | Consumed | Redelivered | Moved | Group | Copies | Duplicates | Outcomes | Trimmed | Previous
-    | Multicast
+    Message | Destination | Consumed | Redelivered | Moved | Prepared | Resolved | Marker | Group | Copies | Duplicates
+    | Outcomes | Trimmed | Previous | Multicast
 )  # fmt: skip
 
 
@@ -322,9 +425,14 @@ def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]
     return RECORD.pack(len(record) - RECORD_BYTES, crc32(rest, crc32(head, MESSAGE)), MESSAGE) + head, rest
 
 
-def ids_bytes(record: Duplicates | Outcomes) -> int:
-    """About what it takes in the journal."""
-    return RECORD_BYTES + len(json.dumps(record.ids))
+def copy_bytes(record: Duplicates | Outcomes | Group) -> int:
+    """About what it takes in the journal; a group has no messages."""
+    return RECORD_BYTES + (len(record.encode({})) if isinstance(record, Group) else len(json.dumps(record.ids)))
+
+
+def prepared_bytes(record: Prepared) -> int:
+    """What it takes in the journal."""
+    return RECORD_BYTES + len(record.body())
 
 
 def is_hidden(destination: str) -> bool:

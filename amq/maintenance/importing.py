@@ -184,7 +184,7 @@ class Import:
 
     # -- Peer, what the broker tells ----------------------------------------------------------------------------------
 
-    def confirm(self, receipt: str) -> None:
+    def confirm(self, receipt: str, outcome: str = "") -> None:  # noqa: ARG002
         """What stood for `receipt` is committed."""
         if receipt.startswith("m"):
             self.result.stored += 1

@@ -32,7 +32,7 @@ from amq.journal.format import segment_key
 from amq.journal.inspect import Sealing, inspect
 from amq.journal.journal import Journal
 from amq.journal.liveness import Liveness
-from amq.journal.records import Duplicates, Outcomes, Record, Redelivered, Trimmed
+from amq.journal.records import Duplicates, Marker, Outcomes, Record, Redelivered, Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments
 from amq.journal.salvage import Damage, Salvage
 from amq.journal.segment import list_segments
@@ -408,6 +408,10 @@ class _Scratch:
         outcomes = [(id, seq) for id, (seq, _) in liveness.outcomes.items()]
         if outcomes:
             journal.append_record(Outcomes(outcomes))
+        for prepared, _ in liveness.prepared.values():
+            journal.append_record(prepared)
+        for owner, (batch, _) in liveness.markers.items():
+            journal.append_record(Marker(owner, batch))
         for record in messages:
             journal.append_record(record)
             if journal.open.size > FLUSH_BYTES:

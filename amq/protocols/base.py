@@ -25,7 +25,10 @@ class ServerProtocol(Protocol):
         """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants)."""
         ...
 
-    def receipt(self, receipt: str) -> bytes: ...
+    def receipt(self, receipt: str, outcome: str = "") -> bytes:
+        """What was asked for is done; `outcome` = how, where there is more than one way."""
+        ...
+
 
     def error(self, error: Exception, receipt: str = "") -> bytes:
         """Tell the client why; the connection is closed afterwards where `error.fatal`."""

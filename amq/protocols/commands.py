@@ -145,6 +145,52 @@ class Abort(Begin):
     __slots__ = ()
 
 
+class Prepare(Begin):
+    """First phase: `transaction` becomes `xid`, which is bound to no connection and survives everything, until a
+    `Finish` or `CommitBatch` of anybody ends it.
+
+    `timeout_ms` is how long it waits for that before it is rolled back, 0 = for ever, None = as the broker is
+    configured. `owner` and `batch` say of which pipeline's batch it is a part, "" = none. A Prepare of a transaction
+    that this connection did not begin is a question, as a Commit is.
+    """
+
+    __slots__ = ("batch", "owner", "timeout_ms", "xid")
+
+    def __init__(
+        self, transaction: str, xid: str, timeout_ms: int | None = None, owner: str = "", batch: int = 0,
+        receipt: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(transaction, receipt)
+        self.xid = xid
+        self.timeout_ms = timeout_ms
+        self.owner = owner
+        self.batch = batch
+
+
+class Finish(Command):
+    """Second phase: commit or roll back the prepared transaction `xid`, whoever prepared it."""
+
+    __slots__ = ("commit", "xid")
+
+    def __init__(self, xid: str, commit: bool, receipt: str = "") -> None:
+        super().__init__(receipt)
+        self.xid = xid
+        self.commit = commit
+
+
+class CommitBatch(Command):
+    """Commit the prepared transactions `xids` as batch `batch` of `owner`, all or none, once: to ask again is answered
+    "duplicate", with an older batch refused."""
+
+    __slots__ = ("batch", "owner", "xids")
+
+    def __init__(self, owner: str, batch: int, xids: list[str], receipt: str = "") -> None:
+        super().__init__(receipt)
+        self.owner = owner
+        self.batch = batch
+        self.xids = xids
+
+
 class Disconnect(Command):
     __slots__ = ()
 

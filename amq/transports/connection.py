@@ -202,8 +202,8 @@ class Connection(asyncio.Protocol):
     def browsed(self, command: Subscribe) -> None:
         self._put(self.protocol.end_of_browse(command))  # type: ignore[union-attr]
 
-    def confirm(self, receipt: str) -> None:
-        self._put(self.protocol.receipt(receipt))  # type: ignore[union-attr]
+    def confirm(self, receipt: str, outcome: str = "") -> None:
+        self._put(self.protocol.receipt(receipt, outcome))  # type: ignore[union-attr]
 
     def fail(self, error: Exception, receipt: str = "") -> None:
         """Say why, then close: STOMP knows no error that leaves the connection open."""

@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 from amq.broker import broker as broker_module
-from amq.broker import checkpointing, copying, limits, paging, snapshot, state, trimming
+from amq.broker import checkpointing, copying, limits, moving, paging, snapshot, state, trimming
 from amq.broker.queue import Queue
 from amq.errors import AmqError
 from amq.journal import checkpoint, compaction, follower, journal
@@ -356,8 +356,8 @@ MUTANTS = (
         "or self._stands_beside(queue, message.seq, segment)", "", "moved",
     ),
     Mutant(
-        "the segment of a move may go before that of the message", state.State, "_apply_moved",
-        "segment.refers.add(code)", "pass", "moved",
+        "the segment of a move may go before that of the message", moving, "move",
+        "segment.refers.add(code)", "pass", "moved", (state,),
     ),
     Mutant(
         "compaction looks only where the message was stored", copying.Source, "_parts",

@@ -226,6 +226,23 @@ def test_what_moves_to_a_queue_that_was_dumped_before() -> None:
     assert broker.queues["queue://a"].redelivered == {2: (2, 1)}
 
 
+def test_counts_of_what_moves_to_and_fro_meanwhile() -> None:
+    """Its queue's rows are dumped before, its counts after it was elsewhere."""
+    state = State()
+    for each in [("send", 1, 0), ("return", 1, 0)]:
+        state.do(*each)
+    stream, blocks = state.blocks(), []
+    state.applied.clear()
+    for block in stream:
+        blocks.append(block)
+        if block[0] == ROWS and len(state.applied) == 0:
+            state.apply(Moved("queue://b", "queue://a", [1]), 0)
+        elif block[0] == END:
+            state.apply(Moved("queue://a", "queue://b", [1]), 0)
+    broker, _ = loaded(blocks, state.applied)
+    assert broker.queues["queue://b"].redelivered == state.broker.queues["queue://b"].redelivered == {1: (1, 0)}
+
+
 def test_a_dump_that_is_abandoned_notes_no_more() -> None:
     state = State()
     for each in [("send", 0, 1), ("in", 0, 0)]:

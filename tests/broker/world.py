@@ -24,7 +24,7 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.journal import Journal
-from amq.journal.records import Record
+from amq.journal.records import Record, prepared_bytes
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
 from amq.message import Batch, Copy, Message
 from amq.protocols.commands import (
@@ -79,6 +79,7 @@ class Client:
         self.deliveries: list[Delivery] = []
         self.confirmed: list[str] = []
         self.errors: list[tuple[str, str]] = []  # (code, receipt)
+        self.outcomes: list[str] = []  # of what was confirmed, where there is more than one way
         self.browsed_ids: list[str] = []  # browses that have ended
         self.connected = True
         self.reading = True  # does the broker read from us?
@@ -112,9 +113,11 @@ class Client:
         for message in batch.messages:
             self.deliver(subscription, message, 0)
 
-    def confirm(self, receipt: str) -> None:
+    def confirm(self, receipt: str, outcome: str = "") -> None:
         assert receipt, "a receipt that nobody asked for"
         self._out.append(lambda: self.confirmed.append(receipt))
+        if outcome:
+            self._out.append(lambda: self.outcomes.append(outcome))
 
     def fail(self, error: Exception, receipt: str = "") -> None:
         assert isinstance(error, AmqError)
@@ -428,6 +431,10 @@ class World:
         for window in (broker.outcomes, *(queue.duplicates for queue in broker.queues.values())):
             for name, (_, segment) in window.items():
                 ids[segment.key] = ids.get(segment.key, 0) + len(name) + ID_BYTES
+        for prepared, segment in broker.prepared.values():
+            ids[segment.key] = ids.get(segment.key, 0) + prepared_bytes(prepared)
+        for name, (_, segment) in broker.prepared.markers.items():
+            ids[segment.key] = ids.get(segment.key, 0) + len(name) + ID_BYTES
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
         assert broker.memory_bytes >= self.resident_bytes()
@@ -455,7 +462,8 @@ class World:
             places.update(seq for subscription in queue.subscriptions for seq in subscription.unacked)
             places.update(queue.delayed)
             assert places == queue.messages.keys(), f"{queue.name}: a message in no place"
-            assert not queue.duplicates_pending
+            ids = [each for prepared, _ in broker.prepared.values() for each in prepared.ids]
+            assert queue.duplicates_pending.keys() == {id for name, id, _ in ids if name == queue.name}
             assert not queue.pending_bytes
             out = places - {message.seq for level in queue.levels for message in level}
             wait = [message for seq, message in self.everything(queue).items() if seq not in out]
@@ -471,6 +479,8 @@ class World:
         assert broker.memory_bytes == size + self.resident_bytes()
         assert not broker.limits._dropping
         assert not broker.outcomes_pending
+        two_phase = broker.two_phase
+        assert {**two_phase.ending, **two_phase._preparing, **two_phase._marking} == {}
         assert self.replayed() == stored_state(broker, self.vfs, self.store)
 
     def _may_have(self, subscription: Subscription, message: Message) -> bool:

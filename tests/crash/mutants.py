@@ -75,12 +75,12 @@ MUTANTS = (
         "self.journal.open.consumed[queue.name].append(message.seq)", "self._remove(queue, message)", "trimming",
     ),
     Mutant(
-        "transaction written as separate batches", broker.Broker, "commit", "self._append_group(group)",
+        "transaction written as separate batches", broker.Broker, "commit", "self.append_group(group)",
         "[(journal.append_record(part), journal._rotate()) for part in group.records]", "transactions",
     ),
     Mutant(
         "dead letter moved in two batches", broker.Broker, "_move",
-        "self._append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))",
+        "self.append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))",
         "self.journal.append(moved); self.journal._rotate(); "
         "self.journal.append_record(Consumed(queue.name, DEAD_LETTERED, [message.seq]))",
         "queues",

@@ -14,11 +14,14 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Marker,
     Moved,
     Outcomes,
+    Prepared,
     Previous,
     Record,
     Redelivered,
+    Resolved,
     Trimmed,
     encode_record,
 )
@@ -46,6 +49,8 @@ RECORDS: list[Record] = [
     Group([message(3), Consumed("queue://b", 2, [2])], "commit"), Duplicates("queue://a", [("x", 1), ("y", 2)]),
     Outcomes([("commit", 3)]), Trimmed(1, 0), Moved("queue://a", "queue://b", [1, 2], [("x", 1)]),
     Multicast(message(8, destination="topic://t"), list(IDS), [8, 9]),
+    Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}, {"queue://b": [3]}, [("queue://a", "m", 1)]),
+    Resolved("x", True, 4), Marker("job", 7),
 ]  # fmt: skip
 
 
@@ -78,6 +83,7 @@ def _dumped() -> list[tuple[int, bytes]]:
     copies = [Copy.of(message(8), name, seq) for seq, name in enumerate(IDS, 8)]
     stored.append(Multicast(message(8), list(IDS), copies=copies))
     stored += [Redelivered("queue://a", [(4, 1, 0)]), Duplicates("queue://b", [("x", 1)]), Outcomes([("commit", 3)])]
+    stored += [Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}), Marker("job", 6)]
     for i, record in enumerate(stored):
         if isinstance(record, Message):
             record.offset, record.size = 100 + 50 * i, 50

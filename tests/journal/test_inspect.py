@@ -29,7 +29,20 @@ from amq.journal.inspect import (
     scan,
 )
 from amq.journal.liveness import Liveness
-from amq.journal.records import ACKED, Consumed, Destination, Group, Moved, Outcomes, Previous, Redelivered, Trimmed
+from amq.journal.records import (
+    ACKED,
+    Consumed,
+    Destination,
+    Group,
+    Marker,
+    Moved,
+    Outcomes,
+    Prepared,
+    Previous,
+    Redelivered,
+    Resolved,
+    Trimmed,
+)
 from amq.journal.segment import read_batches, read_file, read_header
 from amq.message import Message
 from amq.vfs import SystemVfs
@@ -301,6 +314,10 @@ def test_descriptions() -> None:
     assert (group["type"], group["outcome_id"]) == ("group", "t1")
     assert [part["type"] for part in group["records"]] == ["consumed", "message"]
     assert describe(Redelivered("queue://a", [(5, 2, 1)]))["counts"] == [{"seq": 5, "deliveries": 2, "failures": 1}]
+    facts = describe(Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1]}))
+    assert (facts["type"], facts["xid"], facts["batch"], facts["sends"]) == ("prepared", "x", 7, {"queue://a": [1]})
+    assert describe(Resolved("x", False, 4)) == {"type": "resolved", "xid": "x", "committed": False, "seq": 4}
+    assert describe(Marker("job", 7)) == {"type": "marker", "owner": "job", "batch": 7}
     moved = describe(Moved("queue://a", "held://queue://a", [5], [("x", 5)]))
     assert (moved["type"], moved["source"], moved["seqs"], moved["ids"]) == ("moved", "queue://a", [5], [("x", 5)])
     assert describe(Destination(3, "queue://b")) == {"type": "destination", "id": 3, "destination": "queue://b"}

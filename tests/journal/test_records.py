@@ -15,11 +15,14 @@ from amq.journal.records import (
     Destination,
     Duplicates,
     Group,
+    Marker,
     Moved,
     Outcomes,
+    Prepared,
     Previous,
     Record,
     Redelivered,
+    Resolved,
     Trimmed,
     destinations_of,
     encode_record,
@@ -50,6 +53,12 @@ simple = (
     | st.builds(Consumed, names, st.integers(0, 3), st.lists(u64, max_size=5))
     | st.builds(Redelivered, names, st.lists(st.tuples(u64, st.integers(0, 99), st.integers(0, 99)), max_size=4))
     | st.builds(Moved, names, names, st.lists(u64, max_size=5), st.lists(st.tuples(text, u64), max_size=4))
+    | st.builds(
+        Prepared, text, u64, u64, u64, text, u64, st.dictionaries(text, st.lists(u64, max_size=3), max_size=3),
+        st.dictionaries(text, st.lists(u64, max_size=3), max_size=3), st.lists(st.tuples(text, text, u64), max_size=3),
+    )
+    | st.builds(Resolved, text, st.booleans(), u64)
+    | st.builds(Marker, text, u64)
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)

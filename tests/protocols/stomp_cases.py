@@ -16,9 +16,12 @@ from amq.protocols.commands import (
     Begin,
     Command,
     Commit,
+    CommitBatch,
     Disconnect,
+    Finish,
     Malformed,
     Nack,
+    Prepare,
     Send,
     Subscribe,
     Unsubscribe,
@@ -194,8 +197,31 @@ CASES = [
     # transactions
     Case("begin", b"BEGIN\ntransaction:t\nreceipt:r\n\n\0", [Begin("t", "r")]),
     Case("commit", b"COMMIT\ntransaction:t\nreceipt:r\n\n\0", [Commit("t", "r")]),
+    Case(
+        "prepare", b"COMMIT\ntransaction:t\nphase:prepare\nxid:x/1\ntimeout:5\nowner:o\nbatch:7\nreceipt:r\n\n\0",
+        [Prepare("t", "x/1", 5, "o", 7, "r")],
+    ),
+    Case("prepare, no more said", b"COMMIT\ntransaction:t\nphase:prepare\nxid:x\n\n\0", [Prepare("t", "x")]),
+    Case("commit an xid", b"COMMIT\nxid:x\nreceipt:r\n\n\0", [Finish("x", True, "r")]),
+    Case("abort an xid", b"ABORT\nxid:x\n\n\0", [Finish("x", False)]),
+    Case(
+        "commit a batch", b"COMMIT\nowner:o\nbatch:7\nxids:a,b\nxids.1:c\n\n\0",
+        [CommitBatch("o", 7, ["a", "b", "c"])],
+    ),
+    Case("commit an empty batch", b"COMMIT\nowner:o\nbatch:0\n\n\0", [CommitBatch("o", 0, [])]),
     Case("commit with outcome", b"COMMIT\ntransaction:t\namq-outcome-id:o\n\n\0", [Commit("t", "", "o")]),
     Case("abort", b"ABORT\ntransaction:t\nreceipt:r\n\n\0", [Abort("t", "r")]),
+    *(Case(f"COMMIT of {headers!r}", b"COMMIT\n" + headers + b"\n\n\0", [error(code)])
+      for headers, code in (
+          (b"transaction:t\nphase:commit\nxid:x", "HEADER_INVALID"),
+          (b"transaction:t\nphase:prepare", "HEADER_MISSING"),
+          (b"phase:prepare\nxid:x", "HEADER_MISSING"), (b"transaction:t\nxid:x", "PROTOCOL_ERROR"),
+          (b"transaction:t\nphase:prepare\nxid:x\nowner:o", "HEADER_MISSING"), (b"xid:", "HEADER_INVALID"),
+          (b"xid:x\nowner:o\nbatch:1", "HEADER_INVALID"), (b"owner:o\nbatch:-1", "HEADER_INVALID"),
+          (b"owner:o\nxids:x", "HEADER_MISSING"),
+          (b"transaction:t\nphase:prepare\nxid:x\ntimeout:1s", "HEADER_INVALID"),
+      )),
+    Case("abort of both", b"ABORT\ntransaction:t\nxid:x\n\n\0", [error("PROTOCOL_ERROR")]),
     *(Case(f"{command} of nothing", f"{command}\n\n\0".encode(), [error("HEADER_MISSING")])
       for command in ("BEGIN", "COMMIT", "ABORT")),
     *(Case(f"{head[:5]!r} in an unnamed transaction", head + b"\ntransaction:\n\n\0", [error("HEADER_INVALID")])

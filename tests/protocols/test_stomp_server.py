@@ -207,6 +207,10 @@ def test_receipt(version: str, receipt: str, written: bytes) -> None:
     assert opened(version).receipt(receipt) == b"RECEIPT\nreceipt-id:" + written + b"\n\n\0"
 
 
+def test_receipt_with_an_outcome() -> None:
+    assert opened("1.2").receipt("r:1", "duplicate") == b"RECEIPT\nreceipt-id:r\\c1\noutcome:duplicate\n\n\0"
+
+
 def test_error() -> None:
     server = opened()
     frame = server.error(CommandError("no such thing: look\nagain", code="NO_SUCH"), "r:1")

@@ -19,11 +19,9 @@ from amq.protocols.commands import (
     ACK_AUTO,
     ACK_CLIENT,
     ACK_INDIVIDUAL,
-    Abort,
     Ack,
     Begin,
     Command,
-    Commit,
     Connect,
     Disconnect,
     Malformed,
@@ -32,6 +30,7 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
+from amq.protocols.stomp import transactions
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import full_name, reply_to
 from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
@@ -94,10 +93,10 @@ class StompServer:
         self._retired: deque[str] = deque()  # indexes of ended subscriptions, oldest first
         self._subscribed_count = 0
         self._handlers: dict[str, Callable[[dict[str, str], str], Command]] = {
-            "ABORT": self._abort,
+            "ABORT": transactions.abort,
             "ACK": self._ack,
             "BEGIN": self._begin,
-            "COMMIT": self._commit,
+            "COMMIT": transactions.commit,
             "DISCONNECT": self._disconnect,
             "NACK": self._nack,
             "SUBSCRIBE": self._subscribe,
@@ -356,13 +355,7 @@ class StompServer:
         return int(digits), subscription
 
     def _begin(self, headers: dict[str, str], receipt: str) -> Begin:
-        return Begin(_required_transaction("BEGIN", headers), receipt)
-
-    def _commit(self, headers: dict[str, str], receipt: str) -> Commit:
-        return Commit(_required_transaction("COMMIT", headers), receipt, headers.get("amq-outcome-id", ""))
-
-    def _abort(self, headers: dict[str, str], receipt: str) -> Abort:
-        return Abort(_required_transaction("ABORT", headers), receipt)
+        return Begin(transactions.transaction("BEGIN", headers), receipt)
 
     def _disconnect(self, headers: dict[str, str], receipt: str) -> Disconnect:  # noqa: ARG002
         self._close()
@@ -386,8 +379,11 @@ class StompServer:
             headers.append(("heart-beat", f"{heartbeat_ms[0]},{heartbeat_ms[1]}"))
         return encode("CONNECTED", headers)
 
-    def receipt(self, receipt: str) -> bytes:
+    def receipt(self, receipt: str, outcome: str = "") -> bytes:
         """RECEIPT frame; `receipt` as a command carried it."""
+        if outcome:
+            lines = header_line("receipt-id", receipt, self.version) + header_line("outcome", outcome, self.version)
+            return f"RECEIPT\n{lines}\n\0".encode()
         if receipt.isalnum():
             return f"RECEIPT\nreceipt-id:{receipt}\n\n\0".encode()
         return f"RECEIPT\n{header_line('receipt-id', receipt, self.version)}\n\0".encode()
@@ -475,9 +471,3 @@ def _transaction(headers: dict[str, str]) -> str:
     if transaction == "":
         raise ProtocolError("the transaction header is empty: name it, or leave the header out", code="HEADER_INVALID")
     return transaction or ""
-
-
-def _required_transaction(command: str, headers: dict[str, str]) -> str:
-    if "transaction" not in headers:
-        raise _missing(command, "transaction")
-    return _transaction(headers)

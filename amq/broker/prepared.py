@@ -1,0 +1,89 @@
+"""PreparedTransactions: which transactions are prepared, and which batches of pipelines are committed.
+
+Part of the state: it changes through `State.apply` alone. What a prepared transaction sent and acknowledged stands in
+hidden queues (docs/journal-format.md); here is only which of it is whose. Invariant: what is here stands in a segment
+that counts; it is written again before that goes, and the word of an end outlives what it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
+
+from amq.broker.window import ID_BYTES, Window
+from amq.journal.follower import DivergedError
+from amq.journal.records import Group, Marker, Prepared, Record, Resolved, Trimmed, prepared_bytes
+from amq.journal.recovery import Segment
+
+if TYPE_CHECKING:
+    from amq.broker.two_phase import TwoPhase
+
+
+class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
+    """xid → (what is prepared, where its record stands). `markers`: owner → (newest committed batch, where)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.markers: dict[str, tuple[int, Segment]] = {}
+
+    def apply(
+        self, record: Prepared | Resolved | Marker, segment: Segment, outcomes: Window, serving: TwoPhase | None
+    ) -> None:
+        """Let `record`, which stands in `segment`, take effect. `serving` is told, where clients are served."""
+        if isinstance(record, Prepared):
+            self.put(record, segment)
+            if serving is not None:
+                serving.is_prepared(record)
+        elif isinstance(record, Marker):
+            self.mark(record, segment)
+        else:
+            outcomes.remember(record.outcome_id, record.seq, segment)
+            if (found := self.remove(record.xid)) is not None:
+                segment.refers.update({found[1].code} - {segment.code})
+                if serving is not None:
+                    serving.ended(found[0], record.committed)
+
+    def put(self, prepared: Prepared, segment: Segment) -> None:
+        """Prepared, or written again."""
+        if (before := self.remove(prepared.xid)) is not None and before[1] is not segment:
+            segment.refers.add(before[1].code)
+        segment.id_bytes += prepared_bytes(prepared)
+        self[prepared.xid] = prepared, segment
+
+    def remove(self, xid: str) -> tuple[Prepared, Segment] | None:
+        """It is over."""
+        found = self.pop(xid, None)
+        if found is not None:
+            found[1].id_bytes -= prepared_bytes(found[0])
+        return found
+
+    def mark(self, marker: Marker, segment: Segment) -> None:
+        """That batch is committed."""
+        before = self.markers.get(marker.owner)
+        if before is not None:
+            if before[0] > marker.batch:
+                return
+            before[1].id_bytes -= len(marker.owner) + ID_BYTES
+        segment.id_bytes += len(marker.owner) + ID_BYTES
+        self.markers[marker.owner] = marker.batch, segment
+
+    def settle(self, trimmed: Trimmed) -> None:
+        """All is read. What stands in a segment that counts no more ended long ago, and the word of it went too."""
+        for xid, (_, segment) in list(self.items()):
+            if segment.key in trimmed:
+                self.remove(xid)
+
+    def check_places(self, there: AbstractSet[int], trimmed: Trimmed) -> None:
+        """Raises DivergedError where one stands in a segment that is not there."""
+        for xid, (_, segment) in self.items():
+            if segment.code not in there and segment.key not in trimmed:
+                raise DivergedError(f"prepared transaction {xid} stands in {segment.name}, which does not count")
+
+    def standing_in(self, codes: AbstractSet[int], ending: AbstractSet[str]) -> list[Group]:
+        """What must be written again when the segments of these `codes` go. Not those of `ending`, whose end is on its
+        way: behind it they would be prepared for ever."""
+        records: list[Record] = [
+            *(each for xid, (each, segment) in self.items() if segment.code in codes and xid not in ending),
+            *(Marker(owner, batch) for owner, (batch, segment) in self.markers.items() if segment.code in codes),
+        ]
+        return [Group(records)] if records else []

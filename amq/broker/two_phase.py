@@ -1,0 +1,406 @@
+"""TwoPhase: prepares transactions, and finishes those that are: commit, rollback, timeout, batch.
+
+Invariant: each step is one group in the journal. From the prepare on a transaction is bound to no connection and no
+master: its sends stand in hidden queues and wait to be moved, its acknowledgements in others and wait to be dropped;
+its producer-given ids are taken. A batch of a pipeline is committed whole, with its marker, once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from amq.broker.browser import Browser
+from amq.broker.names import is_stored, shelves, wire_name
+from amq.broker.subscription import Peer
+from amq.broker.transaction import Transaction, records_of
+from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
+from amq.journal.records import (
+    ACKED,
+    HELD_SCHEME,
+    PURGED,
+    SENT_SCHEME,
+    XID_COMMITTED,
+    XID_ROLLED_BACK,
+    Consumed,
+    Group,
+    Marker,
+    Moved,
+    Prepared,
+    Record,
+    Redelivered,
+    Resolved,
+)
+from amq.message import Copy, Message
+from amq.protocols.commands import CommitBatch, Finish, Prepare, Subscribe
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+
+PREPARED_NAME = "queue://AMQ.Prepared"  # browsed, it shows what is prepared
+XID_CHARACTERS_MAX = 512
+COMMITTED, DUPLICATE = "committed", "duplicate"
+
+_log = structlog.get_logger("amq.broker")
+
+
+class Answer:
+    """Confirms to `peer`, with what became of what it asked for."""
+
+    def __init__(self, peer: Peer, outcome: str) -> None:
+        self._peer = peer
+        self._outcome = outcome
+
+    def confirm(self, receipt: str) -> None:
+        self._peer.confirm(receipt, self._outcome)
+
+    def fail(self, error: Exception, receipt: str) -> None:
+        self._peer.fail(error, receipt)
+
+
+class Preparing:
+    """A prepare that is on its way to the journal."""
+
+    def __init__(self, owner: TwoPhase, transaction: Transaction, prepared: Prepared) -> None:
+        self._owner = owner
+        self._transaction = transaction
+        self._prepared = prepared
+
+    def withdraw(self) -> None:
+        """It met a full disk: it never took place."""
+        self._owner.forget(self._prepared)
+        self._transaction.withdraw()
+
+
+class TwoPhase:
+    """`ending` = xid → the group on its way that finishes it, and how."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._preparing: dict[str, Group] = {}
+        self._refused: dict[str, None] = {}  # told "not prepared": must stay true; oldest first
+        self._marking: dict[str, tuple[int, Group]] = {}  # owner → newest batch on its way
+        self.ending: dict[str, tuple[Group, bool]] = {}
+
+    def start_serving(self) -> None:
+        """The replay is complete: the ids of what is prepared are taken."""
+        for prepared, _ in self._broker.prepared.values():
+            for name, id, _seq in prepared.ids:
+                self._broker.queue(name).duplicates_pending[id] = prepared
+
+    # -- prepare ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, transaction: Transaction | None, command: Prepare, peer: Peer) -> None:
+        """`transaction` None = it is not open: a question. Raises TransactionRolledBackError, StoreFullError,
+        CommandError: then all of it is rolled back."""
+        broker, journal = self._broker, self._broker.journal
+        assert journal is not None
+        if transaction is None:
+            self._confirm_prepared(command, peer)
+            return
+        try:
+            self._check(transaction, command)
+        except (TransactionRolledBackError, CommandError):
+            transaction.roll_back()
+            raise
+        seq, timeout_ms = broker.next_seq(), command.timeout_ms
+        if timeout_ms is None:
+            timeout_ms = int(1000 * broker.config.prepared_transaction_timeout_s)
+        sends: dict[str, list[int]] = {}
+        acks: dict[str, list[int]] = {}
+        ids: list[tuple[str, str, int]] = []
+        prepared = Prepared(
+            command.xid, seq, broker.clock.wall_ms(), timeout_ms, command.owner, command.batch, sends, acks, ids
+        )
+        for subscription, message in transaction.acks:
+            acks.setdefault(subscription.queue.name, []).append(message.seq)
+        moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in acks.items()]
+        if journal.full and transaction.sends:
+            transaction.roll_back()
+            raise StoreFullError("the store's disk is full: the transaction was rolled back")
+        for message in transaction.sends:
+            if message.duplicate_id:
+                if broker.is_duplicate(message):
+                    raise transaction.roll_back_duplicate(prepared, message)
+                broker.admit_id(message, prepared)
+            message.seq = broker.next_seq()
+            sends.setdefault(message.queue_name, []).append(message.seq)
+            if message.duplicate_id:
+                ids.append((message.queue_name, message.duplicate_id, message.seq))
+        for message in transaction.sends:
+            message.destination = SENT_SCHEME + message.queue_name
+            if isinstance(message, Copy):
+                message.queue_name = message.destination
+        records = [*records_of(transaction.sends), *moves, prepared]
+        group = Group(records, origin=Preparing(self, transaction, prepared))
+        self._preparing[command.xid] = group
+        self._append(group, peer, command.receipt)
+        transaction.finish(group)
+
+    def _check(self, transaction: Transaction, command: Prepare) -> None:
+        """Raises TransactionRolledBackError, CommandError where it cannot be prepared."""
+        xid = command.xid
+        if not 0 < len(xid) <= XID_CHARACTERS_MAX or "," in xid or not xid.isprintable():
+            raise CommandError(
+                f"xid {xid[:40]!r}: give up to {XID_CHARACTERS_MAX} printable characters, no comma", code="XID_INVALID"
+            )
+        if xid in self._refused:
+            raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
+        ended = any(known + xid in self._broker.outcomes for known in (XID_COMMITTED, XID_ROLLED_BACK))
+        if ended or xid in self._preparing or xid in self._broker.prepared:
+            raise TransactionRolledBackError(
+                f"{xid} was prepared before: give each transaction an xid of its own; this one was rolled back",
+                code="XID_IN_USE",
+            )
+        if command.owner and command.batch <= self._newest(command.owner):
+            raise TransactionRolledBackError(
+                f"batch {command.batch} of {command.owner} is committed already: this transaction was rolled back",
+                code="BATCH_COMMITTED",
+            )
+        kept = all(message.persistent and is_stored(message.queue_name) for message in transaction.sends)
+        if transaction.published or not kept or any(message.segment is None for _, message in transaction.acks):
+            raise CommandError(
+                "a prepared transaction outlives its master: send and acknowledge persistent messages of queues in it, "
+                "none for topics, and none that are scheduled",
+                code="NOT_SUPPORTED",
+            )
+        if transaction.nacks or transaction.requeued:
+            raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
+
+    def _confirm_prepared(self, command: Prepare, peer: Peer) -> None:
+        """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
+        committed; else it never will be. Raises TransactionRolledBackError."""
+        xid, broker = command.xid, self._broker
+        if xid in self._preparing or xid in broker.prepared or XID_COMMITTED + xid in broker.outcomes:
+            broker.follow(self._preparing.get(xid), peer, command.receipt)
+            return
+        self._refused[xid] = None
+        if len(self._refused) > broker.config.outcome_window:
+            del self._refused[next(iter(self._refused))]
+        raise TransactionRolledBackError(f"{xid} is not prepared: the transaction was rolled back")
+
+    def forget(self, prepared: Prepared) -> None:
+        """What was to be prepared never will be."""
+        self._preparing.pop(prepared.xid, None)
+        self._release(prepared)
+
+    def is_prepared(self, prepared: Prepared) -> None:
+        """It is durable."""
+        self._preparing.pop(prepared.xid, None)
+        if prepared.owner and prepared.batch <= self._newest(prepared.owner):
+            self._broker.wake()  # `sweep` rolls it back
+
+    def handlers(self, peer: Peer) -> dict[type, Callable[[Any], None]]:
+        """What carries out commands that need no session."""
+        return {
+            Finish: lambda command: self.finish(command, peer),
+            CommitBatch: lambda command: self.commit_batch(command, peer),
+        }
+
+    # -- finish -------------------------------------------------------------------------------------------------------
+
+    def finish(self, command: Finish, peer: Peer) -> None:
+        """Commit or roll back what is prepared. To ask again for what took place is confirmed. Raises CommandError,
+        TransactionRolledBackError."""
+        broker, xid, commit = self._broker, command.xid, command.commit
+        assert broker.journal is not None
+        if xid in self.ending:
+            group, committed = self.ending[xid]
+            self._check_outcome(xid, commit, committed)
+            broker.follow(group, peer, command.receipt)
+        elif xid in broker.prepared:
+            prepared, _ = broker.prepared[xid]
+            group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
+            self.ending[xid] = group, commit
+            self._append(group, peer, command.receipt)
+        elif xid in self._preparing:
+            raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
+        elif XID_COMMITTED + xid in broker.outcomes or XID_ROLLED_BACK + xid in broker.outcomes:
+            self._check_outcome(xid, commit, XID_COMMITTED + xid in broker.outcomes)
+            broker.journal.confirm(peer, command.receipt)
+        else:
+            raise self._unknown(xid)
+
+    @staticmethod
+    def _unknown(xid: str) -> CommandError:
+        return CommandError(
+            f"no transaction {xid[:100]!r} is prepared: it never was, or nobody remembers how it ended (outcomeWindow)",
+            code="UNKNOWN_TRANSACTION",
+        )
+
+    @staticmethod
+    def _check_outcome(xid: str, commit: bool, committed: bool) -> None:
+        if commit and not committed:
+            raise TransactionRolledBackError(f"{xid} was rolled back: by somebody, or by its timeout")
+        if committed and not commit:
+            raise CommandError(f"{xid} was committed: it cannot be rolled back any more", code="ALREADY_COMMITTED")
+
+    def commit_batch(self, command: CommitBatch, peer: Peer) -> None:
+        """Commit all `xids` and the marker together, and roll back what else is prepared of the owner's batches up to
+        this one. Raises CommandError, TransactionRolledBackError: then nothing was done."""
+        broker, owner, batch = self._broker, command.owner, command.batch
+        assert broker.journal is not None
+        newest = self._newest(owner)
+        if batch < newest:
+            raise CommandError(
+                f"batch {batch} of {owner} is older than batch {newest}, which is committed: the checkpoint from which "
+                "it comes is older than this broker's store",
+                code="BATCH_TOO_OLD",
+            )
+        if batch == newest:
+            if owner in self._marking:
+                broker.follow(self._marking[owner][1], Answer(peer, DUPLICATE), command.receipt)
+            elif command.receipt:
+                broker.journal.confirm(Answer(peer, DUPLICATE), command.receipt)
+            return
+        wanted = [self._part(xid, owner, batch) for xid in dict.fromkeys(command.xids)]
+        chosen = {each.xid for each in wanted}
+        others = [
+            each for each, _ in broker.prepared.values()
+            if each.owner == owner and each.batch <= batch and each.xid not in chosen and each.xid not in self.ending
+        ]  # fmt: skip
+        records = [record for each in wanted for record in self._commits(each)]
+        records += [record for each in others for record in self._rollbacks(each)]
+        group = Group([*records, Marker(owner, batch)])
+        for each in wanted:
+            self.ending[each.xid] = group, True
+        for each in others:
+            self.ending[each.xid] = group, False
+        self._marking[owner] = batch, group
+        self._append(group, Answer(peer, COMMITTED), command.receipt)
+
+    def _part(self, xid: str, owner: str, batch: int) -> Prepared:
+        """A part of that batch. Raises CommandError, TransactionRolledBackError."""
+        found = self._broker.prepared.get(xid)
+        if xid in self.ending or found is None:
+            outcomes, (_, committing) = self._broker.outcomes, self.ending.get(xid, (None, None))
+            if committing is False or XID_ROLLED_BACK + xid in outcomes:
+                raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
+            if committing or XID_COMMITTED + xid in outcomes:
+                raise CommandError(f"{xid} was committed by itself: it is no part of a batch", code="ALREADY_COMMITTED")
+            raise self._unknown(xid)
+        if (found[0].owner, found[0].batch) != (owner, batch):
+            raise CommandError(
+                f"{xid} is of batch {found[0].batch} of {found[0].owner!r}, not of batch {batch} of {owner!r}",
+                code="BATCH_MISMATCH",
+            )
+        return found[0]
+
+    def _newest(self, owner: str) -> int:
+        """The newest batch of that owner that is committed or on its way; -1 = none."""
+        marker, marking = self._broker.prepared.markers.get(owner), self._marking.get(owner)
+        return max(marker[0] if marker is not None else -1, marking[0] if marking is not None else -1)
+
+    def _commits(self, prepared: Prepared) -> list[Record]:
+        records: list[Record] = []
+        for name, seqs in prepared.sends.items():
+            ids = [(id, seq) for queue, id, seq in prepared.ids if queue == name]
+            records.append(Moved(SENT_SCHEME + name, name, seqs, ids))
+        records += [Consumed(HELD_SCHEME + name, ACKED, seqs) for name, seqs in prepared.acks.items()]
+        return [*records, Resolved(prepared.xid, True, self._broker.next_seq())]
+
+    def _rollbacks(self, prepared: Prepared) -> list[Record]:
+        """What was sent goes, what was acknowledged comes again, as after any failed delivery."""
+        records: list[Record] = [Consumed(SENT_SCHEME + name, PURGED, seqs) for name, seqs in prepared.sends.items()]
+        for name, seqs in prepared.acks.items():
+            _, _, held = shelves(name)
+            queue = self._broker.queues.get(held)
+            known = queue.redelivered if queue is not None else {}
+            before = [(seq, *known.get(seq, (0, 0))) for seq in seqs]
+            counts = [(seq, deliveries + 1, failures + 1) for seq, deliveries, failures in before]
+            records += [Redelivered(held, counts), Moved(held, name, seqs)]
+        return [*records, Resolved(prepared.xid, False, self._broker.next_seq())]
+
+    def _append(self, group: Group, peer: Peer | Answer, receipt: str) -> None:
+        batch = self._broker.append_group(group)
+        batch.confirms.append((peer, receipt, group))
+        self._broker.wake()
+
+    def ended(self, prepared: Prepared, committed: bool) -> None:
+        """The word of its end is durable: who sent the same id meanwhile is told."""
+        group, _ = self.ending.pop(prepared.xid, (None, False))
+        marking = self._marking.get(prepared.owner)
+        if marking is not None and marking[1] is group:
+            del self._marking[prepared.owner]
+        self._release(prepared)
+        why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
+        for follower, receipt in self._broker.followers_of(prepared):
+            if not committed:
+                follower.fail(why, receipt)
+            elif receipt:
+                follower.confirm(receipt)
+
+    def _release(self, prepared: Prepared) -> None:
+        """Its ids are no more on their way."""
+        for name, id, _ in prepared.ids:
+            queue = self._broker.queues.get(name)
+            if queue is not None and queue.duplicates_pending.get(id) is prepared:
+                del queue.duplicates_pending[id]
+                self._broker.emptied[queue] = None
+
+    def sweep(self, now_ms: int) -> None:
+        """Roll back what was prepared too long ago, or for a batch that is committed without it. Once a second."""
+        broker = self._broker
+        if broker.journal is None:
+            return
+        for xid, (prepared, _) in list(broker.prepared.items()):
+            timed_out = 0 < prepared.timeout_ms <= now_ms - prepared.created_ms
+            late = bool(prepared.owner) and prepared.batch <= self._newest(prepared.owner)
+            if xid not in self.ending and (timed_out or late):
+                _log.warning(
+                    "prepared transaction rolled back", xid=xid, owner=prepared.owner,
+                    reason="timeout" if timed_out else "batch committed without it",
+                )  # fmt: skip
+                group = Group(self._rollbacks(prepared))
+                self.ending[xid] = group, False
+                broker.append_group(group)
+                broker.wake()
+
+    # -- what is prepared ---------------------------------------------------------------------------------------------
+
+    def messages(self) -> list[Message]:
+        """One for each prepared transaction whose end is not on its way, oldest first."""
+        found = [each for xid, (each, _) in self._broker.prepared.items() if xid not in self.ending]
+        return [self._shown(prepared) for prepared in sorted(found, key=lambda each: each.seq)]
+
+    @staticmethod
+    def _shown(prepared: Prepared) -> Message:
+        facts = {
+            "xid": prepared.xid, "owner": prepared.owner, "batch": prepared.batch, "created_ms": prepared.created_ms,
+            "timeout_ms": prepared.timeout_ms,
+            "sends": {wire_name(name): len(seqs) for name, seqs in prepared.sends.items()},
+            "acks": {wire_name(name): len(seqs) for name, seqs in prepared.acks.items()},
+        }  # fmt: skip
+        message = Message(
+            PREPARED_NAME, json.dumps(facts).encode(), {"xid": prepared.xid}, "application/json", persistent=False,
+            timestamp_ms=prepared.created_ms, text=True,
+        )  # fmt: skip
+        message.seq = prepared.seq
+        return message
+
+
+class PreparedBrowser(Browser):
+    """Shows what was prepared when it began."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> None:
+        super().__init__(command, broker, peer, prefetch)
+        self._shown = deque(broker.two_phase.messages())
+
+    def _next(self) -> Message | None:
+        if self._shown:
+            return self._shown.popleft()
+        self.end()
+        self.peer.browsed(self._command)
+        return None
+
+
+def browser(command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> Browser:
+    """Who looks at the queue that `command` names, or at what is prepared."""
+    kind = PreparedBrowser if command.destination == PREPARED_NAME else Browser
+    return kind(command, broker, peer, prefetch)
