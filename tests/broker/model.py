@@ -57,6 +57,7 @@ class Item:
 class Tx:
     """A transaction. `committed` is NO until its commit is asked for."""
 
+    name: str
     outcome_id: str
     sends: list[Item] = field(default_factory=list)
     acks: list[Item] = field(default_factory=list)

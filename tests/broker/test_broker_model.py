@@ -273,7 +273,7 @@ class BrokerMachine(RuleBasedStateMachine):
         user = self.user(which)
         self.count += 1
         name = f"t{self.count}"
-        tx = Tx(f"o{self.count}")
+        tx = Tx(name, f"o{self.count}")
         user.txs[name] = tx
         self.all_txs.append(tx)
         user.client.do(Begin(name))
@@ -317,7 +317,7 @@ class BrokerMachine(RuleBasedStateMachine):
         tx = self.all_txs[-1 - which % min(8, len(self.all_txs))]
         user = User(self.world.connect())
         self.users.append(user)
-        user.client.do(Commit("of somebody else", self.ask(user, tx.settle), tx.outcome_id))
+        user.client.do(Commit(tx.name, self.ask(user, tx.settle), tx.outcome_id))
         if tx.committed is NO:
             assert user.client.refused, "confirmed, and it did not take place"
             self.refusals.append(tx)
