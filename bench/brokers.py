@@ -166,7 +166,8 @@ ACTIVEMQ_XML = """<?xml version="1.0" encoding="UTF-8"?>
        xsi:schemaLocation="
          http://www.springframework.org/schema/beans http://www.springframework.org/schema/beans/spring-beans-2.0.xsd
          http://activemq.apache.org/schema/core http://activemq.apache.org/schema/core/activemq-core.xsd">
-  <amq:broker brokerName="{name}" useJmx="false" dataDirectory="{base}">
+  <amq:broker brokerName="{name}" useJmx="false" dataDirectory="{base}"
+              schedulerSupport="{scheduler}">
     <amq:persistenceAdapter>
       <amq:kahaDB directory="{store}" lockKeepAlivePeriod="{keep_alive_ms}">
         <amq:locker><amq:shared-file-locker lockAcquireSleepInterval="1000"/></amq:locker>
@@ -200,7 +201,8 @@ class ActiveMqBroker(Broker):
         base.mkdir(exist_ok=True)
         (base / "broker.xml").write_text(
             ACTIVEMQ_XML.format(
-                name=self.name, base=base, store=self.store, port=self.port, keep_alive_ms=self.keep_alive_ms
+                name=self.name, base=base, store=self.store, port=self.port, keep_alive_ms=self.keep_alive_ms,
+                scheduler=self.options.get("schedulerSupport", "false"),
             )
         )
         (base / "log4j.properties").write_text(ACTIVEMQ_LOG)
