@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from amq.broker.browser import Browser
-from amq.broker.names import is_stored, shelves, wire_name
+from amq.broker.names import is_queued, shelves, wire_name
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction, records_of
 from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
@@ -161,11 +161,11 @@ class TwoPhase:
                 f"batch {command.batch} of {command.owner} is committed already: this transaction was rolled back",
                 code="BATCH_COMMITTED",
             )
-        kept = all(message.persistent and is_stored(message.queue_name) for message in transaction.sends)
+        kept = all(message.persistent and is_queued(message.queue_name) for message in transaction.sends)
         if transaction.published or not kept or any(message.segment is None for _, message in transaction.acks):
             raise CommandError(
                 "a prepared transaction outlives its master: send and acknowledge persistent messages of queues in it, "
-                "none for topics, and none that are scheduled",
+                "none for topics",
                 code="NOT_SUPPORTED",
             )
         if transaction.nacks or transaction.requeued:

@@ -12,6 +12,7 @@ from amq.config.destinations import DestinationOptions
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
+from tests.broker.test_broker_two_phase import finish, prepare
 from tests.broker.world import World
 
 SCHEDULED = "schedule://queue.a"
@@ -253,6 +254,28 @@ def test_a_transaction_schedules_when_it_commits(world: World) -> None:
     assert client.bodies == []
     later(world, 0.01)  # the delay counts from the send
     assert client.bodies == [b"yes"]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_prepared_transaction_schedules_when_it_is_committed(world: World, commit: bool, crash: bool) -> None:
+    producer = world.connect()
+    producer.begin()
+    for body, delay in ((b"soon", "1000"), (b"later", "60000")):
+        producer.send(body, transaction="t", properties={"AMQ_SCHEDULED_DELAY": delay})
+    prepare(producer)
+    later(world, 5.0)
+    assert (scheduled(world), world.stored()) == ([], [])
+    if crash:
+        world.crash_and_recover()
+        later(world, 5.0)
+    finish(world, commit=commit)
+    later(world, 0.1)
+    assert (scheduled(world), world.stored()) == (([b"later"], [b"soon"]) if commit else ([], []))
+    world.check_at_rest()
+    later(world, 60.0)
+    assert consumer(world).bodies == ([b"soon", b"later"] if commit else [])
     world.check_at_rest()
 
 
