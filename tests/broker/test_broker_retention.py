@@ -289,6 +289,25 @@ def test_nothing_is_read_where_nobody_comes(last_value: World) -> None:
     assert len(last_value.everything(queue_of(last_value))) == 30
 
 
+@pytest.mark.parametrize("crash", [True, False])
+def test_values_that_several_queues_share(last_value: World, crash: bool) -> None:
+    """One record for all: what one queue replaces the others keep."""
+    for value in ("a1", "b1"):
+        put(last_value.connect(), value[0], value, queue="queue://a,queue://b")
+        last_value.settle()
+    if crash:
+        last_value.crash_and_recover()
+    put_all(last_value, "a2")
+    put(last_value.connect(), "b", "b2", queue="queue://a,queue://b")
+    last_value.settle()
+    last_value.check_at_rest()
+    assert last_value.stored("b") == [b"a1", b"b2"]
+    assert drained(last_value) == ["a2", "b2"]
+    reader = consumer(last_value, queue="b")
+    assert reader.bodies == [b"a1", b"b2"]
+    last_value.check_at_rest()
+
+
 @pytest.mark.parametrize("count", [1, 3 * UNREAD_ROWS])
 def test_what_is_moved_here_on_the_disk_counts_too(last_value: World, count: int) -> None:
     """As from a prepared transaction: by a record that moves it, unread."""
