@@ -17,6 +17,7 @@ from amq.broker.gathering import Gatherings
 from amq.broker.limits import Dropping, Limits
 from amq.broker.names import wire_name
 from amq.broker.paging import Pager
+from amq.broker.pulling import Pulling
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.redelivery import Redelivery
 from amq.broker.retention import Retention
@@ -70,6 +71,7 @@ class Broker(State):
         self.gatherings = Gatherings(self)
         self.redelivery = Redelivery(self)
         self.retention = Retention(self)
+        self.pulling = Pulling(self)
         self.scheduler = Scheduler(self)
         self.two_phase = TwoPhase(self)
         self.take_epoch(epoch)
@@ -467,13 +469,11 @@ class Broker(State):
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:
-                if queue.keeper is None:
-                    queue.dispatch(self, now_ms)
-                else:
-                    queue.keeper.dispatch(now_ms)
+                (queue.keeper or queue).dispatch(self, now_ms)
                 if queue.stored_bytes > queue.options.queue_limit_bytes > 0:
                     self.limits.over(queue)
         self.topics.end_turn()
+        self.pulling.step()
         self.limits.step()
 
     def sweep(self) -> None:

@@ -141,6 +141,11 @@ class Picker:
         for priority, seq in enumerate(self.groups.freed()):
             self.came(priority, seq)
 
+    @property
+    def is_looking(self) -> bool:
+        """Is it reading a window of what waits on disk?"""
+        return self._looking
+
     def dispatch(self, now_ms: int) -> None:
         """Hand out what somebody wants who has room."""
         queue, broker = self.queue, self._broker

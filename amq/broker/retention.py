@@ -88,9 +88,9 @@ class Keeper:
             self._is_used = True
             self._unread += seqs
 
-    def dispatch(self, now_ms: int) -> None:
+    def dispatch(self, broker: Broker, now_ms: int) -> None:
         """As `Queue.dispatch`, of what may stay."""
-        queue, broker = self._queue, self._broker
+        queue = self._queue
         if (self._priority < PRIORITIES or self._unread) and not self._learn():
             return
         if self._superseded:

@@ -17,7 +17,7 @@ from amq.broker.limits import Room
 from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.scheduler import SCHEDULING
-from amq.broker.subscription import Peer, Subscription
+from amq.broker.subscription import Farewell, Peer, Subscription
 from amq.broker.transaction import Transaction, memory_bytes, tell_outcome
 from amq.broker.two_phase import browser
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
@@ -28,6 +28,7 @@ from amq.protocols.commands import (
     Begin,
     Command,
     Commit,
+    Credit,
     Disconnect,
     Malformed,
     Nack,
@@ -38,17 +39,6 @@ from amq.protocols.commands import (
 )
 
 STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that must be read on for its acknowledgements
-
-
-class Farewell:
-    """Confirms the DISCONNECT when all before it is committed, and ends the connection."""
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-
-    def confirm(self, receipt: str) -> None:
-        self._peer.confirm(receipt)
-        self._peer.close()
 
 
 class Session:
@@ -76,6 +66,7 @@ class Session:
             Ack: self._ack,
             Nack: self._nack,
             Subscribe: self._subscribe,
+            Credit: self._credit,
             Unsubscribe: self._unsubscribe,
             Begin: self._begin,
             Commit: self._commit,
@@ -270,7 +261,7 @@ class Session:
                 broker.consumed(queue, message)
             if command.receipt:
                 broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
-        subscription.credit += len(settled)
+        subscription.credit += subscription.refund * len(settled)
         if not subscription.is_ready and self._writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -296,7 +287,7 @@ class Session:
             broker.give_back(subscription.queue, settled, failed, refused=not command.requeue)
             if command.receipt:
                 broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
-        subscription.credit += len(settled)
+        subscription.credit += subscription.refund * len(settled)
         if self._writable:
             subscription.make_ready()
         broker.dirty[subscription.queue] = None
@@ -384,6 +375,9 @@ class Session:
         if is_topic(command.destination):
             return broker.topics.subscribe(command)
         return broker.queue(command.destination)
+
+    def _credit(self, command: Credit) -> None:
+        self._broker.pulling.grant(self._subscriptions.get(command.id), command, self._writable)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         subscription = self._subscriptions.pop(command.id, None)

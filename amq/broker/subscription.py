@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from amq.broker.names import is_gathered
 from amq.broker.queue import Queue
 from amq.errors import CommandError
 from amq.message import Batch, Message
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, Subscribe
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, CREDIT_MAX, Subscribe
 from amq.selectors import Selector
 
 PRIORITY_MIN, PRIORITY_MAX = -128, 127  # of consumers: a byte in ActiveMQ
@@ -57,6 +58,17 @@ class Peer(Protocol):
     def resume_reading(self) -> None: ...
 
 
+class Farewell:
+    """Confirms the DISCONNECT when all before it is committed, and ends the connection."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def confirm(self, receipt: str) -> None:
+        self._peer.confirm(receipt)
+        self._peer.close()
+
+
 def option_boolean(options: Mapping[str, str], name: str) -> bool:
     """The option `name`, false where there is none. Raises CommandError."""
     text = options.get(name, "false").lower()
@@ -80,7 +92,7 @@ class Subscription:
 
     __slots__ = (
         "auto", "credit", "cumulative", "ended", "exclusive", "id", "in_transactions", "is_ready", "peer", "prefetch",
-        "priority", "queue", "selector", "unacked", "wire",
+        "priority", "queue", "refund", "selector", "unacked", "wire",
     )  # fmt: skip
 
     def __init__(self, command: Subscribe, queue: Queue, peer: Peer, prefetch: int) -> None:
@@ -95,6 +107,15 @@ class Subscription:
         self.in_transactions = 0  # messages that it has acknowledged or refused in transactions that are open
         self.prefetch = prefetch
         self.credit = 1 << 62 if self.auto else prefetch  # an auto consumer is bounded by its socket alone
+        self.refund = 1  # credit that each acknowledgement gives back; 0 = it asks for each message, see `pulling`
+        if "credit" in command.options:
+            if self.auto or command.browser or is_gathered(command.destination):
+                raise CommandError(
+                    "credit is for consumers of one queue or topic that acknowledge: leave it out with ack:auto, for "
+                    "browses, and for patterns of queues",
+                    code="NOT_SUPPORTED",
+                )
+            self.refund, self.credit = 0, option_number(command.options, "credit", 0, CREDIT_MAX)
         self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
         self.is_ready = False
         self.ended = False

@@ -297,8 +297,12 @@ class Consumer:
         subscription = self._subscription
         if not subscription.ready():
             limit_s = math.inf if timeout is None else timeout
+            self._core.want(subscription)
             if not await self._driver.wait(subscription.gate, subscription.ready, limit_s):
-                return None
+                request = self._core.want_no_more(subscription)
+                await self._session.connection._await(request, "receive", None)
+                if request is None or not subscription.ready():
+                    return None
         delivery = self._core.take(subscription)
         if delivery is None:
             return None

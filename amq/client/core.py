@@ -57,7 +57,7 @@ class Subscription:
 
     __slots__ = (
         "_headers", "acknowledged", "browses", "buffer", "delivered", "ended", "error", "finished", "gate", "id",
-        "session",
+        "pulls", "session", "wanted",
     )  # fmt: skip
 
     def __init__(self, id: str, session: SessionCore, headers: list[tuple[str, str]], browses: bool = False) -> None:
@@ -71,6 +71,8 @@ class Subscription:
         self.error: AmqError | None = None
         self.delivered = 0  # messages, ever
         self.acknowledged = 0  # in cumulative mode: everything up to this delivery
+        self.pulls = ("credit", "0") in headers
+        self.wanted = False  # one that pulls: a message was asked for, and none has come since
         self._headers = headers
 
     def request(self, machine: Machine) -> Request:
@@ -84,6 +86,7 @@ class Subscription:
             self._finish()
             return
         self.delivered += 1
+        self.wanted = False
         self.buffer.append(Delivery(frame, self, epoch, self.delivered))
         if self.gate:
             open_gate(self.gate)
@@ -100,6 +103,13 @@ class Subscription:
         """The link broke: what it brought will be delivered again."""
         self.buffer.clear()
         open_gate(self.gate)  # a transacted receive must learn that its transaction is rolled back
+
+    def resume(self, machine: Machine) -> None:
+        """There is a restored link again."""
+        if self.buffer:
+            open_gate(self.gate)  # transacted consumers took nothing until now
+        elif self.wanted:
+            machine.write(_credit(self, 1))
 
     def end(self, error: AmqError | None) -> None:
         """No deliveries will come any more: closed by the application (None) or for the reason `error`."""
@@ -212,6 +222,7 @@ class SessionCore:
         for subscription in transaction.first:
             del machine.subscriptions[subscription.id]
             subscription.buffer.clear()
+            subscription.wanted = False
             subscription.id = machine.next_id()  # a new id: late deliveries to the old one are ignored
             machine.subscriptions[subscription.id] = subscription
             subscription.request(machine)
@@ -241,9 +252,12 @@ class SessionCore:
     ) -> tuple[Subscription, Request]:
         """A new subscription and the request whose end says whether the broker accepted it."""
         wire = [("destination", destination), ("ack", ACK_CLIENT if self.ack == ACK_CLIENT else ACK_INDIVIDUAL)]
-        if prefetch < 1:
-            raise CommandError(f"prefetch={prefetch}: write a number from 1")
-        wire.append(("activemq.prefetchSize", str(prefetch + self.transacted)))  # one more: see Transaction.first
+        if prefetch < browses:
+            raise CommandError(f"prefetch={prefetch}: write a number from {int(browses)}")
+        if prefetch:
+            wire.append(("activemq.prefetchSize", str(prefetch + self.transacted)))  # one more: see Transaction.first
+        else:
+            wire.append(("credit", "0"))
         if selector:
             wire.append(("selector", selector))
         if browses:
@@ -274,6 +288,24 @@ class SessionCore:
         receipt = machine.next_receipt()
         frame = encode("UNSUBSCRIBE", [("id", subscription.id), ("receipt", receipt.decode())])
         return machine.request(Kind.UNSUBSCRIBE, receipt, frame, subscription.id)
+
+    def want(self, subscription: Subscription) -> None:
+        """Somebody waits for a message: ask for one, of a broker that sends none unasked."""
+        if subscription.pulls and not subscription.wanted:
+            subscription.wanted = True
+            if self.machine.flowing:
+                self.machine.write(_credit(subscription, 1))
+
+    def want_no_more(self, subscription: Subscription) -> Request | None:
+        """Nobody waits any longer. When the request, if any, has ended, what was on its way is here."""
+        if not subscription.wanted:
+            return None
+        subscription.wanted = False
+        machine = self.machine
+        if not machine.flowing:
+            return None
+        receipt = machine.next_receipt()
+        return machine.request(Kind.CREDIT, receipt, _credit(subscription, 0, receipt.decode()), subscription.id)
 
     def take(self, subscription: Subscription) -> Delivery | None:
         """Hand over the next message; None = the browse is over. `Subscription.ready` must have been true."""
@@ -392,6 +424,11 @@ def timed_out(machine: Machine, what: str, timeout_s: float, duplicate_id: str =
 def commit_timed_out(timeout_s: float, outcome_id: str) -> AmqError:
     why = f"the broker did not say within {timeout_s:.3g} s what became of the commit {outcome_id}"
     return CommitOutcomeUnknownError(why, outcome_id=outcome_id)
+
+
+def _credit(subscription: Subscription, credit: int, receipt: str = "") -> bytes:
+    headers = [("id", subscription.id), ("credit", str(credit))]
+    return encode("CREDIT", [*headers, ("receipt", receipt)] if receipt else headers)
 
 
 def _settling(

@@ -391,9 +391,8 @@ class Machine:
             self.events.append(ConnectionEvent(EventKind.FAILOVER, old, self.link.uri, now - since))
         open_gate(self.up_gate)
         open_gate(self.room_gate)
-        for subscription in self.subscriptions.values():  # transacted consumers took nothing until now
-            if subscription.buffer:
-                open_gate(subscription.gate)
+        for subscription in self.subscriptions.values():
+            subscription.resume(self)
 
     def _on_receipt(self, receipt: bytes, now: float) -> None:
         request = self._ledger.find(receipt)

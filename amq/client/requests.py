@@ -36,6 +36,7 @@ class Kind(Enum):
     SUBSCRIBE = "SUBSCRIBE"
     UNSUBSCRIBE = "UNSUBSCRIBE"
     ACK = "ACK"
+    CREDIT = "CREDIT"
     COMMIT = "COMMIT"
     ABORT = "ABORT"
     DISCONNECT = "DISCONNECT"
@@ -46,6 +47,7 @@ AFTER_LOSS = {
     Kind.SUBSCRIBE: AfterLoss.REPLAY,
     Kind.UNSUBSCRIBE: AfterLoss.SUCCEED,
     Kind.ACK: AfterLoss.LOSE,
+    Kind.CREDIT: AfterLoss.SUCCEED,
     Kind.COMMIT: AfterLoss.REPLAY,
     Kind.ABORT: AfterLoss.SUCCEED,
     Kind.DISCONNECT: AfterLoss.SUCCEED,

@@ -56,7 +56,8 @@ class Session:
     ) -> Consumer:  # fmt: skip
         """Subscribe to `/queue/NAME` or `/topic/NAME` and wait until the broker has accepted that.
 
-        prefetch   messages that the broker may deliver ahead of their acknowledgement
+        prefetch   messages that the broker may deliver ahead of their acknowledgement; 0 = none: each `receive` asks
+                   for one (of an amq broker)
         selector   SQL-92 condition over the headers
         headers    further headers of SUBSCRIBE
         """
@@ -250,16 +251,23 @@ class Consumer:
         if driver.pid != _getpid():
             self._session.connection._check_fork()
         with driver.lock:
-            if not subscription.ready() and not driver.wait(
-                subscription.gate, subscription.ready, math.inf if timeout is None else timeout
-            ):
-                return None
+            if not subscription.ready():
+                self._core.want(subscription)
+                limit_s = math.inf if timeout is None else timeout
+                if not driver.wait(subscription.gate, subscription.ready, limit_s) and not self._was_late():
+                    return None
             delivery = self._core.take(subscription)
             if delivery is None:
                 return None
             if self._core.transacted or delivery.settled:
                 driver.after_send()
         return Message(self._session, delivery)
+
+    def _was_late(self) -> bool:
+        """The time is over: is there a message after all, that was asked for and on its way?"""
+        request = self._core.want_no_more(self._subscription)
+        self._session.connection._await(request, "receive", None)
+        return request is not None and self._subscription.ready()
 
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """Messages, until there is none for `timeout` seconds (None = for ever) or the consumer is closed."""

@@ -12,6 +12,7 @@ from amq.message import Message
 ACK_AUTO = "auto"
 ACK_CLIENT = "client"
 ACK_INDIVIDUAL = "client-individual"
+CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
 
 
 class Command:
@@ -79,6 +80,17 @@ class Subscribe(Command):
         self.prefetch = prefetch
         self.selector = selector
         self.options = options or {}
+        self.receipt = receipt
+
+
+class Credit(Command):
+    """Subscription `id`, which began with the option `credit`, may get `credit` more messages from now on."""
+
+    __slots__ = ("credit", "id")
+
+    def __init__(self, id: str, credit: int, receipt: str = "") -> None:
+        self.id = id
+        self.credit = credit
         self.receipt = receipt
 
 

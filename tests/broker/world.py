@@ -470,6 +470,7 @@ class World:
             for subscription in queue.subscriptions:
                 together = subscription.gathering if isinstance(subscription, Member) else subscription
                 room = subscription.auto or len(together.unacked) < subscription.prefetch
+                room = room if subscription.refund else subscription.credit > 0
                 slow = not subscription.peer.session._writable  # type: ignore[attr-defined]
                 if room and not slow and queue.exclusive in (None, subscription):
                     beside = [message for message in wait if self._may_have(subscription, message)]

@@ -61,7 +61,15 @@ class FakeSubscription:
         self.destination = frame.headers["destination"]
         self.ack = frame.headers["ack"]
         self.prefetch = int(frame.headers.get("activemq.prefetchSize", 1))
+        self.credit = int(frame.headers["credit"]) if "credit" in frame.headers else None
         self.unacked: dict[int, Stored] = {}
+
+    def has_room(self) -> bool:
+        """For one more message, which now comes."""
+        if self.credit is None:
+            return len(self.unacked) < self.prefetch
+        self.credit = max(-1, self.credit - 1)
+        return self.credit >= 0
 
 
 # What a script says about a frame: carry it out (None), or one of these.
@@ -150,7 +158,7 @@ class Conversation:
     def dispatch(self) -> None:
         for subscription in self.subscriptions.values():
             queue = self.store.queues.get(subscription.destination, [])
-            while queue and len(subscription.unacked) < subscription.prefetch:
+            while queue and subscription.has_room():
                 stored = queue.pop(0)
                 subscription.unacked[stored.seq] = stored
                 headers = [("subscription", subscription.id), ("message-id", f"ID:{stored.seq}")]
@@ -178,6 +186,9 @@ class Conversation:
     def on_subscribe(self, frame: Frame) -> None:
         assert frame.headers["id"] not in self.subscriptions
         self.subscriptions[frame.headers["id"]] = FakeSubscription(frame)
+
+    def on_credit(self, frame: Frame) -> None:
+        self.subscriptions[frame.headers["id"]].credit = int(frame.headers["credit"])
 
     def on_unsubscribe(self, frame: Frame) -> None:
         subscription = self.subscriptions.pop(frame.headers["id"])

@@ -412,7 +412,7 @@ def test_wrong_arguments_are_refused_and_change_nothing(face: Any) -> None:
                 with pytest.raises(CommandError):
                     connection.session(ack="sometimes")
                 with pytest.raises(CommandError):
-                    await session.consumer(Q, prefetch=0)
+                    await session.consumer(Q, prefetch=-1)
                 with pytest.raises(CommandError):
                     await session.commit()
                 await producer.send("y")

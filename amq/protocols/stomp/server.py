@@ -19,10 +19,12 @@ from amq.protocols.commands import (
     ACK_AUTO,
     ACK_CLIENT,
     ACK_INDIVIDUAL,
+    CREDIT_MAX,
     Ack,
     Begin,
     Command,
     Connect,
+    Credit,
     Disconnect,
     Malformed,
     Nack,
@@ -99,6 +101,7 @@ class StompServer:
             "COMMIT": transactions.commit,
             "DISCONNECT": self._disconnect,
             "NACK": self._nack,
+            "CREDIT": self._credit,
             "SUBSCRIBE": self._subscribe,
             "UNSUBSCRIBE": self._unsubscribe,
         }
@@ -294,6 +297,8 @@ class StompServer:
         }
         if "no-local" in headers:
             options.setdefault("noLocal", headers["no-local"])
+        if "credit" in headers:
+            options["credit"] = headers["credit"]
         index = self._subscribed_count
         self._subscribed_count += 1
         self._subscriptions[id] = token = _Subscription(index, destination, named)
@@ -319,6 +324,12 @@ class StompServer:
             if len(self._retired) > _RETIRED_MAX:
                 del self._subscription_ids[self._retired.popleft()]
         return Unsubscribe(id, receipt)
+
+    def _credit(self, headers: dict[str, str], receipt: str) -> Credit:
+        for name in ("id", "credit"):
+            if not headers.get(name):
+                raise _missing("CREDIT", name)
+        return Credit(headers["id"], _number("credit", headers["credit"], CREDIT_MAX), receipt)
 
     def _ack(self, headers: dict[str, str], receipt: str) -> Ack:
         return Ack(*self._acknowledged("ACK", headers), receipt, _transaction(headers))

@@ -1,0 +1,135 @@
+"""prefetch=0: each receive asks for one message, and what nobody asks for stays with the broker. On both faces."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from brokers import DEADLINE_S, Brokers
+from faces import AsyncFace, SyncFace
+from fake_broker import Broker, Store
+from test_faces import Group, failover, run
+from test_failure_semantics import bodies, received, url
+
+import amq
+from amq.client import ConnectionClosedError
+from amq.errors import CommandError, TransactionRolledBackError
+
+Q = "/queue/q"
+
+
+@pytest.fixture(params=[SyncFace, AsyncFace], ids=lambda face: face.name)
+def face(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+async def filled(connection: Any, count: int) -> None:
+    producer = connection.session().producer(Q)
+    for number in range(count):
+        await producer.send(str(number), wait=False)
+    await producer.flush()
+
+
+def test_each_receive_takes_one(face: Any) -> None:
+    async def scenario() -> None:
+        with Broker(Store()) as broker:
+            async with await face.connect(failover(broker)) as connection:
+                await filled(connection, 5)
+                consumer = await connection.session().consumer(Q, prefetch=0)
+                first, second = await received(consumer), await received(consumer)
+                assert [first.text, second.text] == ["0", "1"]
+                await first.ack(wait=True)
+                assert broker.store.bodies(Q) == [b"2", b"3", b"4"]
+                other = await connection.session().consumer(Q, prefetch=10)
+                for text in "234":
+                    assert (await received(other)).text == text
+                assert await consumer.receive(0) is None
+                assert await consumer.receive(0.05) is None
+                await connection.session().producer(Q).send("5")
+                assert (await received(other)).text == "5", "asked for, and taken back"
+                await consumer.close()
+                with pytest.raises(ConnectionClosedError):
+                    await consumer.receive(0)
+                with pytest.raises(CommandError, match="from 1"):
+                    await connection.session().browser(Q, prefetch=0)
+                with pytest.raises(CommandError, match="from 0"):
+                    await connection.session().consumer(Q, prefetch=-1)
+
+    run(scenario)
+
+
+def test_in_transactions(face: Any) -> None:
+    async def scenario() -> None:
+        with Group() as group:
+            async with await face.connect(group.url) as connection:
+                await filled(connection, 4)
+                session = connection.session(transacted=True)
+                consumer = await session.consumer(Q, prefetch=0)
+                assert [(await received(consumer)).text for _ in range(2)] == ["0", "1"]
+                await session.rollback()
+                assert [(await received(consumer)).text for _ in range(2)] == ["0", "1"]
+                await session.commit()
+                assert group.store.acknowledged == [b"1", b"0"]
+                await received(consumer)
+                group.take_over()
+                with pytest.raises(TransactionRolledBackError):
+                    await session.commit()
+                assert (await received(consumer)).text == "2"
+                await session.commit()
+            assert group.store.bodies(Q) == [b"3"]
+
+    run(scenario)
+
+
+def test_with_a_real_broker_that_dies_while_somebody_waits(face: Any, brokers: Brokers) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+
+    async def scenario() -> None:
+        async with await face.connect(url(master, slave)) as connection:
+            await filled(connection, 3)
+            session = connection.session()
+            consumer = await session.consumer(Q, prefetch=0)
+            message = await received(consumer)
+            assert message.text == "0"
+            await message.ack(wait=True)
+            master.kill()
+            message = await received(consumer)
+            assert message.text == "1"
+            await message.ack(wait=True)
+            assert bodies(slave, Q) == ["2"]
+            message = await consumer.receive(0)  # it waits on disk alone, and is there
+            assert message.text == "2"
+            await message.ack(wait=True)
+            assert await consumer.receive(0) is None
+            await filled(connection, 1)
+            other = await session.consumer(Q)
+            assert (await received(other)).text == "0", "nobody waits any longer on the other one"
+
+    run(scenario)
+
+
+def test_who_waits_gets_what_comes_later(face: Any, brokers: Brokers) -> None:
+    """Also from the next master, which is told that somebody waits."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+
+    def come_later() -> None:
+        with amq.connect(url(master, slave)) as other:
+            producer = other.session().producer("/queue/other")
+            producer.send("the first one serves")
+            master.kill()
+            producer.send("the next one serves")
+            other.session().producer(Q).send("late")
+
+    async def scenario() -> None:
+        async with await face.connect(url(master, slave)) as connection:
+            consumer = await connection.session().consumer(Q, prefetch=0)
+            later = threading.Thread(target=come_later)
+            later.start()
+            message = await consumer.receive(DEADLINE_S)
+            assert message is not None
+            assert message.text == "late"
+            await message.ack(wait=True)
+            later.join()
+
+    run(scenario)
