@@ -237,7 +237,7 @@ class TwoPhase:
         if commit and not committed:
             raise TransactionRolledBackError(f"{xid} was rolled back: by somebody, or by its timeout")
         if committed and not commit:
-            raise CommandError(f"{xid} was committed: it cannot be rolled back any more", code="ALREADY_COMMITTED")
+            raise CommandError(f"{xid} was committed: it cannot be rolled back any more", code="XID_COMMITTED")
 
     def commit_batch(self, command: CommitBatch, peer: Peer) -> None:
         """Commit all `xids` and the marker together, and roll back what else is prepared of the owner's batches up to
@@ -281,7 +281,7 @@ class TwoPhase:
             if committing is False or XID_ROLLED_BACK + xid in outcomes:
                 raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
             if committing or XID_COMMITTED + xid in outcomes:
-                raise CommandError(f"{xid} was committed by itself: it is no part of a batch", code="ALREADY_COMMITTED")
+                raise CommandError(f"{xid} was committed by itself: it is no part of a batch", code="XID_COMMITTED")
             raise self._unknown(xid)
         if (found[0].owner, found[0].batch) != (owner, batch):
             raise CommandError(

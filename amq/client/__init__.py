@@ -15,6 +15,7 @@ from amq.client.errors import (
 )
 from amq.client.requests import ConnectionEvent, EventKind
 from amq.client.session import Browser, Consumer, Message, Producer, Session
+from amq.client.two_phase import PreparedTransaction
 
 __all__ = [
     "BrokerError",
@@ -32,6 +33,7 @@ __all__ = [
     "FailoverTimeoutError",
     "FlushError",
     "Message",
+    "PreparedTransaction",
     "Producer",
     "Session",
     "UriError",

@@ -19,7 +19,7 @@ import logging
 import math
 import random
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TypeVar
@@ -32,6 +32,7 @@ from amq.client.core import (
     SessionCore,
     Subscription,
     commit_timed_out,
+    prepare_timed_out,
     timed_out,
 )
 from amq.client.driver import seconds
@@ -41,6 +42,7 @@ from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
 from amq.client.requests import Request
 from amq.client.states import State
+from amq.client.two_phase import PREPARED_QUEUE, PreparedTransaction, commit_batch, finish, prepare_headers
 from amq.client.uri import BrokerUri, parse
 from amq.clock import Clock, SystemClock
 from amq.errors import AmqError, TransactionRolledBackError
@@ -65,6 +67,33 @@ class Connection:
         session = Session(self, SessionCore(self._machine, transacted, ack))
         self._sessions.append(session)
         return session
+
+    async def commit_prepared(self, xid: str, timeout: float | None = None) -> None:
+        """Second phase: commit the prepared transaction `xid`."""
+        await self._await(finish(self._machine, "COMMIT", xid), f"commit of {xid}", timeout)
+
+    async def rollback_prepared(self, xid: str, timeout: float | None = None) -> None:
+        """Roll the prepared transaction `xid` back."""
+        await self._await(finish(self._machine, "ABORT", xid), f"rollback of {xid}", timeout)
+
+    async def commit_batch(self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None) -> str:
+        """Commit the prepared transactions `xids` together, once: "committed" or "duplicate"."""
+        request = commit_batch(self._machine, owner, batch, xids)
+        await self._await(request, f"commit of batch {batch} of {owner}", timeout)
+        return request.outcome
+
+    async def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
+        """What is prepared, by whomever, oldest first."""
+        found: dict[str, PreparedTransaction] = {}
+        timeout_s = self._timeout_s(timeout)
+        async with self.session() as session:
+            browser = await session.browser(PREPARED_QUEUE, timeout=timeout)
+            while (message := await browser.receive(timeout_s)) is not None:
+                prepared = PreparedTransaction.parse(message.body)
+                found[prepared.xid] = prepared
+            if not browser.finished:
+                raise timed_out(self._machine, "list of prepared transactions", timeout_s)
+        return list(found.values())
 
     def on_event(self, listener: Listener) -> Listener:
         """Call `listener(event)`, a plain function, in the event loop. To do something that awaits, create a task."""
@@ -187,6 +216,18 @@ class Session:
         outcome_id = outcome_id or self._core.machine.next_id()
         unknown = commit_timed_out(self.connection._timeout_s(timeout), outcome_id)
         await self.connection._await(self._core.start_commit(outcome_id), "commit", timeout, unknown)
+
+    async def prepare(
+        self, xid: str, *, prepared_timeout: float | None = None, owner: str = "", batch: int = 0,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """First phase of a commit: see `amq.client.session.Session.prepare`."""
+        headers = prepare_headers(xid, prepared_timeout, owner, batch)
+        timeout_s, core = self.connection._timeout_s(timeout), self._core
+        if core.transaction is None and not await self._driver.wait(core.machine.up_gate, core.may_write, timeout_s):
+            raise timed_out(core.machine, f"prepare of {xid}", timeout_s)
+        unknown = prepare_timed_out(timeout_s, xid)
+        await self.connection._await(core.start_prepare(headers), f"prepare of {xid}", timeout, unknown)
 
     async def rollback(self, timeout: float | None = None) -> None:
         """Undo what was sent; what was received is delivered again, first of all."""

@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import warnings
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from amq.client.core import SessionCore, timed_out
@@ -22,6 +23,7 @@ from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.requests import Request
 from amq.client.session import Session
 from amq.client.states import State
+from amq.client.two_phase import PREPARED_QUEUE, PreparedTransaction, commit_batch, finish
 from amq.client.uri import BrokerUri, parse
 from amq.clock import Clock, SystemClock
 from amq.errors import AmqError
@@ -49,6 +51,44 @@ class Connection:
             session = Session(self, SessionCore(self._machine, transacted, ack))
             self._sessions.append(session)
         return session
+
+    def commit_prepared(self, xid: str, timeout: float | None = None) -> None:
+        """Second phase: commit the prepared transaction `xid`, whoever prepared it. To ask again is harmless.
+
+        A connection that breaks meanwhile is survived. Raises TransactionRolledBackError: somebody, or its timeout,
+        rolled it back; CommandError: nobody knows it (UNKNOWN_TRANSACTION).
+        """
+        self._ask(lambda: finish(self._machine, "COMMIT", xid), f"commit of {xid}", timeout)
+
+    def rollback_prepared(self, xid: str, timeout: float | None = None) -> None:
+        """Roll the prepared transaction `xid` back: what it sent goes, what it received comes again. Raises
+        CommandError: it was committed (XID_COMMITTED), or nobody knows it."""
+        self._ask(lambda: finish(self._machine, "ABORT", xid), f"rollback of {xid}", timeout)
+
+    def commit_batch(self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None) -> str:
+        """Commit the transactions `xids`, all prepared for `batch` of `owner`, together, once.
+
+        Returns "committed", or "duplicate": that batch was committed before, and nothing was done. What else is
+        prepared for this or an older batch of the owner is rolled back. Raises CommandError: a newer batch is committed
+        (BATCH_TOO_OLD), or an xid is not known or of another batch; TransactionRolledBackError: one was rolled back.
+        Then nothing was done.
+        """
+        names = list(xids)
+        what = f"commit of batch {batch} of {owner}"
+        return self._ask(lambda: commit_batch(self._machine, owner, batch, names), what, timeout).outcome
+
+    def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
+        """What is prepared, by whomever, oldest first."""
+        found: dict[str, PreparedTransaction] = {}
+        timeout_s = self._timeout_s(timeout)
+        with self.session() as session:
+            browser = session.browser(PREPARED_QUEUE, timeout=timeout)
+            while (message := browser.receive(timeout_s)) is not None:
+                prepared = PreparedTransaction.parse(message.body)
+                found[prepared.xid] = prepared
+            if not browser.finished:
+                raise timed_out(self._machine, "list of prepared transactions", timeout_s)
+        return list(found.values())
 
     def on_event(self, listener: Listener) -> Listener:
         """Call `listener(event)` on INTERRUPTED, FAILOVER and DISCONNECT, also when the client recovers by itself.
@@ -134,6 +174,13 @@ class Connection:
 
     def _timeout_s(self, timeout: float | None) -> float:
         return seconds(timeout, self._machine.url.options.timeout_ms)
+
+    def _ask(self, ask: Callable[[], Request], what: str, timeout: float | None) -> Request:
+        self._check_fork()
+        with self._driver.lock:
+            request = ask()
+            self._await(request, what, timeout)
+        return request
 
     def _await(self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None) -> None:
         """Wait for the end of `request` with the lock held; after the time it is withdrawn with `error`."""

@@ -190,8 +190,17 @@ class SessionCore:
             self.machine.write(encode("BEGIN", [("transaction", self.transaction.name)]))
         return self.transaction
 
-    def start_commit(self, outcome_id: str = "") -> Request | None:
-        """Ask for the commit. None = nothing was done since the last one. Raises if the transaction was rolled back."""
+    def start_prepare(self, headers: list[tuple[str, str]]) -> Request:
+        """Ask for the first phase, also where nothing was done: `may_write` must have been true then."""
+        if self.transacted:
+            self.transaction = self.transaction or self.current()
+        request = self.start_commit(headers=headers)
+        assert request is not None
+        return request
+
+    def start_commit(self, outcome_id: str = "", headers: list[tuple[str, str]] | None = None) -> Request | None:
+        """Ask for the commit, or what else `headers` say. None = nothing was done since the last one. Raises if the
+        transaction was rolled back."""
         transaction = self._leave()
         if transaction is None:
             return None
@@ -200,8 +209,8 @@ class SessionCore:
         for delivery in transaction.first.values():
             machine.write(_settling("ACK", delivery, transaction.name))
         receipt = machine.next_receipt()
-        headers = [("transaction", transaction.name), ("amq-outcome-id", outcome_id or machine.next_id())]
-        frame = encode("COMMIT", [*headers, ("receipt", receipt.decode())])
+        headers = headers or [("amq-outcome-id", outcome_id or machine.next_id())]
+        frame = encode("COMMIT", [("transaction", transaction.name), *headers, ("receipt", receipt.decode())])
         return machine.request(Kind.COMMIT, receipt, frame, transaction.name)
 
     def start_rollback(self) -> Request | None:
@@ -429,6 +438,11 @@ def commit_timed_out(timeout_s: float, outcome_id: str) -> AmqError:
 def _credit(subscription: Subscription, credit: int, receipt: str = "") -> bytes:
     headers = [("id", subscription.id), ("credit", str(credit))]
     return encode("CREDIT", [*headers, ("receipt", receipt)] if receipt else headers)
+
+
+def prepare_timed_out(timeout_s: float, xid: str) -> AmqError:
+    why = f"the broker did not say within {timeout_s:.3g} s whether {xid} is prepared: see Connection.recover"
+    return CommitOutcomeUnknownError(why, outcome_id=xid)
 
 
 def _settling(

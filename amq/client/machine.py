@@ -268,9 +268,7 @@ class Machine:
         link.dropped = True
         self.actions.append(Close(link))
 
-    def _broken(
-        self, error: AmqError, now: float, *, broker_lives: bool = False, at_once: bool = False
-    ) -> None:
+    def _broken(self, error: AmqError, now: float, *, broker_lives: bool = False, at_once: bool = False) -> None:
         """The link is of no use any more: drop it, then wait for the next attempt, or give up."""
         link = self.link
         assert link is not None
@@ -364,7 +362,7 @@ class Machine:
         asked = {request.subject for request in pending if request.kind is Kind.SUBSCRIBE}
         restored = [s.request(self) for s in self.subscriptions.values() if s.id not in asked]
         self._unsent.clear()
-        self._unsent.extend(request for request in pending if request.kind is Kind.COMMIT)
+        self._unsent.extend(request for request in pending if request.kind in (Kind.COMMIT, Kind.RESOLVE))
         self._unsent.extend(request for request in pending if request.kind is Kind.SUBSCRIBE)
         self._unsent.extend(restored)
         self._unsent.extend(request for request in pending if request.kind is Kind.SEND)
@@ -394,10 +392,11 @@ class Machine:
         for subscription in self.subscriptions.values():
             subscription.resume(self)
 
-    def _on_receipt(self, receipt: bytes, now: float) -> None:
+    def _on_receipt(self, receipt: bytes, now: float, outcome: str = "") -> None:
         request = self._ledger.find(receipt)
         if request is None:  # withdrawn
             return
+        request.outcome = outcome
         barrier = self._barrier
         self._end(request)
         if request.kind is Kind.DISCONNECT:
@@ -420,7 +419,7 @@ class Machine:
             if subscription is not None:  # else: on its way while the consumer was closed; the broker requeues it
                 subscription.deliver(frame, self.epoch)
         elif command == "RECEIPT":
-            self._on_receipt(frame.headers.get("receipt-id", "").encode(), now)
+            self._on_receipt(frame.headers.get("receipt-id", "").encode(), now, frame.headers.get("outcome", ""))
         elif command == "ERROR":
             self._on_error(frame, now)
         else:

@@ -37,7 +37,8 @@ class Kind(Enum):
     UNSUBSCRIBE = "UNSUBSCRIBE"
     ACK = "ACK"
     CREDIT = "CREDIT"
-    COMMIT = "COMMIT"
+    COMMIT = "COMMIT"  # of either kind: in one phase, or the first of two
+    RESOLVE = "COMMIT or ABORT of what is prepared"
     ABORT = "ABORT"
     DISCONNECT = "DISCONNECT"
 
@@ -49,6 +50,7 @@ AFTER_LOSS = {
     Kind.ACK: AfterLoss.LOSE,
     Kind.CREDIT: AfterLoss.SUCCEED,
     Kind.COMMIT: AfterLoss.REPLAY,
+    Kind.RESOLVE: AfterLoss.REPLAY,
     Kind.ABORT: AfterLoss.SUCCEED,
     Kind.DISCONNECT: AfterLoss.SUCCEED,
 }
@@ -65,9 +67,10 @@ class Request:
     done      it has ended; `error` says how, None = confirmed
     gate      opened when it ends
     owner     the producer that sent it, told when it ends
+    outcome   how it was confirmed, where there is more than one way
     """
 
-    __slots__ = ("body", "done", "error", "frame", "gate", "kind", "owner", "receipt", "replayed", "subject")
+    __slots__ = ("body", "done", "error", "frame", "gate", "kind", "outcome", "owner", "receipt", "replayed", "subject")
 
     def __init__(
         self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None, body: bytes = b""
@@ -78,6 +81,7 @@ class Request:
         self.body = body
         self.subject = subject
         self.owner = owner
+        self.outcome = ""
         self.replayed = False
         self.done = False
         self.error: AmqError | None = None

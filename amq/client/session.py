@@ -20,11 +20,13 @@ from amq.client.core import (
     SessionCore,
     Subscription,
     commit_timed_out,
+    prepare_timed_out,
     timed_out,
 )
 from amq.client.errors import ConnectionClosedError, FlushError
 from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
+from amq.client.two_phase import prepare_headers
 from amq.errors import TransactionRolledBackError
 from amq.message import DEFAULT_PRIORITY
 
@@ -98,6 +100,32 @@ class Session:
             outcome_id = outcome_id or self._core.machine.next_id()
             unknown = commit_timed_out(self.connection._timeout_s(timeout), outcome_id)
             self.connection._await(self._core.start_commit(outcome_id), "commit", timeout, unknown)
+
+    def prepare(
+        self, xid: str, *, prepared_timeout: float | None = None, owner: str = "", batch: int = 0,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """First phase of a commit: what was sent and received since the last one becomes transaction `xid`, which
+        survives this connection and the master, until `Connection.commit_prepared` or `rollback_prepared` of anybody.
+
+        xid               its name, used once: printable characters, no comma
+        prepared_timeout  seconds after which the broker rolls it back, 0 = never; None = as it is configured
+        owner, batch      the pipeline's batch of which it is a part, see `Connection.commit_batch`
+
+        A connection that breaks meanwhile is survived, as by `commit`. Raises TransactionRolledBackError: nothing of
+        it is prepared (XID_IN_USE, BATCH_COMMITTED, DUPLICATE_ID: and will not be so); CommandError: it has messages
+        that are not persistent or not of queues; CommitOutcomeUnknownError: ask by `Connection.recover`.
+        """
+        self.connection._check_fork()
+        headers = prepare_headers(xid, prepared_timeout, owner, batch)
+        with self._driver.lock:
+            timeout_s = self.connection._timeout_s(timeout)
+            if self._core.transaction is None and not self._driver.wait(
+                self._core.machine.up_gate, self._core.may_write, timeout_s
+            ):
+                raise timed_out(self._core.machine, f"prepare of {xid}", timeout_s)
+            unknown = prepare_timed_out(timeout_s, xid)
+            self.connection._await(self._core.start_prepare(headers), f"prepare of {xid}", timeout, unknown)
 
     def rollback(self, timeout: float | None = None) -> None:
         """Undo what was sent; what was received is delivered again, first of all."""

@@ -102,7 +102,7 @@ def test_prepared_and_finished_by_somebody_else(make_world: MakeWorld, commit: b
     assert drain(world) == ([] if commit else [(b"order", 1)])
     for again in (True, False):
         client = finish(world, commit=again)
-        codes = [] if again is commit else ["ALREADY_COMMITTED" if commit else "TRANSACTION_ROLLED_BACK"]
+        codes = [] if again is commit else ["XID_COMMITTED" if commit else "TRANSACTION_ROLLED_BACK"]
         assert client.codes == codes
         assert len(client.confirmed) == (not codes)
 
