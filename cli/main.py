@@ -23,6 +23,7 @@ COMMANDS = {
     "consumer": ("consumer", "Receive messages and write each body as a line, exactly as it was sent."),
     "schedule": ("schedule", "Look at messages that are to be delivered later, or take them back."),
     "dlq": ("dlq", "Look at dead letters, send them back to where they came from, or delete them."),
+    "transactions": ("transactions", "Look at prepared transactions, and commit or roll them back by hand."),
     "demo": ("demo", "Kill the master again and again while a file goes through a queue."),
     "perf": ("perf", "Measure throughput and latency with several processes."),
     "journal": ("journal", "Look into the journal of a store, move it, repair it."),

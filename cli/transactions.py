@@ -1,0 +1,113 @@
+"""`amq transactions`: look at prepared transactions, and finish by hand what its coordinator does not finish.
+
+Invariant: each is committed or rolled back as a whole by the broker, or, where it ended otherwise before, left as it is
+and told; to ask for the same end again is harmless.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from amq.cli.clients import Failovers, connection_options, open_connection
+from amq.cli.output import examples, json_option, print_json, print_table, wall_text
+from amq.client import Connection, PreparedTransaction
+
+
+@click.group(epilog=examples("amq transactions list", "amq transactions commit order-1712"))
+def transactions() -> None:
+    """Look at prepared transactions, and commit or roll them back by hand."""
+
+
+@transactions.command(
+    "list",
+    epilog=examples(
+        "amq transactions list",
+        "amq transactions list --owner nightly-load",
+        "amq transactions list --url 'failover:(stomp://a:61613,stomp://b:61613)' --json",
+    ),
+)
+@connection_options
+@click.option("--owner", metavar="NAME", help="Only those of this pipeline.")
+@json_option
+def list_(url: str, login: str, passcode: str, owner: str | None, as_json: bool) -> None:
+    """Show transactions that are prepared and neither committed nor rolled back, oldest first.
+
+    Shows the pipeline and batch for which each was prepared, when, until when it waits for its end, and how many
+    messages it sends to and takes from which queues.
+    """
+    with open_connection(url, login, passcode, Failovers()) as connection:
+        found = [each for each in connection.recover() if owner is None or each.owner == owner]
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    print_table(("XID", "OWNER", "BATCH", "PREPARED", "UNTIL", "SENDS", "TAKES"), [_row(each) for each in found])
+
+
+@transactions.command(
+    epilog=examples("amq transactions commit order-1712", "amq transactions commit q/7/0 q/7/1 --json")
+)
+@connection_options
+@click.argument("xids", nargs=-1, required=True, metavar="XID...")
+@json_option
+def commit(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: bool) -> None:
+    """Commit prepared transactions: what they send is seen, what they took is gone.
+
+    Each by itself: for the batch of a pipeline that is another end than the pipeline's own, which commits all parts
+    with its marker. One that cannot be committed ends the command; those before it are.
+    """
+    _finish(url, login, passcode, xids, as_json, commits=True)
+
+
+@transactions.command(
+    epilog=examples("amq transactions rollback order-1712", "amq transactions rollback q/7/0 q/7/1 --json")
+)
+@connection_options
+@click.argument("xids", nargs=-1, required=True, metavar="XID...")
+@json_option
+def rollback(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: bool) -> None:
+    """Roll prepared transactions back: what they send is gone, what they took is delivered again.
+
+    One that cannot be rolled back ends the command; those before it are.
+    """
+    _finish(url, login, passcode, xids, as_json, commits=False)
+
+
+def _finish(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: bool, commits: bool) -> None:
+    word, began, done = "committed" if commits else "rolled back", time.monotonic(), []
+    failovers = Failovers()
+    try:
+        with open_connection(url, login, passcode, failovers) as connection:
+            for xid in xids:
+                _finish_one(connection, xid, commits)
+                done.append(xid)
+    finally:
+        if as_json:
+            seconds = round(time.monotonic() - began, 3)
+            facts: dict[str, Any] = {"outcome": word, "xids": done, "seconds": seconds, "failovers": failovers.count}
+            print_json(facts)
+        else:
+            click.echo(f"{len(done):,} of {len(xids):,} transactions {word}")
+
+
+def _finish_one(connection: Connection, xid: str, commits: bool) -> None:
+    if commits:
+        connection.commit_prepared(xid)
+    else:
+        connection.rollback_prepared(xid)
+
+
+def _row(prepared: PreparedTransaction) -> tuple[object, ...]:
+    until = wall_text(prepared.created_ms + prepared.timeout_ms) if prepared.timeout_ms else "for ever"
+    batch = prepared.batch if prepared.owner else ""
+    return (
+        prepared.xid, prepared.owner, batch, wall_text(prepared.created_ms), until, _counts(prepared.sends),
+        _counts(prepared.acks),
+    )  # fmt: skip
+
+
+def _counts(queues: Any) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in queues.items()) or "nothing"

@@ -1,0 +1,71 @@
+"""`amq transactions` against real brokers, also on the next master."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from amq_process import amq
+from brokers import Broker, Brokers
+
+import amq as client
+
+pytestmark = pytest.mark.slow
+
+
+def url_of(*brokers: Broker) -> str:
+    return f"failover:({','.join(f'stomp://127.0.0.1:{broker.port}' for broker in brokers)})"
+
+
+def prepare(url: str, *xids: str, **options: Any) -> None:
+    with client.connect(url) as connection:
+        session = connection.session(transacted=True)
+        for xid in xids:
+            session.producer("/queue/a").send(xid)
+            session.prepare(xid, **options)
+
+
+def run(url: str, *words: object) -> Any:
+    done = amq("transactions", *words, "--url", url, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def contents(url: str) -> list[str]:
+    with client.connect(url) as connection:
+        return [message.text for message in connection.session().browser("/queue/a")]
+
+
+def test_heuristics_on_the_next_master(brokers: Brokers) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    url = url_of(master, slave)
+    prepare(url, "x1", "x2", "x3", prepared_timeout=0)
+    prepare(url, "q/1", owner="q", batch=7)
+    master.kill()
+    rows = run(url, "list")
+    assert [row["xid"] for row in rows] == ["x1", "x2", "x3", "q/1"]
+    assert (rows[0]["sends"], rows[0]["timeout_ms"], rows[3]["batch"]) == ({"/queue/a": 1}, 0, 7)
+    assert [row["xid"] for row in run(url, "list", "--owner", "q")] == ["q/1"]
+    table = amq("transactions", "list", "--url", url).stdout
+    assert "for ever" in table
+    assert "1 /queue/a" in table
+    for _ in range(2):
+        assert run(url, "commit", "x3", "x1")["xids"] == ["x3", "x1"]
+        assert run(url, "rollback", "x2")["outcome"] == "rolled back"
+    assert contents(url) == ["x1", "x3"]
+    assert [row["xid"] for row in run(url, "list")] == ["q/1"]
+
+
+def test_what_cannot_be_done(brokers: Brokers) -> None:
+    url = url_of(brokers.master("a"))
+    prepare(url, "x1", "x2")
+    done = amq("transactions", "commit", "x1", "nobody", "x2", "--url", url, "--json")
+    assert done.returncode != 0
+    assert json.loads(done.stdout)["xids"] == ["x1"]
+    assert "UNKNOWN_TRANSACTION" in done.stderr
+    done = amq("transactions", "rollback", "x1", "--url", url)
+    assert done.returncode != 0
+    assert "XID_COMMITTED" in done.stderr
+    assert contents(url) == ["x1"]
+    assert amq("transactions", "commit", "--url", url).returncode == 2
