@@ -9,6 +9,7 @@ DEFAULT_PRIORITY = 4
 LARGE_BODY_BYTES = 1 << 20
 
 
+SUBSCRIPTION_SCHEME = "subscription://"  # of the queues of durable subscriptions, which nobody can address
 ORIGINAL_DESTINATION = "original-destination"  # property: where a message was sent that was led elsewhere
 
 
@@ -135,7 +136,9 @@ class Copy(Message):
         )  # fmt: skip
         copy.queue_name = queue_name
         copy.original = None
-        if queue_name != message.destination:
+        if queue_name.startswith(SUBSCRIPTION_SCHEME):
+            copy.destination = message.destination
+        elif queue_name != message.destination:
             original = {ORIGINAL_DESTINATION: wire_name(message.destination)}
             copy.properties = {**(message.properties or {}), **original}
         return copy

@@ -74,7 +74,12 @@ def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHIN
     broker.outcomes.settle()
     two_phase = {xid: (prepared, segment.key) for xid, (prepared, segment) in broker.prepared.items()}
     markers = {owner: (batch, segment.key) for owner, (batch, segment) in broker.prepared.markers.items()}
-    return {"queues": queues, "outcomes": _places(broker.outcomes), "prepared": two_phase, "markers": markers}
+    durable = {name: (record.definition, record.segment and record.segment.key)
+               for name, record in broker.subscriptions.items()}  # fmt: skip
+    return {
+        "queues": queues, "outcomes": _places(broker.outcomes), "prepared": two_phase, "markers": markers,
+        "subscriptions": durable,
+    }  # fmt: skip
 
 
 def _places(kept: Window) -> list[tuple[str, tuple[int, int]]]:

@@ -13,6 +13,7 @@ from functools import partial
 
 from amq.broker.advisories import Advisories
 from amq.broker.checkpointing import Checkpointer
+from amq.broker.durables import Durables
 from amq.broker.gathering import Gatherings
 from amq.broker.limits import Dropping, Limits
 from amq.broker.names import wire_name
@@ -66,7 +67,7 @@ class Broker(State):
         self.limits = Limits(self)
         self.topics = Topics(self)
         self.advisories = Advisories(self)
-        self.temporaries = Temporaries(self)
+        self.temporaries, self.durables = Temporaries(self), Durables(self)
         self.routing = Routing(self)
         self.gatherings = Gatherings(self)
         self.redelivery = Redelivery(self)
@@ -103,6 +104,7 @@ class Broker(State):
         self.scheduler.start()
         self._two_phase = self.two_phase
         self.two_phase.start_serving()
+        self.durables.load()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Options changed that may change while clients are served."""
@@ -432,6 +434,7 @@ class Broker(State):
             raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
         if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
             raise transaction.roll_back_repeated(outcome_id)
+        self.durables.complete(transaction)
         group = transaction.to_group(outcome_id)
         if journal.full and takes_space(group):
             transaction.roll_back()

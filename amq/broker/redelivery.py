@@ -46,6 +46,7 @@ class Redelivery:
     def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool) -> None:
         """See `Broker.give_back`."""
         failures = set(failed)
+        messages = [message for message in messages if message.seq in queue.messages]  # a subscription may have ended
         limit = queue.options.maximum_redeliveries
         back: list[Message] = []
         poison: list[Message] = []

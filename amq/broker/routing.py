@@ -113,6 +113,13 @@ class Routing:
                 made[-1].shared = Shared(peer)
         return made
 
+    def publish(self, message: Message, peer: Peer, receipt: str) -> Room | None:
+        """Send `message` to its topic. Returns what it must wait for, None = nothing."""
+        if self._broker.durables.hears(message.destination):
+            return self.send([message], peer, receipt)
+        self._broker.topics.publish(message, peer, receipt)
+        return None
+
     def send(self, messages: list[Message], peer: Peer, receipt: str) -> Room | None:
         """Send `messages`, copies of one, together. Returns what they must wait for, None = nothing.
 
@@ -132,11 +139,13 @@ class Routing:
             pending = broker.queue(known[-1].queue_name).duplicates_pending
             broker.follow(pending.get(known[-1].duplicate_id), peer, receipt)
             return None
+        for message in transaction.sends:
+            if message.shared is not None:
+                message.shared.others = len(transaction.sends) - 1
+        transaction.sends_to_durables = True
+        broker.durables.add_copies(transaction)
         room = broker.limits.room_to_commit(transaction)
         if room is None:
-            for message in transaction.sends:
-                if message.shared is not None:
-                    message.shared.others = len(transaction.sends) - 1
             broker.memory_bytes += memory_bytes(transaction.sends + transaction.published)
             broker.commit(transaction, peer, receipt, "")
         return room

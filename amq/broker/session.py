@@ -14,8 +14,8 @@ from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.gathering import Gathering
 from amq.broker.limits import Room
-from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.broker.scheduler import SCHEDULING
 from amq.broker.subscription import Farewell, Peer, Subscription
 from amq.broker.transaction import Transaction, memory_bytes, tell_outcome
@@ -44,11 +44,12 @@ STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that 
 class Session:
     """One connection's subscriptions, transactions and waiting commands."""
 
-    def __init__(self, broker: Broker, peer: Peer, temporary: str = "") -> None:
+    def __init__(self, broker: Broker, peer: Peer, temporary: str = "", client_id: str = "") -> None:
         """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none."""
         self._broker = broker
         self._peer = peer
         self._temporary = temporary
+        self._client_id = client_id
         self._id = temporary.removesuffix(".")
         if temporary:
             broker.temporaries.open(temporary)
@@ -200,8 +201,8 @@ class Session:
         message.shared = Shared(self._peer)
         if command.transaction:
             self._add_to_transaction(command, [message])
-        else:
-            broker.topics.publish(message, self._peer, command.receipt)
+        elif (room := broker.routing.publish(message, self._peer, command.receipt)) is not None:
+            self._stall(command, room)
 
     def _send_to_many(self, command: Send, route: tuple[str, ...]) -> None:
         """To all destinations of `route`, or to none."""
@@ -350,11 +351,11 @@ class Session:
             prefetch = command.prefetch or broker.config.prefetch_size
             subscription: Subscription = browser(command, broker, self._peer, prefetch)
             queue = subscription.queue
-        elif is_gathered(command.destination):
+        elif is_gathered(command.destination) and not command.subscription_name:
             subscription = broker.gatherings.subscribe(command, self._peer)
             queue = subscription.queue
         else:
-            queue = self._source(command)
+            queue = broker.durables.source(command, self._client_id, self._temporary)
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
@@ -363,24 +364,21 @@ class Session:
         if self._writable:
             subscription.make_ready()
         broker.dirty[queue] = None
-        self._confirm_now(command)
-
-    def _source(self, command: Subscribe) -> Queue:
-        """Where the messages of the subscription that `command` asks for will wait."""
-        broker = self._broker
-        if is_temporary(command.destination):
-            broker.temporaries.check_consumer(command.destination, self._temporary)
-            queue = broker.temporaries.provide(command.destination)
-            return queue if queue is not None else broker.topics.subscribe(command)
-        if is_topic(command.destination):
-            return broker.topics.subscribe(command)
-        return broker.queue(command.destination)
+        if command.subscription_name and command.receipt:
+            broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+        else:
+            self._confirm_now(command)
 
     def _credit(self, command: Credit) -> None:
         self._broker.pulling.grant(self._subscriptions.get(command.id), command, self._writable)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         subscription = self._subscriptions.pop(command.id, None)
+        if command.subscription_name:
+            if subscription is not None:
+                self._end(subscription)
+            self._broker.durables.unsubscribe(command.subscription_name, self._client_id, self._peer, command.receipt)
+            return
         if subscription is None:
             raise CommandError(f"this connection has no subscription {command.id!r}")
         self._end(subscription)

@@ -33,12 +33,14 @@ from amq.journal.checkpoint import (
     QUEUE,
     ROWS,
     SHARED,
+    SUBSCRIPTIONS,
     decode_head,
 )
 from amq.journal.follower import Start
 from amq.journal.format import segment_name
 from amq.journal.records import Marker, Prepared
 from amq.journal.recovery import Segment
+from amq.journal.subscription import Subscribed, checked
 from amq.message import Message
 
 _CODE = struct.Struct("<Q")
@@ -56,6 +58,8 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
         for segment in list(segments()):
             for part in _parts(iter(list(segment.shared))):
                 yield SHARED, json.dumps(segment.code).encode() + b" " + part
+        for part in _parts(_subscriptions(state)):
+            yield SUBSCRIPTIONS, part
         for name in list(state.queues):
             queue = state.queues.get(name)
             if queue is None:
@@ -124,6 +128,12 @@ def _counts(counts: Iterator[tuple[int, ...]]) -> Iterator[Block]:
 def _encode_rows(priority: int, columns: Sequence[array[int]]) -> bytes:
     head = _ROWS.pack(priority, len(columns) > 4, len(columns[0]))
     return b"".join((head, *(column.tobytes() for column in columns)))
+
+
+def _subscriptions(state: State) -> Iterator[object]:
+    for record in list(state.subscriptions.values()):
+        if record.segment is not None:
+            yield record.queue, record.definition, record.segment.code
 
 
 def _ids(window: Window) -> Iterator[tuple[str, int, int]]:
@@ -198,6 +208,11 @@ class _Loader:
                 segment.end = int(end)
                 segment.refers = set(map(int, refers))
                 self.ended.append(segment)
+        elif kind == SUBSCRIPTIONS:
+            for *found, code in items:
+                record = Subscribed(*checked(found))
+                self._state.subscriptions.hold(record, self.segment(code))
+                self._state.queue(record.queue).stays = True
         elif kind == OUTCOMES:
             self._remember(self._state.outcomes, items)
         elif kind == MARKERS:

@@ -19,6 +19,7 @@ from amq.broker.names import SCHEDULE_SCHEME, plain_name, real_name, shelves
 from amq.broker.prepared import PreparedTransactions
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.schedule import Schedule
+from amq.broker.subscribed import SubscribedTable
 from amq.broker.window import Window
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
@@ -43,7 +44,8 @@ from amq.journal.records import (
     is_hidden,
 )
 from amq.journal.recovery import Recovered, Segment
-from amq.message import LARGE_BODY_BYTES, Copy, Message
+from amq.journal.subscription import Subscribed
+from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Copy, Message
 
 if TYPE_CHECKING:
     from amq.broker.trimming import Trimmer
@@ -62,6 +64,7 @@ class State:
         self.outcomes = Window(config.outcome_window)  # commits that took place
         self.prepared = PreparedTransactions()
         self.outcomes_pending: dict[str, Group] = {}
+        self.subscriptions = SubscribedTable()  # durable ones
         self.memory_bytes = 0
         self.journal: Journal | None = None
         self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
@@ -84,12 +87,15 @@ class State:
             kind = Schedule if name.startswith(SCHEDULE_SCHEME) else Queue
             queue = self.queues[name] = kind(name, self.options_of(name))
             self.emptied[queue] = None
-            for tell in self.on_queue if not (queue.is_hidden or queue.fires) else ():
+            tells = not (queue.is_hidden or queue.fires or name.startswith(SUBSCRIPTION_SCHEME))
+            for tell in self.on_queue if tells else ():
                 tell(queue)
         return queue
 
     def options_of(self, name: str) -> BrokerConfig:
-        """The configuration for the destination of that full name."""
+        """The configuration for the destination of that full name; of a durable subscription that of its topic."""
+        if name in self.subscriptions:
+            name = self.subscriptions[name].topics[0]
         options = self._policies.of(plain_name(real_name(name)))
         if is_hidden(name):
             return replace(options, duplicate_window=0, queue_limit_bytes=0, divert="")
@@ -135,6 +141,8 @@ class State:
             queue.duplicates.settle()
         self.outcomes.settle()
         self.prepared.settle(trimmed)
+        for name in self.subscriptions.settle(trimmed):
+            self.queue(name).stays = False
 
     @property
     def stored(self) -> int:
@@ -200,9 +208,9 @@ class State:
         elif isinstance(record, Outcomes):
             assert segment is not None
             self._apply_ids(self.outcomes, record.ids, segment)
-        elif isinstance(record, Moved | Prepared | Resolved | Marker):
+        elif isinstance(record, Moved | Prepared | Resolved | Marker | Subscribed):
             assert segment is not None
-            self._apply_two_phase(record, segment)
+            self._apply_rare(record, segment)
         elif isinstance(record, Trimmed):
             self.trimmed = record
             for code in [code for code, s in self._segments.items() if s.key in record and not s.live]:
@@ -386,9 +394,20 @@ class State:
         if self._trimmer is not None:
             self._trimmer.copied(copies)
 
-    def _apply_two_phase(self, record: Moved | Prepared | Resolved | Marker, segment: Segment) -> None:
+    def _apply_subscribed(self, record: Subscribed, segment: Segment) -> None:
+        """A durable subscription is there, stands elsewhere now, or has ended."""
+        self.subscriptions.apply(record, segment)
+        queue = self.queue(record.queue)
+        queue.stays = bool(record.definition)
+        if not queue.stays:
+            queue.duplicates.forget()
+            self.emptied[queue] = None
+
+    def _apply_rare(self, record: Moved | Prepared | Resolved | Marker | Subscribed, segment: Segment) -> None:
         if isinstance(record, Moved):
             move(self, record, segment)
+        elif isinstance(record, Subscribed):
+            self._apply_subscribed(record, segment)
         else:
             self.prepared.apply(record, segment, self.outcomes, self._two_phase)
 

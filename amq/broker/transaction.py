@@ -26,7 +26,8 @@ class Transaction:
     """`acks`, `nacks` and `requeued` = (subscription, message); `requeued` were refused and shall come again.
     `used_at` is monotonic seconds."""
 
-    __slots__ = ("acks", "broker", "nacks", "name", "published", "requeued", "sends", "size", "used_at")
+    __slots__ = ("acks", "broker", "nacks", "name", "published", "requeued", "sends", "sends_to_durables", "size",
+                 "used_at")  # fmt: skip
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
@@ -34,6 +35,7 @@ class Transaction:
         self.used_at = broker.clock.monotonic()
         self.sends: list[Message] = []
         self.published: list[Message] = []  # to topics
+        self.sends_to_durables = False  # are in `sends` what durable subscriptions get of that?
         self.acks: list[tuple[Subscription, Message]] = []
         self.nacks: list[tuple[Subscription, Message]] = []
         self.requeued: list[tuple[Subscription, Message]] = []

@@ -31,6 +31,7 @@ from amq.journal.journal import Journal
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed, copy_bytes
 from amq.journal.recovery import Segment
+from amq.journal.subscription import Subscribed
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
@@ -158,15 +159,16 @@ class Trimmer:
         gain_bytes = sum(map(size_of, going))
         if not going or gain_bytes < self._gain_bytes_min:
             return
-        copies: list[Duplicates | Outcomes | Group] = []
+        copies: list[Duplicates | Outcomes | Subscribed | Group] = []
         codes = {segment.code for segment in going}
         if any(segment.id_bytes for segment in going):
             for queue in broker.queues.values():
-                if ids := queue.duplicates.standing_in(codes):
+                if (ids := queue.duplicates.standing_in(codes)) and not broker.subscriptions.is_ending(queue.name):
                     copies.append(Duplicates(queue.name, ids))
             if outcomes := broker.outcomes.standing_in(codes):
                 copies.append(Outcomes(outcomes))
             copies += broker.prepared.standing_in(codes, broker.two_phase.ending.keys())
+            copies += broker.subscriptions.standing_in(codes)
         through = max(broker.trimmed.through, going[-1].key)
         # Files that a crash left over are given up already, though they may still be there.
         stay = [s for s in journal.segments if s.code not in codes and s.key not in broker.trimmed]

@@ -57,6 +57,12 @@ class Window(OrderedDict[str, tuple[int, Segment]]):
             segment.id_bytes += len(id) + ID_BYTES
             self[id] = (seq, segment)
 
+    def forget(self) -> None:
+        """Keep none."""
+        for id, (_, segment) in self.items():
+            segment.id_bytes -= len(id) + ID_BYTES
+        self.clear()
+
     def settle(self) -> None:
         """After a replay: by age, the youngest only."""
         if not self._settled:

@@ -57,6 +57,7 @@ def ids_by_segment(liveness: Liveness) -> dict[str, tuple[int, int, int]]:
             found[segment] = (messages + (not is_outcome), outcomes + is_outcome, size + len(id) + ID_BYTES)
     others = [(prepared_bytes(prepared), segment) for prepared, segment in liveness.prepared.values()]
     others += [(len(owner) + ID_BYTES, segment) for owner, (_, segment) in liveness.markers.items()]
+    others += [(record.size, segment) for record, segment in liveness.subscriptions.values()]
     for more, segment in others:
         messages, outcomes, size = found.get(segment, (0, 0, 0))
         found[segment] = (messages, outcomes + 1, size + more)

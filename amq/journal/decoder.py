@@ -48,6 +48,7 @@ from amq.journal.records import (
     Resolved,
     Trimmed,
 )
+from amq.journal.subscription import SUBSCRIBED, Subscribed
 from amq.message import Message
 
 # The head of a message's record with its framing, see `records.MESSAGE_HEAD`.
@@ -186,7 +187,7 @@ class Decoder:
 
 _DECODE: dict[int, Callable[[bytes], Record]] = {
     TRIMMED: Trimmed.decode, PREVIOUS: Previous.decode, PREPARED: Prepared.decode, RESOLVED: Resolved.decode,
-    MARKER: Marker.decode,
+    MARKER: Marker.decode, SUBSCRIBED: Subscribed.decode,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from amq.journal.reader import decode_at
 from amq.journal.records import HELD_SCHEME, SENT_SCHEME
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
-from amq.message import Message
+from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.vfs import Vfs
 
 OPEN_FILES_MAX = 16
@@ -142,6 +142,9 @@ class Export:
             place = place._replace(destination=place.destination.removeprefix(HELD_SCHEME))
             if self._wanted is not None and place.destination not in self._wanted:
                 continue
+            if place.destination.startswith(SUBSCRIPTION_SCHEME):
+                self._note(f"{place.destination}: what waits for a durable subscription is not exported")
+                continue
             if place.destination.startswith("?"):
                 where = f"{place.segment}: offset {place.offset}"
                 self._note(f"{where}: message {seq} of a destination whose name is lost [STORE_CORRUPT]")
@@ -162,6 +165,8 @@ class Export:
     def _remembered(self) -> Iterator[Ids]:
         live = self._liveness.live
         for name, ids in sorted(self._liveness.duplicates.items()):
+            if name.startswith(SUBSCRIPTION_SCHEME):
+                continue
             if self._wanted is None or name in self._wanted:
                 gone = [id for id, (seq, _) in ids.items() if live.get(seq) is None]
                 yield from (Ids(name, gone[i : i + IDS_PER_LINE]) for i in range(0, len(gone), IDS_PER_LINE))

@@ -53,6 +53,7 @@ from amq.journal.records import (
 )
 from amq.journal.recovery import JOURNAL_DIRECTORY, missing_before, newest_mark
 from amq.journal.segment import list_segments, read_file, read_header
+from amq.journal.subscription import Subscribed
 from amq.message import Message
 from amq.vfs import Vfs
 
@@ -400,6 +401,8 @@ def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
         return facts | {"xid": record.xid, "committed": record.committed, "seq": record.seq}
     if isinstance(record, Marker):
         return facts | {"owner": record.owner, "batch": record.batch}
+    if isinstance(record, Subscribed):
+        return facts | {"destination": record.queue, "definition": record.definition}
     if isinstance(record, Destination):
         return facts | {"id": record.id, "destination": record.name}
     if isinstance(record, Duplicates):

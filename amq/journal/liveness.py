@@ -33,6 +33,7 @@ from amq.journal.records import (
     destinations_of,
     is_hidden,
 )
+from amq.journal.subscription import Subscribed
 from amq.message import Message
 
 CHUNK_BITS = 5
@@ -206,6 +207,7 @@ class Liveness:
         self.markers: dict[str, tuple[int, str]] = {}  # owner → newest committed batch, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
+        self.subscriptions: dict[str, tuple[Subscribed, str]] = {}  # durable ones by queue, and in which segment
         self.shared: dict[tuple[str, int], int] = {}  # (segment, offset) of what several may hold → how many do
         self.trimmed = Trimmed()
         self._duplicate_window = duplicate_window
@@ -268,6 +270,14 @@ class Liveness:
         elif isinstance(record, Marker):
             if record.batch >= self.markers.get(record.owner, (0, ""))[0]:
                 self.markers[record.owner] = record.batch, segment
+        elif isinstance(record, Subscribed):
+            before = self.subscriptions.pop(record.queue, None)
+            if before is not None and before[1] != segment:
+                self.refers[segment].add(before[1])
+            if record.definition:
+                self.subscriptions[record.queue] = record, segment
+            else:
+                self.duplicates.pop(record.queue, None)
         elif isinstance(record, Trimmed):
             self.trimmed = record
 
@@ -347,6 +357,9 @@ class Liveness:
                 del self.prepared[xid]  # so did the word of its end
         for ids in (*self.duplicates.values(), self.outcomes):
             ids.settle()
+        for name, (_, segment) in list(self.subscriptions.items()):
+            if segment_key(segment) in self.trimmed:
+                del self.subscriptions[name]
 
     # -- what came out ------------------------------------------------------------------------------------------------
 

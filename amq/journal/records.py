@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
 from amq.journal.multicast import MULTICAST, Multicast
+from amq.journal.subscription import SUBSCRIBED, Subscribed
 from amq.message import LARGE_BODY_BYTES, Message
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ MOVED, PREPARED, RESOLVED, MARKER = range(11, 15)
 KINDS = {
     DESTINATION: "destination", MESSAGE: "message", CONSUMED: "consumed", REDELIVERED: "redelivered", GROUP: "group",
     DUPLICATES: "duplicates", OUTCOMES: "outcomes", TRIMMED: "trimmed", PREVIOUS: "previous", MULTICAST: "multicast",
-    MOVED: "moved", PREPARED: "prepared", RESOLVED: "resolved", MARKER: "marker",
+    MOVED: "moved", PREPARED: "prepared", RESOLVED: "resolved", MARKER: "marker", SUBSCRIBED: "subscription",
 }  # fmt: skip
 
 # Hidden queues, two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.
@@ -389,7 +390,7 @@ class Previous:
 
 Record = (
     Message | Destination | Consumed | Redelivered | Moved | Prepared | Resolved | Marker | Group | Copies | Duplicates
-    | Outcomes | Trimmed | Previous | Multicast
+    | Outcomes | Trimmed | Previous | Multicast | Subscribed
 )  # fmt: skip
 
 
@@ -425,8 +426,10 @@ def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]
     return RECORD.pack(len(record) - RECORD_BYTES, crc32(rest, crc32(head, MESSAGE)), MESSAGE) + head, rest
 
 
-def copy_bytes(record: Duplicates | Outcomes | Group) -> int:
+def copy_bytes(record: Duplicates | Outcomes | Subscribed | Group) -> int:
     """About what it takes in the journal; a group has no messages."""
+    if isinstance(record, Subscribed):
+        return record.size
     return RECORD_BYTES + (len(record.encode({})) if isinstance(record, Group) else len(json.dumps(record.ids)))
 
 

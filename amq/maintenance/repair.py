@@ -472,6 +472,7 @@ class _Scratch:
 def _messages(vfs: Vfs, store: str, liveness: Liveness) -> Iterator[Record]:
     """Every live message, oldest first, each followed by how often it came back."""
     reader = MessageReader(vfs, store)
+    yield from (record for record, _ in liveness.subscriptions.values())
     try:
         for seq in liveness.live.seqs():
             place = liveness.live[seq]

@@ -61,16 +61,21 @@ class Subscribe(Command):
     looks at what is there and takes nothing.
 
     `message_id_prefix` is what the protocol writes before a message's `seq` in its id, which selectors may name.
+    `subscription_name` is that of a durable subscription, "" = it is none.
     `token` is the protocol's own note for when it is asked about this subscription, opaque to the broker.
     """
 
-    __slots__ = ("ack", "browser", "destination", "id", "message_id_prefix", "options", "prefetch", "selector", "token")
+    __slots__ = (
+        "ack", "browser", "destination", "id", "message_id_prefix", "options", "prefetch", "selector",
+        "subscription_name", "token",
+    )  # fmt: skip
 
     def __init__(
         self, id: str, destination: str, ack: str = ACK_AUTO, prefetch: int = 0, selector: str = "",
         options: dict[str, str] | None = None, receipt: str = "", token: object = None, browser: bool = False,
-        message_id_prefix: str | None = None,
+        message_id_prefix: str | None = None, subscription_name: str = "",
     ) -> None:  # fmt: skip
+        self.subscription_name = subscription_name
         self.message_id_prefix = message_id_prefix
         self.browser = browser
         self.token = token
@@ -95,10 +100,14 @@ class Credit(Command):
 
 
 class Unsubscribe(Command):
-    __slots__ = ("id",)
+    """The subscription `id` of this connection ends. With `subscription_name`: that durable one ends for good, which
+    `id`, where there is such a one, consumes."""
 
-    def __init__(self, id: str, receipt: str = "") -> None:
+    __slots__ = ("id", "subscription_name")
+
+    def __init__(self, id: str, receipt: str = "", subscription_name: str = "") -> None:
         self.id = id
+        self.subscription_name = subscription_name
         self.receipt = receipt
 
 

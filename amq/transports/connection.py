@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
             self.resume_reading()
         self.client_id = command.client_id
         config = self._hub.config
-        self.session = Session(self._hub.broker, self, self._owner)
+        self.session = Session(self._hub.broker, self, self._owner, self.client_id)
         offered_ms = (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000))
         self._put(self.protocol.connected(str(self.number), offered_ms))
         self._start_timer(command.heartbeat_ms)

@@ -74,7 +74,7 @@ class Client:
     unless told otherwise, and returns its id.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, client_id: str = "") -> None:
         self.world = world
         self.deliveries: list[Delivery] = []
         self.confirmed: list[str] = []
@@ -88,7 +88,7 @@ class Client:
         self._large = False  # a large body fills the socket
         self._lent_bytes = 0
         self.number = world.next_receipt()
-        self.session = Session(world.broker, self, f"{self.number}.")
+        self.session = Session(world.broker, self, f"{self.number}.", client_id)
 
     # -- Peer ---------------------------------------------------------------------------------------------------------
 
@@ -188,9 +188,9 @@ class Client:
         self.do(Subscribe(id or queue, full_name(queue), ack, prefetch, receipt=token, **fields))
         return token
 
-    def unsubscribe(self, id: str = "a") -> str:
+    def unsubscribe(self, id: str = "a", subscription_name: str = "") -> str:
         token = self.world.next_receipt()
-        self.do(Unsubscribe(id, token))
+        self.do(Unsubscribe(id, token, subscription_name))
         return token
 
     def delivery(self, body: bytes) -> Delivery:
@@ -345,10 +345,9 @@ class World:
             assert segment.end <= durable.get(name, segment.end), f"{name} was read behind what is durable"
         return more
 
-    def connect(self) -> Client:
-        client = Client(self)
-        self.clients.append(client)
-        return client
+    def connect(self, client_id: str = "") -> Client:
+        self.clients.append(Client(self, client_id))
+        return self.clients[-1]
 
     def next_receipt(self) -> str:
         self._receipts += 1
@@ -428,13 +427,13 @@ class World:
             assert counted == live.pop(id(segment), (0, 0, {})), f"{segment.name} counts wrong"
         assert not live, "a stored message stands in a segment that is gone"
         ids: dict[tuple[int, int], int] = {}
-        for window in (broker.outcomes, *(queue.duplicates for queue in broker.queues.values())):
+        for window in (broker.outcomes, broker.prepared.markers, *(each.duplicates for each in broker.queues.values())):
             for name, (_, segment) in window.items():
                 ids[segment.key] = ids.get(segment.key, 0) + len(name) + ID_BYTES
         for prepared, segment in broker.prepared.values():
             ids[segment.key] = ids.get(segment.key, 0) + prepared_bytes(prepared)
-        for name, (_, segment) in broker.prepared.markers.items():
-            ids[segment.key] = ids.get(segment.key, 0) + len(name) + ID_BYTES
+        for record in broker.subscriptions.values():
+            ids[record.segment.key] = ids.get(record.segment.key, 0) + record.size
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
         assert broker.memory_bytes >= self.resident_bytes()

@@ -26,6 +26,7 @@ from amq.journal.records import (
     encode_record,
 )
 from amq.journal.recovery import Segment
+from amq.journal.subscription import Subscribed
 from amq.lock.document import encode
 from amq.lock.host import Owner
 from amq.lock.shared_file import RECORD_BYTES, RELEASE_OFFSET
@@ -44,6 +45,10 @@ def message(seq: int, body: bytes = b"body", destination: str = "queue://a") -> 
     return Message(destination, body, {"k": "v"}, "text/plain", 4, True, 1, 2, f"id-{seq}", True, seq)
 
 
+DURABLE = Subscribed("subscription://c:s:7", {
+    "client_id": "c", "name": "s", "topics": ["topic://t"], "selector": "a = 'b'", "message_id_prefix": "ID:",
+    "no_local": False,
+})  # fmt: skip
 RECORDS: list[Record] = [
     message(1), message(2, b"", "queue://b"), Consumed("queue://a", 0, [1]), Redelivered("queue://b", [(2, 1, 1)]),
     Group([message(3), Consumed("queue://b", 2, [2])], "commit"), Duplicates("queue://a", [("x", 1), ("y", 2)]),
@@ -51,6 +56,7 @@ RECORDS: list[Record] = [
     Multicast(message(8, destination="topic://t"), list(IDS), [8, 9]),
     Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}, {"queue://b": [3]}, [("queue://a", "m", 1)]),
     Resolved("x", True, 4), Marker("job", 7),
+    DURABLE, Subscribed(DURABLE.queue, {}),
 ]  # fmt: skip
 
 
@@ -84,6 +90,7 @@ def _dumped() -> list[tuple[int, bytes]]:
     stored.append(Multicast(message(8), list(IDS), copies=copies))
     stored += [Redelivered("queue://a", [(4, 1, 0)]), Duplicates("queue://b", [("x", 1)]), Outcomes([("commit", 3)])]
     stored += [Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}), Marker("job", 6)]
+    stored.append(DURABLE)
     for i, record in enumerate(stored):
         if isinstance(record, Message):
             record.offset, record.size = 100 + 50 * i, 50

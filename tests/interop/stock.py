@@ -86,8 +86,9 @@ class Stock:
     """A connection of stomp.py and its listener. `version` is the protocol's."""
 
     def __init__(
-        self, brokers: Sequence[Broker], version: str = "1.2", login: tuple[str, str] | None = None, **options: Any
-    ) -> None:
+        self, brokers: Sequence[Broker], version: str = "1.2", login: tuple[str, str] | None = None,
+        client_id: str = "", **options: Any,
+    ) -> None:  # fmt: skip
         self.version = version
         self.listener = Listener()
         options = {"try_loopback_connect": False, "prefer_localhost": False, "reconnect_attempts_max": 100} | options
@@ -95,10 +96,11 @@ class Stock:
         self.connection = VERSIONS[version](hosts, **options)
         self.connection.set_listener("test", self.listener)
         self._login = login
+        self._headers = {"client-id": client_id} if client_id else {}
 
     def connect(self) -> Stock:
         name, password = self._login or (None, None)
-        self.connection.connect(name, password, wait=True)
+        self.connection.connect(name, password, wait=True, headers=self._headers)
         return self
 
     def confirmed(self, act: Callable[..., Any], *words: Any, **headers: Any) -> None:

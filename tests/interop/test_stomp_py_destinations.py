@@ -75,3 +75,27 @@ def test_a_virtual_topic(broker: Broker, version: str) -> None:
         subscribe(stock, f"/queue/Consumer.A.{topic}")
         (frame,) = stock.listener.wait_messages(1)
         assert frame.body == "while away"
+
+
+@pytest.mark.parametrize("header", ["activemq.subscriptionName", "durable-subscription-name"])
+def test_a_durable_subscription(tmp_path: Path, header: str) -> None:
+    """kill -9 of the broker while the subscriber is away; then UNSUBSCRIBE by name ends it."""
+    headers = {header: "s"}
+    with Brokers(tmp_path) as brokers:
+        first = brokers.master("a")
+        with Stock([first], "1.2", client_id="c") as stock:
+            stock.confirmed(stock.connection.subscribe, "/topic/t", "1", "auto", headers)
+        with Stock([first], "1.2") as stock:
+            stock.send("1", "/topic/t", headers={"persistent": "true"})
+        first.kill()
+        second = brokers.master("b")
+        with Stock([second], "1.2") as stock:
+            stock.send("2", "/topic/t", headers={"persistent": "true"})
+        with Stock([second], "1.2", client_id="c") as stock:
+            stock.confirmed(stock.connection.subscribe, "/topic/t", "1", "client-individual", headers)
+            assert [frame.body for frame in stock.listener.wait_messages(2)] == ["1", "2"]
+            assert stock.listener.messages[0].headers["destination"] == "/topic/t"
+            stock.confirmed(stock.connection.unsubscribe, "1", **headers)
+            stock.confirmed(stock.connection.subscribe, "/topic/t", "2", "client-individual", headers)
+            stock.send("3", "/topic/t", headers={"persistent": "true"})
+            assert [frame.body for frame in stock.listener.wait_messages(3)] == ["1", "2", "3"]

@@ -28,6 +28,7 @@ from amq.journal.records import (
     encode_record,
     takes_space,
 )
+from amq.journal.subscription import Subscribed
 from amq.message import Message
 
 IDS = {"queue://a": 1, "queue://ü/β": 2}
@@ -62,6 +63,10 @@ simple = (
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
+    | st.builds(Subscribed, text, st.just({}) | st.fixed_dictionaries({
+        "client_id": text, "name": text, "topics": st.lists(text, min_size=1, max_size=3), "selector": text,
+        "message_id_prefix": st.none() | text, "no_local": st.booleans(),
+    }))
     | st.builds(Previous, u64)
 )
 records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=4), text, u64)

@@ -305,12 +305,13 @@ class StompServer:
         self._subscription_ids[str(index)] = id
         selector = headers.get("selector", "")
         return Subscribe(
-            id, destination, ack, prefetch, selector, options, receipt, token, browser, self._message_id_prefix
+            id, destination, ack, prefetch, selector, options, receipt, token, browser, self._message_id_prefix,
+            _subscription_name(headers),
         )  # fmt: skip
 
     def _unsubscribe(self, headers: dict[str, str], receipt: str) -> Unsubscribe:
-        id = headers.get("id", "")
-        if not id:
+        id, name = headers.get("id", ""), _subscription_name(headers)
+        if not id and not name:
             if self.version != "1.0":
                 raise _missing("UNSUBSCRIBE", "id")
             if "destination" not in headers:
@@ -323,7 +324,7 @@ class StompServer:
             self._retired.append(str(ended.index))
             if len(self._retired) > _RETIRED_MAX:
                 del self._subscription_ids[self._retired.popleft()]
-        return Unsubscribe(id, receipt)
+        return Unsubscribe(id, receipt, name)
 
     def _credit(self, headers: dict[str, str], receipt: str) -> Credit:
         for name in ("id", "credit"):
@@ -443,6 +444,11 @@ class StompServer:
     def heartbeat(self) -> bytes:
         """The line end that says: I am alive."""
         return b"\n"
+
+
+def _subscription_name(headers: dict[str, str]) -> str:
+    """Of a durable subscription: as ActiveMQ spells it, then as Artemis does."""
+    return headers.get("activemq.subscriptionName", "") or headers.get("durable-subscription-name", "")
 
 
 def _missing(command: str, header: str) -> ProtocolError:

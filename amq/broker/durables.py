@@ -1,0 +1,234 @@
+"""Durable subscriptions: what is sent to a topic waits for a subscriber that is away, also across a takeover.
+
+Each has a queue of its own, `subscription://CLIENT:NAME:SEQ`, that nobody can address; what it is stands in a
+`Subscribed` record, and `State.subscriptions` is what the journal says. Invariants: a subscription gets what commits
+while it is there, once; one whose topic or selector changes is another, with a new queue; a queue goes in one record
+with all that is in it, and only when nothing more is on its way there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, plain_name
+from amq.broker.queue import Queue
+from amq.broker.subscription import Peer, option_boolean
+from amq.broker.transaction import Transaction, memory_bytes
+from amq.config.destinations import matches
+from amq.errors import CommandError
+from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
+from amq.journal.subscription import Subscribed
+from amq.message import Copy, Message, Shared
+from amq.protocols.commands import Subscribe
+from amq.selectors import Selector, SelectorIndex
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+
+ROUTES_MAX = 10_000  # topics whose subscriptions are remembered
+TOLD = "ended"  # stands for a receipt where the end of a subscription waits for what is on its way
+Key = tuple[str, str]  # client id, name
+
+
+class _Ending:
+    """A subscription that goes when what was appended before is committed."""
+
+    def __init__(self, durables: Durables, record: Subscribed, peer: Peer | None, receipt: str) -> None:
+        self._durables = durables
+        self._record = record
+        self._peer = peer
+        self._receipt = receipt
+
+    def confirm(self, _receipt: str) -> None:
+        self._durables.remove(self._record, self._peer, self._receipt)
+
+
+class _Audience:
+    """Names of the queues that get what is sent to one topic."""
+
+    __slots__ = ("everything", "some")
+
+    def __init__(self) -> None:
+        self.everything: list[Subscribed] = []
+        self.some: SelectorIndex[Subscribed] = SelectorIndex()
+
+
+class Durables:
+    """Which durable subscriptions there are. Call `load` when the replay is complete."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: dict[Key, Subscribed] = {}
+        self._routes: dict[str, _Audience] = {}
+
+    def load(self) -> None:
+        """Take what the journal says. Of two of one name the older one was ending."""
+        for record in sorted(self._broker.subscriptions.values(), key=_seq):
+            older = self._known.get(_key(record))
+            self._known[_key(record)] = record
+            if older is not None:
+                self._end(older)
+
+    def hears(self, topic: str) -> bool:
+        """Does any of them get what is sent there?"""
+        if not self._known:
+            return False
+        audience = self._audience(topic)
+        return bool(audience.everything or audience.some)
+
+    def _audience(self, topic: str) -> _Audience:
+        audience = self._routes.get(topic)
+        if audience is None:
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            audience = self._routes[topic] = _Audience()
+            for record in self._known.values():
+                if not any(_means(name, topic) for name in record.topics):
+                    continue
+                if record.selector:
+                    audience.some.add(record, Selector(record.selector, record.definition["message_id_prefix"]))
+                else:
+                    audience.everything.append(record)
+        return audience
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def complete(self, transaction: Transaction) -> None:
+        """It commits: see `add_copies`; what that adds counts from now on. Again = nothing."""
+        if transaction.published and not transaction.sends_to_durables:
+            self._broker.memory_bytes += memory_bytes(self.add_copies(transaction))
+
+    def add_copies(self, transaction: Transaction) -> list[Message]:
+        """What `transaction` sends to topics goes to them too. Returns what was added."""
+        added: list[Message] = []
+        for message in transaction.published if self._known else ():
+            shared = Shared(None, encodes=False)
+            for queue_name in self._holders(message):
+                copy = Copy.of(message, queue_name)
+                if copy.persistent and copy.duplicate_id and self._broker.is_duplicate(copy):
+                    continue  # sent again
+                copy.original, copy.shared = message, shared
+                added.append(copy)
+                shared.others += 1
+            shared.others -= 1
+        transaction.sends += added
+        return added
+
+    def _holders(self, message: Message) -> Iterator[str]:
+        audience = self._audience(message.destination)
+        origin = message.shared.origin if message.shared is not None else None
+        for record in (*audience.everything, *audience.some.matching(message)):
+            queue = self._broker.queues.get(record.queue)
+            local = record.no_local and queue is not None and any(each.peer is origin for each in queue.subscriptions)
+            if not local:
+                yield record.queue
+
+    # -- subscriptions ------------------------------------------------------------------------------------------------
+
+    def source(self, command: Subscribe, client_id: str, owner: str) -> Queue:
+        """Where the messages of the subscription that `command` asks for, durable or not, will wait. `owner` = what the
+        names of its connection's temporary destinations begin with. Raises AmqError."""
+        broker, name = self._broker, command.destination
+        if command.subscription_name:
+            return self.subscribe(command, client_id)
+        if is_temporary(name):
+            broker.temporaries.check_consumer(name, owner)
+            queue = broker.temporaries.provide(name)
+            return queue if queue is not None else broker.topics.subscribe(command)
+        return broker.topics.subscribe(command) if is_topic(name) else broker.queue(name)
+
+    def subscribe(self, command: Subscribe, client_id: str) -> Queue:
+        """The queue of the durable subscription that `command` asks for. Raises CommandError, SelectorError."""
+        topics = list(dict.fromkeys(command.destination.split(",")))
+        if command.browser or not is_topic(command.destination) or any(map(is_temporary, topics)):
+            raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
+        if command.selector:
+            Selector(command.selector, command.message_id_prefix)
+        definition = {
+            "client_id": client_id, "name": command.subscription_name, "topics": topics, "selector": command.selector,
+            "message_id_prefix": command.message_id_prefix, "no_local": option_boolean(command.options, "noLocal"),
+        }  # fmt: skip
+        shared = option_boolean(command.options, "shared") or not client_id
+        record = self._known.get((client_id, command.subscription_name))
+        if record is not None and (record.definition != definition or not shared):
+            self._check_unused(record)
+        if record is None or record.definition != definition:
+            if record is not None:
+                self._end(record)
+            record = self._create(definition)
+        command.selector = ""  # only what it selects comes into the queue
+        return self._queue(record)
+
+    def unsubscribe(self, name: str, client_id: str, peer: Peer, receipt: str) -> None:
+        """The subscription ends, and what waits for it goes. Raises CommandError."""
+        record = self._known.get((client_id, name))
+        if record is None:
+            why = f"client {client_id!r} has no durable subscription {name!r}"
+            raise CommandError(why, code="UNKNOWN_SUBSCRIPTION")
+        self._check_unused(record)
+        self._end(record, peer, receipt)
+
+    def _create(self, definition: dict[str, Any]) -> Subscribed:
+        broker = self._broker
+        assert broker.journal is not None
+        key = definition["client_id"], definition["name"]
+        record = Subscribed(f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{broker.next_seq()}", definition)
+        broker.journal.append_record(record)
+        self._known[key] = record
+        self._routes.clear()
+        return record
+
+    def _queue(self, record: Subscribed) -> Queue:
+        queue = self._broker.queue(record.queue)
+        queue.configure(self._broker.options_of(record.topics[0]))
+        queue.stays = True
+        return queue
+
+    def _check_unused(self, record: Subscribed) -> None:
+        queue, prepared = map(self._broker.queues.get, (record.queue, HELD_SCHEME + record.queue))
+        if (queue is not None and queue.subscriptions) or (prepared is not None and prepared.stored):
+            raise CommandError(
+                f"the durable subscription {record.definition['name']!r} has a consumer, or a transaction that is "
+                "prepared: end that, or subscribe with activemq.shared:true on all of its connections",
+                code="SUBSCRIPTION_IN_USE",
+            )
+
+    def _end(self, record: Subscribed, peer: Peer | None = None, receipt: str = "") -> None:
+        if self._known[_key(record)].queue == record.queue:
+            del self._known[_key(record)]
+        self._routes.clear()
+        assert self._broker.journal is not None
+        self._broker.journal.confirm(_Ending(self, record, peer, receipt), TOLD)
+
+    def remove(self, record: Subscribed, peer: Peer | None, receipt: str) -> None:
+        """Nothing more is on its way to that queue: it goes with what is in it."""
+        broker = self._broker
+        queue, journal = broker.queue(record.queue), broker.journal
+        assert journal is not None
+        for level in queue.levels:
+            level.clear()
+        queue.delayed.clear()
+        for message in [message for message in queue.messages.values() if message.segment is None]:
+            broker.consumed(queue, message)
+        seqs = [*queue.messages, *(place.seq for backlog in queue.backlogs.values() for place in backlog)]
+        broker.subscriptions[record.queue].is_ending = True
+        parts: list[Record] = [Consumed(record.queue, PURGED, seqs)] if seqs else []
+        journal.append_record(Group([*parts, Subscribed(record.queue, {})]))
+        if peer is not None and receipt:
+            journal.confirm(peer, receipt)
+        broker.wake()
+
+
+def _key(record: Subscribed) -> Key:
+    return record.definition["client_id"], record.definition["name"]
+
+
+def _seq(record: Subscribed) -> int:
+    return int(record.queue.rpartition(":")[2])
+
+
+def _means(name: str, topic: str) -> bool:
+    return name == topic or (
+        is_pattern(name) and matches(tuple(plain_name(name).split(".")), plain_name(topic).split("."))
+    )

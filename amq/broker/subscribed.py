@@ -1,0 +1,52 @@
+"""Which durable subscriptions there are, as the journal says, and where it says it.
+
+Invariant: the segment in which the word of one stands goes only when that was written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from amq.journal.records import Trimmed
+from amq.journal.recovery import Segment
+from amq.journal.subscription import Subscribed
+
+
+class SubscribedTable(dict[str, Subscribed]):
+    """Queue → what waits there for whom. What the records take is counted in `Segment.id_bytes`."""
+
+    def hold(self, record: Subscribed, segment: Segment) -> None:
+        """The word of that subscription stands in `segment`."""
+        record.segment = segment
+        segment.id_bytes += record.size
+        self[record.queue] = record
+
+    def apply(self, record: Subscribed, segment: Segment) -> None:
+        """A subscription is there, stands elsewhere now, or has ended."""
+        before = self.pop(record.queue, None)
+        if before is not None and before.segment is not None:
+            before.segment.id_bytes -= before.size
+            record.is_ending = before.is_ending
+            if before.segment is not segment:
+                segment.refers.add(before.segment.code)
+        if record.definition:
+            self.hold(record, segment)
+
+    def settle(self, trimmed: Trimmed) -> list[str]:
+        """Forget those whose end went with a trimmed segment, while a crash kept this one. Returns their queues."""
+        gone = [name for name, each in self.items() if each.segment is not None and each.segment.key in trimmed]
+        for name in gone:
+            del self[name]
+        return gone
+
+    def is_ending(self, queue: str) -> bool:
+        """Is the word of its end on its way?"""
+        return queue in self and self[queue].is_ending
+
+    def standing_in(self, codes: AbstractSet[int]) -> list[Subscribed]:
+        """To be written again, as the segments of these `codes` go."""
+        return [
+            Subscribed(each.queue, each.definition)
+            for each in self.values()
+            if each.segment is not None and each.segment.code in codes and not each.is_ending
+        ]

@@ -1,0 +1,68 @@
+"""Subscribed: the record of a durable subscription. Spec: docs/journal-format.md."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from amq.journal.format import frame_record
+
+if TYPE_CHECKING:
+    from amq.journal.recovery import Segment
+
+SUBSCRIBED = 15
+
+
+class Subscribed:
+    """There is a durable subscription, whose messages wait in `queue`; without a definition: it ended.
+
+    definition   client_id, name, topics (full names, or patterns of them), selector, message_id_prefix, no_local
+    segment      where that stands, once it does
+    is_ending    the word of its end is on its way
+    """
+
+    kind = SUBSCRIBED
+    __slots__ = ("definition", "is_ending", "queue", "segment")
+
+    def __init__(self, queue: str, definition: dict[str, Any]) -> None:
+        self.queue = queue
+        self.definition = definition
+        self.segment: Segment | None = None
+        self.is_ending = False
+
+    @property
+    def topics(self) -> list[str]:
+        return list(self.definition["topics"])
+
+    @property
+    def selector(self) -> str:
+        return str(self.definition["selector"])
+
+    @property
+    def no_local(self) -> bool:
+        return bool(self.definition["no_local"])
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+        return len(self.encode({}))
+
+    def encode(self, _: dict[str, int]) -> bytes:
+        return frame_record(SUBSCRIBED, json.dumps([self.queue, self.definition]).encode())
+
+    @classmethod
+    def decode(cls, body: bytes) -> Subscribed:
+        return cls(*checked(json.loads(body)))
+
+
+def checked(found: Any) -> tuple[str, dict[str, Any]]:
+    """Queue and definition of a subscription, as JSON has them. Raises ValueError."""
+    queue, definition = found if isinstance(found, list) and len(found) == 2 else (None, None)
+    if not isinstance(queue, str) or not isinstance(definition, dict):
+        raise ValueError("no queue and definition of a subscription")
+    texts = [definition.get(key) for key in ("client_id", "name", "selector")]
+    topics = definition.get("topics")
+    good = isinstance(topics, list) and topics and all(isinstance(each, str) for each in (*texts, *topics))
+    if definition and not (good and {"message_id_prefix", "no_local"} <= definition.keys()):
+        raise ValueError("definition of a subscription lacks something")
+    return queue, definition

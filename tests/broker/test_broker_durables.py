@@ -1,0 +1,289 @@
+"""Durable subscriptions: nothing that was sent while they were there is missed, and nothing comes twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.destination import full_name as wire_to_full
+from tests.broker.world import Client, World
+
+TOPIC = "topic://t"
+
+
+def subscriber(world: World, client_id: str = "c", name: str = "s", topic: str = TOPIC, **fields: Any) -> Client:
+    client = world.connect(client_id)
+    client.subscribe(topic, id="d", subscription_name=name, **{"prefetch": 1000, **fields})
+    world.settle()
+    return client
+
+
+def send(world: World, body: bytes, topic: str = TOPIC, **fields: Any) -> Client:
+    client = world.connect()
+    client.send(body, topic, **fields)
+    world.settle()
+    return client
+
+
+def leave(world: World, client: Client, ack: bool = True) -> None:
+    for delivery in client.deliveries if ack else ():
+        client.ack(delivery.body)
+    world.settle()
+    client.lose()
+    world.settle()
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_what_is_sent_while_it_is_away_waits(world: World, crash: bool) -> None:
+    send(world, b"before")
+    for client_id in "cd":
+        leave(world, subscriber(world, client_id))
+    assert len(send(world, b"1", properties={"k": "v"}).confirmed) == 1
+    if crash:
+        world.check_at_rest()
+        world.crash_and_recover()
+    send(world, b"2")
+    world.check_at_rest()
+    for client_id in "cd":
+        client = subscriber(world, client_id)
+        assert client.bodies == [b"1", b"2"]
+        message = client.deliveries[0].message
+        assert (message.destination, message.properties) == (TOPIC, {"k": "v"})
+        leave(world, client)
+    world.check_at_rest()
+    assert subscriber(world).bodies == []
+    assert sum(segment.live_bytes for segment in world.journal.segments) == 0
+
+
+def test_one_body_for_all(world: World) -> None:
+    for i in range(20):
+        leave(world, subscriber(world, f"c{i}"))
+    send(world, bytes(5000))
+    assert sum(segment.live_bytes for segment in world.journal.segments) < 5000 + 20 * 8 + 100
+    assert world.broker.memory_bytes < 5000 + 20 * 700
+    world.check_at_rest()
+
+
+def test_what_is_not_persistent_waits_in_memory(world: World) -> None:
+    leave(world, subscriber(world))
+    send(world, b"1", persistent=False)
+    send(world, b"2")
+    client = subscriber(world)
+    assert client.bodies == [b"1", b"2"]
+    client.lose()
+    world.settle()
+    world.check_at_rest()
+    world.crash_and_recover()
+    assert subscriber(world).bodies == [b"2"]
+
+
+def test_selector_wildcard_and_no_local(world: World) -> None:
+    red = subscriber(world, topic="topic://t.*", selector="color = 'red'", options={"noLocal": "true"})
+    red.send(b"own", "topic://t.a", properties={"color": "red"})
+    world.settle()
+    leave(world, red)
+    for i, (topic, color) in enumerate([("t.a", "red"), ("t.b", "blue"), ("t.b", "red"), ("t", "red"), ("u", "red")]):
+        send(world, b"%d" % i, "topic://" + topic, properties={"color": color})
+    world.crash_and_recover()
+    send(world, b"5", "topic://t.c", properties={"color": "red"})
+    client = subscriber(world, topic="topic://t.*", selector="color = 'red'", options={"noLocal": "true"})
+    assert client.bodies == [b"0", b"2", b"5"]
+    assert client.deliveries[1].message.destination == "topic://t.b"
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("change", [{"selector": "k = 'v'"}, {"topic": "topic://u"}])
+def test_another_topic_or_selector_is_another_subscription(world: World, change: dict[str, str]) -> None:
+    leave(world, subscriber(world))
+    send(world, b"1", properties={"k": "v"})
+    client = world.connect()
+    client.send(b"on its way", TOPIC, properties={"k": "v"})
+    other = subscriber(world, **change)
+    send(world, b"2", change.get("topic", TOPIC), properties={"k": "v"})
+    assert other.bodies == [b"2"]
+    leave(world, other, ack=False)
+    world.check_at_rest()
+    world.crash_and_recover()
+    assert len(world.broker.subscriptions) == 1
+    assert subscriber(world, **change).bodies == [b"2"]
+    world.check_at_rest()
+
+
+def test_a_crash_between_the_new_one_and_the_end_of_the_old_one(world: World) -> None:
+    leave(world, subscriber(world))
+    send(world, b"1")
+    client = world.connect("c")
+    client.subscribe(TOPIC, id="d", subscription_name="s", selector="k = 'v'")
+    world.turn()
+    world.crash_and_recover(jobs=1)
+    assert subscriber(world, selector="k = 'v'").bodies == []
+    world.settle()
+    assert len(world.broker.subscriptions) == 1
+    world.check_at_rest()
+
+
+def test_unsubscribe(world: World) -> None:
+    leave(world, subscriber(world))
+    send(world, b"1")
+    client = subscriber(world)
+    receipt = client.unsubscribe("d", "s")
+    world.settle()
+    assert receipt in client.confirmed
+    send(world, b"2")
+    world.check_at_rest()
+    assert sum(segment.live for segment in world.journal.segments) == 0
+    world.crash_and_recover()
+    assert not world.broker.subscriptions
+    assert subscriber(world).bodies == []
+    other = world.connect("c")
+    other.unsubscribe("", "s")
+    world.settle()
+    assert other.codes == ["SUBSCRIPTION_IN_USE"]
+    other = world.connect("x")
+    other.unsubscribe("", "s")
+    world.settle()
+    assert other.codes == ["UNKNOWN_SUBSCRIPTION"]
+
+
+def test_one_consumer_unless_it_is_shared(world: World) -> None:
+    subscriber(world)
+    assert subscriber(world).codes == ["SUBSCRIPTION_IN_USE"]
+    shared = [subscriber(world, "", "x") for _ in range(2)]
+    shared += [subscriber(world, "c", "y", options={"shared": "true"}) for _ in range(2)]
+    for i in range(4):
+        send(world, b"%d" % i)
+    for pair in (shared[:2], shared[2:]):
+        assert sorted(pair[0].bodies + pair[1].bodies) == [b"0", b"1", b"2", b"3"]
+        assert len(pair[0].bodies) == 2
+    world.check_at_rest()
+
+
+def test_in_a_transaction_and_sent_again(world: World) -> None:
+    leave(world, subscriber(world))
+    producer = world.connect()
+    for end in (producer.abort, producer.commit):
+        producer.begin()
+        producer.send(b"x", TOPIC, transaction="t", duplicate_id="1")
+        producer.send(b"q", "a", transaction="t")
+        end()
+        world.settle()
+        world.check_at_rest()
+    send(world, b"x", duplicate_id="1")
+    world.crash_and_recover()
+    send(world, b"x", duplicate_id="1")
+    assert world.stored("a") == [b"q"]
+    assert subscriber(world).bodies == [b"x"]
+
+
+def test_dead_letters_are_of_the_topic(make_world: Callable[..., World]) -> None:
+    world = make_world(maximum_redeliveries=0)
+    send_to = subscriber(world)
+    send(world, b"x")
+    send_to.lose()
+    world.settle()
+    assert world.stored("DLQ.t") == [b"x"]
+    world.check_at_rest()
+
+
+def test_beside_composites_and_virtual_topics(world: World) -> None:
+    reader = world.connect()
+    reader.subscribe("Consumer.A.VirtualTopic.o", ACK_AUTO)
+    leave(world, subscriber(world, topic="topic://VirtualTopic.o"))
+    leave(world, subscriber(world, "d"))
+    send(world, b"1", "topic://VirtualTopic.o")
+    send(world, b"2", "queue://a,topic://t")
+    world.check_at_rest()
+    world.crash_and_recover()
+    assert reader.bodies == [b"1"]
+    assert world.stored("a") == [b"2"]
+    assert subscriber(world, topic="topic://VirtualTopic.o").bodies == [b"1"]
+    client = subscriber(world, "d")
+    assert client.bodies == [b"2"]
+    message = client.deliveries[0].message
+    assert (message.destination, message.properties) == (TOPIC, {"original-destination": "/queue/a,/topic/t"})
+
+
+def test_nobody_addresses_its_queue(world: World) -> None:
+    subscriber(world)
+    (name,) = world.broker.subscriptions
+    assert wire_to_full(name, "1.").startswith("queue://"), "no name that a client writes is one of these"
+    client = world.connect()
+    client.subscribe(name)
+    world.settle()
+    assert client.codes == ["DESTINATION_REFUSED"]
+    client = world.connect()
+    client.subscribe("queue://>", id="all")
+    send(world, b"x")
+    assert client.bodies == []
+    assert subscriber(world, "c", "q", "queue://a").codes == ["NOT_SUPPORTED"]
+
+
+# -- anything that happens ---------------------------------------------------------------------------------------------
+
+STEPS = [*["send"] * 4, *["ack"] * 2, "subscribe", "unsubscribe", "fill", "crash", "hold"]
+steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.sampled_from([10, 400, 3000])), max_size=40)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps)
+def test_each_gets_what_it_is_due(tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, int, int]]) -> None:
+    world = World(
+        tmp_path_factory.mktemp("store"), journal_segment_size_bytes=16 << 10, checkpoint_distance_bytes=4 << 10,
+        memory_limit_bytes=40_000, maximum_redeliveries=-1,
+    )  # fmt: skip
+    try:
+        walk(world, done)
+    finally:
+        world.close()
+
+
+def walk(world: World, done: list[tuple[str, int, int]]) -> None:
+    due: dict[str, list[bytes]] = {}
+    dice = random.Random(len(done))
+    for sent, (step, number, size) in enumerate(done):
+        name = f"s{number % 3}"
+        client = world.connect("c")
+        body = b"%d:" % sent + bytes(size)
+        if step == "send":
+            client.send(body, TOPIC, duplicate_id=f"id-{sent}" if number % 2 else "")
+            for each in due.values():
+                each.append(body)
+        elif step == "fill":
+            client.subscribe("d", ACK_AUTO)
+            for _ in range(12):
+                client.send(bytes(1500), "d")
+                world.settle()
+        elif step == "crash":
+            world.crash_and_recover()
+            continue
+        elif step == "unsubscribe" and name in due:
+            client.unsubscribe("", name)
+            del due[name]
+        else:
+            client.subscribe(TOPIC, id="d", subscription_name=name, prefetch=number + 1)
+            waiting = due.setdefault(name, [])
+            world.settle()
+            assert client.bodies == waiting[: len(client.bodies)]
+            assert len(client.bodies) == min(number + 1, len(waiting))  # so few fit into the memory
+            if step == "ack":
+                for delivery in dice.sample(client.deliveries, len(client.deliveries)):
+                    client.ack(delivery.body)
+                    waiting.remove(delivery.body)
+        world.settle()
+        assert not client.codes
+        client.lose()
+        world.settle()
+        world.check()
+    world.check_at_rest()
+    world.crash_and_recover()
+    found = {}
+    for record in world.broker.subscriptions.values():
+        queue = world.broker.queue(record.queue)
+        found[record.definition["name"]] = [message.body for message in world.everything(queue).values()]
+    assert found == due
