@@ -17,6 +17,7 @@ TOPIC_SCHEME = "topic://"
 TEMPORARY_QUEUE_SCHEME = "temp-queue://"
 TEMPORARY_TOPIC_SCHEME = "temp-topic://"
 SCHEDULE_SCHEME = "schedule://"  # see `amq.broker.schedule`: to be browsed, and nothing else
+PREPARED_NAME = QUEUE_SCHEME + "AMQ.Prepared"  # browsed, it shows what is prepared: see `amq.broker.two_phase`
 ADVISORY_PREFIX = TOPIC_SCHEME + "ActiveMQ.Advisory."  # see `amq.broker.advisories`
 _SCHEMES = (QUEUE_SCHEME, TOPIC_SCHEME, TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME)
 
@@ -72,6 +73,11 @@ def is_gathered(name: str) -> bool:
 def check_sent_to(name: str) -> None:
     """Raises AccessError where nobody can send to a destination of this name."""
     _check(name)
+    if name == PREPARED_NAME:
+        raise AccessError(
+            f"{wire_name(name)}: browse it; it shows prepared transactions, and holds no messages",
+            code="DESTINATION_REFUSED",
+        )
     if is_pattern(name):
         raise AccessError(
             f"{wire_name(name)}: only a subscription may name many destinations by * and >; send to one",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from amq.broker.browser import Browser
-from amq.broker.names import is_queued, shelves, wire_name
+from amq.broker.names import PREPARED_NAME, is_queued, shelves, wire_name
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction, records_of
 from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
@@ -41,7 +41,6 @@ from amq.protocols.commands import CommitBatch, Finish, Prepare, Subscribe
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
-PREPARED_NAME = "queue://AMQ.Prepared"  # browsed, it shows what is prepared
 XID_CHARACTERS_MAX = 512
 COMMITTED, DUPLICATE = "committed", "duplicate"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amq.broker.two_phase import PREPARED_NAME
+from amq.broker.names import PREPARED_NAME
 from amq.protocols.commands import ACK_AUTO, CommitBatch, Finish, Prepare
 from tests.broker.world import Client, World
 
@@ -105,6 +105,26 @@ def test_prepared_and_finished_by_somebody_else(make_world: MakeWorld, commit: b
         codes = [] if again is commit else ["XID_COMMITTED" if commit else "TRANSACTION_ROLLED_BACK"]
         assert client.codes == codes
         assert len(client.confirmed) == (not codes)
+
+
+def test_nothing_is_sent_to_the_list(make_world: MakeWorld) -> None:
+    world = make_world()
+    client = world.connect()
+    client.send(b"1", PREPARED_NAME)
+    world.settle()
+    assert client.codes == ["DESTINATION_REFUSED"]
+    prepared(world, "x1")
+    prepared(world, "x2")
+    browser = world.connect()
+    browser.subscribe(PREPARED_NAME, prefetch=1, browser=True)
+    world.settle()
+    assert len(browser.deliveries) == 1
+    browser.ack(browser.bodies[0])
+    world.settle()
+    assert ([json.loads(body)["xid"] for body in browser.bodies], browser.browsed_ids) == (["x1", "x2"], [])
+    browser.ack(browser.bodies[1])
+    world.settle()
+    assert browser.browsed_ids == [PREPARED_NAME]
 
 
 def test_what_was_held_comes_back_in_its_place(make_world: MakeWorld) -> None:

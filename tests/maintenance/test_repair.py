@@ -20,6 +20,8 @@ from amq.journal.salvage import Salvage
 from amq.lock.epoch import epoch_path, read_newest_epoch
 from amq.maintenance.repair import is_whole
 from amq.message import Message
+from tests.broker.test_broker_two_phase import commit_batch, prepared, with_order
+from tests.broker.world import World as BrokerWorld
 from tests.fakes import FaultyVfs
 from tests.journal.journal_world import World as JournalWorld
 from tests.maintenance.damaged import (
@@ -34,6 +36,7 @@ from tests.maintenance.damaged import (
     sealed_segment,
     segments,
     state,
+    write_epoch,
 )
 from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing
 
@@ -201,6 +204,28 @@ def test_without_any_epoch_file(store: Path) -> None:
     repair(store).run()
     assert content(replayed(store)) == content(truth)
     assert is_whole(VFS, str(store))
+
+
+def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
+    """With its messages, which stand in hidden queues, and the marker of the last batch."""
+    world = BrokerWorld(tmp_path)
+    with_order(world)
+    prepared(world, "part", b"1", owner="job", batch=7, timeout_ms=0)
+    commit_batch(world, 7, "part")
+    write_epoch(world, world.epoch, {})
+    world.crash()
+    truth = replayed(tmp_path)
+    shutil.rmtree(tmp_path / "epochs")
+    repair(tmp_path).run()
+    found = replayed(tmp_path)
+    assert content(found) == content(truth)
+    assert {xid: each for xid, (each, _) in found.prepared.items()} == {
+        xid: each for xid, (each, _) in truth.prepared.items()
+    }
+    assert {owner: batch for owner, (batch, _) in found.prepared.markers.items()} == {"job": 7}
+    holding = sorted(name for name, queue in found.queues.items() if queue.messages)
+    assert holding == ["held://queue://a", "queue://a", "sent://queue://b"]
+    assert is_whole(VFS, str(tmp_path))
 
 
 def test_a_damaged_epoch_file_and_damaged_segments(store: Path) -> None:
