@@ -249,7 +249,7 @@ class Consumer(Application):
 
 
 class Mover(Application):
-    """Consumes from one queue and sends to another in one transaction: each message must arrive once."""
+    """Consumes from one queue and sends to another, exactly once: each message must arrive once."""
 
     def __init__(self, name: str, url: str, oracle: Oracle, rng: Random, source: str, target: str) -> None:
         super().__init__(name, url, oracle, rng)
@@ -260,10 +260,11 @@ class Mover(Application):
         session = connection.session(transacted=True)
         consumer = await session.consumer(f"/queue/{self._source}", prefetch=5, timeout=CALL_S)
         producer = session.producer(f"/queue/{self._target}")
-        while True:
+
+        async def move(_: aio.Session) -> tuple[str, str, int] | None:
             message = await consumer.receive(0.5)
             if message is None:
-                continue
+                return None
             message_id = application_id(message)
             self.oracle.delivered(message_id, message.id, self.epoch(connection))
             moved = f"moved-{message_id}"
@@ -271,16 +272,22 @@ class Mover(Application):
             self.oracle.sent[moved].may_be_early = True
             await producer.send(moved.encode(), duplicate_id=moved, timeout=CALL_S)
             self.oracle.acknowledging(message_id)
-            epoch = self.epoch(connection)
+            self.oracle.counts["moves tried"] += 1
+            return message_id, moved, self.epoch(connection)
+
+        while True:
             try:
-                await session.commit(CALL_S)
+                done = await session.exactly_once(move, timeout=CALL_S)
             except TransactionRolledBackError as error:
                 if error.code == "DUPLICATE_ID":
-                    self.oracle.broken("transaction", f"{message_id} came again, though {moved} is stored")
+                    self.oracle.broken("transaction", "a message came again, though what it became is stored")
                 raise
-            self.oracle.confirmed(moved)
-            if epoch:
-                self.oracle.acknowledged(message_id, epoch)
+            if done is not None:
+                message_id, moved, epoch = done
+                self.oracle.counts["moves"] += 1
+                self.oracle.confirmed(moved)
+                if epoch:
+                    self.oracle.acknowledged(message_id, epoch)
 
 
 def application_id(message: aio.Message) -> str:
