@@ -84,6 +84,6 @@ class Schedule(Queue):
         due: list[Message] = []
         while self._timers and self._timers[0][0] <= now_ms and len(due) < count:
             held = self.delayed.pop(heappop(self._timers)[1], None)
-            if held is not None:
+            if held is not None and held[1].seq in self.messages:  # else it was removed, and came back on a full disk
                 due.append(held[1])
         return due

@@ -39,17 +39,20 @@ STEP_MS = 5  # to the next look at one that had something due
 FULL_MS = 1000  # to the next try where the disk is full
 GROUP_BYTES = 256 << 10  # of messages in one record
 TIMERS_SPARE = 64
+ON_ITS_WAY = "fired"  # stands for a receipt
 
 
 class Firing(Transaction):
-    """Messages of one schedule that fall due together: they leave it, and are delivered."""
+    """Messages of one schedule that fall due together: they leave it, and are delivered. `again` = of those that come
+    again: seq → what is scheduled instead."""
 
-    __slots__ = ("_messages", "_schedule")
+    __slots__ = ("_messages", "_schedule", "again")
 
     def __init__(self, broker: Broker, schedule: Schedule, messages: list[Message]) -> None:
         super().__init__(broker, "")
         self._schedule = schedule
         self._messages = messages
+        self.again: dict[int, list[Message]] = {}
 
     def to_group(self, outcome_id: str) -> Group:
         group = super().to_group(outcome_id)
@@ -69,10 +72,12 @@ class Firing(Transaction):
         self.broker.scheduler.put_back(self._schedule, [each for each in self._messages if each.segment is not None])
 
     def confirm(self, _receipt: str) -> None:
-        """Nobody waits for that."""
+        """It is stored."""
+        self.broker.scheduler.on_their_way.pop(self, None)
 
     def fail(self, _error: Exception, _receipt: str) -> None:
         """The disk is full: see `withdraw`."""
+        self.broker.scheduler.on_their_way.pop(self, None)
 
 
 class Removal:
@@ -98,6 +103,7 @@ class Scheduler:
         self.timers: list[tuple[int, int, Schedule]] = []
         self._number = 0
         self.leaving: set[int] = set()  # seqs: on disk, and to be removed
+        self.on_their_way: dict[Firing, None] = {}  # to the journal
 
     @property
     def due_s(self) -> float | None:
@@ -146,7 +152,7 @@ class Scheduler:
         if action == "REMOVEALL":
             for schedule in self._schedules():
                 on_disk = [place.seq for backlog in schedule.backlogs.values() for place in backlog]
-                self._remove(schedule, [*schedule.delayed, *on_disk])
+                self._remove(schedule, [*schedule.messages, *on_disk])
         elif action == "REMOVE":
             found = _SEQ.fullmatch(properties.get(JOB_ID, ""))
             if found is None:
@@ -157,7 +163,7 @@ class Scheduler:
                 )
             seq = int(found[1])
             for schedule in self._schedules():
-                if seq in schedule.delayed or schedule.find(seq) is not None:
+                if seq in schedule.messages or schedule.find(seq) is not None:
                     self._remove(schedule, [seq])
         else:
             raise CommandError(
@@ -177,6 +183,9 @@ class Scheduler:
             held = schedule.delayed.pop(seq, None)
             if held is None or held[1].segment is not None:
                 on_disk.append(seq)
+                # It is being delivered: that goes on, and is the last time.
+                for firing in self.on_their_way:
+                    on_disk += [message.seq for message in firing.again.get(seq, ())]
             else:
                 self._broker.consumed(schedule, held[1])
         if on_disk:
@@ -270,8 +279,10 @@ class Scheduler:
                 timestamp_ms = message.timestamp_ms
                 again = _waiting(message, schedule.name, kept, due_ms, message.persistent, timestamp_ms, "")
                 firing.sends.append(again)
+                firing.again.setdefault(message.seq, []).append(again)
         broker.memory_bytes += memory_bytes(firing.sends + firing.published)
-        broker.commit(firing, firing, "", "")  # type: ignore[arg-type]
+        self.on_their_way[firing] = None
+        broker.commit(firing, firing, ON_ITS_WAY, "")  # type: ignore[arg-type]
 
 
 def check_scheduled(message: Message) -> None:

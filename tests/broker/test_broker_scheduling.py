@@ -9,6 +9,7 @@ import pytest
 from amq.broker import scheduler
 from amq.broker.backlog import CHUNK_ROWS
 from amq.config.destinations import DestinationOptions
+from amq.journal.checkpoint import list_checkpoints
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
@@ -233,6 +234,23 @@ def test_checkpoints_compaction_and_a_slave_that_follows(make_world: Callable[..
     later(world, 1000.0)
     assert consumer(world, "keep").bodies == [b"early", b"late", b"late"]
     world.check_at_rest()
+
+
+def test_a_master_that_began_at_a_checkpoint_knows_what_is_due(make_world: Callable[..., World]) -> None:
+    world = make_world(checkpoint_distance_bytes=8 << 10)
+    world.crash_and_recover()
+    schedule(world, b"x", DELAY="60000")
+    client = consumer(world, "other", ACK_AUTO)
+    for number in range(200):
+        send(world, b"%d" % number * 100, queue="other")
+    assert len(client.deliveries) == 200
+    assert list_checkpoints(world.vfs, world.store)
+    world.follow()
+    world.crash_and_recover()
+    assert world.standby.diverged == 0
+    assert world.broker.scheduler.due_s is not None
+    later(world, 60.0)
+    assert consumer(world).bodies == [b"x"]
 
 
 # -- where it is sent --------------------------------------------------------------------------------------------------

@@ -89,6 +89,24 @@ def _removal(world: World) -> Message:
     return Message("topic://ActiveMQ.Scheduler.Management", b"", headers)
 
 
+def test_what_is_being_delivered_is_delivered_for_the_last_time(world: World) -> None:
+    """The removal comes while the word of the delivery is on its way to the disk."""
+    schedule(world, b"x", DELAY="1000", PERIOD="1000", REPEAT="-1")
+    removal = _removal(world)
+    world.clock.advance(1.0)
+    while not world.broker.scheduler.on_their_way:
+        world.turn()
+        assert world.broker.scheduler.on_their_way or world.runner.step()
+    client = world.connect()
+    client.do(Send(removal, "r"))
+    world.settle()
+    assert client.confirmed == ["r"]
+    assert (world.stored(), scheduled(world)) == ([b"x"], [])
+    later(world, 10.0)
+    assert world.stored() == [b"x"]
+    world.check_at_rest()
+
+
 def test_all_are_removed(world: World) -> None:
     schedule(world, b"1", b"2", DELAY="1000")
     schedule(world, b"3", CRON="* * * * *", queue="topic://t")
