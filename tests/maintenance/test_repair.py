@@ -38,7 +38,7 @@ from tests.maintenance.damaged import (
     state,
     write_epoch,
 )
-from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing
+from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing, used_store
 
 # -- what is damaged, what is saved ------------------------------------------------------------------------------------
 
@@ -369,3 +369,31 @@ def test_a_body_that_looks_like_records_is_not_read_behind_a_damaged_length(tmp_
     salvage.fold(liveness)
     assert list(liveness.live.seqs()) == [1]
     assert salvage.damages
+
+
+def test_durable_subscriptions_and_what_waits_for_them(tmp_path: Path) -> None:
+    world = used_store(tmp_path)
+    for name in "st":
+        client = world.connect("c")
+        client.subscribe("topic://t", id="d", subscription_name=name)
+        world.settle()
+        client.lose()
+    client = world.connect()
+    for number in range(40):
+        client.send(b"durable %d " % number + b"w" * 500, "topic://t")
+        world.settle()
+    world.crash_and_recover()
+    write_epoch(world, world.epoch - 1, {name: end for name, end in world.sealed.items() if name < "00000004"})
+    write_epoch(world, world.epoch, world.sealed)
+    world.crash()
+    path = max(segments(tmp_path), key=lambda path: path.read_bytes().count(b"durable"))
+    patch(path, path.read_bytes().index(b"durable 20 ") + 20, b"\0\1\2")
+    plan = repair(tmp_path).run()
+    assert plan.damages
+    broker = replayed(tmp_path)
+    assert sorted(each.definition["name"] for each in broker.subscriptions.values()) == ["s", "t"]
+    for name in broker.subscriptions:
+        messages = list(broker.queues[name].messages.values())
+        numbers = [int(message.body.split()[1]) for message in messages]
+        assert numbers == [number for number in range(40) if number != 20]
+        assert {message.destination for message in messages} == {"topic://t"}
