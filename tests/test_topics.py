@@ -98,11 +98,10 @@ def test_request_and_reply_across_a_takeover(brokers: Brokers) -> None:
 def test_a_durable_subscription_misses_nothing(brokers: Brokers) -> None:
     """Away, or there when the master dies: all of it comes."""
     master, slave = brokers.master("a"), brokers.slave("b")
-    headers = {"activemq.subscriptionName": "s"}
     with amq.connect(url(master, slave), client_id="away") as away:
-        away.session().consumer("/topic/prices", headers=headers).close()
+        away.session().consumer("/topic/prices", subscription="s").close()
     there = amq.connect(url(master, slave), client_id="there")
-    consumer = there.session().consumer("/topic/prices", headers=headers)
+    consumer = there.session().consumer("/topic/prices", subscription="s")
     with amq.connect(url(master, slave)) as connection:
         producer = connection.session().producer("/topic/prices")
         for i in range(20):
@@ -117,5 +116,5 @@ def test_a_durable_subscription_misses_nothing(brokers: Brokers) -> None:
     there.close()
     assert set(late) >= {b"%d" % i for i in range(10, 30)}
     with amq.connect(url(slave), client_id="away") as away:
-        consumer = away.session().consumer("/topic/prices", headers=headers)
+        consumer = away.session().consumer("/topic/prices", subscription="s")
         assert receive(consumer, 30) == [b"%d" % i for i in range(30)]

@@ -32,6 +32,7 @@ from amq.client.core import (
     SessionCore,
     Subscription,
     commit_timed_out,
+    named,
     prepare_timed_out,
     timed_out,
 )
@@ -190,13 +191,13 @@ class Session:
         return producer
 
     async def consumer(
-        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
+        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
         headers: Mapping[str, str] | None = None, timeout: float | None = None,
     ) -> Consumer:  # fmt: skip
-        """Subscribe to `/queue/NAME` or `/topic/NAME`."""
-        subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {})
+        """Subscribe to `/queue/NAME` or `/topic/NAME`; with `subscription`: to a durable one of that name."""
+        made, request = self._core.subscribe(destination, prefetch, selector, named(headers, subscription))
         await self.connection._await(request, f"subscribe to {destination}", timeout)
-        consumer = Consumer(self, subscription)
+        consumer = Consumer(self, made)
         self._consumers.append(consumer)
         return consumer
 

@@ -20,6 +20,7 @@ from amq.client.core import (
     SessionCore,
     Subscription,
     commit_timed_out,
+    named,
     prepare_timed_out,
     timed_out,
 )
@@ -53,7 +54,7 @@ class Session:
         return producer
 
     def consumer(
-        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
+        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
         headers: Mapping[str, str] | None = None, timeout: float | None = None,
     ) -> Consumer:  # fmt: skip
         """Subscribe to `/queue/NAME` or `/topic/NAME` and wait until the broker has accepted that.
@@ -61,13 +62,14 @@ class Session:
         prefetch   messages that the broker may deliver ahead of their acknowledgement; 0 = none: each `receive` asks
                    for one (of an amq broker)
         selector   SQL-92 condition over the headers
+        subscription   name of a durable subscription to a topic, of this connection's `client_id`
         headers    further headers of SUBSCRIBE
         """
         self.connection._check_fork()
         with self._driver.lock:
-            subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {})
+            made, request = self._core.subscribe(destination, prefetch, selector, named(headers, subscription))
             self.connection._await(request, f"subscribe to {destination}", timeout)
-        consumer = Consumer(self, subscription)
+        consumer = Consumer(self, made)
         self._consumers.append(consumer)
         return consumer
 
