@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,44 @@ def test_the_asynchronous_face(brokers: Brokers) -> None:
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
     with amq.connect(url(broker)) as connection:
         assert drain(connection, "a") == [b"1"]
+
+
+def test_the_second_phase_without_a_master_is_to_be_asked_again(brokers: Brokers) -> None:
+    """What is prepared waits for that; asked again, of the next master, it is committed."""
+    master, later = brokers.master("a"), brokers.add("b")
+
+    with amq.connect(url(master, later)) as connection:
+        with connection.session(transacted=True) as session:
+            session.producer("/queue/out").send("x")
+            session.prepare("x")
+        master.kill()
+        with pytest.raises(amq.client.TransactionRetryError):
+            connection.commit_prepared("x", timeout=0.2)
+        with pytest.raises(amq.client.TransactionRetryError):
+            connection.commit_batch("me", 1, ["x"], timeout=0.2)
+        later.start().wait_serving()
+        connection.commit_prepared("x")
+        connection.commit_prepared("x")
+        assert drain(connection, "out") == [b"x"]
+        later.signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(amq.client.TransactionRetryError):
+                connection.rollback_prepared("x", timeout=0.2)
+        finally:
+            later.signal(signal.SIGCONT)
+
+
+def test_the_second_phase_without_a_master_with_asyncio(brokers: Brokers) -> None:
+    master = brokers.master("a")
+
+    async def scenario() -> None:
+        async with await aio.connect(url(master)) as connection:
+            master.kill()
+            for ask in (connection.commit_prepared, connection.rollback_prepared):
+                with pytest.raises(amq.client.TransactionRetryError) as caught:
+                    await ask("x", timeout=0.2)
+                assert caught.value.code == "TRANSACTION_RETRY"
+            with pytest.raises(amq.client.TransactionRetryError):
+                await connection.commit_batch("me", 1, ["x"], timeout=0.2)
+
+    asyncio.run(scenario())

@@ -11,6 +11,7 @@ from amq.client.errors import (
     DeliveryLostError,
     FailoverTimeoutError,
     FlushError,
+    TransactionRetryError,
     UriError,
 )
 from amq.client.requests import ConnectionEvent, EventKind
@@ -36,6 +37,7 @@ __all__ = [
     "PreparedTransaction",
     "Producer",
     "Session",
+    "TransactionRetryError",
     "UriError",
     "connect",
 ]

@@ -34,6 +34,7 @@ from amq.client.core import (
     commit_timed_out,
     named,
     prepare_timed_out,
+    resolve_timed_out,
     timed_out,
 )
 from amq.client.driver import seconds
@@ -71,16 +72,16 @@ class Connection:
 
     async def commit_prepared(self, xid: str, timeout: float | None = None) -> None:
         """Second phase: commit the prepared transaction `xid`."""
-        await self._await(finish(self._machine, "COMMIT", xid), f"commit of {xid}", timeout)
+        await self._ask(finish(self._machine, "COMMIT", xid), f"commit of {xid}", timeout)
 
     async def rollback_prepared(self, xid: str, timeout: float | None = None) -> None:
         """Roll the prepared transaction `xid` back."""
-        await self._await(finish(self._machine, "ABORT", xid), f"rollback of {xid}", timeout)
+        await self._ask(finish(self._machine, "ABORT", xid), f"rollback of {xid}", timeout)
 
     async def commit_batch(self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None) -> str:
         """Commit the prepared transactions `xids` together, once: "committed" or "duplicate"."""
         request = commit_batch(self._machine, owner, batch, xids)
-        await self._await(request, f"commit of batch {batch} of {owner}", timeout)
+        await self._ask(request, f"commit of batch {batch} of {owner}", timeout)
         return request.outcome
 
     async def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
@@ -157,6 +158,9 @@ class Connection:
 
     def _timeout_s(self, timeout: float | None) -> float:
         return seconds(timeout, self._machine.url.options.timeout_ms)
+
+    async def _ask(self, request: Request, what: str, timeout: float | None) -> None:
+        await self._await(request, what, timeout, resolve_timed_out(self._timeout_s(timeout), what))
 
     async def _await(
         self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from amq.client.core import SessionCore, timed_out
+from amq.client.core import SessionCore, resolve_timed_out, timed_out
 from amq.client.driver import Driver, Listener, seconds
 from amq.client.errors import ConnectionClosedError
 from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
@@ -56,7 +56,7 @@ class Connection:
         """Second phase: commit the prepared transaction `xid`, whoever prepared it. To ask again is harmless.
 
         A connection that breaks meanwhile is survived. Raises TransactionRolledBackError: somebody, or its timeout,
-        rolled it back; CommandError: nobody knows it (UNKNOWN_TRANSACTION).
+        rolled it back; CommandError: nobody knows it (UNKNOWN_TRANSACTION); TransactionRetryError: no answer in time.
         """
         self._ask(lambda: finish(self._machine, "COMMIT", xid), f"commit of {xid}", timeout)
 
@@ -179,7 +179,7 @@ class Connection:
         self._check_fork()
         with self._driver.lock:
             request = ask()
-            self._await(request, what, timeout)
+            self._await(request, what, timeout, resolve_timed_out(self._timeout_s(timeout), what))
         return request
 
     def _await(self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None) -> None:

@@ -17,6 +17,7 @@ from amq.client.errors import (
     ConnectionClosedError,
     DeliveryLostError,
     FailoverTimeoutError,
+    TransactionRetryError,
 )
 from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import State
@@ -438,6 +439,10 @@ def commit_timed_out(timeout_s: float, outcome_id: str) -> AmqError:
 def _credit(subscription: Subscription, credit: int, receipt: str = "") -> bytes:
     headers = [("id", subscription.id), ("credit", str(credit))]
     return encode("CREDIT", [*headers, ("receipt", receipt)] if receipt else headers)
+
+
+def resolve_timed_out(timeout_s: float, what: str) -> AmqError:
+    return TransactionRetryError(f"{what}: no broker answered within {timeout_s:.3g} s; ask again")
 
 
 def prepare_timed_out(timeout_s: float, xid: str) -> AmqError:

@@ -70,6 +70,15 @@ class FailoverTimeoutError(CallTimeoutError):
     code = "FAILOVER_TIMEOUT"
 
 
+class TransactionRetryError(CallTimeoutError):
+    """No answer in time about what is to become of a prepared transaction: ask again, of whichever broker is master.
+
+    It stays prepared until somebody ends it, or its timeout; and what took place is answered again.
+    """
+
+    code = "TRANSACTION_RETRY"
+
+
 class DeliveryLostError(AmqError):
     """The message was delivered on a connection (or by a consumer) that is gone: it cannot be acknowledged any more.
 
