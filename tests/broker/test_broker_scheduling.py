@@ -13,6 +13,7 @@ from amq.journal.checkpoint import list_checkpoints
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
+from tests.broker.test_broker_durables import leave, subscriber
 from tests.broker.test_broker_two_phase import finish, prepare
 from tests.broker.world import World
 
@@ -303,6 +304,24 @@ def test_topics_get_it_too_and_the_journal_keeps_it_until_then(world: World) -> 
     clients = [consumer(world, "topic://t", ACK_AUTO) for _ in range(2)]
     later(world, 5.0)
     assert [client.bodies for client in clients] == [[b"x"], [b"x"]]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_durable_subscriptions_get_it_once(world: World, crash: bool) -> None:
+    for name in ("one", "two"):
+        leave(world, subscriber(world, name=name))
+    schedule(world, b"x", DELAY="1000", PERIOD="1000", REPEAT="1", queue="topic://t")
+    later(world, 1.0)
+    world.check_at_rest()
+    if crash:
+        world.crash_and_recover()
+    later(world, 1.0)
+    for name in ("one", "two"):
+        client = subscriber(world, name=name)
+        assert client.bodies == [b"x", b"x"]
+        assert len({delivery.seq for delivery in client.deliveries}) == 2
+        leave(world, client)
     world.check_at_rest()
 
 
