@@ -142,7 +142,7 @@ class State:
         self.outcomes.settle()
         self.prepared.settle(trimmed)
         for name in self.subscriptions.settle(trimmed):
-            self.queue(name).stays = False
+            self._end_subscription(self.queue(name))
 
     @property
     def stored(self) -> int:
@@ -397,11 +397,15 @@ class State:
     def _apply_subscribed(self, record: Subscribed, segment: Segment) -> None:
         """A durable subscription is there, stands elsewhere now, or has ended."""
         self.subscriptions.apply(record, segment)
-        queue = self.queue(record.queue)
-        queue.stays = bool(record.definition)
-        if not queue.stays:
-            queue.duplicates.forget()
-            self.emptied[queue] = None
+        if record.definition:
+            self.queue(record.queue).stays = True
+        else:
+            self._end_subscription(self.queue(record.queue))
+
+    def _end_subscription(self, queue: Queue) -> None:
+        queue.stays = False
+        queue.duplicates.forget()
+        self.emptied[queue] = None
 
     def _apply_rare(self, record: Moved | Prepared | Resolved | Marker | Subscribed, segment: Segment) -> None:
         if isinstance(record, Moved):
