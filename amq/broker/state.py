@@ -134,15 +134,16 @@ class State:
         """
         self.trimmed = trimmed
         undone = {code for code, segment in self._segments.items() if segment.live and segment.key in trimmed}
+        self.subscriptions.settle(trimmed)
         for queue in self.queues.values():
             if undone:
                 rows = [place.seq for each in queue.backlogs.values() for place in each if place.segment in undone]
                 self._discard(queue, rows)
+            if queue.name.startswith(SUBSCRIPTION_SCHEME) and queue.name not in self.subscriptions:
+                self._end_subscription(queue)  # the word of its end was trimmed, what it remembered was not
             queue.duplicates.settle()
         self.outcomes.settle()
         self.prepared.settle(trimmed)
-        for name in self.subscriptions.settle(trimmed):
-            self._end_subscription(self.queue(name))
 
     @property
     def stored(self) -> int:

@@ -32,12 +32,10 @@ class SubscribedTable(dict[str, Subscribed]):
         if record.definition:
             self.hold(record, segment)
 
-    def settle(self, trimmed: Trimmed) -> list[str]:
-        """Forget those whose end went with a trimmed segment, while a crash kept this one. Returns their queues."""
-        gone = [name for name, each in self.items() if each.segment is not None and each.segment.key in trimmed]
-        for name in gone:
+    def settle(self, trimmed: Trimmed) -> None:
+        """Forget those whose end went with a trimmed segment, while a crash kept this one."""
+        for name in [name for name, each in self.items() if each.segment is not None and each.segment.key in trimmed]:
             del self[name]
-        return gone
 
     def is_ending(self, queue: str) -> bool:
         """Is the word of its end on its way?"""

@@ -290,7 +290,7 @@ def walk(world: World, done: list[tuple[str, int, int]]) -> None:
     assert found == due
 
 
-@pytest.mark.parametrize("seed", [1522, 1549, 1550])
+@pytest.mark.parametrize("seed", [1522, 1549, 1550, 5050])
 def test_an_old_checkpoint_knows_ids_of_one_that_ended(tmp_path: Path, seed: int) -> None:
     """The word of the end went with the segment in which the subscription stood."""
     dice = random.Random(seed)
