@@ -99,6 +99,32 @@ def test_selector_wildcard_and_no_local(world: World) -> None:
     world.check_at_rest()
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_one_that_ends_while_a_transaction_holds_its_messages(world: World, commits: bool) -> None:
+    """They go with it, whatever becomes of the transaction; what else is in that takes place."""
+    client = subscriber(world)
+    for body in (b"1", b"2"):
+        send(world, body)
+    client.begin()
+    client.ack(b"1", "t")
+    client.send(b"answer", "a", transaction="t")
+    client.unsubscribe("d", "s")
+    world.settle()
+    (client.commit if commits else client.abort)("t")
+    world.settle()
+    assert not client.errors
+    client.lose()
+    world.settle()
+    world.check_at_rest()
+    for _ in range(2):
+        assert not world.broker.subscriptions
+        assert world.stored("a") == ([b"answer"] if commits else [])
+        assert sum(queue.stored for queue in world.broker.queues.values()) == int(commits)
+        world.crash_and_recover()
+    assert subscriber(world).bodies == []
+    world.check_at_rest()
+
+
 @pytest.mark.parametrize("change", [{"selector": "k = 'v'"}, {"topic": "topic://u"}])
 def test_another_topic_or_selector_is_another_subscription(world: World, change: dict[str, str]) -> None:
     leave(world, subscriber(world))
