@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from amq.broker.audience import Audience
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, plain_name
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer, option_boolean
@@ -21,7 +22,7 @@ from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
 from amq.journal.subscription import Subscribed
 from amq.message import Copy, Message, Shared
 from amq.protocols.commands import Subscribe
-from amq.selectors import Selector, SelectorIndex
+from amq.selectors import Selector
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
@@ -44,23 +45,13 @@ class _Ending:
         self._durables.remove(self._record, self._peer, self._receipt)
 
 
-class _Audience:
-    """Names of the queues that get what is sent to one topic."""
-
-    __slots__ = ("everything", "some")
-
-    def __init__(self) -> None:
-        self.everything: list[Subscribed] = []
-        self.some: SelectorIndex[Subscribed] = SelectorIndex()
-
-
 class Durables:
     """Which durable subscriptions there are. Call `load` when the replay is complete."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._known: dict[Key, Subscribed] = {}
-        self._routes: dict[str, _Audience] = {}
+        self._routes: dict[str, Audience[Subscribed]] = {}
 
     def load(self) -> None:
         """Take what the journal says. Of two of one name the older one was ending."""
@@ -74,22 +65,18 @@ class Durables:
         """Does any of them get what is sent there?"""
         if not self._known:
             return False
-        audience = self._audience(topic)
-        return bool(audience.everything or audience.some)
+        return bool(self._audience(topic))
 
-    def _audience(self, topic: str) -> _Audience:
+    def _audience(self, topic: str) -> Audience[Subscribed]:
         audience = self._routes.get(topic)
         if audience is None:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
-            audience = self._routes[topic] = _Audience()
+            audience = self._routes[topic] = Audience()
             for record in self._known.values():
-                if not any(_means(name, topic) for name in record.topics):
-                    continue
-                if record.selector:
-                    audience.some.add(record, Selector(record.selector, record.definition["message_id_prefix"]))
-                else:
-                    audience.everything.append(record)
+                if any(_means(name, topic) for name in record.topics):
+                    prefix = record.definition["message_id_prefix"]
+                    audience.add(record, Selector(record.selector, prefix) if record.selector else None)
         return audience
 
     # -- messages -----------------------------------------------------------------------------------------------------

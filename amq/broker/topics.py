@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from amq.broker.audience import Audience
 from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, plain_name
 from amq.broker.patterns import Patterns
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue
@@ -24,7 +25,7 @@ from amq.errors import CommandError
 from amq.journal.records import Group
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.commands import Subscribe
-from amq.selectors import Selector, SelectorIndex
+from amq.selectors import Selector
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
@@ -132,31 +133,6 @@ class TopicQueue(Queue):
         return taken
 
 
-class Audience:
-    """Those who get what is sent to a topic: who wants everything, and who wants what a selector selects."""
-
-    __slots__ = ("everything", "some")
-
-    def __init__(self) -> None:
-        self.everything: dict[TopicQueue, None] = {}
-        self.some: SelectorIndex[TopicQueue] = SelectorIndex()
-
-    def __bool__(self) -> bool:
-        return bool(self.everything or self.some)
-
-    def add(self, queue: TopicQueue) -> None:
-        if queue.selector is None:
-            self.everything[queue] = None
-        else:
-            self.some.add(queue, queue.selector)
-
-    def discard(self, queue: TopicQueue) -> None:
-        if queue.selector is None:
-            del self.everything[queue]
-        else:
-            self.some.remove(queue)
-
-
 class Publication:
     """Messages for topics that take effect when what stands before them in the journal is durable."""
 
@@ -187,11 +163,11 @@ class Topics:
         self.discarded = 0  # messages that slow consumers have lost
         self._broker = broker
         self._handed_out: list[Message] = []  # in this turn
-        self._named: dict[str, Audience] = {}  # by the name that they are subscribed to
+        self._named: dict[str, Audience[TopicQueue]] = {}  # by the name that they are subscribed to
         self._patterns: Patterns[TopicQueue] = Patterns()
         self._spanning = 0  # subscriptions that may get messages of several topics
         self._queues: dict[TopicQueue, None] = {}
-        self._routes: dict[str, tuple[Audience, ...]] = {}
+        self._routes: dict[str, tuple[Audience[TopicQueue], ...]] = {}
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -210,7 +186,7 @@ class Topics:
                 self._patterns.add(plain_name(name).split("."), queue)
                 self._routes.clear()
                 continue
-            self._named.setdefault(name, Audience()).add(queue)
+            self._named.setdefault(name, Audience()).add(queue, queue.selector)
             self._routes.pop(name, None)
         if _is_of_advisories(queue):
             self._broker.advisories.listens(queue)
@@ -226,7 +202,7 @@ class Topics:
                 self._routes.clear()
                 continue
             named = self._named[name]
-            named.discard(queue)
+            named.discard(queue, queue.selector)
             if not named:
                 del self._named[name]
             self._routes.pop(name, None)
@@ -243,9 +219,9 @@ class Topics:
 
     def consumers(self, name: str) -> int:
         """How many subscriptions get what is sent to that topic."""
-        return sum(len(audience.everything) + len(audience.some) for audience in self.route(name))
+        return sum(map(len, self.route(name)))
 
-    def route(self, name: str) -> tuple[Audience, ...]:
+    def route(self, name: str) -> tuple[Audience[TopicQueue], ...]:
         """Who gets what is sent to the topic `name`."""
         route = self._routes.get(name)
         if route is None:
@@ -254,11 +230,11 @@ class Topics:
             if is_temporary(name):
                 self._broker.temporaries.provide(name)
             named = self._named.get(name)
-            others = Audience()
+            others: Audience[TopicQueue] = Audience()
             patterned = self._patterns.match(plain_name(name).split(".")) if is_topic(name) else ()
             for queue in dict.fromkeys(patterned):
                 if name not in queue.names and (_is_of_advisories(queue) or not name.startswith(ADVISORY_PREFIX)):
-                    others.add(queue)
+                    others.add(queue, queue.selector)
             route = tuple(audience for audience in (named, others) if audience)
             self._routes[name] = route
         return route
@@ -342,7 +318,7 @@ class Topics:
             yield name, piece
         pieces.clear()
 
-    def _fan_out(self, route: Sequence[Audience], messages: list[Message]) -> None:
+    def _fan_out(self, route: Sequence[Audience[TopicQueue]], messages: list[Message]) -> None:
         """`messages` to each of `route` who wants them."""
         broker = self._broker
         whole = Batch(messages)

@@ -1,0 +1,34 @@
+"""Audience: who gets what is sent to one topic."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from amq.selectors import Selector, SelectorIndex
+
+T = TypeVar("T")
+
+
+class Audience(Generic[T]):
+    """Those who want everything, in the order in which they came, and those who want what a selector selects."""
+
+    __slots__ = ("everything", "some")
+
+    def __init__(self) -> None:
+        self.everything: dict[T, None] = {}
+        self.some: SelectorIndex[T] = SelectorIndex()
+
+    def __len__(self) -> int:
+        return len(self.everything) + len(self.some)
+
+    def add(self, who: T, selector: Selector | None) -> None:
+        if selector is None:
+            self.everything[who] = None
+        else:
+            self.some.add(who, selector)
+
+    def discard(self, who: T, selector: Selector | None) -> None:
+        if selector is None:
+            del self.everything[who]
+        else:
+            self.some.remove(who)
