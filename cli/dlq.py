@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from amq.cli.clients import Failovers, connection_options, open_connection, progress, rate
-from amq.cli.output import examples, is_terminal, json_option, print_json, print_table, size_text, wall_text
+from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
 from amq.client import Connection, Message, Session
 from amq.errors import CommandError, TransactionRolledBackError
 
@@ -95,20 +95,14 @@ def list_(
                 while len(found) <= limit and (message := browser.receive()) is not None:
                     found[message.id] = _facts(message)
                     show(len(found))
-    rows = list(found.values())[:limit]
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
+    print_listing(
+        list(found.values()), limit, as_json,
         ("DEAD-LETTER QUEUE", "MEANT FOR", "DELIVERIES", "REASON", "SIZE", "SENT", "ID"),
-        [
-            (row["dead_letter_queue"], row["original_destination"] or "?", row["deliveries"], row["reason"] or "?",
-             size_text(row["bytes"]), wall_text(row["sent_ms"]), row["id"])
-            for row in rows
-        ],
+        lambda row: (
+            row["dead_letter_queue"], row["original_destination"] or "?", row["deliveries"], row["reason"] or "?",
+            size_text(row["bytes"]), wall_text(row["sent_ms"]), row["id"],
+        ),
     )  # fmt: skip
-    if len(found) > limit:
-        click.echo(f"and more: these are the first {limit}, see --limit", err=True)
 
 
 @dlq.command(

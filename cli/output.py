@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,20 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     console().print(table)
+
+
+def print_listing(
+    found: Sequence[dict[str, Any]], limit: int, as_json: bool, header: Sequence[str],
+    cells: Callable[[dict[str, Any]], Sequence[object]],
+) -> None:  # fmt: skip
+    """The first `limit` of `found`, as JSON or as a table with the `cells` of each; says so where there are more."""
+    rows = found[:limit]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(header, [cells(row) for row in rows])
+    if len(found) > limit:
+        click.echo(f"and more: these are the first {limit}, see --limit", err=True)
 
 
 def _cell(value: object) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from amq.cli.clients import Failovers, connection_options, open_connection, progress
-from amq.cli.output import examples, is_terminal, json_option, print_json, print_table, size_text, wall_text
+from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
 from amq.client import Connection, Message
 from amq.errors import CommandError
 
@@ -62,20 +62,13 @@ def list_(url: str, login: str, passcode: str, destination: str | None, limit: i
         while len(found) <= limit and (message := browser.receive()) is not None:
             found[message.id] = _facts(message)
             show(len(found))
-    rows = list(found.values())[:limit]
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ("FOR", "DUE", "AGAIN", "SIZE", "SENT", "ID"),
-        [
-            (row["destination"], wall_text(row["due_ms"]), _again(row), size_text(row["bytes"]),
-             wall_text(row["sent_ms"]), row["id"])
-            for row in rows
-        ],
+    print_listing(
+        list(found.values()), limit, as_json, ("FOR", "DUE", "AGAIN", "SIZE", "SENT", "ID"),
+        lambda row: (
+            row["destination"], wall_text(row["due_ms"]), _again(row), size_text(row["bytes"]),
+            wall_text(row["sent_ms"]), row["id"],
+        ),
     )  # fmt: skip
-    if len(found) > limit:
-        click.echo(f"and more: these are the first {limit}, see --limit", err=True)
 
 
 @schedule.command(
