@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from random import SystemRandom
 
-from tests.simulation.pool import Focus, report, run_seeds, shrink
+from tests.simulation.pool import Features, Focus, report, run_seeds, shrink
 from tests.simulation.world import Result, run
 
 TOLD_EVERY = 20
@@ -25,17 +25,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="the one to replay; without it fresh ones")
     parser.add_argument("--steps", type=int, default=0, help="how many seeds; 0 = no end (with a seed: 1)")
     parser.add_argument("--focus", default="", help="kinds of faults to which it is limited, separated by commas")
+    parser.add_argument("--features", help="what its worlds have, separated by commas; without it as each seed says")
     options = parser.parse_args()
     focus = tuple(filter(None, options.focus.split(",")))
+    features = None if options.features is None else tuple(filter(None, options.features.split(",")))
     first = options.seed if options.seed is not None else SystemRandom().randrange(1 << 40)
     if options.seed is not None and options.steps <= 1:
-        result = run(first, focus=focus)
+        result = run(first, focus=focus, features=features)
         sys.stdout.write(report(shrink(result) if result.violation else result, 400) + "\n")
         return int(bool(result.violation))
     started, failures, seconds = time.monotonic(), 0, 0.0
     totals: Counter[str] = Counter()
     seeds = range(first, first + options.steps) if options.steps else count(first)
-    for number, result in enumerate(_results(seeds, focus), 1):
+    for number, result in enumerate(_results(seeds, focus, features), 1):
         totals += result.counts
         seconds += result.simulated_s
         if result.violation:
@@ -51,16 +53,16 @@ def main() -> int:
     return int(bool(failures))
 
 
-def _results(seeds: Iterable[int], focus: Focus) -> Iterator[Result]:
+def _results(seeds: Iterable[int], focus: Focus, features: Features) -> Iterator[Result]:
     """Batches, because a pool reads all of its input at once."""
     batch: list[int] = []
     for seed in seeds:
         batch.append(seed)
         if len(batch) == BATCH:
-            yield from run_seeds(batch, [focus])
+            yield from run_seeds(batch, [focus], features)
             batch = []
     if batch:
-        yield from run_seeds(batch, [focus])
+        yield from run_seeds(batch, [focus], features)
 
 
 if __name__ == "__main__":

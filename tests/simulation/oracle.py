@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +18,7 @@ from unittest.mock import patch
 from amq.broker.broker import Broker
 from amq.broker.limits import Limits
 from amq.broker.queue import Queue
+from amq.broker.subscription import Subscription
 from amq.client.link import Link
 from amq.errors import AmqError
 from amq.journal.batch import OpenBatch
@@ -64,6 +65,26 @@ class Sent:
     acked_epoch: int = 0  # the epoch in which the acknowledgement was confirmed to the application
 
 
+class Checker:
+    """What looks on beside the oracle, and tells it what is broken."""
+
+    def committed(self, broker: Broker, batch: OpenBatch) -> None:
+        """`batch` is confirmed next, and takes effect then."""
+
+    def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
+        """A new master has replayed the journal: {full name of the queue: {seq: message}}."""
+
+    def delivers(self, connection: Connection, subscription: Subscription, message: Message) -> None:
+        """A broker gives `message` to a consumer next."""
+
+    def finish(self) -> None:
+        """Every queue is empty and every application content."""
+
+    def settings(self) -> AbstractContextManager[object]:
+        """What else must be looked at while the world runs."""
+        return nullcontext()
+
+
 class Oracle:
     """Raises nothing by itself: the first broken promise is kept in `violation`, and the run ends."""
 
@@ -88,6 +109,7 @@ class Oracle:
         self._worked: set[int] = set()  # epochs in which something was committed
         self._order: dict[tuple[str, str], tuple[int, int]] = {}
         self._limits = LimitsOracle(self)
+        self.checkers: list[Checker] = []
 
     # -- history ------------------------------------------------------------------------------------------------------
 
@@ -163,12 +185,16 @@ class Oracle:
                 self.broken("transaction", f"{group} took place in part ({sum(parts)} of {len(parts)} messages)")
             if state == "committed" and not all(parts):
                 self.broken("transaction", f"{group} was committed and is not there")
+        for checker in self.checkers:
+            checker.finish()
 
     # -- what brokers do ----------------------------------------------------------------------------------------------
 
     def _committed(self, broker: Broker, batch: OpenBatch) -> None:
         epoch = broker.epoch
         self.counts["batches"] += 1
+        for checker in self.checkers:
+            checker.committed(broker, batch)
         for record in batch.records:
             self._record(epoch, record)
         if batch.segment is not None and batch.records:
@@ -258,11 +284,14 @@ class Oracle:
         epoch = broker.epoch
         with self._undamaged():
             try:
-                found = [stored(broker, queue, self._vfs, STORE) for queue in broker.queues.values()]
+                by_queue = {name: stored(broker, queue, self._vfs, STORE) for name, queue in broker.queues.items()}
             except AmqError as error:
                 self.broken("P5", f"epoch {epoch} cannot read what it has: {error}")
                 return
             self._check_succession(broker)
+        for checker in self.checkers:
+            checker.begins(broker, by_queue)
+        found = list(by_queue.values())
         present = {seq: message for each in found for seq, message in each.items()}
         self.log(f"epoch {epoch} begins with {len(present)} messages")
         self.counts["masters"] += 1
@@ -290,8 +319,10 @@ class Oracle:
                 if identity(message).startswith(DEAD):
                     self._limits.found(message)
 
-    def _delivers(self, connection: Connection, message: Message) -> None:
+    def _delivers(self, connection: Connection, subscription: Subscription, message: Message) -> None:
         epoch = connection._hub.broker.epoch
+        for checker in self.checkers:
+            checker.delivers(connection, subscription, message)
         self._limits.delivered(message)
         if self._consumed.get(message.seq, epoch + 1) <= epoch:
             self.broken("P2", f"epoch {epoch} delivers {message.duplicate_id}, consumed in an epoch before or in it")
@@ -359,7 +390,7 @@ class Oracle:
             self._begins(broker)
 
         def see_deliver(connection: Connection, subscription: Any, message: Message, redelivered: int) -> None:
-            self._delivers(connection, message)
+            self._delivers(connection, subscription, message)
             deliver(connection, subscription, message, redelivered)
 
         def see_finish(slave: Slave, *args: Any) -> Any:
@@ -390,7 +421,6 @@ class Oracle:
             self._counted(Limits, "_store_limit", "store at its limit"),
         ):
             yield
-
 
     def _counted(self, owner: type, name: str, what: str) -> Any:
         """Count the calls of a method."""

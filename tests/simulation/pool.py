@@ -8,36 +8,39 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 
+from tests.simulation import feature_mutants, mutants
 from tests.simulation.faults import Fault
-from tests.simulation.mutants import FOCUS, MUTANTS
 from tests.simulation.world import Result, run
 
 PROCESSES = 2
-
+MUTANTS = mutants.MUTANTS | feature_mutants.MUTANTS
 
 Focus = tuple[str, ...]
+Features = tuple[str, ...] | None  # None = as the seed has it
 
 
-def run_seed(seed: int, mutant: str = "", focus: Focus = ()) -> Result:
+def run_seed(seed: int, mutant: str = "", focus: Focus = (), features: Features = None) -> Result:
     """One run; the history is left out where nothing was wrong."""
     with MUTANTS[mutant]() if mutant else nullcontext():
-        result = run(seed, focus=focus)
+        result = run(seed, focus=focus, features=features)
     if not result.violation:
         result.tail = []
     return result
 
 
-def run_seeds(seeds: Iterable[int], focuses: Iterable[Focus] = ((),)) -> Iterator[Result]:
+def run_seeds(
+    seeds: Iterable[int], focuses: Iterable[Focus] = ((),), features: Features = None
+) -> Iterator[Result]:
     """The results for each focus, in the order of the seeds."""
-    jobs = [(seed, "", focus) for focus in focuses for seed in seeds]
+    jobs = [(seed, "", focus, features) for focus in focuses for seed in seeds]
     with _pool() as pool:
         yield from pool.map(run_seed, *zip(*jobs, strict=True), chunksize=4)
 
 
 def first_caught(mutant: str, seeds: Iterable[int]) -> Result | None:
     """The first run that catches `mutant`, None where it lives."""
-    focus = FOCUS.get(mutant, ())
-    return next((result for seed in seeds if (result := run_seed(seed, mutant, focus)).violation), None)
+    focus, features = mutants.FOCUS.get(mutant, ()), feature_mutants.FEATURES.get(mutant, ())
+    return next((result for seed in seeds if (result := run_seed(seed, mutant, focus, features)).violation), None)
 
 
 def hunt(mutants: Iterable[str], seeds: range) -> dict[str, Result | None]:
@@ -54,7 +57,7 @@ def shrink(result: Result) -> Result:
     i = 0
     while i < len(faults):
         fewer: list[Fault] = faults[:i] + faults[i + 1 :]
-        shorter = run(result.seed, fewer)
+        shorter = run(result.seed, fewer, features=result.features)
         if shorter.violation.startswith(promise):
             faults, result = fewer, shorter
         else:
@@ -64,9 +67,11 @@ def shrink(result: Result) -> Result:
 
 def report(result: Result, lines: int = 60) -> str:
     """What a person needs to go on: seed, promise, the smallest schedule, the end of the history."""
+    features = ",".join(result.features)
     return "\n".join((
         f"seed {result.seed} on {result.mount}: {result.violation}",
-        f"replay it: make simulate SEED={result.seed}", "faults:", *(f"  {fault}" for fault in result.faults),
+        f"replay it: python -m tests.simulation --seed {result.seed} --features '{features}'",
+        "faults:", *(f"  {fault}" for fault in result.faults),
         "history:", *result.tail[-lines:],
     ))  # fmt: skip
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.mutants import MUTANTS
-from tests.simulation.pool import first_caught, hunt
+from tests.simulation.pool import MUTANTS, first_caught, hunt
 from tests.simulation.world import Result
 
 SEEDS = range(1, 61)
-QUICK = ("claim_not_looked_at", "no_wait_after_the_claim", "acknowledgements_not_in_the_journal")
+QUICK = (
+    "claim_not_looked_at", "no_wait_after_the_claim", "acknowledgements_not_in_the_journal", "groups_belong_to_nobody",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -38,6 +38,7 @@ from tests.simulation.network import Network
 from tests.simulation.oracle import STORE, Oracle
 from tests.simulation.scheduler import HostDoor, Killed, Machine, Process, Scheduler, Task
 from tests.simulation.storage import Server
+from tests.simulation.swarm import FEATURES, choose
 
 PEACE_S = 90.0
 CHECK_EVERY_S = 3.1
@@ -92,13 +93,17 @@ class Result:
     simulated_s: float
     steps: int
     tail: list[str]
+    features: tuple[str, ...]
 
 
 class World:
-    """Everything of one run, made from `seed`; `faults` in place of those that the seed would give; `focus` = kinds of
-    faults, and blows of `WORST`, to which it is limited."""
+    """Everything of one run, made from `seed`; `faults` and `features` in place of those that the seed would give;
+    `focus` = kinds of faults, and blows of `WORST`, to which it is limited."""
 
-    def __init__(self, seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = (),
+        features: tuple[str, ...] | None = None,
+    ) -> None:  # fmt: skip
         self.seed = seed
         rng = Random(seed)
         self.rng = Random(rng.getrandbits(64))
@@ -125,6 +130,8 @@ class World:
         self.applications: list[tuple[Application, Machine]] = []
         self.trips: list[list[Any]] = []  # [fault, calls left]
         self.rotten: list[Callable[[], None]] = []  # how the operator restores what rotted
+        self.features = choose(seed) if features is None else features
+        self.oracle.checkers = self._made = [FEATURES[name](self.oracle, seed) for name in self.features]
         self._make_brokers(rng)
         self._make_applications(rng)
         self.faults = schedule(Random(rng.getrandbits(64)), self.period_s, focus) if faults is None else faults
@@ -168,11 +175,15 @@ class World:
         dice = Random(f"limits of {self.seed}")
         queue_limit_bytes = dice.choice((0, 1_000, 4_000))
         store_limit_bytes = dice.choice((0, 0, 16, 20)) * segment_bytes
-        return {
+        options = {
             "queue_limit_bytes": queue_limit_bytes, "queue_limit_policy": dice.choice(POLICIES),
             "store_limit_bytes": store_limit_bytes, "producer_flow_control": dice.choice(("block", "fail")),
             "destinations": (DestinationOptions(f"{DLQ}>", {"queue_limit_bytes": 0}),),
         }  # fmt: skip
+        for feature in self._made:
+            options |= feature.options()
+            options["destinations"] += feature.destinations
+        return options
 
     def _make_applications(self, rng: Random) -> None:
         uris = ",".join(f"{slot.config.transports[0]}?heartBeat=1000&connectTimeout=1000" for slot in self.slots)
@@ -188,10 +199,7 @@ class World:
             partial(Mover, source="c", target="d"),
             *(partial(Consumer, queue=queue, prefetch=rng.choice((1, 3, 20))) for queue in "aabd"),
         ]
-        for i, make in enumerate(made):
-            name = f"client{i}"
-            application = make(name, url, self.oracle, Random(rng.getrandbits(64)))
-            self.applications.append((application, self._machine(name, rng)))
+        self._add_applications(made, url, rng)
         dice = Random(f"late ones of {self.seed}")  # their own: nothing else moves
         dead = [DLQ + queue for queue in "abcdk"]
         late: list[Any] = [
@@ -199,7 +207,12 @@ class World:
             lambda *known: Consumer(*known, "k", 5, late=True),
             lambda *known: Consumer(*known, dead[0], 5, *dead[1:], late=dice.random() < 0.5),
         ]
-        for make in late:
+        self._add_applications(late, url, dice)
+        for feature in self._made:
+            self._add_applications(feature.applications(), url, feature.dice)
+
+    def _add_applications(self, made: list[Any], url: str, dice: Random) -> None:
+        for make in made:
             name = f"client{len(self.applications)}"
             application = make(name, url, self.oracle, Random(dice.getrandbits(64)))
             self.applications.append((application, self._machine(name, dice)))
@@ -345,7 +358,9 @@ class World:
 
         oracle, scheduler = self.oracle, self.scheduler
         large = large_from(LARGE_BYTES if self.seed % LARGE_EVERY == 0 else LARGE_BODY_BYTES)
-        with self._quiet(), oracle.observing(), large, patch("amq.service.watch", self._watch):
+        with self._quiet(), oracle.observing(), large, patch("amq.service.watch", self._watch), ExitStack() as settings:
+            for feature in self._made:
+                settings.enter_context(feature.settings())
             for slot in self.slots:
                 scheduler.after(self.rng.random(), partial(self.start_broker, slot))
             for application, machine in self.applications:
@@ -415,7 +430,7 @@ class World:
         counts["torn writes"] = self.server.torn_writes
         return Result(
             self.seed, self.oracle.violation, self.oracle.digest(), self.faults, self.mount.kind, counts,
-            self.scheduler.now, self.scheduler.steps, list(self.oracle.tail),
+            self.scheduler.now, self.scheduler.steps, list(self.oracle.tail), self.features,
         )  # fmt: skip
 
     def _tear_down(self) -> None:
@@ -468,9 +483,11 @@ class World:
         raise structlog.DropEvent
 
 
-def run(seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = ()) -> Result:
+def run(
+    seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = (), features: tuple[str, ...] | None = None
+) -> Result:
     """One run."""
     try:
-        return World(seed, faults, focus).run()
+        return World(seed, faults, focus, features).run()
     except AmqError as error:  # the harness itself must never meet one
         raise AssertionError(f"seed {seed}: {error}") from error

@@ -1,0 +1,34 @@
+"""Features: what a broker can do beside queues and transactions, each with applications that use it and a checker.
+
+Invariant: its dice are its own, so that a world without features has the history that it would have had without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from amq.config.destinations import DestinationOptions
+from tests.simulation.clients import Application
+from tests.simulation.oracle import Checker, Oracle
+
+Make = Callable[[str, str, Oracle, Random], Application]  # (name, url, oracle, dice)
+
+
+class Feature(Checker):
+    """Of one world. `destinations` = options of the brokers for single ones."""
+
+    destinations: tuple[DestinationOptions, ...] = ()
+
+    def __init__(self, oracle: Oracle, seed: int) -> None:
+        self.oracle = oracle
+        self.dice = Random(f"{type(self).__name__} of {seed}")
+
+    def options(self) -> dict[str, Any]:
+        """Of the brokers."""
+        return {}
+
+    def applications(self) -> list[Make]:
+        """Who uses it."""
+        return []

@@ -1,0 +1,17 @@
+"""Which features a world has: its seed says so, each with the same chance, so that most worlds stay cheap."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulation.features import Feature
+from tests.simulation.grouped import Groups
+
+CHANCE = 0.12
+FEATURES: dict[str, type[Feature]] = {"groups": Groups}
+
+
+def choose(seed: int) -> tuple[str, ...]:
+    """Names of those of that seed."""
+    dice = Random(f"features of {seed}")
+    return tuple(name for name in FEATURES if dice.random() < CHANCE)

@@ -1,0 +1,26 @@
+"""Worlds with each feature: no promise is broken in them, and the feature is used."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.pool import report, run_seed
+from tests.simulation.swarm import FEATURES
+
+SEEDS = range(1, 4)
+WANTED = {
+    "groups": {"in groups": 150},
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_keeps_its_promises(feature: str) -> None:
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        result = run_seed(seed, features=(feature,))
+        assert not result.violation, report(result)
+        counts += result.counts
+    short = {kind: counts[kind] for kind, least in WANTED[feature].items() if counts[kind] < least}
+    assert not short, f"too little happened: {short} of {counts}"
