@@ -66,6 +66,22 @@ def test_a_slow_consumer_is_told_of_in_the_log(brokers: Brokers) -> None:
         assert receive(slow, 6) == [b"0", *[b"%d" % i for i in range(15, 20)]]
 
 
+def test_a_retroactive_consumer_gets_the_latest_first(brokers: Brokers) -> None:
+    """What is kept for it ends with the master."""
+    master, slave = brokers.master("a", subscriptionRecoveryCount=2), brokers.slave("b", subscriptionRecoveryCount=2)
+    retroactive = {"activemq.retroactive": "true"}
+    with amq.connect(url(master, slave)) as connection:
+        producer = connection.session().producer("/topic/prices.eu")
+        for i in range(5):
+            producer.send(b"%d" % i)
+        consumer = connection.session().consumer("/topic/prices.>", headers=retroactive)
+        producer.send(b"5")
+        assert receive(consumer, 3) == [b"3", b"4", b"5"]
+        master.kill()
+        producer.send(b"6")
+        assert receive(consumer, 1) == [b"6"]
+
+
 def test_request_and_reply_across_a_takeover(brokers: Brokers) -> None:
     master, slave = brokers.master("a"), brokers.slave("b")
     with amq.connect(url(master, slave)) as asker, amq.connect(url(master, slave)) as service:

@@ -70,8 +70,7 @@ class Broker(State):
         self.temporaries, self.durables = Temporaries(self), Durables(self)
         self.routing = Routing(self)
         self.gatherings = Gatherings(self)
-        self.redelivery = Redelivery(self)
-        self.retention = Retention(self)
+        self.redelivery, self.retention = Redelivery(self), Retention(self)
         self.pulling = Pulling(self)
         self.scheduler = Scheduler(self)
         self.two_phase = TwoPhase(self)
@@ -486,6 +485,7 @@ class Broker(State):
         self.two_phase.sweep(now_ms)
         self.redelivery.step()  # a host that was suspended has its alarm too late
         self.scheduler.step(now_ms)
+        self.topics.recent.sweep(now_ms)
         for queue in list(self.expiring):
             if not queue.expiring or queue.is_hidden or queue.fires:
                 del self.expiring[queue]

@@ -19,6 +19,7 @@ from amq.broker.audience import Audience
 from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, plain_name
 from amq.broker.patterns import Patterns
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue
+from amq.broker.recent import Recent
 from amq.broker.subscription import Peer, Subscription, option_boolean, option_number
 from amq.config.schema import BrokerConfig
 from amq.errors import CommandError
@@ -42,7 +43,7 @@ class TopicQueue(Queue):
 
     __slots__ = (
         "_limit_asked", "_topics", "discarded", "is_bounded", "is_closed", "is_slow", "limit", "names", "no_local",
-        "selector", "subscription",
+        "retroactive", "selector", "subscription",
     )  # fmt: skip
 
     subscription: Subscription
@@ -56,6 +57,7 @@ class TopicQueue(Queue):
         self.selector = Selector(command.selector, command.message_id_prefix) if command.selector else None
         self._topics = topics
         self.no_local = option_boolean(command.options, "noLocal")
+        self.retroactive = option_boolean(command.options, "retroactive")
         self.is_closed = False
         self.is_slow = False  # it was told so, and has not caught up since
         self.discarded = 0
@@ -161,6 +163,7 @@ class Topics:
         self.arrived: list[Message] = []  # in the order in which they were sent
         self.on_their_way = 0  # publications that wait for the journal
         self.discarded = 0  # messages that slow consumers have lost
+        self.recent = Recent(broker)
         self._broker = broker
         self._handed_out: list[Message] = []  # in this turn
         self._named: dict[str, Audience[TopicQueue]] = {}  # by the name that they are subscribed to
@@ -190,6 +193,8 @@ class Topics:
             self._routes.pop(name, None)
         if _is_of_advisories(queue):
             self._broker.advisories.listens(queue)
+        if queue.retroactive:
+            self._recall(queue)
 
     def close(self, queue: TopicQueue) -> None:
         """And from now on no more."""
@@ -216,6 +221,7 @@ class Topics:
         for queue in self.queues():
             queue.configure(self._broker.options_of(queue.names[0]))
             self._broker.dirty[queue] = None
+        self.recent.reconfigure(self._broker.clock.wall_ms())
 
     def consumers(self, name: str) -> int:
         """How many subscriptions get what is sent to that topic."""
@@ -279,7 +285,10 @@ class Topics:
         arrived, self.arrived = self.arrived, []
         self._handed_out += arrived
         for name, messages in self._runs(arrived, now_ms):
+            kept = self.recent.keep(name, messages)
             self._fan_out(self.route(name), messages)
+            if kept:
+                self.recent.trim(name, messages, now_ms)
 
     def end_turn(self) -> None:
         """What was encoded for all has been used."""
@@ -357,6 +366,17 @@ class Topics:
         for message in messages:
             queue.accept(message)
         broker.dirty[queue] = None
+        if queue.expiring:
+            broker.expiring[queue] = None
+
+    def _recall(self, queue: TopicQueue) -> None:
+        """What was handed out before `queue` was there comes first."""
+        broker = self._broker
+        own = queue.subscription.peer if queue.no_local else None
+        for message in self.recent.find(queue.names, queue.selector, own, broker.clock.wall_ms()):
+            queue.accept(message)
+            broker.memory_bytes += MESSAGE_OVERHEAD_BYTES
+            broker.dirty[queue] = None
         if queue.expiring:
             broker.expiring[queue] = None
 

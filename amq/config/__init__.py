@@ -1,8 +1,8 @@
 """Configuration of a broker: `load(...)` → `BrokerConfig`. See schema.py for every option."""
 
 from amq.config.loader import load
-from amq.config.option import Kind, Option
-from amq.config.schema import BY_KEY, OPTIONS, SECTIONS, BrokerConfig, Setting
+from amq.config.option import SECTIONS, Kind, Option, Setting
+from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.config.transport_url import TransportUrl, is_loopback, parse_transport_url
 
 __all__ = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from amq.config.destinations import parse_pattern
-from amq.config.schema import BY_KEY, DEFAULT_SOURCE, BrokerConfig
+from amq.config.option import DEFAULT_SOURCE
+from amq.config.schema import BY_KEY, BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.config.units import format_size
 

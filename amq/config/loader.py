@@ -17,8 +17,8 @@ from typing import Any
 
 from amq.config import checks, names
 from amq.config.destinations import TABLE, DestinationOptions, parse_pattern
-from amq.config.option import Kind, Option, Value
-from amq.config.schema import BY_KEY, OPTIONS, SECTIONS, BrokerConfig
+from amq.config.option import SECTIONS, Kind, Option, Value
+from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.errors import ConfigError
 
 # Time and memory of tomllib grow with the square of the length of a dotted key: bound both.

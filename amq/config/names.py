@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from amq.config.option import Option
-from amq.config.schema import BY_KEY, OPTIONS, SECTIONS
+from amq.config.option import SECTIONS, Option
+from amq.config.schema import BY_KEY, OPTIONS
 
 _WRITTEN_CHARS_MAX = 80  # of a name repeated in a message, or compared
 

@@ -1,4 +1,4 @@
-"""Option: everything that is known of one configuration key, and how its value is read and written.
+"""Option: everything that is known of one configuration key, and how its value is read and written; Setting: its value.
 
 One `Option` gives the default, unit, bounds, `--help` text, line of the example file and row of the reference page.
 `parse` returns a value within the bounds or raises `ValueError` with a sentence that tells the cure; nothing else.
@@ -16,6 +16,18 @@ from amq.config import units
 from amq.config.transport_url import parse_transport_url
 
 TEXT_CHARS_MAX = 4096
+SECTIONS = {
+    "broker": "Who this broker is and where it listens.",
+    "lock": "The exclusive lock that makes one broker of the group the master.",
+    "store": "The journal in the store directory.",
+    "queues": "What becomes of messages in queues.",
+    "topics": "What becomes of messages for the subscribers of topics.",
+    "limits": "What clients may use up. Every buffer of the broker is bounded by one of these.",
+    "stomp": "The STOMP protocol.",
+    "security": "Who may log in. See security.md.",
+    "log": "What the broker writes about itself, to standard error.",
+}
+DEFAULT_SOURCE = "default"
 Value = bool | int | float | str | tuple[str, ...]  # what a BrokerConfig attribute can be
 
 
@@ -206,3 +218,13 @@ def _transports(raw: object) -> tuple[str, ...]:
             raise ValueError(f'holds "{url}" twice: two sockets cannot listen on one address')
         urls.append(str(url))
     return tuple(urls)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option's effective value, as a user would write it, and where it came from (`default`, `amq.toml:12`, …)."""
+
+    option: Option
+    value: str
+    source: str
+    destination: str = ""  # the pattern of the destinations for which this is the value

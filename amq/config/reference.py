@@ -10,8 +10,8 @@ import textwrap
 from pathlib import Path
 
 from amq.config.destinations import TABLE
-from amq.config.option import Kind, Option
-from amq.config.schema import BY_KEY, OPTIONS, SECTIONS
+from amq.config.option import SECTIONS, Kind, Option
+from amq.config.schema import BY_KEY, OPTIONS
 
 EXAMPLE_PATH = "conf/amq.toml"
 PAGE_PATH = "docs/configuration.md"

@@ -12,31 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from amq.config.destinations import DestinationOptions
-from amq.config.option import Kind, Option, Value, option
+from amq.config.option import DEFAULT_SOURCE, SECTIONS, Kind, Option, Setting, Value, option
 
-SECTIONS = {
-    "broker": "Who this broker is and where it listens.",
-    "lock": "The exclusive lock that makes one broker of the group the master.",
-    "store": "The journal in the store directory.",
-    "queues": "What becomes of messages in queues.",
-    "topics": "What becomes of messages for the subscribers of topics.",
-    "limits": "What clients may use up. Every buffer of the broker is bounded by one of these.",
-    "stomp": "The STOMP protocol.",
-    "security": "Who may log in. See security.md.",
-    "log": "What the broker writes about itself, to standard error.",
-}
-DEFAULT_SOURCE = "default"
 DELAY_MS_MAX = 30 * 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One option's effective value, as a user would write it, and where it came from (`default`, `amq.toml:12`, …)."""
-
-    option: Option
-    value: str
-    source: str
-    destination: str = ""  # the pattern of the destinations for which this is the value
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +271,33 @@ class BrokerConfig:
         "A gap is worse than no consumer, which notices that and starts anew: disconnect.",
         choices=("discard-oldest", "disconnect"), reload=True,
         elsewhere=("abortSlowConsumerStrategy", "slow-consumer-policy"), destination=True,
+    )  # fmt: skip
+
+    subscription_recovery_count: int = option(
+        "topics", "subscriptionRecoveryCount", Kind.INTEGER, 0,
+        "How many of its latest messages a topic keeps in memory for who subscribes later and asks for them "
+        "(activemq.retroactive:true).",
+        "Who comes must know the present state at once: 1, or as many messages as describe it.",
+        minimum=0, maximum=100_000_000, special="0 = subscriptionRecoverySize and subscriptionRecoveryDuration say",
+        reload=True,
+        elsewhere=(
+            "lastImageSubscriptionRecoveryPolicy", "fixedCountSubscriptionRecoveryPolicy", "retroactive-message-count",
+        ),
+        destination=True,
+    )  # fmt: skip
+    subscription_recovery_size_bytes: int = option(
+        "topics", "subscriptionRecoverySize", Kind.SIZE, 0,
+        "How much memory the latest messages of a topic take at most, which it keeps for who asks for them.",
+        "Messages are of very different sizes.",
+        minimum=0, maximum=1 << 40, special="0 = subscriptionRecoveryCount and subscriptionRecoveryDuration say",
+        reload=True, elsewhere=("fixedSizedSubscriptionRecoveryPolicy",), destination=True,
+    )  # fmt: skip
+    subscription_recovery_duration_s: float = option(
+        "topics", "subscriptionRecoveryDuration", Kind.DURATION, 0,
+        "How old the messages of a topic are at most which it keeps for who asks for them.",
+        "Only what happened lately matters to who comes.",
+        minimum=0, maximum=DELAY_MS_MAX, special="0 = subscriptionRecoveryCount and subscriptionRecoverySize say",
+        reload=True, elsewhere=("timedSubscriptionRecoveryPolicy", "recoverDuration"), destination=True,
     )  # fmt: skip
 
     virtual_topics: str = option(

@@ -28,6 +28,12 @@ def check_topics(world: World) -> int:
             assert message.shared is not None
             holders[message.seq] = holders.get(message.seq, 0) + 1
             bodies[message.seq] = len(message.body)
+    recent = world.broker.topics.recent
+    assert recent.size == sum(len(message.body) + MESSAGE_OVERHEAD_BYTES for message in recent.messages())
+    assert sorted(recent._all) == sorted(message.seq for message in recent.messages())
+    for message in recent.messages():
+        holders[message.seq] = holders.get(message.seq, 0) + 1
+        bodies[message.seq] = len(message.body)
     return sum(holders.values()) * MESSAGE_OVERHEAD_BYTES + sum(bodies.values())
 
 

@@ -16,7 +16,7 @@ versions = pytest.mark.parametrize("version", sorted(VERSIONS))
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory: Path = tmp_path_factory.mktemp("store")
     with Brokers(directory) as brokers:
-        yield brokers.master("a")
+        yield brokers.master("a", subscriptionRecoveryCount=2)
 
 
 def subscribe(stock: Stock, destination: str, number: str = "1", ack: str = "auto") -> None:
@@ -34,6 +34,18 @@ def test_a_topic_and_its_wildcards(broker: Broker, version: str) -> None:
             assert [frame.body for frame in stock.listener.wait_messages(20)] == [str(i) for i in range(20)]
         assert other.listener.messages[0].headers["destination"] == "/topic/py.prices.eu"
         other.ack(other.listener.messages[-1])
+
+
+@versions
+def test_a_retroactive_consumer(broker: Broker, version: str) -> None:
+    with Stock([broker], version) as stock, Stock([broker], version) as late:
+        topic = f"/topic/retroactive.{version}"
+        for i in range(4):
+            stock.send(str(i), topic)
+        late.subscribe(topic, headers={"activemq.retroactive": "true"})
+        assert [frame.body for frame in late.listener.wait_messages(2)] == ["2", "3"]
+        stock.send("4", topic)
+        assert [frame.body for frame in late.listener.wait_messages(3)] == ["2", "3", "4"]
 
 
 @versions
