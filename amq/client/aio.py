@@ -32,12 +32,13 @@ from amq.client.core import (
     SessionCore,
     Subscription,
     commit_timed_out,
-    named,
     prepare_timed_out,
     resolve_timed_out,
     timed_out,
 )
+from amq.client.delayed import delayed
 from amq.client.driver import seconds
+from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError
 from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.message import ReceivedMessage
@@ -205,6 +206,11 @@ class Session:
         self._consumers.append(consumer)
         return consumer
 
+    async def unsubscribe(self, name: str, timeout: float | None = None) -> None:
+        """End the durable subscription `name`, and what waits in it, for good; none of that name = nothing."""
+        with unless_unknown():
+            await self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
+
     async def browser(
         self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
         headers: Mapping[str, str] | None = None, timeout: float | None = None,
@@ -301,10 +307,13 @@ class Producer:
     async def send(
         self, body: bytes | str, *, headers: Mapping[str, object] | None = None, persistent: bool = True,
         priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0, content_type: str = "", duplicate_id: str = "",
-        wait: bool = True, timeout: float | None = None,
+        delay: float = 0.0, period: float = 0.0, repeat: int = 0, cron: str = "", wait: bool = True,
+        timeout: float | None = None,
     ) -> str:  # fmt: skip
         """Send one message and return its duplicate id. With `wait=False` it awaits only room in the window."""
         connection, core = self._session.connection, self._session._core
+        if delay or period or repeat or cron:
+            headers = delayed(headers, delay, period, repeat, cron)
         if not core.may_send():
             timeout_s = connection._timeout_s(timeout)
             if not await self._driver.wait(core.machine.room_gate, core.may_send, timeout_s):

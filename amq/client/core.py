@@ -479,8 +479,3 @@ def _rare_headers(headers: Mapping[str, object] | None, priority: int, expires_m
             raise CommandError(f"header {name!r} is set by an argument of send or by the client: leave it out")
         lines.append(f"\n{escape(name, VERSION)}:{escape(str(value), VERSION)}")
     return "".join(lines).encode()
-
-
-def named(headers: Mapping[str, str] | None, subscription: str) -> dict[str, str]:
-    """`headers` of a SUBSCRIBE, with the name of a durable subscription, if there is one."""
-    return {**(headers or {}), **({"activemq.subscriptionName": subscription} if subscription else {})}

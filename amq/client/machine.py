@@ -365,7 +365,7 @@ class Machine:
         self._unsent.extend(request for request in pending if request.kind in (Kind.COMMIT, Kind.RESOLVE))
         self._unsent.extend(request for request in pending if request.kind is Kind.SUBSCRIBE)
         self._unsent.extend(restored)
-        self._unsent.extend(request for request in pending if request.kind is Kind.SEND)
+        self._unsent.extend(request for request in pending if request.kind in (Kind.END, Kind.SEND))
 
     def _pump(self, now: float) -> None:
         """Write queued requests as far as the barrier allows; when all are written, the connection is restored."""

@@ -35,6 +35,7 @@ class Kind(Enum):
     SEND = "SEND"
     SUBSCRIBE = "SUBSCRIBE"
     UNSUBSCRIBE = "UNSUBSCRIBE"
+    END = "UNSUBSCRIBE of a durable subscription by its name"
     ACK = "ACK"
     CREDIT = "CREDIT"
     COMMIT = "COMMIT"  # of either kind: in one phase, or the first of two
@@ -47,6 +48,7 @@ AFTER_LOSS = {
     Kind.SEND: AfterLoss.REPLAY,
     Kind.SUBSCRIBE: AfterLoss.REPLAY,
     Kind.UNSUBSCRIBE: AfterLoss.SUCCEED,
+    Kind.END: AfterLoss.REPLAY,
     Kind.ACK: AfterLoss.LOSE,
     Kind.CREDIT: AfterLoss.SUCCEED,
     Kind.COMMIT: AfterLoss.REPLAY,

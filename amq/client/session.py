@@ -20,10 +20,11 @@ from amq.client.core import (
     SessionCore,
     Subscription,
     commit_timed_out,
-    named,
     prepare_timed_out,
     timed_out,
 )
+from amq.client.delayed import delayed
+from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError
 from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
@@ -72,6 +73,17 @@ class Session:
         consumer = Consumer(self, made)
         self._consumers.append(consumer)
         return consumer
+
+    def unsubscribe(self, name: str, timeout: float | None = None) -> None:
+        """End the durable subscription `name` of this connection's `client_id`, and what waits in it, for good.
+
+        Afterwards there is none, also where there was none before: so a call may be repeated, and a connection that
+        breaks meanwhile is survived. Close its consumers first. Raises CommandError: it has a consumer
+        (SUBSCRIPTION_IN_USE).
+        """
+        self.connection._check_fork()
+        with self._driver.lock, unless_unknown():
+            self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
 
     def browser(
         self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
@@ -211,7 +223,8 @@ class Producer:
     def send(
         self, body: bytes | str, *, headers: Mapping[str, object] | None = None, persistent: bool = True,
         priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0, content_type: str = "", duplicate_id: str = "",
-        wait: bool = True, timeout: float | None = None,
+        delay: float = 0.0, period: float = 0.0, repeat: int = 0, cron: str = "", wait: bool = True,
+        timeout: float | None = None,
     ) -> str:  # fmt: skip
         """Send one message and return its duplicate id (given, or made here).
 
@@ -219,6 +232,9 @@ class Producer:
                        unconfirmed messages is full; `flush` waits for them all and tells which failed
         time_to_live   seconds, by the clock of this host, after which the message expires; 0 = never
         duplicate_id   the broker stores one message with this id, however often it is sent
+        delay, period  seconds before it is delivered, and from one delivery to the next; 0 = at once, and once
+        repeat         how often it comes again after the first delivery, -1 = for ever; needs a period
+        cron           times at which it is delivered, "30 8 * * 1-5", UTC: see docs/messaging.md
 
         In a transacted session it becomes visible at commit, and there is nothing to wait for before.
         Raises StoreFullError, AccessError and other refusals, CallTimeoutError, FailoverTimeoutError,
@@ -228,6 +244,8 @@ class Producer:
         driver = self._driver
         if driver.pid != _getpid():
             connection._check_fork()
+        if delay or period or repeat or cron:
+            headers = delayed(headers, delay, period, repeat, cron)
         with driver.lock:
             if not self._may_send():
                 timeout_s = connection._timeout_s(timeout)

@@ -78,7 +78,7 @@ def test_our_client_looks_at_it_and_takes_it_back(brokers: Brokers) -> None:
     with amq.connect(f"stomp://127.0.0.1:{brokers.master('a').port}") as connection, connection.session() as session:
         producer = session.producer("/queue/orders")
         for number in range(3):
-            producer.send(str(number), headers={"AMQ_SCHEDULED_DELAY": "600000"})
+            producer.send(str(number), delay=600)
         waiting = list(session.browser("/schedule/>"))
         assert [message.text for message in waiting] == ["0", "1", "2"]
         assert {message.destination for message in waiting} == {"/schedule/queue.orders"}

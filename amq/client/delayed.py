@@ -1,0 +1,40 @@
+"""When a message shall be delivered: `delay`, `period`, `repeat` and `cron` of `send`, as the headers that ask for it.
+
+Invariant: what the broker would refuse for its kind or sign is refused here, before anything is sent; the syntax of a
+cron entry is the broker's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from amq.errors import CommandError
+
+DELAY, PERIOD, REPEAT, CRON = (f"AMQ_SCHEDULED_{what}" for what in ("DELAY", "PERIOD", "REPEAT", "CRON"))
+
+
+def delayed(
+    headers: Mapping[str, object] | None, delay: float, period: float, repeat: int, cron: str
+) -> dict[str, object]:  # fmt: skip
+    """`headers` with what `send` was asked for: `delay` and `period` in seconds, 0 = none. Raises CommandError."""
+    for name, value_s in (("delay", delay), ("period", period)):
+        if not (math.isfinite(value_s) and value_s >= 0):
+            raise CommandError(f"{name}={value_s}: write seconds, from 0")
+    if repeat < -1:
+        raise CommandError(f"repeat={repeat}: write how often it comes again after the first time, or -1 for ever")
+    if repeat and not period:
+        raise CommandError(f"repeat={repeat} needs a period: write the seconds from one delivery to the next")
+    asked: dict[str, object] = {
+        DELAY: _ms(delay), PERIOD: _ms(period), REPEAT: repeat, CRON: cron,
+    }  # fmt: skip
+    asked = {name: value for name, value in asked.items() if value}
+    for name in headers or {}:
+        if name in asked:
+            raise CommandError(f"header {name!r} is set by an argument of send: leave one of them out")
+    return {**(headers or {}), **asked}
+
+
+def _ms(value_s: float) -> int:
+    """Milliseconds, and not 0 where something was asked for."""
+    return math.ceil(value_s * 1000)
