@@ -34,10 +34,11 @@ test: $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
-	@# mypy follows directories, not setup.cfg: show it cli/ where it is installed, at amq/cli.
+	@# mypy follows directories, not setup.cfg: show it cli/ and spark/ where they are installed.
 	@rm -rf build/mypy && mkdir -p build/mypy/amq
 	@ln -s $(CURDIR)/amq/* build/mypy/amq/ && ln -s $(CURDIR)/cli build/mypy/amq/cli
-	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq
+	@ln -s $(CURDIR)/spark build/mypy/pyspark_amq
+	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq -p pyspark_amq
 	cd nfs-test && MYPYPATH=$(CURDIR)/build/mypy:$(CURDIR) $(CURDIR)/$(BIN)/python -m mypy \
 	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent run.py lab
 
@@ -70,5 +71,7 @@ $(VENV)/.installed: $(METADATA) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-test: $(METADATA) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench,spark]'
+	@# Spark lists the folders of sys.path to find data sources, and an editable install has none there.
+	@ln -sfn $(CURDIR)/spark "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pyspark_amq"
 	@touch $@ $(VENV)/.installed

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("amq", "cli", "bench", "tests", "nfs-test")
+CODE = ("amq", "cli", "spark", "bench", "tests", "nfs-test")
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 LINE_CHARS_MAX = 120
@@ -47,6 +47,7 @@ IMPORTS: dict[str, set[str]] = {
     "cli": LEAVES
     | {"vfs", "config", "security", "journal", "lock", "service", "management", "client", "protocols", "doctor"}
     | {"maintenance"},
+    "spark": LEAVES | {"client", "journal", "config"},
     "__main__": {"cli"},
     "": {"client", "errors"},  # amq/__init__.py: the client's names, loaded when first used
 }
@@ -82,7 +83,7 @@ BANS = (
         "amq/", "take a Clock and ask its monotonic(): the simulation has its own time",
         "amq/clock.py amq/config/",  # watching a file is no part of any history
     ),
-    _ban("time.sleep", "amq/", "wait on an Event or a Condition, so that a stop can wake you"),
+    _ban("time.sleep", "amq/ spark/", "wait on an Event or a Condition, so that a stop can wake you"),
     _ban(
         "open io.open os.open os.close os.read os.write os.pread os.pwrite os.fsync os.fdatasync os.sync os.stat "
         "os.fstat os.lstat os.listdir os.scandir os.walk os.mkdir os.makedirs os.link os.symlink os.unlink os.remove "
@@ -99,15 +100,21 @@ BANS = (
     _ban(
         "random.random random.randint random.randrange random.uniform random.choice random.choices random.sample "
         "random.shuffle random.getrandbits random.randbytes random.seed random.expovariate random.gauss",
-        "amq/ cli/ bench/ tests/", "take a random.Random, seeded where it must be replayable",
+        "amq/ cli/ spark/ bench/ tests/", "take a random.Random, seeded where it must be replayable",
     ),
-    _ban("print", "amq/ cli/", "say it in the log (structlog), or on a command's output with click.echo or rich"),
-    _ban("os.environ os.getenv", "amq/", "let the command line pass it in: nothing is read behind the caller's back"),
+    _ban(
+        "print", "amq/ cli/ spark/",
+        "say it in the log (structlog), or on a command's output with click.echo or rich",
+    ),
+    _ban(
+        "os.environ os.getenv", "amq/ spark/",
+        "let the command line pass it in: nothing is read behind the caller's back",
+    ),
     _ban(
         "logging.getLogger logging.basicConfig", "amq/", "use structlog.get_logger: a line has fields",
         "amq/client/",  # a guest in somebody else's process: it speaks as the host does
     ),
-    _ban("os.system os.popen", "amq/ cli/ bench/ tests/", "use subprocess with a list of words"),
+    _ban("os.system os.popen", "amq/ cli/ spark/ bench/ tests/", "use subprocess with a list of words"),
 )  # fmt: skip
 PRAGMA = re.compile(r"  # (?:noqa|type:|fmt:|pragma:).*")  # talks to a tool, not to the reader
 SHY_WORDS = ("TO" + "DO", "FIX" + "ME", "XX" + "X")  # split, so that this file may pass its own check
@@ -221,8 +228,8 @@ def check_sleeps(path: str, source: str) -> Iterator[str]:
 def room_of(path: str) -> str | None:
     """The room of `IMPORTS` in which a file lies, "" for amq/__init__.py; None = not a part of the house."""
     first, *rest = path.removesuffix(".py").split("/")
-    if first == "cli":
-        return "cli"
+    if first in ("cli", "spark"):
+        return first
     if first != "amq":
         return None
     return "" if rest == ["__init__"] else rest[0]

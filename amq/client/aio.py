@@ -19,11 +19,12 @@ import logging
 import math
 import random
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TypeVar
 
+from amq.client import bulk
 from amq.client.aio_driver import AsyncDriver, Listener
 from amq.client.core import (
     PREFETCH_DEFAULT,
@@ -325,6 +326,22 @@ class Producer:
         if wait:
             await connection._await(request, f"send to {self.destination}", timeout)
         return duplicate_id
+
+    async def send_many(
+        self, bodies: Sequence[bytes], *, headers: Sequence[Mapping[str, object] | None] | None = None,
+        text: bool = False, persistent: bool = True, priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """Send a message for each of `bodies`, in order, in the session's transaction."""
+        connection, core = self._session.connection, self._session._core
+        timeout_s = connection._timeout_s(timeout)
+        expires_ms = self._driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
+        for part in bulk.pieces(bodies):
+            if not await self._driver.wait(core.machine.room_gate, core.may_send, timeout_s):
+                raise timed_out(connection._machine, f"send to {self.destination}", timeout_s)
+            extras = None if headers is None else headers[part]
+            bulk.send(self._core, bodies[part], extras, text, persistent, priority, expires_ms)
+            self._driver.kick()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing sent with `wait=False` is unconfirmed; FlushError when some were refused."""

@@ -397,7 +397,7 @@ class ProducerCore:
         else:
             parts.append(b"\ncontent-length:%d" % len(body))
         if headers or content_type or expires_ms or priority != DEFAULT_PRIORITY:
-            parts.append(_rare_headers(headers, priority, expires_ms, content_type))
+            parts.append(rare_headers(headers, priority, expires_ms, content_type))
         if len(body) > LARGE_BODY_BYTES:
             return self._send_large(parts, bytes(body), duplicate_id, None if wait else self.owner)
         if session.transacted:
@@ -464,7 +464,7 @@ def _settling(
     return f"{lines}\n\0".encode()
 
 
-def _rare_headers(headers: Mapping[str, object] | None, priority: int, expires_ms: int, content_type: str) -> bytes:
+def rare_headers(headers: Mapping[str, object] | None, priority: int, expires_ms: int, content_type: str) -> bytes:
     if not 0 <= priority <= 9:
         raise CommandError(f"priority={priority}: write a number from 0 to 9")
     lines = []

@@ -7,12 +7,13 @@ means the URL's `timeout` except for `receive`, where it means to wait until the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import getpid as _getpid
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from amq.client import bulk
 from amq.client.core import (
     PREFETCH_DEFAULT,
     Delivery,
@@ -261,6 +262,31 @@ class Producer:
             if request is None or not wait:
                 driver.after_send()
         return duplicate_id
+
+    def send_many(
+        self, bodies: Sequence[bytes], *, headers: Sequence[Mapping[str, object] | None] | None = None,
+        text: bool = False, persistent: bool = True, priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """Send a message for each of `bodies`, in order, in the session's transaction: many times as fast as `send`.
+
+        headers   of each message; None = none has any
+        text      the bodies are UTF-8 text to their receivers, not bytes
+
+        They get no duplicate ids, since a transaction takes place once. Raises CommandError where the session is not
+        transacted, and else what `send` raises.
+        """
+        connection, driver = self._session.connection, self._driver
+        connection._check_fork()
+        timeout_s = connection._timeout_s(timeout)
+        with driver.lock:
+            expires_ms = driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
+            for part in bulk.pieces(bodies):
+                if not driver.wait(self._machine.room_gate, self._may_send, timeout_s):
+                    raise timed_out(connection._machine, f"send to {self.destination}", timeout_s)
+                extras = None if headers is None else headers[part]
+                bulk.send(self._core, bodies[part], extras, text, persistent, priority, expires_ms)
+                driver.flush()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing sent with `wait=False` is unconfirmed.

@@ -11,6 +11,7 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 
@@ -372,3 +373,35 @@ class Broker:
 
 
 wakes: set[socket.socket] = set()  # of the writers of every connection in this process
+
+
+class Group:
+    """Two addresses, one store, one master."""
+
+    def __init__(self, **broker: Any) -> None:
+        self.store = Store()
+        self.broker_options = broker
+        first, second = Broker(self.store), Broker(self.store)
+        self.ports = [first.port, second.port]
+        first.kill()
+        second.kill()
+        self.master = Broker(self.store, port=self.ports[0], **broker)
+
+    @property
+    def url(self) -> str:
+        uris = ",".join(f"stomp://127.0.0.1:{port}" for port in self.ports)
+        return f"failover:({uris})?randomize=false&nested.heartBeat=0"
+
+    def take_over(self) -> None:
+        self.master.kill()
+        self.start()
+
+    def start(self) -> None:
+        self.ports.reverse()
+        self.master = Broker(self.store, port=self.ports[0], **self.broker_options)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.master.kill()

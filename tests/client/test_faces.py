@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from faces import AsyncFace, SyncFace
-from fake_broker import CARRY_OUT_AND_CUT, CUT, IGNORE, Broker, Conversation, Store
+from fake_broker import CARRY_OUT_AND_CUT, CUT, IGNORE, Broker, Conversation, Group, Store
 
 import amq
 from amq.client import (
@@ -114,38 +114,6 @@ def test_iteration_ends_by_timeout_and_by_close(face: Any) -> None:
             assert len(broker.store.acknowledged) == 251
 
     run(scenario)
-
-
-class Group:
-    """Two addresses, one store, one master."""
-
-    def __init__(self, **broker: Any) -> None:
-        self.store = Store()
-        self.broker_options = broker
-        first, second = Broker(self.store), Broker(self.store)
-        self.ports = [first.port, second.port]
-        first.kill()
-        second.kill()
-        self.master = Broker(self.store, port=self.ports[0], **broker)
-
-    @property
-    def url(self) -> str:
-        uris = ",".join(f"stomp://127.0.0.1:{port}" for port in self.ports)
-        return f"failover:({uris})?randomize=false&nested.heartBeat=0"
-
-    def take_over(self) -> None:
-        self.master.kill()
-        self.start()
-
-    def start(self) -> None:
-        self.ports.reverse()
-        self.master = Broker(self.store, port=self.ports[0], **self.broker_options)
-
-    def __enter__(self) -> Group:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.master.kill()
 
 
 def test_failover_in_mid_stream_keeps_order_and_loses_nothing(face: Any) -> None:

@@ -1,0 +1,211 @@
+"""Rows of a DataFrame as messages: which column means what, and Arrow batches as lists of bodies and headers.
+
+Invariant: rows of one destination keep their order; a row without a value or a destination is refused, never guessed
+at. Arrow goes to Python column by column: that is five times as fast as row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+
+from amq.errors import ConfigError
+from pyspark_amq.options import BY_CONTENT, DEDUP, SinkOptions
+
+KEY_HEADER = "correlation-id"  # column `key` ↔ this header
+CHUNK_BYTES = 8 << 20  # of rows that are kept until they are safe
+
+_TEXT, _TEXT_OR_BYTES = (StringType,), (StringType, BinaryType)
+_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
+    "value": _TEXT_OR_BYTES, "key": _TEXT, "destination": _TEXT, "headers": (MapType,)
+}  # fmt: skip
+
+
+class SchemaError(ConfigError):
+    """The columns of a DataFrame, or what is in them, cannot become messages."""
+
+    code = "SCHEMA_INVALID"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns there are. `text`: is `value` text, or bytes?"""
+
+    text: bool
+    key: bool
+    destination: bool
+    headers: bool
+    id: str | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one destination, in order. `headers`: of each row, or None = no row has any; `ids` likewise."""
+
+    destination: str
+    bodies: list[bytes]
+    headers: list[dict[str, str] | None] | None
+    ids: list[str] | None
+
+
+def columns(schema: StructType, options: SinkOptions) -> Columns:
+    """What the columns of `schema` mean. Raises SchemaError."""
+    types = {field.name: field.dataType for field in schema.fields}
+    for name, found in types.items():
+        allowed = _COLUMNS.get(name)
+        if allowed is None and name != options.id_column:
+            known = ", ".join(_COLUMNS)
+            raise SchemaError(f"column '{name}' is not known to format amq: known are {known}; drop or rename it")
+        if allowed is not None and not isinstance(found, allowed):
+            raise SchemaError(f"column '{name}' is {found.simpleString()}, {_cast(name)}")
+    if "value" not in types:
+        raise SchemaError('column \'value\' is missing: write for example .selectExpr("to_json(struct(*)) AS value")')
+    headers = types.get("headers")
+    if headers is not None and not (isinstance(headers.keyType, _TEXT) and isinstance(headers.valueType, _TEXT)):
+        raise SchemaError(f"column 'headers' is {headers.simpleString()}, {_cast('headers')}")
+    if options.destination is None and "destination" not in types:
+        raise SchemaError("no row says where it goes: set the option destination, or give a column 'destination'")
+    if options.id_column is not None and options.id_column not in types:
+        raise SchemaError(f"option 'idColumn' names '{options.id_column}', and there is no such column")
+    if options.id_column in types and not isinstance(types[options.id_column], _TEXT):
+        found = types[options.id_column]
+        raise SchemaError(f"column '{options.id_column}' is {found.simpleString()}: cast it to string")
+    return Columns(
+        isinstance(types["value"], StringType), "key" in types,
+        options.destination is None, "headers" in types, options.id_column,
+    )  # fmt: skip
+
+
+def _cast(name: str) -> str:
+    if name == "headers":
+        return "it must be map<string,string>: cast it"
+    if name == "value":
+        return "it must be string or binary: cast it, or write to_json(struct(...)) AS value"
+    return "it must be string: cast it"
+
+
+def chunks(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[list[pa.RecordBatch]]:
+    """What is sent and kept together: up to `rows_max` rows, and about `CHUNK_BYTES`, without copying."""
+    chunk: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        for piece in _pieces(batch, rows_max):
+            if chunk and (rows + piece.num_rows > rows_max or size + piece.nbytes > CHUNK_BYTES):
+                yield chunk
+                chunk, rows, size = [], 0, 0
+            chunk.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+    if chunk:
+        yield chunk
+
+
+def _pieces(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
+    """`batch` in parts that are no chunk too large, unless a single row is."""
+    rows = batch.num_rows
+    if not rows:
+        return
+    if rows <= rows_max and (batch.nbytes <= CHUNK_BYTES or rows == 1):
+        yield batch
+        return
+    half = rows_max if rows > rows_max else rows // 2
+    yield from _pieces(batch.slice(0, half), rows_max)
+    yield from _pieces(batch.slice(half), rows_max)
+
+
+def rows_of(batch: pa.RecordBatch, columns: Columns, destination: str | None) -> Iterator[Rows]:
+    """The rows of `batch`, those of each destination together. Raises SchemaError."""
+    value = batch.column("value")
+    if columns.text:
+        value = value.cast(pa.binary() if value.type == pa.string() else pa.large_binary())
+    if value.null_count:
+        raise SchemaError("column 'value' is null in a row: filter such rows out, or write coalesce(value, '')")
+    bodies: list[bytes] = value.to_pylist()
+    headers = _headers_of(batch, columns)
+    ids = _ids_of(batch, columns.id)
+    if destination is not None:
+        yield Rows(destination, bodies, headers, ids)
+        return
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(batch.column("destination").to_pylist()):
+        if not name:
+            raise SchemaError("column 'destination' is null or empty in a row: fill it, or set the option destination")
+        places.setdefault(name, []).append(i)
+    for name, found in places.items():
+        if len(found) == len(bodies):
+            yield Rows(name, bodies, headers, ids)
+        else:
+            yield Rows(
+                name, [bodies[i] for i in found], None if headers is None else [headers[i] for i in found],
+                None if ids is None else [ids[i] for i in found],
+            )  # fmt: skip
+
+
+def _headers_of(batch: pa.RecordBatch, columns: Columns) -> list[dict[str, str] | None] | None:
+    if not (columns.headers or columns.key):
+        return None
+    found: list[dict[str, str] | None] = [None] * batch.num_rows
+    if columns.headers:
+        found = [None if pairs is None else _strings(pairs) for pairs in batch.column("headers").to_pylist()]
+    if columns.key:
+        for i, key in enumerate(batch.column("key").to_pylist()):
+            if key is not None:
+                found[i] = {**(found[i] or {}), KEY_HEADER: key}
+    return found
+
+
+def _strings(pairs: list[tuple[str, str | None]]) -> dict[str, str]:
+    return {name: text for name, text in pairs if text is not None}
+
+
+def _ids_of(batch: pa.RecordBatch, name: str | None) -> list[str] | None:
+    if name is None:
+        return None
+    ids: list[Any] = batch.column(name).to_pylist()
+    if not all(ids):
+        raise SchemaError(f"column '{name}' (option idColumn) is null or empty in a row: each row needs an id")
+    return ids
+
+
+class Identifier:
+    """Ids for duplicate detection of the rows of one task, where no column has them.
+
+    By content: the same for the same row of the same partition of a batch, in whatever order rows come; equal rows are
+    counted. By position: the same for the n-th row, so wrong where rows come in another order.
+    """
+
+    def __init__(self, scope: str, strategy: str) -> None:
+        self._scope = blake2b(scope.encode(), digest_size=32).digest()
+        self._by_content = strategy == BY_CONTENT
+        self._seen: dict[bytes, int] = {}
+        self._count = 0
+
+    def ids(self, rows: Rows) -> list[str]:
+        """One for each row. Call it once for each."""
+        if rows.ids is not None:
+            return rows.ids
+        if self._by_content:
+            headers = rows.headers or [None] * len(rows.bodies)
+            rows_headers = zip(rows.bodies, headers, strict=True)
+            return [self._by_hash(rows.destination, body, extra) for body, extra in rows_headers]
+        start, self._count = self._count, self._count + len(rows.bodies)
+        scope = self._scope[:16].hex()
+        return [f"{scope}.{n}" for n in range(start, self._count)]
+
+    def _by_hash(self, destination: str, body: bytes, headers: dict[str, str] | None) -> str:
+        hash = blake2b(body, digest_size=16, key=self._scope)
+        hash.update(repr((destination, len(body), sorted(headers.items()) if headers else None)).encode())
+        digest = hash.digest()
+        number = self._seen.get(digest, 0)
+        self._seen[digest] = number + 1
+        return f"{digest.hex()}.{number}"
+
+
+def needs_ids(options: SinkOptions) -> bool:
+    """Is there duplicate detection?"""
+    return options.delivery == DEDUP
