@@ -16,6 +16,7 @@ from amq.broker.checkpointing import Checkpointer
 from amq.broker.durables import Durables
 from amq.broker.gathering import Gatherings
 from amq.broker.limits import Dropping, Limits
+from amq.broker.links import Links
 from amq.broker.names import wire_name
 from amq.broker.paging import Pager
 from amq.broker.pulling import Pulling
@@ -64,14 +65,13 @@ class Broker(State):
         self.wake = wake
         # (outcome, transaction) of which was told "rolled back", which must stay true; oldest first.
         self.outcomes_refused: dict[tuple[str, str], None] = {}
-        self.limits = Limits(self)
+        self.limits, self.links = Limits(self), Links(self)
         self.topics = Topics(self)
         self.advisories = Advisories(self)
         self.temporaries, self.durables = Temporaries(self), Durables(self)
         self.routing = Routing(self)
-        self.gatherings = Gatherings(self)
+        self.gatherings, self.pulling = Gatherings(self), Pulling(self)
         self.redelivery, self.retention = Redelivery(self), Retention(self)
-        self.pulling = Pulling(self)
         self.scheduler = Scheduler(self)
         self.two_phase = TwoPhase(self)
         self.take_epoch(epoch)

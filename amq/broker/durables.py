@@ -113,18 +113,6 @@ class Durables:
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def source(self, command: Subscribe, client_id: str, owner: str) -> Queue:
-        """Where the messages of the subscription that `command` asks for, durable or not, will wait. `owner` = what the
-        names of its connection's temporary destinations begin with. Raises AmqError."""
-        broker, name = self._broker, command.destination
-        if command.subscription_name:
-            return self.subscribe(command, client_id)
-        if is_temporary(name):
-            broker.temporaries.check_consumer(name, owner)
-            queue = broker.temporaries.provide(name)
-            return queue if queue is not None else broker.topics.subscribe(command)
-        return broker.topics.subscribe(command) if is_topic(name) else broker.queue(name)
-
     def subscribe(self, command: Subscribe, client_id: str) -> Queue:
         """The queue of the durable subscription that `command` asks for. Raises CommandError, SelectorError."""
         topics = list(dict.fromkeys(command.destination.split(",")))

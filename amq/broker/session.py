@@ -14,8 +14,9 @@ from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.gathering import Gathering
 from amq.broker.limits import Room
-from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.links import NOBODY, Client
+from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.scheduler import SCHEDULING
 from amq.broker.subscription import Farewell, Peer, Subscription
 from amq.broker.transaction import Transaction, memory_bytes, tell_outcome
@@ -44,13 +45,15 @@ STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that 
 class Session:
     """One connection's subscriptions, transactions and waiting commands."""
 
-    def __init__(self, broker: Broker, peer: Peer, temporary: str = "", client_id: str = "") -> None:
+    def __init__(self, broker: Broker, peer: Peer, temporary: str = "", client: Client = NOBODY) -> None:
         """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none."""
         self._broker = broker
         self._peer = peer
         self._temporary = temporary
-        self._client_id = client_id
+        self._client = client
+        self._is_silent = bool(client.instance)  # has it still to say something?
         self._id = temporary.removesuffix(".")
+        broker.links.open(self, client)
         if temporary:
             broker.temporaries.open(temporary)
         if broker.advisories.heard:
@@ -80,6 +83,9 @@ class Session:
 
     def handle(self, commands: list[Command]) -> None:
         """Carry out `commands` in order; the first one that fails ends the connection where its error is fatal."""
+        if self._is_silent and commands:
+            self._is_silent = False
+            self._broker.links.claim(self, self._client)
         handlers = self._handlers
         for command in commands:
             if self._closed:
@@ -107,10 +113,15 @@ class Session:
             self._end(subscription)
         self._subscriptions.clear()
         self._broker.temporaries.close(self._temporary)
+        self._broker.links.close(self, self._client)
         if self._broker.advisories.heard:
             self._broker.advisories.connection(self._id, started=False)
         self._stalled.clear()
         self._broker.wake()
+
+    def steal(self, error: AmqError) -> None:
+        """The client has another connection, in place of this one: what this one holds goes back to the queues."""
+        self._peer.fail(error)
 
     def set_writable(self, writable: bool) -> None:
         """The socket has room (again), or has not: a slow consumer gets nothing until it reads."""
@@ -250,7 +261,7 @@ class Session:
             self._settle_other(command, subscription)
             return
         if isinstance(subscription, Gathering):
-            self._settle_gathered(command, subscription, settled, transaction)
+            self._settle(command, subscription, settled, transaction)
             return
         broker, queue = self._broker, subscription.queue
         if transaction is not None:
@@ -274,32 +285,15 @@ class Session:
         if subscription is None or not settled:
             self._settle_other(command, subscription)
             return
-        if isinstance(subscription, Gathering):
-            self._settle_gathered(command, subscription, settled, transaction)
-            return
-        broker = self._broker
-        if transaction is not None:
-            nacks = transaction.requeued if command.requeue else transaction.nacks
-            nacks.extend((subscription, message) for message in settled)
-            subscription.in_transactions += len(settled)
-            self._confirm_now(command)
-        else:
-            failed = [message.seq for message in settled]
-            broker.give_back(subscription.queue, settled, failed, refused=not command.requeue)
-            if command.receipt:
-                broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
-        subscription.credit += subscription.refund * len(settled)
-        if self._writable:
-            subscription.make_ready()
-        broker.dirty[subscription.queue] = None
+        self._settle(command, subscription, settled, transaction)
 
-    def _settle_gathered(
-        self, command: Ack, gathering: Gathering, settled: list[Message], transaction: Transaction | None
+    def _settle(
+        self, command: Ack, subscription: Subscription, settled: list[Message], transaction: Transaction | None
     ) -> None:
-        """An ACK or NACK of what came from any of several queues."""
+        """A NACK, or an ACK of what came from any of several queues."""
         broker = self._broker
         for message in settled:
-            holder = gathering.holder(message)
+            holder = subscription.holder(message) if isinstance(subscription, Gathering) else subscription
             if transaction is not None:
                 if isinstance(command, Nack):
                     (transaction.requeued if command.requeue else transaction.nacks).append((holder, message))
@@ -315,9 +309,9 @@ class Session:
             self._confirm_now(command)
         elif command.receipt:
             broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
-        gathering.credit += len(settled)
+        subscription.credit += subscription.refund * len(settled)
         if self._writable:
-            gathering.make_ready()
+            subscription.make_ready()
 
     def _holder(self, command: Ack) -> Subscription | None:
         """Whichever subscription holds the message, where the command does not say (STOMP 1.0)."""
@@ -355,7 +349,7 @@ class Session:
             subscription = broker.gatherings.subscribe(command, self._peer)
             queue = subscription.queue
         else:
-            queue = broker.durables.source(command, self._client_id, self._temporary)
+            queue = self._source(command)
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
@@ -369,6 +363,17 @@ class Session:
         else:
             self._confirm_now(command)
 
+    def _source(self, command: Subscribe) -> Queue:
+        """Where the messages of the subscription that `command` asks for will wait. Raises AmqError."""
+        broker, name = self._broker, command.destination
+        if command.subscription_name:
+            return broker.durables.subscribe(command, self._client.id)
+        if is_temporary(name):
+            broker.temporaries.check_consumer(name, self._temporary)
+            queue = broker.temporaries.provide(name)
+            return queue if queue is not None else broker.topics.subscribe(command)
+        return broker.topics.subscribe(command) if is_topic(name) else broker.queue(name)
+
     def _credit(self, command: Credit) -> None:
         self._broker.pulling.grant(self._subscriptions.get(command.id), command, self._writable)
 
@@ -377,7 +382,7 @@ class Session:
         if command.subscription_name:
             if subscription is not None:
                 self._end(subscription)
-            self._broker.durables.unsubscribe(command.subscription_name, self._client_id, self._peer, command.receipt)
+            self._broker.durables.unsubscribe(command.subscription_name, self._client.id, self._peer, command.receipt)
             return
         if subscription is None:
             raise CommandError(f"this connection has no subscription {command.id!r}")

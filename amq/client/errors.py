@@ -122,7 +122,7 @@ class BrokerError(AmqError):
 
 
 _CODES: dict[type[AmqError], str] = {
-    AccessError: "ACCESS_REFUSED DESTINATION_REFUSED LOGIN_REFUSED LOGIN_REQUIRED",
+    AccessError: "ACCESS_REFUSED DESTINATION_REFUSED LINK_STOLEN LOGIN_REFUSED LOGIN_REQUIRED",
     CommandError: "BATCH_MISMATCH BATCH_TOO_OLD COMMAND_REFUSED DESTINATION_INVALID NOT_SUPPORTED SUBSCRIPTION_IN_USE "
     "TRANSACTION_TOO_LARGE UNKNOWN_SUBSCRIPTION UNKNOWN_TRANSACTION XID_COMMITTED XID_INVALID",
     DeliveryLostError: "ACK_ID_UNKNOWN UNKNOWN_DELIVERY",
@@ -162,6 +162,11 @@ def error_of(frame: Frame) -> AmqError:
 def is_transient(error: AmqError) -> bool:
     """The broker that says so cannot serve now, whatever one asks."""
     return error.code in _TRANSIENT
+
+
+def is_final(error: AmqError) -> bool:
+    """Another client with our client id took our place: to connect again would take its."""
+    return error.code == "LINK_STOLEN"
 
 
 def is_refusal(error: AmqError) -> bool:

@@ -22,6 +22,7 @@ from amq.client.errors import (
     UriError,
     error_of,
     final_error,
+    is_final,
     is_refusal,
     is_transient,
 )
@@ -78,7 +79,7 @@ class Machine:
         self._refusals = 0
         self._counter = 0
         try:
-            self._connect_frames = {u: connect_frame(u, login, passcode, client_id) for u in url.uris}
+            self._connect_frames = {u: connect_frame(u, login, passcode, client_id, self.id_prefix) for u in url.uris}
         except ValueError as error:
             raise UriError(f"login, passcode or client id: {error}") from None
 
@@ -279,7 +280,7 @@ class Machine:
             self._finish(None, now)
             return
         if self.state is State.CONNECTED:
-            wait_s = self._route.lost(now)
+            wait_s = None if is_final(error) else self._route.lost(now)
             if wait_s is not None and at_once:
                 wait_s = 0.0
             self._interrupt(link.uri, error, now)
@@ -288,7 +289,7 @@ class Machine:
             self.logs.append((logging.DEBUG, str(error)))
             wait_s = self._after_failed_attempt(link.uri, error)
         if wait_s is None:
-            refused = self.state is not State.CONNECTED and is_refusal(error)
+            refused = is_final(error) or (self.state is not State.CONNECTED and is_refusal(error))
             lost_for_good = self.epoch > 0 and self.url.options.max_reconnect_attempts == 0
             final = error if refused else final_error(str(self.url), error, failover=not lost_for_good)
             self._life.on(Event.GIVE_UP)

@@ -430,6 +430,12 @@ class BrokerConfig:
         "The network is trusted: yes. Even local programs must log in: no.",
         choices=("loopback", "yes", "no"), reload=True, elsewhere=("anonymousAccessAllowed",),
     )  # fmt: skip
+    allow_link_stealing: bool = option(
+        "security", "allowLinkStealing", Kind.BOOLEAN, False,
+        "A new connection ends an older one of the same user and client id, instead of being refused what that uses.",
+        "Clients reconnect before the broker notices that they were gone (ours need it not for that).",
+        reload=True,
+    )  # fmt: skip
     users_file: str = option(
         "security", "usersFile", Kind.PATH, "",
         "File with the users and their salted password hashes (`amq user add` writes it); blank means no users.",

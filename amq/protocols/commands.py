@@ -29,15 +29,17 @@ class Command:
 
 
 class Connect(Command):
-    """Open the conversation. `heartbeat_ms` = (what the client sends, what it wants), 0 = none."""
+    """Open the conversation. `heartbeat_ms` = (what the client sends, what it wants), 0 = none. `instance` is the same
+    for all connections that one client object makes, one after the other, and for no others; "" = it does not say."""
 
-    __slots__ = ("client_id", "heartbeat_ms", "host", "login", "passcode")
+    __slots__ = ("client_id", "heartbeat_ms", "host", "instance", "login", "passcode")
 
     def __init__(
         self, login: str = "", passcode: str = "", client_id: str = "", host: str = "",
-        heartbeat_ms: tuple[int, int] = (0, 0),
+        heartbeat_ms: tuple[int, int] = (0, 0), instance: str = "",
     ) -> None:  # fmt: skip
         self.receipt = ""
+        self.instance = instance
         self.login = login
         self.passcode = passcode
         self.client_id = client_id

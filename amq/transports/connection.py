@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 import structlog
 
 from amq.broker.broker import Broker
+from amq.broker.links import Client
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
 from amq.clock import Clock
@@ -345,7 +346,8 @@ class Connection(asyncio.Protocol):
             self.resume_reading()
         self.client_id = command.client_id
         config = self._hub.config
-        self.session = Session(self._hub.broker, self, self._owner, self.client_id)
+        client = Client(self.user, self.client_id, command.instance)
+        self.session = Session(self._hub.broker, self, self._owner, client)
         offered_ms = (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000))
         self._put(self.protocol.connected(str(self.number), offered_ms))
         self._start_timer(command.heartbeat_ms)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from amq import message as messages
 from amq.broker.gathering import Member
+from amq.broker.links import Client as Who
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
@@ -74,7 +75,7 @@ class Client:
     unless told otherwise, and returns its id.
     """
 
-    def __init__(self, world: World, client_id: str = "") -> None:
+    def __init__(self, world: World, client_id: str = "", instance: str = "", user: str = "") -> None:
         self.world = world
         self.deliveries: list[Delivery] = []
         self.confirmed: list[str] = []
@@ -88,7 +89,7 @@ class Client:
         self._large = False  # a large body fills the socket
         self._lent_bytes = 0
         self.number = world.next_receipt()
-        self.session = Session(world.broker, self, f"{self.number}.", client_id)
+        self.session = Session(world.broker, self, f"{self.number}.", Who(user, client_id, instance))
 
     # -- Peer ---------------------------------------------------------------------------------------------------------
 
@@ -345,8 +346,8 @@ class World:
             assert segment.end <= durable.get(name, segment.end), f"{name} was read behind what is durable"
         return more
 
-    def connect(self, client_id: str = "") -> Client:
-        self.clients.append(Client(self, client_id))
+    def connect(self, client_id: str = "", **who: str) -> Client:
+        self.clients.append(Client(self, client_id, **who))
         return self.clients[-1]
 
     def next_receipt(self) -> str:

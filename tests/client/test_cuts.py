@@ -201,4 +201,6 @@ def test_frames_before_junk_are_not_lost() -> None:
 
 def test_connect_carries_a_virtual_host() -> None:
     uri = parse("stomp://a?virtualHost=v&heartBeat=7").uris[0]
-    assert connect_frame(uri, "", "", "") == b"CONNECT\naccept-version:1.2\nhost:v\nheart-beat:7,7\n\n\0"
+    assert connect_frame(uri, "", "", "", "i") == (
+        b"CONNECT\naccept-version:1.2\nhost:v\nheart-beat:7,7\namq-client-instance:i\n\n\0"
+    )

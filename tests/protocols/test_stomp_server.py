@@ -114,6 +114,11 @@ def test_no_common_version(accept: str) -> None:
     assert frame.headers["code"] == "VERSION_UNSUPPORTED"
 
 
+def test_connect_names_the_client_object() -> None:
+    (connected,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\namq-client-instance:i-\n\n\0")
+    assert plain(connected) == plain(Connect(instance="i-"))
+
+
 def test_connect_1_0_is_trimmed() -> None:
     (connected,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\nlogin: me\n passcode:  x \n\n\0")
     assert plain(connected) == plain(Connect("me", "x"))

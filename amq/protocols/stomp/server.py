@@ -231,7 +231,8 @@ class StompServer:
         self._connected = True
         get = headers.get
         return Connect(
-            get("login", ""), get("passcode", ""), get("client-id", ""), get("host", ""), heartbeat_ms
+            get("login", ""), get("passcode", ""), get("client-id", ""), get("host", ""), heartbeat_ms,
+            get("amq-client-instance", ""),
         )  # fmt: skip
 
     def _send(self, headers: dict[str, str], body: bytes) -> Send:

@@ -1,0 +1,74 @@
+"""Links: which connections are those of one client, so that a client need not wait for its own ghost.
+
+A connection whose client is gone without a word (a pulled cable, a host that stopped) lives until its heart-beat fails,
+and holds what its consumers had: messages, groups, durable subscriptions. Invariant: of the connections that give the
+same instance, user and client id, which only connections of one client object do, at most one has ever said something
+and is open: the latest. With `allowLinkStealing` that goes for all connections of the same user and client id, from
+their login on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from amq.errors import AccessError
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+    from amq.broker.session import Session
+
+
+class Client(NamedTuple):
+    """Whose connection it is. `user` has logged in, "" = nobody; `id` = its client id, `instance` = what its library
+    gives all connections of one client object and no other; "" = it does not say."""
+
+    user: str = ""
+    id: str = ""
+    instance: str = ""
+
+
+NOBODY = Client()
+
+
+class Links:
+    """Told of every connection: `open` when it has logged in, `claim` when it first says something, `close`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._instances: dict[Client, Session] = {}
+        self._clients: dict[Client, dict[Session, None]] = {}  # without instances: those with a client id
+
+    def open(self, session: Session, client: Client) -> None:
+        """A connection of `client` has logged in."""
+        if not client.id:
+            return
+        others = self._clients.setdefault(client._replace(instance=""), {})
+        if self._broker.config.allow_link_stealing:
+            for other in list(others):
+                other.steal(_stolen(client, "allowLinkStealing"))
+        self._clients.setdefault(client._replace(instance=""), {})[session] = None
+
+    def claim(self, session: Session, client: Client) -> None:
+        """It says something for the first time: the client has given up its older connection, if there is one."""
+        older = self._instances.get(client)
+        self._instances[client] = session
+        if older is not None:
+            older.steal(_stolen(client, "the same client object connected anew"))
+
+    def close(self, session: Session, client: Client) -> None:
+        """The connection has ended."""
+        if self._instances.get(client) is session:
+            del self._instances[client]
+        key = client._replace(instance="")
+        sessions = self._clients.get(key, {})
+        sessions.pop(session, None)
+        if not sessions:
+            self._clients.pop(key, None)
+
+
+def _stolen(client: Client, why: str) -> AccessError:
+    return AccessError(
+        f"a newer connection of client {client.id!r} took the place of this one ({why}): give each client an id of "
+        "its own",
+        code="LINK_STOLEN",
+    )

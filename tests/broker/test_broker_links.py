@@ -1,0 +1,105 @@
+"""A client need not wait for its own ghost: a newer connection of it takes the place of the older one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.broker.world import Client, World
+
+TOPIC = "topic://t"
+
+
+def subscriber(world: World, client_id: str = "c", **who: str) -> Client:
+    client = world.connect(client_id, **who)
+    client.subscribe(TOPIC, id="d", subscription_name="s", prefetch=10)
+    world.settle()
+    return client
+
+
+def put(world: World, *bodies: bytes, destination: str = TOPIC) -> None:
+    for body in bodies:
+        world.connect().send(body, destination)
+    world.settle()
+
+
+def test_the_same_client_takes_over_from_its_ghost(world: World) -> None:
+    ghost = subscriber(world, instance="i")
+    put(world, b"1", b"2")
+    assert ghost.bodies == [b"1", b"2"]
+    again = subscriber(world, instance="i")
+    assert ghost.codes == ["LINK_STOLEN"]
+    assert not again.errors
+    assert [(each.body, each.redelivered) for each in again.deliveries] == [(b"1", 1), (b"2", 1)]
+    put(world, b"3")
+    assert again.bodies == [b"1", b"2", b"3"]
+    for body in again.bodies:
+        again.ack(body)
+    world.settle()
+    world.check_at_rest()
+    assert not world.broker.links._instances.keys() - {again.session._client}
+
+
+def test_a_connection_that_says_nothing_takes_nothing(world: World) -> None:
+    """So a client may look whether a broker lets it in while it works with that through another connection."""
+    worker = subscriber(world, instance="i")
+    probe = world.connect("c", instance="i")
+    probe.do()
+    world.settle()
+    assert not worker.errors
+    probe.lose()
+    put(world, b"1")
+    assert worker.bodies == [b"1"]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"instance": "j"}, {"instance": ""}, {"instance": "i", "user": "eve"}, {"client_id": "d", "instance": "i"}],
+)
+def test_others_do_not(world: World, other: dict[str, str]) -> None:
+    worker = subscriber(world, instance="i")
+    stranger = subscriber(world, **other)
+    assert not worker.errors
+    assert stranger.codes == ([] if "client_id" in other else ["SUBSCRIPTION_IN_USE"])
+
+
+def test_what_the_ghost_had_open_is_rolled_back_and_its_queues_go_on(world: World) -> None:
+    put(world, b"1", b"2", destination="queue://a")
+    ghost = world.connect(instance="i")
+    ghost.subscribe("a", options={"exclusive": "true"})
+    world.settle()
+    ghost.begin()
+    ghost.ack(b"1", "t")
+    ghost.send(b"3", "b", transaction="t")
+    world.settle()
+    other = world.connect()
+    other.subscribe("a")
+    again = world.connect(instance="i")
+    again.subscribe("a", options={"exclusive": "true"})
+    world.settle()
+    assert ghost.codes == ["LINK_STOLEN"]
+    assert sorted(again.bodies + other.bodies) == [b"1", b"2"]
+    assert world.stored("b") == []
+    world.check_at_rest()
+
+
+def test_link_stealing_for_all(world: World) -> None:
+    held = subscriber(world)
+    assert subscriber(world).codes == ["SUBSCRIPTION_IN_USE"]
+    assert not held.errors
+    world.broker.reconfigure(dataclasses.replace(world.config, allow_link_stealing=True))
+    stranger, nameless = world.connect("c", user="eve"), world.connect()
+    thief: Any = subscriber(world)
+    assert held.codes == ["LINK_STOLEN"]
+    assert not thief.errors
+    assert not stranger.errors
+    assert not world.connect().errors
+    assert not nameless.errors
+    for client in (thief, stranger):
+        client.lose()
+    world.settle()
+    assert not world.broker.links._clients
+    world.check_at_rest()
