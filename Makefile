@@ -30,7 +30,7 @@ demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(TEST_ARGS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .

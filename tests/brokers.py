@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.wire import Connection
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 30.0  # generous: only a broken broker, or a machine that stands still, takes so long
@@ -31,13 +31,6 @@ LEASH = (
     f"import ctypes, os, sys; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Broker:

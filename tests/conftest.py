@@ -1,4 +1,4 @@
-"""Fixtures that all tests share."""
+"""Fixtures that all tests share, and which tests run beside which."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from pathlib import Path
 
 import pytest
 from brokers import Brokers
+
+TESTS = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files run beside each other, tests of a file do not: what a module's fixtures hold is made once. Tests with Spark
+    are one group, as they share a session that takes ten seconds to start."""
+    for item in items:
+        path = item.path.relative_to(TESTS)
+        item.add_marker(pytest.mark.xdist_group("spark" if path.parts[0] == "spark" else str(path)))
 
 
 @pytest.fixture

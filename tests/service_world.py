@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from amq.config.schema import BrokerConfig
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits, encode
 from amq.service import BrokerService, Role
+from tests.ports import free_port
 
 PATIENCE_S = 20.0
 PERIOD_S = 0.3
@@ -19,13 +19,6 @@ PERIOD_S = 0.3
 
 async def anybody(_login: str, _passcode: str, _loopback: bool) -> str:
     return "anybody"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Client:

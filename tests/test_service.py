@@ -20,7 +20,8 @@ from amq.lock.presence import BrokerPresence, Presence, read_presence
 from amq.service import Role
 from amq.vfs import SystemVfs
 from tests.fakes import FaultyVfs
-from tests.service_world import PATIENCE_S, PERIOD_S, Services, free_port, services, until
+from tests.ports import free_port
+from tests.service_world import PATIENCE_S, PERIOD_S, Services, services, until
 
 Scenario = Callable[[Services], Coroutine[Any, Any, None]]
 

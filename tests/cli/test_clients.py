@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 import pytest
 from amq_process import DEADLINE_S, ROOT, amq, command, one_line
-from brokers import Brokers, free_port
+from brokers import Brokers
 
 from amq.cli.clients import parse_headers
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 QUEUE = "/queue/orders"

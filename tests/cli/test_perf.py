@@ -6,7 +6,9 @@ import json
 
 import pytest
 from amq_process import amq, one_line
-from brokers import Brokers, free_port
+from brokers import Brokers
+
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 

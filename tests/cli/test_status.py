@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from amq_process import amq, amq_json, one_line
-from brokers import Brokers, free_port
+from brokers import Brokers
 from traffic import send
 
 from amq.cli.output import duration_text, size_text, wall_text
@@ -24,6 +24,7 @@ from amq.lock.host import Owner, SystemHost
 from amq.lock.presence import Presence
 from amq.lock.shared_file import SharedFileLocker
 from amq.vfs import SystemVfs
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,30 @@
+"""Ports for the brokers of tests.
+
+A port that is asked of the kernel and let go again may be given to another connection before the broker listens on it.
+These lie below the range of outgoing connections, no port is named twice in a process, and each process begins
+elsewhere: several runs of the tests beside each other do not meet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+
+PORTS = range(10_240, 32_768)  # Linux gives 32768 and above to outgoing connections (ip_local_port_range)
+STRIDE = 7_919  # a prime: neighbours in process ids begin far from each other
+
+_first = os.getpid() * STRIDE % len(PORTS)
+_ports = itertools.cycle([*PORTS[_first:], *PORTS[:_first]])
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on, and that no other test is told of."""
+    for port in itertools.islice(_ports, len(PORTS)):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"all ports from {PORTS[0]} to {PORTS[-1]} are in use")
