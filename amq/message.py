@@ -115,6 +115,16 @@ class Message:
         return f"<Message {self.seq} {self.destination} {len(self.body)} B>"
 
 
+class Stub(Message):
+    """A stored message that waited on disk alone and is about to leave its queue: only where it stands is here."""
+
+    __slots__ = ()
+
+    @property
+    def is_stripped(self) -> bool:
+        return True
+
+
 class Copy(Message):
     """What one of several queues gets of a message; in the journal they have one record (`Multicast`).
 

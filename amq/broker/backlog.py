@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 CHUNK_ROWS = 2048
@@ -210,6 +211,13 @@ class Backlog:
             if row < len(chunk.seqs):
                 return [column[row:] for column in chunk.columns()]
         return None
+
+    def unexpired(self, now_ms: int) -> Iterator[tuple[int, int]]:
+        """(seq, size) of those whose time is not over, by seq. Nothing may come or go meanwhile."""
+        for chunk in self._chunks:
+            for seq, size, expires_ms in zip(chunk.seqs, chunk.sizes, chunk.expires or repeat(0), strict=False):
+                if not 0 < expires_ms <= now_ms:
+                    yield seq, size
 
     def extend(self, columns: Columns) -> bool:
         """Add rows, seqs ascending, all behind what is here. False, and nothing is done, where they are not."""

@@ -32,10 +32,12 @@ _SEEN = Message("", b"")  # stands for what was shown and not acknowledged
 class Browser(Subscription):
     """One browse of the queues that `destination` names. Acknowledgements make room for more, and do nothing else."""
 
+    shows_expired = False
     __slots__ = ("_batch", "_broker", "_command", "_here", "_later", "_looking", "_priority", "_seq", "_until", "done")
 
-    def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> None:
-        first, *later = _queues(broker, command.destination)
+    def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int, queue: str = "") -> None:
+        """`queue` = full name of the one to be looked at, where `command` does not name it."""
+        first, *later = [queue] if queue else _queues(broker, command.destination)
         super().__init__(command, broker.queue(first), peer, prefetch)
         self._broker = broker
         self._command = command
@@ -94,7 +96,7 @@ class Browser(Subscription):
             if message is None:
                 continue
             queue, seq = self.queue, message.seq
-            if message.expires_ms and message.expires_ms <= now_ms:
+            if message.expires_ms and message.expires_ms <= now_ms and not self.shows_expired:
                 continue
             if self.selector is not None and not self.selector.matches(message):
                 continue
@@ -119,8 +121,7 @@ class Browser(Subscription):
         """The next message; None = there may be one behind what was looked at just now, or the browse is over."""
         queue = self.queue
         if self._batch:
-            message = self._batch.popleft()
-            self._broker.memory_bytes -= _cost(message)
+            message = self._from_batch()
             stays = message.seq in queue.messages or queue.find(message.seq) is not None
             return message if stays else None
         here = self._here[self._priority]
@@ -136,6 +137,11 @@ class Browser(Subscription):
         else:
             return self._from_memory(in_memory)
         return None
+
+    def _from_batch(self) -> Message:
+        message = self._batch.popleft()
+        self._broker.memory_bytes -= _cost(message)
+        return message
 
     def _from_memory(self, seq: int) -> Message | None:
         message = self.queue.messages.get(seq)
@@ -172,6 +178,9 @@ class Browser(Subscription):
                 self._leave()
                 self._enter(queue)
                 return
+        self._finish()
+
+    def _finish(self) -> None:
         self.end()
         self.peer.browsed(self._command)
 

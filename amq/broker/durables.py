@@ -135,12 +135,20 @@ class Durables:
         command.selector = ""  # only what it selects comes into the queue
         return self._queue(record)
 
-    def unsubscribe(self, name: str, client_id: str, peer: Peer, receipt: str) -> None:
-        """The subscription ends, and what waits for it goes. Raises CommandError."""
+    def queue_of(self, name: str, client_id: str) -> str:
+        """Full name of the queue of that subscription. Raises CommandError."""
+        return self._find(name, client_id).queue
+
+    def _find(self, name: str, client_id: str) -> Subscribed:
         record = self._known.get((client_id, name))
         if record is None:
             why = f"client {client_id!r} has no durable subscription {name!r}"
             raise CommandError(why, code="UNKNOWN_SUBSCRIPTION")
+        return record
+
+    def unsubscribe(self, name: str, client_id: str, peer: Peer, receipt: str) -> None:
+        """The subscription ends, and what waits for it goes. Raises CommandError."""
+        record = self._find(name, client_id)
         self._check_unused(record)
         self._end(record, peer, receipt)
 

@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
+from amq.broker.names import real_name
 from amq.broker.queue import Queue
 from amq.journal.journal import Journal
 from amq.journal.recovery import Segment
@@ -214,7 +215,8 @@ class Pager:
             queue, places, _ = self._looks[0]
             self._looking = True
             self._count(places, 1)
-            self._journal.reader.read([(place, queue.name) for place in places], self._looked)
+            name = real_name(queue.name)  # a hidden one's messages look as they did before
+            self._journal.reader.read([(place, name) for place in places], self._looked)
 
     def _looked(self, messages: list[Message] | None, error: Exception | None) -> None:
         queue, places, then = self._looks.popleft()

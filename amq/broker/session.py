@@ -15,7 +15,7 @@ from amq.broker.browser import Browser
 from amq.broker.gathering import Gathering
 from amq.broker.limits import Room
 from amq.broker.links import NOBODY, Client
-from amq.broker.names import check_browsed, check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
+from amq.broker.names import check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.scheduler import SCHEDULING
 from amq.broker.subscription import Farewell, Peer, Subscription
@@ -76,7 +76,7 @@ class Session:
             Commit: self._commit,
             Abort: self._abort,
             Prepare: self._commit,
-            **broker.two_phase.handlers(peer),
+            **broker.two_phase.handlers(peer, client.id),
             Disconnect: self._disconnect,
             Malformed: self._malformed,
         }
@@ -341,7 +341,6 @@ class Session:
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         if command.browser:
-            check_browsed(command.destination)
             prefetch = command.prefetch or broker.config.prefetch_size
             subscription: Subscription = browser(command, broker, self._peer, prefetch)
             queue = subscription.queue

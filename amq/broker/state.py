@@ -45,7 +45,7 @@ from amq.journal.records import (
 )
 from amq.journal.recovery import Recovered, Segment
 from amq.journal.subscription import Subscribed
-from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Copy, Message
+from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Copy, Message, Stub
 
 if TYPE_CHECKING:
     from amq.broker.trimming import Trimmer
@@ -302,7 +302,7 @@ class State:
             for columns in backlog.discard(seqs):
                 times = columns[4] if len(columns) > 4 else repeat(0)
                 for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
-                    message = Message(queue.name, b"", None, "", priority, expires_ms=expires_ms, seq=seq)
+                    message = Stub(queue.name, b"", None, "", priority, expires_ms=expires_ms, seq=seq)
                     message.segment, message.offset, message.size = self._segments[code], offset, size
                     queue.messages[seq] = message
                     taken.append(message)

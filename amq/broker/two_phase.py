@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from amq.broker.browser import Browser
-from amq.broker.names import PREPARED_NAME, is_queued, shelves, wire_name
-from amq.broker.subscription import Peer
+from amq.broker.leasing import LEASE, Answer, LeaseBrowser, Leasing
+from amq.broker.names import PREPARED_NAME, check_browsed, is_queued, shelves, wire_name
+from amq.broker.subscription import Peer, Waiter
 from amq.broker.transaction import Transaction, records_of
 from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.records import (
@@ -47,20 +48,6 @@ COMMITTED, DUPLICATE = "committed", "duplicate"
 _log = structlog.get_logger("amq.broker")
 
 
-class Answer:
-    """Confirms to `peer`, with what became of what it asked for."""
-
-    def __init__(self, peer: Peer, outcome: str) -> None:
-        self._peer = peer
-        self._outcome = outcome
-
-    def confirm(self, receipt: str) -> None:
-        self._peer.confirm(receipt, self._outcome)
-
-    def fail(self, error: Exception, receipt: str) -> None:
-        self._peer.fail(error, receipt)
-
-
 class Preparing:
     """A prepare that is on its way to the journal."""
 
@@ -84,6 +71,7 @@ class TwoPhase:
         self._refused: dict[str, None] = {}  # told "not prepared": must stay true; oldest first
         self._marking: dict[str, tuple[int, Group]] = {}  # owner → newest batch on its way
         self.ending: dict[str, tuple[Group, bool]] = {}
+        self.leasing = Leasing(broker, self)
 
     def start_serving(self) -> None:
         """The replay is complete: the ids of what is prepared are taken."""
@@ -137,7 +125,7 @@ class TwoPhase:
         records = [*records_of(transaction.sends), *moves, prepared]
         group = Group(records, origin=Preparing(self, transaction, prepared))
         self._preparing[command.xid] = group
-        self._append(group, peer, command.receipt)
+        self.append(group, peer, command.receipt)
         transaction.finish(group)
 
     def _check(self, transaction: Transaction, command: Prepare) -> None:
@@ -147,6 +135,8 @@ class TwoPhase:
             raise CommandError(
                 f"xid {xid[:40]!r}: give up to {XID_CHARACTERS_MAX} printable characters, no comma", code="XID_INVALID"
             )
+        if xid.startswith(LEASE) or command.owner.startswith(LEASE):
+            raise _reserved()
         if xid in self._refused:
             raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
         ended = any(known + xid in self._broker.outcomes for known in (XID_COMMITTED, XID_ROLLED_BACK))
@@ -190,14 +180,16 @@ class TwoPhase:
     def is_prepared(self, prepared: Prepared) -> None:
         """It is durable."""
         self._preparing.pop(prepared.xid, None)
+        self.leasing.is_leased(prepared)
         if prepared.owner and prepared.batch <= self._newest(prepared.owner):
             self._broker.wake()  # `sweep` rolls it back
 
-    def handlers(self, peer: Peer) -> dict[type, Callable[[Any], None]]:
+    def handlers(self, peer: Peer, client_id: str) -> dict[type, Callable[[Any], None]]:
         """What carries out commands that need no session."""
         return {
             Finish: lambda command: self.finish(command, peer),
             CommitBatch: lambda command: self.commit_batch(command, peer),
+            **self.leasing.handlers(peer, client_id),
         }
 
     # -- finish -------------------------------------------------------------------------------------------------------
@@ -215,7 +207,7 @@ class TwoPhase:
             prepared, _ = broker.prepared[xid]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
             self.ending[xid] = group, commit
-            self._append(group, peer, command.receipt)
+            self.append(group, peer, command.receipt)
         elif xid in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
         elif XID_COMMITTED + xid in broker.outcomes or XID_ROLLED_BACK + xid in broker.outcomes:
@@ -223,6 +215,16 @@ class TwoPhase:
             broker.journal.confirm(peer, command.receipt)
         else:
             raise self._unknown(xid)
+
+    def finish_together(self, some: list[Prepared], commit: bool, peer: Peer, receipt: str) -> None:
+        """Commit or roll back all of `some`, none of which is ending; there need not be any."""
+        if not some:
+            self._broker.follow(None, peer, receipt)
+            return
+        group = Group([part for each in some for part in (self._commits if commit else self._rollbacks)(each)])
+        for each in some:
+            self.ending[each.xid] = group, commit
+        self.append(group, peer, receipt)
 
     @staticmethod
     def _unknown(xid: str) -> CommandError:
@@ -243,6 +245,8 @@ class TwoPhase:
         this one. Raises CommandError, TransactionRolledBackError: then nothing was done."""
         broker, owner, batch = self._broker, command.owner, command.batch
         assert broker.journal is not None
+        if owner.startswith(LEASE):
+            raise _reserved()
         newest = self._newest(owner)
         if batch < newest:
             raise CommandError(
@@ -270,7 +274,7 @@ class TwoPhase:
         for each in others:
             self.ending[each.xid] = group, False
         self._marking[owner] = batch, group
-        self._append(group, Answer(peer, COMMITTED), command.receipt)
+        self.append(group, Answer(peer, COMMITTED), command.receipt)
 
     def _part(self, xid: str, owner: str, batch: int) -> Prepared:
         """A part of that batch. Raises CommandError, TransactionRolledBackError."""
@@ -314,7 +318,7 @@ class TwoPhase:
             records += [Redelivered(held, counts), Moved(held, name, seqs)]
         return [*records, Resolved(prepared.xid, False, self._broker.next_seq())]
 
-    def _append(self, group: Group, peer: Peer | Answer, receipt: str) -> None:
+    def append(self, group: Group, peer: Waiter, receipt: str) -> None:
         batch = self._broker.append_group(group)
         batch.confirms.append((peer, receipt, group))
         self._broker.wake()
@@ -400,6 +404,14 @@ class PreparedBrowser(Browser):
 
 
 def browser(command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> Browser:
-    """Who looks at the queue that `command` names, or at what is prepared."""
+    """Who looks at the queue that `command` names, at what is prepared, or at what a lease holds. Raises CommandError,
+    AccessError."""
+    if "lease" in command.options:
+        return LeaseBrowser(command, broker, peer, prefetch)
+    check_browsed(command.destination)
     kind = PreparedBrowser if command.destination == PREPARED_NAME else Browser
     return kind(command, broker, peer, prefetch)
+
+
+def _reserved() -> CommandError:
+    return CommandError(f"xids and owners that begin with {LEASE} are those of leases", code="XID_INVALID")

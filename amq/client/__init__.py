@@ -14,6 +14,7 @@ from amq.client.errors import (
     TransactionRetryError,
     UriError,
 )
+from amq.client.leases import Lease
 from amq.client.requests import ConnectionEvent, EventKind
 from amq.client.session import Browser, Consumer, Message, Producer, Session
 from amq.client.two_phase import PreparedTransaction
@@ -33,6 +34,7 @@ __all__ = [
     "EventKind",
     "FailoverTimeoutError",
     "FlushError",
+    "Lease",
     "Message",
     "PreparedTransaction",
     "Producer",

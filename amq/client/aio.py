@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TypeVar
 
-from amq.client import bulk
+from amq.client import bulk, leases
 from amq.client.aio_driver import AsyncDriver, Listener
 from amq.client.core import (
     PREFETCH_DEFAULT,
@@ -54,6 +54,7 @@ from amq.message import DEFAULT_PRIORITY
 
 log = logging.getLogger("amq.client")
 T = TypeVar("T")
+C = TypeVar("C", bound="Consumer")
 
 
 class Connection:
@@ -83,8 +84,22 @@ class Connection:
     async def commit_batch(self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None) -> str:
         """Commit the prepared transactions `xids` together, once: "committed" or "duplicate"."""
         request = commit_batch(self._machine, owner, batch, xids)
-        await self._ask(request, f"commit of batch {batch} of {owner}", timeout)
-        return request.outcome
+        return (await self._ask(request, f"commit of batch {batch} of {owner}", timeout)).outcome
+
+    async def lease(
+        self, destination: str, cursor: str, *, after: int = 0, messages: int = leases.MESSAGES_MAX, size: int = 0,
+        lease_timeout: float = 0, timeout: float | None = None,
+    ) -> leases.Lease:  # fmt: skip
+        """Set the next messages that wait at `destination` apart for `cursor`, or find the first beyond `after`."""
+        request = leases.ask(self._machine, destination, cursor, after, messages, size, lease_timeout)
+        return leases.Lease.parse((await self._ask(request, f"lease of {destination} for {cursor}", timeout)).outcome)
+
+    async def settle(
+        self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, timeout: float | None = None
+    ) -> None:
+        """All leases of `cursor` up to number `through` end."""
+        what = f"end of leases of {destination} for {cursor}"
+        await self._ask(leases.settle(self._machine, acknowledge, destination, cursor, through), what, timeout)
 
     async def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
         """What is prepared, by whomever, oldest first."""
@@ -161,8 +176,9 @@ class Connection:
     def _timeout_s(self, timeout: float | None) -> float:
         return seconds(timeout, self._machine.url.options.timeout_ms)
 
-    async def _ask(self, request: Request, what: str, timeout: float | None) -> None:
+    async def _ask(self, request: Request, what: str, timeout: float | None) -> Request:
         await self._await(request, what, timeout, resolve_timed_out(self._timeout_s(timeout), what))
+        return request
 
     async def _await(
         self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None
@@ -201,11 +217,8 @@ class Session:
         headers: Mapping[str, str] | None = None, timeout: float | None = None,
     ) -> Consumer:  # fmt: skip
         """Subscribe to `/queue/NAME` or `/topic/NAME`; with `subscription`: to a durable one of that name."""
-        made, request = self._core.subscribe(destination, prefetch, selector, named(headers, subscription))
-        await self.connection._await(request, f"subscribe to {destination}", timeout)
-        consumer = Consumer(self, made)
-        self._consumers.append(consumer)
-        return consumer
+        made = self._core.subscribe(destination, prefetch, selector, named(headers, subscription))
+        return await self._open(made, Consumer(self, made[0]), f"subscribe to {destination}", timeout)
 
     async def unsubscribe(self, name: str, timeout: float | None = None) -> None:
         """End the durable subscription `name`, and what waits in it, for good; none of that name = nothing."""
@@ -217,11 +230,22 @@ class Session:
         headers: Mapping[str, str] | None = None, timeout: float | None = None,
     ) -> Browser:  # fmt: skip
         """Look at the messages of `/queue/NAME` and take none."""
-        subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {}, browses=True)
-        await self.connection._await(request, f"browse {destination}", timeout)
-        browser = Browser(self, subscription)
-        self._consumers.append(browser)
-        return browser
+        made = self._core.subscribe(destination, prefetch, selector, headers or {}, browses=True)
+        return await self._open(made, Browser(self, made[0]), f"browse {destination}", timeout)
+
+    async def lease_reader(
+        self, destination: str, cursor: str, number: int, *, start: int = 0, stop: int | None = None,
+        prefetch: int = PREFETCH_DEFAULT, timeout: float | None = None,
+    ) -> Browser:  # fmt: skip
+        """Read what lease `number` of `cursor` holds, from position `start` up to before `stop`, each once."""
+        headers = leases.reading(cursor, number, start, stop)
+        made = self._core.subscribe(destination, prefetch, "", headers, True, leases.LeaseSubscription)
+        return await self._open(made, Browser(self, made[0]), f"read lease {number} of {destination}", timeout)
+
+    async def _open(self, made: tuple[Subscription, Request], consumer: C, what: str, timeout: float | None) -> C:
+        await self.connection._await(made[1], what, timeout)
+        self._consumers.append(consumer)
+        return consumer
 
     async def commit(self, timeout: float | None = None, *, outcome_id: str = "") -> None:
         """Publish what was sent and acknowledge what was received since the last commit, all or nothing."""

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from amq.client import leases
 from amq.client.core import SessionCore, resolve_timed_out, timed_out
 from amq.client.driver import Driver, Listener, seconds
 from amq.client.errors import ConnectionClosedError
@@ -76,6 +77,32 @@ class Connection:
         names = list(xids)
         what = f"commit of batch {batch} of {owner}"
         return self._ask(lambda: commit_batch(self._machine, owner, batch, names), what, timeout).outcome
+
+    def lease(
+        self, destination: str, cursor: str, *, after: int = 0, messages: int = leases.MESSAGES_MAX, size: int = 0,
+        lease_timeout: float = 0, timeout: float | None = None,
+    ) -> leases.Lease:  # fmt: skip
+        """Set the next messages that wait at `destination` apart for `cursor`: at most `messages`, and about `size`
+        bytes (0 = as many as the broker allows). They are read with `Session.lease_reader` and end with `settle`.
+
+        If the cursor has leases beyond number `after`, the oldest of them is returned and nothing is set apart: so a
+        program that comes back asks for what it had. `messages` 0 only asks. A lease that nobody settles stays, or is
+        given back after `lease_timeout` seconds. A topic means the durable subscription with the cursor's name.
+        Raises CommandError: `after` is a number of another store (UNKNOWN_LEASE); TransactionRetryError: no answer.
+        """
+        what = f"lease of {destination} for {cursor}"
+        request = self._ask(
+            lambda: leases.ask(self._machine, destination, cursor, after, messages, size, lease_timeout), what, timeout
+        )
+        return leases.Lease.parse(request.outcome)
+
+    def settle(
+        self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, timeout: float | None = None
+    ) -> None:
+        """All leases of `cursor` up to number `through` end: what they hold is acknowledged, or goes back to where it
+        was. To ask again is harmless. Raises TransactionRetryError: no answer in time, ask again."""
+        what = f"end of leases of {destination} for {cursor}"
+        self._ask(lambda: leases.settle(self._machine, acknowledge, destination, cursor, through), what, timeout)
 
     def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
         """What is prepared, by whomever, oldest first."""

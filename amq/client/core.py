@@ -58,12 +58,13 @@ class Subscription:
 
     __slots__ = (
         "_headers", "acknowledged", "browses", "buffer", "delivered", "ended", "error", "finished", "gate", "id",
-        "pulls", "session", "wanted",
+        "pulls", "session", "stride", "wanted",
     )  # fmt: skip
 
     def __init__(self, id: str, session: SessionCore, headers: list[tuple[str, str]], browses: bool = False) -> None:
         self.id = id
         self.browses = browses
+        self.stride = 1  # a browse: so many messages are acknowledged together
         self.finished = False  # a browse whose end the broker has told
         self.session = session
         self.buffer: deque[Delivery] = deque()
@@ -258,8 +259,9 @@ class SessionCore:
     # ---- consuming
 
     def subscribe(
-        self, destination: str, prefetch: int, selector: str, headers: Mapping[str, str], browses: bool = False
-    ) -> tuple[Subscription, Request]:
+        self, destination: str, prefetch: int, selector: str, headers: Mapping[str, str], browses: bool = False,
+        kind: type[Subscription] = Subscription,
+    ) -> tuple[Subscription, Request]:  # fmt: skip
         """A new subscription and the request whose end says whether the broker accepted it."""
         wire = [("destination", destination), ("ack", ACK_CLIENT if self.ack == ACK_CLIENT else ACK_INDIVIDUAL)]
         if prefetch < browses:
@@ -274,10 +276,11 @@ class SessionCore:
             wire.append(("browser", "true"))
         wire += headers.items()
         if self.transacted or browses:
-            wire[1] = ("ack", ACK_INDIVIDUAL)
+            wire[1] = ("ack", ACK_CLIENT if browses else ACK_INDIVIDUAL)
         machine = self.machine
         self.may_write()
-        subscription = Subscription(machine.next_id(), self, wire, browses)
+        subscription = kind(machine.next_id(), self, wire, browses)
+        subscription.stride = max(1, prefetch // 2)
         machine.subscriptions[subscription.id] = subscription
         return subscription, subscription.request(machine)
 
@@ -324,7 +327,7 @@ class SessionCore:
         delivery = subscription.buffer.popleft()
         if subscription.browses:
             delivery.settled = True
-            if not subscription.finished:
+            if not subscription.finished and not delivery.number % subscription.stride:
                 self.machine.write(_settling("ACK", delivery))  # room for the next; it takes nothing away
         elif self.transacted:
             transaction = self.current()

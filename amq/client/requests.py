@@ -39,7 +39,7 @@ class Kind(Enum):
     ACK = "ACK"
     CREDIT = "CREDIT"
     COMMIT = "COMMIT"  # of either kind: in one phase, or the first of two
-    RESOLVE = "COMMIT or ABORT of what is prepared"
+    RESOLVE = "COMMIT or ABORT of what is prepared or leased, LEASE"
     ABORT = "ABORT"
     DISCONNECT = "DISCONNECT"
 

@@ -27,6 +27,7 @@ from amq.client.core import (
 from amq.client.delayed import delayed
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError
+from amq.client.leases import LeaseSubscription, reading
 from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
 from amq.client.two_phase import prepare_headers
@@ -97,6 +98,23 @@ class Session:
         with self._driver.lock:
             subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {}, browses=True)
             self.connection._await(request, f"browse {destination}", timeout)
+        browser = Browser(self, subscription)
+        self._consumers.append(browser)
+        return browser
+
+    def lease_reader(
+        self, destination: str, cursor: str, number: int, *, start: int = 0, stop: int | None = None,
+        prefetch: int = PREFETCH_DEFAULT, timeout: float | None = None,
+    ) -> Browser:  # fmt: skip
+        """Read what lease `number` of `cursor` holds, from position `start` up to before `stop`, always in the same
+        order. A connection that breaks meanwhile is survived: each comes once. Nothing need be acknowledged. Raises
+        CommandError (UNKNOWN_LEASE), also while it is read: the lease is over.
+        """
+        self.connection._check_fork()
+        with self._driver.lock:
+            headers = reading(cursor, number, start, stop)
+            subscription, request = self._core.subscribe(destination, prefetch, "", headers, True, LeaseSubscription)
+            self.connection._await(request, f"read lease {number} of {destination}", timeout)
         browser = Browser(self, subscription)
         self._consumers.append(browser)
         return browser

@@ -214,6 +214,45 @@ class CommitBatch(Command):
         self.xids = xids
 
 
+class Lease(Command):
+    """Set the next waiting messages of `destination` apart for `cursor`: up to `messages`, and about up to `size` bytes
+    in all, but at least one. They wait there for a Settle of anybody, as a prepared transaction does, for `timeout_ms`
+    (0 = for ever).
+
+    Leases of a cursor have growing numbers. If there is one beyond `after`, the oldest such is the answer and nothing
+    is set apart: so who lost the answer asks again. `messages` 0 = only ask. A topic means its durable subscription
+    with the cursor's name.
+    """
+
+    __slots__ = ("after", "cursor", "destination", "messages", "size", "timeout_ms")
+
+    def __init__(
+        self, destination: str, cursor: str, after: int, messages: int, size: int = 0, timeout_ms: int = 0,
+        receipt: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(receipt)
+        self.destination = destination
+        self.cursor = cursor
+        self.after = after
+        self.messages = messages
+        self.size = size
+        self.timeout_ms = timeout_ms
+
+
+class Settle(Command):
+    """All leases of `cursor` at `destination` up to number `through` end: what they hold is acknowledged, or goes back
+    where it was. There need not be any."""
+
+    __slots__ = ("commit", "cursor", "destination", "through")
+
+    def __init__(self, destination: str, cursor: str, through: int, commit: bool, receipt: str = "") -> None:
+        super().__init__(receipt)
+        self.destination = destination
+        self.cursor = cursor
+        self.through = through
+        self.commit = commit
+
+
 class Disconnect(Command):
     __slots__ = ()
 

@@ -32,7 +32,7 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.protocols.stomp import transactions
+from amq.protocols.stomp import leases, transactions
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import full_name, reply_to
 from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
@@ -102,6 +102,7 @@ class StompServer:
             "DISCONNECT": self._disconnect,
             "NACK": self._nack,
             "CREDIT": self._credit,
+            "LEASE": leases.lease,
             "SUBSCRIBE": self._subscribe,
             "UNSUBSCRIBE": self._unsubscribe,
         }
@@ -298,8 +299,8 @@ class StompServer:
         }
         if "no-local" in headers:
             options.setdefault("noLocal", headers["no-local"])
-        if "credit" in headers:
-            options["credit"] = headers["credit"]
+        options |= {name: headers[name] for name in leases.OPTIONS if name in headers}
+        leases.check_options(options, browser)
         index = self._subscribed_count
         self._subscribed_count += 1
         self._subscriptions[id] = token = _Subscription(index, destination, named)

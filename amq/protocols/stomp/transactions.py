@@ -1,4 +1,4 @@
-"""COMMIT and ABORT: one phase, the two phases of a prepared transaction, and the batch of a pipeline, by their headers.
+"""COMMIT and ABORT: one phase, the two phases of a prepared transaction, the batch of a pipeline, leases: by headers.
 
 STOMP has no frames for more than one phase, so the headers say what is meant; docs/stomp.md lists them. A frame whose
 headers contradict each other is refused, never guessed at.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from amq.errors import ProtocolError
 from amq.protocols.commands import Abort, Command, Commit, CommitBatch, Finish, Prepare
+from amq.protocols.stomp import leases
 
 _MAX = 2**63 - 1
 _TWO_PHASE = ("phase", "xid", "owner", "batch", "timeout")
@@ -15,6 +16,8 @@ _TWO_PHASE = ("phase", "xid", "owner", "batch", "timeout")
 
 def commit(headers: dict[str, str], receipt: str) -> Command:
     """What a COMMIT asks for. Raises ProtocolError."""
+    if "cursor" in headers:
+        return leases.settle("COMMIT", headers, receipt)
     xids = _xids(headers)
     given = {name for name in _TWO_PHASE if name in headers} | ({"xids"} if xids is not None else set())
     if not given:
@@ -42,6 +45,8 @@ def commit(headers: dict[str, str], receipt: str) -> Command:
 
 def abort(headers: dict[str, str], receipt: str) -> Command:
     """What an ABORT asks for. Raises ProtocolError."""
+    if "cursor" in headers:
+        return leases.settle("ABORT", headers, receipt)
     if "xid" not in headers:
         return Abort(transaction("ABORT", headers), receipt)
     if "transaction" in headers:

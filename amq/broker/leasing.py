@@ -1,0 +1,265 @@
+"""Leasing: messages that are set apart for a reader which reads them as often as it likes, and settles them later.
+
+A lease is a prepared transaction that acknowledges messages which nobody was given: one group of the journal moves them
+to the hidden queue of what is held, and names them in the order in which they would have been delivered. So it survives
+everything, and ends as any prepared transaction does. Invariants: the leases of one cursor have growing numbers, the
+broker's seqs; what a lease holds and in which order never changes; to ask again, beyond the same number, gives the same
+lease, also on the next master.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from heapq import merge
+from typing import TYPE_CHECKING, Any
+
+from amq.broker.backlog import Place
+from amq.broker.browser import LOOK_ROWS, Browser
+from amq.broker.names import check_queue, is_topic, wire_name
+from amq.broker.queue import Queue
+from amq.broker.subscription import Peer
+from amq.errors import CommandError
+from amq.journal.records import HELD_SCHEME, Group, Moved, Prepared
+from amq.message import Message
+from amq.protocols.commands import Lease, Settle, Subscribe
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+    from amq.broker.two_phase import TwoPhase
+
+LEASE = "lease:"  # what the owner and the xid of one begin with, and of nothing else
+CURSOR_CHARACTERS_MAX = 256
+MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
+SIZE_MAX = 64 << 20  # bytes in one lease
+
+
+class Answer:
+    """Confirms to `peer`, with what became of what it asked for."""
+
+    def __init__(self, peer: Peer, outcome: str) -> None:
+        self._peer = peer
+        self._outcome = outcome
+
+    def confirm(self, receipt: str) -> None:
+        self._peer.confirm(receipt, self._outcome)
+
+    def fail(self, error: Exception, receipt: str) -> None:
+        self._peer.fail(error, receipt)
+
+
+class Leasing:
+    """Carries out Lease and Settle."""
+
+    def __init__(self, broker: Broker, two_phase: TwoPhase) -> None:
+        self._broker = broker
+        self._two_phase = two_phase
+        self._coming: dict[tuple[str, str], tuple[Prepared, Group]] = {}  # (owner, queue) → newest on its way
+
+    def handlers(self, peer: Peer, client_id: str) -> dict[type, Callable[[Any], None]]:
+        """What carries out these commands of a connection."""
+        return {
+            Lease: lambda command: self.lease(command, peer, client_id),
+            Settle: lambda command: self.settle(command, peer, client_id),
+        }
+
+    def lease(self, command: Lease, peer: Peer, client_id: str) -> None:
+        """Raises CommandError, AccessError."""
+        broker, number = self._broker, self._broker.next_seq()
+        name, owner = self._name(command, client_id), _owner(command.cursor)
+        if command.after >= number:
+            raise CommandError(
+                f"no lease of this store has the number {command.after}: it is of another store, or of a copy of this "
+                "one that went on",
+                code="UNKNOWN_LEASE",
+            )
+        group: Group | None = None
+        found = next((each for each in self._leases(owner, name) if each.seq > command.after), None)
+        if found is None and (owner, name) in self._coming and self._coming[owner, name][0].seq > command.after:
+            found, group = self._coming[owner, name]
+        queue = broker.queues.get(name)
+        if found is not None or queue is None or not command.messages:
+            broker.follow(group, Answer(peer, self._answer(found, name, queue)), command.receipt)
+            return
+        _check_takes(queue)
+        seqs = self._take(queue, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
+        if not seqs:
+            broker.follow(None, Answer(peer, self._answer(None, name, queue)), command.receipt)
+            return
+        lease = Prepared(
+            f"{owner}:{number}", number, broker.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs}
+        )
+        group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])
+        self._coming[owner, name] = lease, group
+        self._two_phase.append(group, Answer(peer, self._answer(lease, name, queue)), command.receipt)
+
+    def settle(self, command: Settle, peer: Peer, client_id: str) -> None:
+        """Raises CommandError, AccessError."""
+        name, owner = self._name(command, client_id), _owner(command.cursor)
+        ended = [each for each in self._leases(owner, name) if each.seq <= command.through]
+        self._two_phase.finish_together(ended, command.commit, peer, command.receipt)
+
+    def is_leased(self, lease: Prepared) -> None:
+        """It is durable."""
+        for key, (coming, _) in list(self._coming.items()):
+            if coming is lease:
+                del self._coming[key]
+
+    def lease_of(self, command: Subscribe) -> Prepared:
+        """The lease that `command` wants to read. Raises CommandError."""
+        options = command.options
+        xid = f"{_owner(options.get('cursor', ''))}:{options['lease']}"
+        if not self.is_there(xid):
+            raise lost(xid)
+        return self._broker.prepared[xid][0]
+
+    def is_there(self, xid: str) -> bool:
+        """Is it a lease that has not ended, and is not about to?"""
+        return xid in self._broker.prepared and xid not in self._two_phase.ending
+
+    def _leases(self, owner: str, name: str) -> list[Prepared]:
+        """Those of a cursor whose end is not on its way, oldest first."""
+        ending = self._two_phase.ending
+        found = [
+            each for xid, (each, _) in self._broker.prepared.items()
+            if each.owner == owner and name in each.acks and xid not in ending
+        ]  # fmt: skip
+        return sorted(found, key=lambda each: each.seq)
+
+    def _name(self, command: Lease | Settle, client_id: str) -> str:
+        """Full name of the queue from which is leased. Raises CommandError, AccessError."""
+        if is_topic(command.destination):
+            return self._broker.durables.queue_of(command.cursor, client_id)
+        check_queue(command.destination)
+        return command.destination
+
+    def _answer(self, lease: Prepared | None, name: str, queue: Queue | None) -> str:
+        journal = self._broker.journal
+        assert journal is not None
+        return json.dumps({
+            "lease": lease.seq if lease is not None else 0,
+            "messages": len(lease.acks[name]) if lease is not None else 0,
+            "waiting": queue.waiting if queue is not None else 0,
+            "store": journal.store_uuid.hex()[:12],
+        })  # fmt: skip
+
+    # -- which messages -----------------------------------------------------------------------------------------------
+
+    def _take(self, queue: Queue, count: int, size: int) -> list[int]:
+        """Take the first that wait out of their places, as if they were delivered. Returns their seqs, in order."""
+        broker, now_ms = self._broker, self._broker.clock.wall_ms()
+        taken: list[int] = []
+        for priority in range(len(queue.levels) - 1, -1, -1):
+            chosen: list[int] = []
+            for seq, message_bytes in _line(queue, priority, now_ms):
+                count, size = count - 1, size - message_bytes
+                if count < 0 or (size < 0 and (taken or chosen)):
+                    count = 0
+                    break
+                chosen.append(seq)
+            _take_out(queue, priority, {seq for seq in chosen if seq in queue.messages})
+            taken += chosen
+            if count <= 0:
+                break
+        broker.take_from_disk(queue, {seq for seq in taken if seq not in queue.messages})
+        return taken
+
+
+class LeaseBrowser(Browser):
+    """Shows what a lease holds, in its order, from one position up to before another, also what has expired since."""
+
+    shows_expired = True
+    __slots__ = ("_lease", "_position", "_seqs")
+
+    def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> None:
+        self._lease = broker.two_phase.leasing.lease_of(command)
+        ((name, seqs),) = self._lease.acks.items()
+        super().__init__(command, broker, peer, prefetch, HELD_SCHEME + name)
+        self._position, stop = _positions(command.options.get("positions", ""), len(seqs))
+        self._seqs = seqs[:stop]
+
+    def _next(self) -> Message | None:
+        broker = self._broker
+        if not broker.two_phase.leasing.is_there(self._lease.xid):
+            self.peer.fail(lost(self._lease.xid))
+        elif self._batch:
+            return self._from_batch()
+        elif self._position < len(self._seqs):
+            self._look(self._places())
+        else:
+            self._finish()
+        return None
+
+    def _places(self) -> list[Place]:
+        """Where the next ones stand."""
+        size = self._broker.pager.look_bytes()
+        places: list[Place] = []
+        for seq in self._seqs[self._position : self._position + LOOK_ROWS]:
+            place = self.queue.find(seq)
+            assert place is not None, "what a lease holds leaves with its end"
+            size -= place.size
+            if places and size < 0:
+                break
+            places.append(place)
+        return places
+
+    def _looked(self, messages: list[Message] | None) -> None:
+        if messages is not None:
+            self._position += len(messages)
+        super()._looked(messages)
+
+
+def lost(xid: str) -> CommandError:
+    return CommandError(
+        f"{xid[:200]} is over: it was acknowledged, or given back by somebody or by its timeout", code="UNKNOWN_LEASE"
+    )
+
+
+def _owner(cursor: str) -> str:
+    if not 0 < len(cursor) <= CURSOR_CHARACTERS_MAX or "," in cursor or not cursor.isprintable():
+        raise CommandError(
+            f"cursor {cursor[:40]!r}: give up to {CURSOR_CHARACTERS_MAX} printable characters, no comma",
+            code="CURSOR_INVALID",
+        )
+    return LEASE + cursor
+
+
+def _check_takes(queue: Queue) -> None:
+    """Raises CommandError where messages are not anybody's, or not to be kept."""
+    if queue.exclusive is not None:
+        raise CommandError(f"{wire_name(queue.name)} has an exclusive consumer: end that", code="QUEUE_IN_USE")
+    if queue.keeper is not None:
+        raise CommandError(f"{wire_name(queue.name)} keeps last values, or a ring: consume it", code="NOT_SUPPORTED")
+
+
+def _line(queue: Queue, priority: int, now_ms: int) -> Iterator[tuple[int, int]]:
+    """(seq, size) of what waits and is persistent, by seq, wherever."""
+    here = (
+        (message.seq, message.size)
+        for message in queue.levels[priority]
+        if message.segment is not None and not 0 < message.expires_ms <= now_ms
+    )
+    backlog = queue.backlogs.get(priority)
+    return merge(here, backlog.unexpired(now_ms) if backlog is not None else ())
+
+
+def _take_out(queue: Queue, priority: int, seqs: set[int]) -> None:
+    """They leave the level, where they stand near the front."""
+    level, stays = queue.levels[priority], []
+    while seqs:
+        message = level.popleft()
+        if message.seq in seqs:
+            seqs.remove(message.seq)
+        else:
+            stays.append(message)
+    level.extendleft(reversed(stays))
+
+
+def _positions(text: str, end: int) -> tuple[int, int]:
+    """`FROM-TO`, of which TO is the first that is not meant; "" = all. Raises CommandError."""
+    if not text:
+        return 0, end
+    start, dash, stop = text.partition("-")
+    if dash and all(each.isascii() and each.isdecimal() and len(each) < 10 for each in (start, stop)):
+        return int(start), min(int(stop), end)
+    raise CommandError(f"positions {text[:40]!r}: write two numbers, as in 0-1000", code="HEADER_INVALID")

@@ -1,0 +1,64 @@
+"""LEASE, and the COMMIT and ABORT that end leases: frames of ours for readers that set messages apart.
+
+The answer to LEASE is the `outcome` of its RECEIPT, a JSON object; docs/stomp.md lists headers and answers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amq.errors import ProtocolError
+from amq.protocols.commands import Lease, Settle
+from amq.protocols.stomp.destination import full_name
+
+_MAX: Final = 2**63 - 1
+_COUNT_MAX: Final = 999_999_999
+# Of a SUBSCRIBE with browser:true that reads a lease, or whose consumer asks for messages: options by the same names.
+OPTIONS: Final = ("credit", "cursor", "lease", "positions")
+
+
+def lease(headers: dict[str, str], receipt: str) -> Lease:
+    """What a LEASE asks for. Raises ProtocolError."""
+    if not receipt:
+        raise ProtocolError("LEASE needs a receipt header: the RECEIPT is its answer", code="HEADER_MISSING")
+    return Lease(
+        full_name(_required("LEASE", headers, "destination"), ""),
+        _required("LEASE", headers, "cursor"),
+        _number("after", headers.get("after", "0"), _MAX),
+        _number("messages", _required("LEASE", headers, "messages"), _COUNT_MAX),
+        _number("bytes", headers.get("bytes", "0"), _COUNT_MAX),
+        _number("timeout", headers.get("timeout", "0"), _MAX),
+        receipt,
+    )
+
+
+def settle(command: str, headers: dict[str, str], receipt: str) -> Settle:
+    """What a COMMIT or ABORT with a cursor asks for. Raises ProtocolError."""
+    if extra := sorted(headers.keys() & {"transaction", "xid", "owner", "batch", "xids", "phase"}):
+        raise ProtocolError(f"{command} of a cursor has no header {extra[0]}: see docs/stomp.md", code="HEADER_INVALID")
+    return Settle(
+        full_name(_required(command, headers, "destination"), ""),
+        _required(command, headers, "cursor"),
+        _number("through", _required(command, headers, "through"), _MAX),
+        command == "COMMIT",
+        receipt,
+    )
+
+
+def check_options(options: dict[str, str], browser: bool) -> None:
+    """Raises ProtocolError where a consumer asks for what only a browser can read."""
+    if "lease" in options and not browser:
+        raise ProtocolError("a lease is read with browser:true, and is settled by COMMIT", code="HEADER_INVALID")
+
+
+def _required(command: str, headers: dict[str, str], name: str) -> str:
+    value = headers.get(name)
+    if not value:
+        raise ProtocolError(f"{command} needs a {name} header", code="HEADER_MISSING")
+    return value
+
+
+def _number(name: str, text: str, maximum: int) -> int:
+    if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= maximum:
+        return int(text)
+    raise ProtocolError(f"{name} {text[:40]!r} is not a number from 0 to {maximum}", code="HEADER_INVALID")
