@@ -73,5 +73,7 @@ $(VENV)/.installed: $(METADATA) | $(BIN)/python
 $(VENV)/.installed-test: $(METADATA) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench,spark]'
 	@# Spark lists the folders of sys.path to find data sources, and an editable install has none there.
-	@ln -sfn $(CURDIR)/spark "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pyspark_amq"
+	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	  ln -sfn $(CURDIR)/spark "$$site/pyspark_amq"; \
+	  ln -sfn $(CURDIR)/spark/pyspark_amq_journal "$$site/pyspark_amq_journal"
 	@touch $@ $(VENV)/.installed

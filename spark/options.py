@@ -17,11 +17,13 @@ from typing import Any, TypeVar
 
 from amq.client.uri import parse as parse_url
 from amq.config import units
-from amq.errors import AmqError, ConfigError
+from amq.errors import AmqError, ConfigError, ProtocolError
+from amq.protocols.stomp.destination import full_name
 
 EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE = "exactly-once", "dedup", "at-least-once"
 BY_CONTENT, BY_POSITION = "content", "position"
 EARLIEST, LATEST = "earliest", "latest"
+JOURNAL_KINDS = MESSAGES, LEFT, CAME_BACK, MOVES = "message", "consumed", "redelivered", "moved"
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname"})  # Spark's own, which it passes on
 VALUE_CHARACTERS_MAX = 80  # of what an error repeats
 
@@ -103,6 +105,25 @@ def _destination(text: str) -> str:
     if not all(names) or any(ord(character) < 32 for character in text):
         raise ValueError("must be a destination, or several with commas between")
     return ",".join(names)
+
+
+def full_names(text: str) -> frozenset[str]:
+    """Destinations as the journal names them."""
+    try:
+        return frozenset(part if "://" in part else full_name(part, "") for part in _destination(text).split(","))
+    except ProtocolError as error:
+        raise ValueError(f"must be a destination, or several with commas between ({error})") from error
+
+
+def _kinds(text: str) -> frozenset[str]:
+    kinds = frozenset(JOURNAL_KINDS if text == "all" else map(str.strip, text.split(",")))
+    if not kinds <= set(JOURNAL_KINDS):
+        raise ValueError(f"must be all, or some of {', '.join(JOURNAL_KINDS)}")
+    return kinds
+
+
+def _number(text: str) -> int:
+    return _count(text, least=0)
 
 
 def _offsets(text: str) -> str | Mapping[str, Any]:
@@ -250,18 +271,43 @@ class SourceOptions(BrokerOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JournalOptions:
-    """Of `format("amq-journal")`."""
+    """Of `format("amq-journal")`. Starts are inclusive, ends are not."""
 
-    path: str = _option("path", _text, None, "directory of the store", "/mnt/amq", required=True)
-    destination: str | None = _option("destination", _destination, None, "only these", "/queue/orders")
+    path: str = _option("path", _text, None, "directory of the store; also `.load(path)`", "/mnt/amq", required=True)
+    kinds: frozenset[str] = _option(
+        "kinds", _kinds, "message",
+        "which rows: some of `message`, `consumed`, `redelivered`, `moved` with commas between, or `all`", "all",
+    )  # fmt: skip
+    destination: frozenset[str] | None = _option(
+        "destination", full_names, None, "only these destinations, with commas between", "/queue/orders"
+    )
+    starting_offset: int | None = _option(
+        "startingOffset", _number, None, "only messages from this offset on", "17592186044417"
+    )
+    ending_offset: int | None = _option(
+        "endingOffset", _number, None, "only messages before this offset", "17592186054417"
+    )
+    starting_timestamp_ms: int | None = _option(
+        "startingTimestamp", _number, None, "only rows from this moment on, milliseconds since 1970", "1767225600000"
+    )
+    ending_timestamp_ms: int | None = _option(
+        "endingTimestamp", _number, None, "only rows from before this moment, milliseconds since 1970", "1767312000000"
+    )
+    include_value: bool = _option(
+        "includeValue", _truth, "true", "a column `value`, the bodies; `bodyBytes` there always is", "false"
+    )
     include_headers: bool = _option("includeHeaders", _truth, "false", "a column `headers`", "true")
+    fail_on_data_loss: bool = _option(
+        "failOnDataLoss", _truth, "true", "fail where a segment was trimmed between planning and reading, or go on "
+        "without it", "false",
+    )  # fmt: skip
     pushdown: bool = _option(
         "pushdown", _truth, "false",
         "let the reader skip what filters exclude; needs `spark.sql.python.filterPushdown.enabled=true`", "true",
     )  # fmt: skip
 
     def check(self) -> None:
-        """Nothing contradicts itself here."""
+        """Nothing contradicts itself here: a range that holds nothing is an empty answer."""
 
 
 _Options = TypeVar("_Options", SinkOptions, SourceOptions, JournalOptions)
@@ -320,7 +366,7 @@ def _call(name: str, example: str) -> str:
     return f'.option("{name}", "{example}")'
 
 
-_TITLES = {BrokerOptions: "Common", SinkOptions: "Sink"}
+_TITLES = {BrokerOptions: "Common", SinkOptions: "Sink", JournalOptions: "Journal"}
 
 
 def tables() -> Iterator[str]:

@@ -142,7 +142,7 @@ def test_failover_urls_are_understood(page: Path) -> None:
 
 
 def test_codes_are_real() -> None:
-    real = source("amq", "cli")
+    real = source("amq", "cli", "spark")
     for page in PAGES:
         for code in re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", page.read_text()):
             if not code.startswith(("AMQ_", "_AMQ", "F_", "O_", "CLOCK_")):

@@ -47,7 +47,7 @@ IMPORTS: dict[str, set[str]] = {
     "cli": LEAVES
     | {"vfs", "config", "security", "journal", "lock", "service", "management", "client", "protocols", "doctor"}
     | {"maintenance"},
-    "spark": LEAVES | {"client", "journal", "config"},
+    "spark": LEAVES | {"client", "journal", "config", "vfs", "lock.epoch", "protocols.stomp.destination"},
     "__main__": {"cli"},
     "": {"client", "errors"},  # amq/__init__.py: the client's names, loaded when first used
 }

@@ -147,6 +147,25 @@ class Inspection:
                 yield from self._segment(name)
                 progress(number, len(self.names))
 
+    def lengths(self) -> dict[str, int]:
+        """How many bytes of each segment count, oldest first: a snapshot, which later writes do not change. Only the
+        open segment is read whole; segments in which nothing counts, and that are gone meanwhile, are left out.
+        Damage of the open one is a problem, that of others is found by who reads them up to there.
+        """
+        found = {}
+        for name in self.names:
+            report = SegmentReport(name, *segment_key(name))
+            try:
+                end = self._end(report)
+                if end is None:
+                    self._batches(report, os.path.join(self.directory, name))
+                    end = report.end
+            except FileNotFoundError:
+                continue
+            if end > HEADER_BYTES:
+                found[name] = end
+        return found
+
     def check_complete(self) -> None:
         """After all `records`: is a segment missing that nobody trimmed?
 

@@ -1,0 +1,430 @@
+"""The journal of a store as Arrow record batches: which pieces of it there are, and what stands in each.
+
+Reads only: takes no lock, writes nothing, asks no broker; also while a master works. A plan is a snapshot: each
+segment up to what counted of it when the plan was made, so that reading a part again gives the same rows. Every byte
+that counts is under a checksum that is compared. No Spark here: executors call `read_part`, everybody else may.
+
+One row says one thing of one message, `kind`:
+
+    message       it was stored. One that compaction copied stands there once more, with the same `offset`
+    consumed      it left its queue for good, `reason` says why
+    redelivered   it came back without acknowledgement
+    moved         it stands in the queue `target` now: dead letters, and what prepared transactions hold
+
+Format of the journal: docs/journal-format.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from amq.errors import CorruptError, StoreError
+from amq.journal.decoder import FRAMED_MESSAGE, Decoder
+from amq.journal.format import BATCH_BYTES, RECORD, RECORD_BYTES, segment_key
+from amq.journal.inspect import ROUNDS_MAX, Inspection
+from amq.journal.multicast import Multicast
+from amq.journal.records import (
+    GROUP,
+    GROUP_HEAD,
+    HELD_SCHEME,
+    MESSAGE,
+    REASONS,
+    SENT_SCHEME,
+    Consumed,
+    Moved,
+    Redelivered,
+)
+from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.journal.segment import Batch, list_segments, read_batches, read_file, read_header
+from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
+from amq.message import Copy
+from amq.vfs import SystemVfs, Vfs
+from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
+
+ROWS_PER_BATCH = 16_384
+BYTES_PER_BATCH = 32 << 20  # of bodies, or one body that is larger
+KEY_PROPERTY = "correlation-id"  # of a message: its key
+SEQ_EPOCH_BITS = 44  # a seq is an epoch and a number below it: docs/journal-format.md
+SEQ_MAX = (1 << 63) - 1
+US_MAX = (1 << 63) - 1
+
+_Numbers = npt.NDArray[Any]
+_TIMESTAMP = pa.timestamp("us", "UTC")
+_HEADERS = pa.map_(pa.string(), pa.string())
+# The head of a message's record as it lies in a segment, with its framing: `decoder.FRAMED_MESSAGE`.
+_HEAD = np.dtype([
+    ("size", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("seq", "<i8"), ("queue", "<u4"), ("flags", "u1"),
+    ("priority", "u1"), ("timestamp", "<i8"), ("expires", "<i8"), ("type_bytes", "<u2"), ("id_bytes", "<u2"),
+    ("property_bytes", "<u4"),
+])  # fmt: skip
+assert _HEAD.itemsize == FRAMED_MESSAGE.size
+
+
+def schema(values: bool = True, headers: bool = False) -> pa.Schema:
+    """Columns of a row; `values` with the bodies of messages, `headers` with their properties.
+
+    offset      seq of the message: unique for the life of the store, growing
+    timestamp   of a message when it came to the broker, in ms; of the others when that was written, in s
+    messageId   the id that its producer gave it
+    destination where the message is, or was, as consumers see it; `queue` is the same as the journal has it
+    position    of the record, bytes from the beginning of the segment `segment` of epoch `epoch`
+    """
+    fields = [
+        ("key", pa.string()), *([("value", pa.binary())] if values else []), ("destination", pa.string()),
+        ("offset", pa.int64()), ("timestamp", _TIMESTAMP), ("messageId", pa.string()), ("redelivered", pa.bool_()),
+        *([("headers", _HEADERS)] if headers else []), ("kind", pa.string()), ("queue", pa.string()),
+        ("target", pa.string()), ("reason", pa.string()), ("deliveries", pa.int32()), ("failures", pa.int32()),
+        ("bodyBytes", pa.int64()), ("contentType", pa.string()), ("priority", pa.int32()), ("expires", _TIMESTAMP),
+        ("epoch", pa.int64()), ("segment", pa.int64()), ("position", pa.int64()),
+    ]  # fmt: skip
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows; all bounds are inclusive.
+
+    destinations   full names, None = all
+    offsets        lowest and highest
+    times_us       earliest and latest `timestamp`, microseconds since 1970
+    """
+
+    kinds: frozenset[str] = frozenset(JOURNAL_KINDS)
+    destinations: frozenset[str] | None = None
+    offsets: tuple[int, int] = (0, SEQ_MAX)
+    times_us: tuple[int, int] = (-US_MAX, US_MAX)
+
+    def within(self, **more: Any) -> Wanted:
+        """What is wanted here and in `more`, another `Wanted` in words."""
+        other = Wanted(**more)
+        destinations = self.destinations
+        if other.destinations is not None:
+            destinations = other.destinations if destinations is None else destinations & other.destinations
+        return replace(
+            self, kinds=self.kinds & other.kinds, destinations=destinations,
+            offsets=_overlap(self.offsets, other.offsets), times_us=_overlap(self.times_us, other.times_us),
+        )  # fmt: skip
+
+    def may_be_in(self, epoch: int) -> bool:
+        """May a segment of `epoch` speak of such messages? It does not of those that a later master numbered."""
+        return self.offsets[0] >> SEQ_EPOCH_BITS <= epoch and bool(self.kinds)
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One segment, up to what counted of it when that was looked up."""
+
+    store: str
+    segment: str
+    end: int
+
+
+class TrimmedError(StoreError):
+    """A segment of the plan is gone: what lived in it was copied behind the end of the plan, or has left its queue."""
+
+    code = "SEGMENT_TRIMMED"
+
+
+def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> list[Part]:
+    """The parts in which rows that are `wanted` may stand, oldest first: of one moment, also where a takeover or a
+    deletion comes in between. Raises StoreError, OSError.
+    """
+    vfs, wanted = vfs or SystemVfs(), wanted or Wanted()
+    try:
+        if EPOCHS_DIRECTORY not in vfs.listdir(store):
+            why = f"{store} is no store: it has no directory {EPOCHS_DIRECTORY}; give that of `amq start --store`"
+            raise StoreError(why, code="STORE_MISSING")
+        for _ in range(ROUNDS_MAX):
+            epoch = read_newest_epoch(vfs, store)
+            inspection = Inspection(vfs, store, (epoch.number, epoch.sealed) if epoch is not None else (0, {}))
+            lengths = inspection.lengths()
+            newer = read_newest_epoch(vfs, store)
+            if newer == epoch and set(inspection.names) <= set(list_segments(vfs, inspection.directory)):
+                break
+        else:
+            raise StoreError(f"{store}: segments are deleted faster than they can be listed: use larger segments")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        why = f"{error.filename}: {error.strerror}: give the directory that `amq start --store` was given"
+        raise StoreError(why, code="STORE_MISSING") from error
+    for problem in inspection.problems:
+        raise CorruptError(problem.path, problem.offset, problem.why)
+    return [Part(store, name, end) for name, end in lengths.items() if wanted.may_be_in(segment_key(name)[0])]
+
+
+def read_part(
+    part: Part, columns: pa.Schema, wanted: Wanted | None = None, vfs: Vfs | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, `columns` as `schema` gives them. Memory: the segment, and one batch.
+
+    Raises TrimmedError where the segment is gone by now, CorruptError, NewerFormatError, OSError.
+    """
+    wanted, path = wanted or Wanted(), os.path.join(part.store, JOURNAL_DIRECTORY, part.segment)
+    try:
+        data = read_file(vfs or SystemVfs(), path, part.end)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
+        why = "was trimmed while the journal was read: read again, or set failOnDataLoss=false to go on without it"
+        raise TrimmedError(f"{path} {why}") from error
+    header = read_header(path, data)
+    if header is None:
+        raise CorruptError(path, 0, "segment header is gone")
+    reader = _SegmentReader(path, data, columns, wanted)
+    for batch in read_batches(path, data, header, part.end):
+        reader.walk(batch)
+        yield from reader.full()
+    yield from reader.full(rows=1)
+
+
+class _SegmentReader:
+    """Notes where the records of one segment stand, and makes rows of many at a time."""
+
+    def __init__(self, path: str, data: bytes, columns: pa.Schema, wanted: Wanted) -> None:
+        self._path = path
+        self._data = data
+        self._windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), _HEAD.itemsize)
+        self._columns = columns
+        self._wanted = wanted
+        self._wants_messages = MESSAGES in wanted.kinds
+        self._wants_headers = "headers" in columns.names
+        self._epoch, self._segment = segment_key(os.path.basename(path))
+        self._decoder = Decoder(path)
+        self._plain: list[int] = []  # where the records of messages stand
+        self._copies: list[Copy] = []  # messages of multicasts
+        self._events: list[tuple[str, int, int, _Event]] = []  # kind, position, wall s, record
+        self._rows = self._bytes = 0  # gathered: rows but those of `_plain`, bytes of records
+
+    def walk(self, batch: Batch) -> None:
+        """Note the records of a batch whose checksum is right. Raises CorruptError, NewerFormatError."""
+        position, end, plain = batch.offset + BATCH_BYTES, batch.end, self._plain
+        framing, data = RECORD.unpack_from, self._data
+        while position < end:
+            if end - position < RECORD_BYTES:
+                raise CorruptError(self._path, position, "batch ends inside a record")
+            size, _, kind = framing(data, position)
+            stop = position + RECORD_BYTES + size
+            if stop > end:
+                raise CorruptError(self._path, position, "record is longer than its batch")
+            if kind == MESSAGE:
+                plain.append(position)
+            elif kind == GROUP:  # its records are framed as all others are, and end where it does
+                start = position + RECORD_BYTES
+                stop = start + GROUP_HEAD.size + GROUP_HEAD.unpack_from(data, start)[1]
+            else:
+                self._other(position, stop, batch.header.wall_s)
+            position = stop
+        self._bytes += batch.header.payload_bytes
+
+    def _other(self, position: int, stop: int, wall_s: int) -> None:
+        """Records of all other types: the decoder refuses those that this version does not know."""
+        for record in self._decoder.decode(memoryview(self._data)[position:stop], position, verify=False):
+            if isinstance(record, Multicast):
+                copies = list(record.held()) if self._wants_messages else []
+                self._copies += copies
+                self._rows += len(copies)
+            elif isinstance(record, Consumed | Redelivered | Moved):
+                kind = _EVENTS[type(record)]
+                if kind in self._wanted.kinds:
+                    self._events.append((kind, position, wall_s, record))
+                    self._rows += len(_counts(record))
+
+    def full(self, rows: int = ROWS_PER_BATCH) -> Iterator[pa.RecordBatch]:
+        """The rows that were gathered, where they are at least so many, or large."""
+        if len(self._plain) + self._rows < rows and self._bytes < BYTES_PER_BATCH:
+            return
+        positions = np.array(self._plain if self._wants_messages else [], np.int64)
+        start = 0
+        while start < len(positions):
+            last = int(np.searchsorted(positions, positions[start] + BYTES_PER_BATCH))
+            stop = max(start + 1, min(start + ROWS_PER_BATCH, last))
+            yield from self._kept(self._messages(positions[start:stop]))
+            start = stop
+        for index in range(0, len(self._copies), ROWS_PER_BATCH):
+            yield from self._kept(self._multicasts(self._copies[index : index + ROWS_PER_BATCH]))
+        if self._events:
+            yield from self._kept(self._events_batch())
+        self._plain.clear()
+        self._copies.clear()
+        self._events.clear()
+        self._rows = self._bytes = 0
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def _messages(self, positions: _Numbers) -> tuple[int, dict[str, pa.Array]]:
+        if positions[-1] + _HEAD.itemsize > len(self._data):
+            raise CorruptError(self._path, int(positions[-1]), "record of a message is too short")
+        heads = np.ascontiguousarray(self._windows[positions]).view(_HEAD).reshape(-1)
+        used, queues = np.unique(heads["queue"], return_inverse=True)
+        if not self._decoder.names.keys() >= set(used.tolist()):
+            raise CorruptError(self._path, int(positions[0]), "the destination was not defined before")
+        names = [self._decoder.names[number] for number in used.tolist()]
+        wanted = self._wanted
+        keep = _within(heads["seq"], wanted.offsets) & _within(heads["timestamp"] * 1000, wanted.times_us)
+        if wanted.destinations is not None:
+            keep &= np.array([shown(name) in wanted.destinations for name in names], np.bool_)[queues]
+        if not keep.all():
+            heads, positions, queues = heads[keep], positions[keep], queues[keep]
+        types = positions + _HEAD.itemsize
+        ids = types + heads["type_bytes"]
+        properties = ids + heads["id_bytes"]
+        bodies = properties + heads["property_bytes"]
+        stops = positions + RECORD_BYTES + heads["size"]
+        if (bodies > stops).any():
+            raise CorruptError(self._path, int(positions[np.argmax(bodies > stops)]), "message: impossible lengths")
+        found = {
+            **self._properties(properties, bodies),
+            "destination": _dictionary(queues, [shown(name) for name in names]),
+            "offset": pa.array(heads["seq"].astype(np.int64)), "timestamp": _times(heads["timestamp"] * 1000),
+            "messageId": self._texts(ids, properties),
+            "kind": _same(MESSAGES, len(heads)), "redelivered": _same(False, len(heads)),
+            "queue": _dictionary(queues, names), "bodyBytes": pa.array(stops - bodies),
+            "contentType": self._texts(types, ids),
+            "priority": pa.array(heads["priority"].astype(np.int32)),
+            "expires": _times(heads["expires"] * 1000, heads["expires"] == 0), "position": pa.array(positions),
+        }  # fmt: skip
+        if "value" in self._columns.names:
+            data, ends = self._data, zip(bodies.tolist(), stops.tolist(), strict=True)
+            found["value"] = pa.array([data[start:stop] for start, stop in ends], pa.binary())
+        return len(heads), found
+
+    def _texts(self, starts: _Numbers, stops: _Numbers) -> pa.Array:
+        """Texts of the segment; null where one is empty."""
+        if (starts == stops).all():
+            return pa.nulls(len(starts), pa.string())
+        data, ends = self._data, zip(starts.tolist(), stops.tolist(), strict=True)
+        return pa.array([data[start:stop] or None for start, stop in ends], pa.binary()).cast(pa.string())
+
+    def _properties(self, starts: _Numbers, stops: _Numbers) -> dict[str, pa.Array]:
+        """Columns that are made of the properties. Many messages have the same: they are parsed once."""
+        if not self._wants_headers and (starts == stops).all():
+            return {}
+        data, ends = self._data, zip(starts.tolist(), stops.tolist(), strict=True)
+        read: dict[bytes, dict[str, str]] = {b"": {}}
+        found = []
+        for start, stop in ends:
+            text = data[start:stop]
+            properties = read.get(text)
+            if properties is None:
+                properties = read[text] = json.loads(text)
+            found.append(properties)
+        columns = {"key": pa.array(map(_key, found), pa.string())}
+        if self._wants_headers:
+            columns["headers"] = pa.array([list(each.items()) for each in found], _HEADERS)
+        return columns
+
+    def _multicasts(self, copies: list[Copy]) -> tuple[int, dict[str, pa.Array]]:
+        wanted = self._wanted
+        copies = [
+            copy for copy in copies
+            if (wanted.destinations is None or shown(copy.destination) in wanted.destinations)
+            and wanted.offsets[0] <= copy.seq <= wanted.offsets[1]
+            and wanted.times_us[0] <= copy.timestamp_ms * 1000 <= wanted.times_us[1]
+        ]  # fmt: skip
+        properties = [copy.properties or {} for copy in copies]
+        found = {
+            "key": pa.array(map(_key, properties), pa.string()),
+            "value": pa.array([copy.body for copy in copies], pa.binary()),
+            "destination": pa.array([shown(copy.destination) for copy in copies], pa.string()),
+            "offset": pa.array([copy.seq for copy in copies], pa.int64()),
+            "timestamp": _times(np.array([copy.timestamp_ms * 1000 for copy in copies], np.int64)),
+            "messageId": pa.array([copy.duplicate_id or None for copy in copies], pa.string()),
+            "redelivered": _same(False, len(copies)), "kind": _same(MESSAGES, len(copies)),
+            "headers": pa.array([list(each.items()) for each in properties], _HEADERS),
+            "queue": pa.array([copy.queue_name for copy in copies], pa.string()),
+            "bodyBytes": pa.array([len(copy.body) for copy in copies], pa.int64()),
+            "contentType": pa.array([copy.content_type or None for copy in copies], pa.string()),
+            "priority": pa.array([copy.priority for copy in copies], pa.int32()),
+            "expires": _times(
+                np.array([copy.expires_ms * 1000 for copy in copies], np.int64),
+                np.array([not copy.expires_ms for copy in copies], np.bool_),
+            ),
+            "position": pa.array([copy.offset for copy in copies], pa.int64()),
+        }  # fmt: skip
+        return len(copies), found
+
+    def _events_batch(self) -> tuple[int, dict[str, pa.Array]]:
+        kinds, positions, walls, records = zip(*self._events, strict=True)
+        counts = [_counts(record) for record in records]
+        rows = [row for part in counts for row in part]
+        index = np.repeat(np.arange(len(records)), [len(part) for part in counts])
+        queues = [record.source if isinstance(record, Moved) else record.destination for record in records]
+        seqs, times = np.array([row[0] for row in rows], np.int64), np.array(walls, np.int64)[index] * 1_000_000
+        wanted, names = self._wanted, [shown(name) for name in queues]
+        keep = _within(seqs, wanted.offsets) & _within(times, wanted.times_us)
+        if wanted.destinations is not None:
+            keep &= np.array([name in wanted.destinations for name in names], np.bool_)[index]
+        back = [kind == CAME_BACK for kind in kinds]
+        reasons = [REASONS[record.reason] if isinstance(record, Consumed) else None for record in records]
+        targets = [record.target if isinstance(record, Moved) else None for record in records]
+        deliveries, failures = ([row[at] for row in rows] for at in (1, 2))
+        found = {
+            "destination": _dictionary(index, names), "offset": pa.array(seqs), "timestamp": _times(times),
+            "redelivered": pa.array([True if each else None for each in back], pa.bool_()).take(pa.array(index)),
+            "kind": _dictionary(index, list(kinds)), "queue": _dictionary(index, queues),
+            "target": _dictionary(index, targets), "reason": _dictionary(index, reasons),
+            "deliveries": pa.array(deliveries, pa.int32()), "failures": pa.array(failures, pa.int32()),
+            "position": pa.array(positions, pa.int64()).take(pa.array(index)),
+        }  # fmt: skip
+        if not keep.all():
+            mask = pa.array(keep)
+            found = {name: column.filter(mask) for name, column in found.items()}
+        return int(keep.sum()), found
+
+    def _kept(self, made: tuple[int, dict[str, pa.Array]]) -> Iterator[pa.RecordBatch]:
+        """The batch of the columns that were made; what others of the schema would say is null."""
+        rows, found = made
+        if rows:
+            found |= {"epoch": _same(self._epoch, rows), "segment": _same(self._segment, rows)}
+            columns = [
+                found[field.name] if field.name in found else pa.nulls(rows, field.type) for field in self._columns
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._columns)
+
+
+_Event = Consumed | Redelivered | Moved
+_EVENTS: dict[type, str] = {Consumed: LEFT, Redelivered: CAME_BACK, Moved: MOVES}
+
+
+def _counts(record: _Event) -> list[tuple[int, int | None, int | None]]:
+    """(seq, deliveries, failures) of each message of which the record speaks."""
+    if isinstance(record, Redelivered):
+        return list(record.counts)
+    return [(seq, None, None) for seq in record.seqs]
+
+
+def shown(queue: str) -> str:
+    """The queue as users know it: without that a prepared transaction holds what stands there."""
+    return queue.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
+
+
+def _key(properties: dict[str, str]) -> str | None:
+    return properties.get(KEY_PROPERTY)
+
+
+def _within(values: _Numbers, bounds: tuple[int, int]) -> _Numbers:
+    return (values >= bounds[0]) & (values <= bounds[1])
+
+
+def _times(values_us: _Numbers, nulls: _Numbers | None = None) -> pa.Array:
+    return pa.array(values_us, mask=nulls).view(_TIMESTAMP)
+
+
+def _same(value: Any, rows: int) -> pa.Array:
+    return pa.repeat(value, rows)
+
+
+def _dictionary(index: _Numbers, values: Sequence[str | None]) -> pa.Array:
+    return pa.array(values, pa.string()).take(pa.array(index))
