@@ -77,7 +77,7 @@ class Master:
         self._runner = make_runner(self.loop.call_soon_threadsafe)
         self._reader = make_runner(self.loop.call_soon_threadsafe)
         store_uuid = recovered.store_uuid or entropy.randbytes(16)
-        self._message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
+        self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
         self.journal = Journal(
             vfs, clock, self._runner, self, valid, config.store, epoch, store_uuid, recovered, config, entropy,
             self._reader,
@@ -235,7 +235,7 @@ class Master:
             config.max_frame_size_bytes,
         )  # fmt: skip
         return StompServer(
-            limits, self._message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
+            limits, self.message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
             (("amq-broker", self._name), ("amq-epoch", str(self._epoch))), owner,
         )  # fmt: skip
 

@@ -40,11 +40,11 @@ BUFFER_BYTES = 1 << 20
 )
 @store_option
 @click.option("--destination", "destinations", metavar="NAME", multiple=True,
-              help="Only this destination, /queue/NAME. May be repeated.")  # fmt: skip
+              help="Only /queue/NAME, or durable subscriptions to /topic/NAME. May be repeated.")  # fmt: skip
 @click.option("--output", metavar="FILE", default="-", help="Where to write; a file gets its name when it is whole.")
 @options_option
 def export_(store: str, destinations: tuple[str, ...], output: str, options: tuple[str, ...]) -> None:
-    """Write every live message as a line of JSON, in the order of its queue.
+    """Write every live message as a line of JSON, in the order of its queue, and durable subscriptions.
 
     Also while a master serves: a message is written if it is live when it is read. To move a store, stop its brokers
     first. The journal is read twice; memory is about 32 bytes a message. Where something is damaged the rest is

@@ -9,6 +9,7 @@ import pytest
 
 import amq
 from tests.brokers import DEADLINE_S, Broker, Brokers
+from tests.cli.amq_process import amq as run_amq
 
 
 @pytest.fixture
@@ -134,3 +135,29 @@ def test_a_durable_subscription_misses_nothing(brokers: Brokers) -> None:
     with amq.connect(url(slave), client_id="away") as away:
         consumer = away.session().consumer("/topic/prices", subscription="s")
         assert receive(consumer, 30) == [b"%d" % i for i in range(30)]
+
+
+@pytest.mark.slow
+def test_durable_subscriptions_move_to_another_store(brokers: Brokers, tmp_path: Path) -> None:
+    """By `amq journal export` and `import`; its client finds there what it had not got."""
+    old, file, store = brokers.master("a"), tmp_path / "moved.jsonl", tmp_path / "moved"
+    with amq.connect(url(old), client_id="c") as away:
+        consumer = away.session().consumer("/topic/prices.>", subscription="s", selector="n < 8")
+        producer = away.session().producer("/topic/prices.eu")
+        producer.send(b"0", headers={"n": 0})
+        assert receive(consumer, 1) == [b"0"]
+        away.session().consumer("/queue/x")  # the acknowledgement is stored
+        consumer.close()
+        for i in range(1, 10):
+            producer.send(b"%d" % i, headers={"n": i})
+    old.stop()
+    for words in (("export", "--store", brokers.store, "--output", file), ("import", "--store", store, file)):
+        done = run_amq("journal", *words)
+        assert (done.returncode, "not exported" in done.stderr) == (0, False), done.stderr
+    with Brokers(tmp_path / "new", store=store) as group:
+        new = group.master("b")
+        with amq.connect(url(new), client_id="c") as back:
+            producer = back.session().producer("/topic/prices.eu")
+            producer.send(b"new", headers={"n": 1})
+            consumer = back.session().consumer("/topic/prices.>", subscription="s", selector="n < 8")
+            assert receive(consumer, 8) == [*(b"%d" % i for i in range(1, 8)), b"new"]

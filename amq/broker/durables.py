@@ -135,6 +135,18 @@ class Durables:
         command.selector = ""  # only what it selects comes into the queue
         return self._queue(record)
 
+    def restore(self, definition: dict[str, Any]) -> Queue:
+        """The queue of the durable subscription of that definition, which begins where it is not there. Raises
+        CommandError where there is another of its name."""
+        record = self._known.get((definition["client_id"], definition["name"]))
+        if record is not None and record.definition != definition:
+            raise CommandError(
+                f"there is another durable subscription {definition['name']!r} of client {definition['client_id']!r}, "
+                "to other topics or with another selector: UNSUBSCRIBE it first, with activemq.subscriptionName",
+                code="SUBSCRIPTION_DIFFERS",
+            )
+        return self._queue(record or self._create(definition))
+
     def queue_of(self, name: str, client_id: str) -> str:
         """Full name of the queue of that subscription. Raises CommandError."""
         return self._find(name, client_id).queue

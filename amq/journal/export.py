@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from amq.errors import CorruptError, StoreError
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
-from amq.journal.interchange import IDS_PER_LINE, Exported, Ids, Item
+from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, Item
 from amq.journal.liveness import LiveIndex, Liveness, Place
 from amq.journal.multicast import Multicast, Raw
 from amq.journal.reader import decode_at
@@ -106,7 +106,8 @@ class Export:
         self.problems += [problem for problem in problems if problem not in self.problems]
 
     def items(self) -> Iterator[Item]:
-        """Remembered ids, then messages, oldest first. Raises StoreError, OSError."""
+        """Durable subscriptions, committed batches, remembered ids; then messages, oldest first. Raises StoreError,
+        OSError."""
         yield from self._remembered()
         reader = MessageReader(self._vfs, self._store)
         after, given, stuck = -1, 0, 0
@@ -140,10 +141,7 @@ class Export:
             if place.destination.startswith(SENT_SCHEME):
                 continue  # prepared, not committed: where it is imported it never will be
             place = place._replace(destination=place.destination.removeprefix(HELD_SCHEME))
-            if self._wanted is not None and place.destination not in self._wanted:
-                continue
-            if place.destination.startswith(SUBSCRIPTION_SCHEME):
-                self._note(f"{place.destination}: what waits for a durable subscription is not exported")
+            if not self._is_wanted(place.destination):
                 continue
             if place.destination.startswith("?"):
                 where = f"{place.segment}: offset {place.offset}"
@@ -160,14 +158,26 @@ class Export:
             ids = liveness.duplicates.get(place.destination)
             if ids is None or ids.get(message.duplicate_id, (-1, ""))[0] != seq:
                 message.duplicate_id = ""  # forgotten: a younger message may have it by now
-            yield seq, Exported(message, *liveness.redelivered.get(seq, (0, 0)))
+            queue = place.destination if place.destination.startswith(SUBSCRIPTION_SCHEME) else ""
+            yield seq, Exported(message, *liveness.redelivered.get(seq, (0, 0)), queue)
 
-    def _remembered(self) -> Iterator[Ids]:
+    def _is_wanted(self, name: str) -> bool:
+        """Of a durable subscription: is one of its topics?"""
+        if self._wanted is None or name in self._wanted:
+            return True
+        found = self._liveness.subscriptions.get(name)
+        return found is not None and not self._wanted.isdisjoint(found[0].topics)
+
+    def _remembered(self) -> Iterator[Item]:
+        """What is to be known before the first message."""
         live = self._liveness.live
+        for queue, (record, _) in sorted(self._liveness.subscriptions.items()):
+            if self._is_wanted(queue):
+                yield Durable(queue, record.definition)
+        if self._wanted is None:
+            yield from (Batch(owner, batch) for owner, (batch, _) in sorted(self._liveness.markers.items()))
         for name, ids in sorted(self._liveness.duplicates.items()):
-            if name.startswith(SUBSCRIPTION_SCHEME):
-                continue
-            if self._wanted is None or name in self._wanted:
+            if self._is_wanted(name):
                 gone = [id for id, (seq, _) in ids.items() if live.get(seq) is None]
                 yield from (Ids(name, gone[i : i + IDS_PER_LINE]) for i in range(0, len(gone), IDS_PER_LINE))
         if self._wanted is None:

@@ -3,6 +3,8 @@
     header      {"amq": "journal export", "version": 1, "store": UUID, "epoch": N, "exported": TIME, "destinations": …}
     remembered  {"type": "remembered", "destination": NAME, "ids": [...]}     ids of messages that are no longer stored
     outcomes    {"type": "outcomes", "ids": [...]}                            commits that took place
+    batch       {"type": "batch", "owner": NAME, "batch": N}                  newest committed batch of a pipeline
+    subscription {"type": "subscription", "queue": NAME, "definition": {...}} a durable one, and where its messages wait
     message     {"type": "message", "destination": NAME, "seq": N, "body": TEXT or "body_base64": BYTES, …}
     end         {"type": "end", "messages": N, "crc32": "xxxxxxxx", "problems": N}
 
@@ -22,7 +24,8 @@ from typing import Any, BinaryIO
 
 from amq.errors import StoreError
 from amq.journal.inspect import describe
-from amq.message import DEFAULT_PRIORITY, Message
+from amq.journal.subscription import checked
+from amq.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message
 
 KIND = "journal export"
 VERSION = 1
@@ -54,15 +57,19 @@ class Header:
 class Exported:
     """A message, and how often it was delivered and came back, of which so many times as a failure.
 
-    Its `seq` is the one that it had; its `duplicate_id` the one that its destination remembered, or "".
+    Its `seq` is the one that it had; its `duplicate_id` the one that its destination remembered, or "". `queue` is
+    that of the durable subscription for which it waits, "" = it is in the queue that is its destination.
     """
 
     message: Message
     deliveries: int = 0
     failures: int = 0
+    queue: str = ""
 
     def encode(self) -> bytes:
         facts = describe(self.message, bodies=True)
+        if self.queue:
+            facts["queue"] = self.queue
         return _line({**facts, "deliveries": self.deliveries, "failures": self.failures})
 
 
@@ -80,6 +87,28 @@ class Ids:
 
 
 @dataclass(frozen=True, slots=True)
+class Durable:
+    """A durable subscription: what its messages call its queue, and what it is (`Subscribed.definition`)."""
+
+    queue: str
+    definition: dict[str, Any]
+
+    def encode(self) -> bytes:
+        return _line({"type": "subscription", "queue": self.queue, "definition": self.definition})
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The newest committed batch of the pipeline `owner`."""
+
+    owner: str
+    batch: int
+
+    def encode(self) -> bytes:
+        return _line({"type": "batch", "owner": self.owner, "batch": self.batch})
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     messages: int
     crc32: int | None
@@ -91,7 +120,7 @@ class End:
         })  # fmt: skip
 
 
-Item = Exported | Ids
+Item = Exported | Ids | Durable | Batch
 
 
 class Writer:
@@ -227,6 +256,13 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         return Ids("", _ids(found))
     if kind == "remembered":
         return Ids(_text(found, "destination"), _ids(found))
+    if kind == "subscription":
+        queue, definition = checked([found.get("queue"), found.get("definition")])
+        if not definition or not queue.startswith(SUBSCRIPTION_SCHEME):
+            raise ValueError("a subscription without a queue or a definition")
+        return Durable(queue, definition)
+    if kind == "batch":
+        return Batch(_text(found, "owner"), _number(found, "batch", _U64_MAX))
     if kind != "message":
         raise ValueError(f"a line of type {kind!r} is unknown")
     if "body_base64" in found:
@@ -246,7 +282,8 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         _number(found, "expires_ms", _U64_MAX, 0), _short(found, "duplicate_id"), found.get("text") is True,
         _number(found, "seq", _U64_MAX),
     )  # fmt: skip
-    return Exported(message, _number(found, "deliveries", _U32_MAX, 0), _number(found, "failures", _U32_MAX, 0))
+    deliveries, failures = (_number(found, name, _U32_MAX, 0) for name in ("deliveries", "failures"))
+    return Exported(message, deliveries, failures, _text(found, "queue", ""))
 
 
 def _text(found: Mapping[str, Any], name: str, default: str | None = None) -> str:

@@ -14,16 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from amq.broker.broker import Broker
-from amq.broker.names import SCHEDULE_SCHEME, check_queue
+from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, check_queue
 from amq.broker.scheduler import check_scheduled
+from amq.broker.transaction import Transaction, memory_bytes
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
 from amq.journal.export import store_uuid
-from amq.journal.interchange import Exported, Ids, Item, Reader
-from amq.journal.records import Duplicates, Group, Redelivered
+from amq.journal.interchange import Batch, Durable, Exported, Ids, Item, Reader
+from amq.journal.records import Duplicates, Group, Marker, Redelivered
 from amq.journal.writer import JournalThread
 from amq.master import Master
-from amq.message import Message
+from amq.message import Copy, Message, Shared
 from amq.service import BrokerService, Role
 from amq.threads import SystemThreads
 from amq.vfs import SystemVfs
@@ -60,6 +61,7 @@ class Import:
         self._failure: AmqError | None = None
         self._unconfirmed_bytes = 0
         self._changed = asyncio.Event()
+        self._durables: dict[str, str] = {}  # queues of durable subscriptions, as the file and as the store names them
         self._ids_on_their_way: dict[str, tuple[str, list[tuple[str, int]]]] = {}
 
     async def run(self, file: BinaryIO, name: str) -> Result:
@@ -135,22 +137,42 @@ class Import:
     def _take(self, item: Item, reader: Reader) -> None:
         assert self._master is not None
         assert reader.header is not None
+        broker = self._master.broker
+        assert broker.journal is not None
         if isinstance(item, Exported):
-            self._store(self._master.broker, item, reader.header.store)
+            self._store(broker, item, reader.header.store)
+        elif isinstance(item, Durable):
+            definition = {**item.definition, "message_id_prefix": self._master.message_id_prefix}
+            self._durables[item.queue] = broker.durables.restore(definition).name
+        elif isinstance(item, Batch):
+            if item.batch > broker.prepared.markers.get(item.owner, (-1,))[0]:
+                broker.journal.append_record(Marker(item.owner, item.batch))
         else:
-            self._remember(self._master.broker, item)
+            self._remember(broker, item)
+
+    def _queue_of(self, name: str) -> str:
+        """What that queue of a durable subscription, as the file names it, is called here."""
+        if name not in self._durables:
+            raise AmqError(f"{name}: no line before tells of that subscription: export again", code="EXPORT_DAMAGED")
+        return self._durables[name]
 
     def _store(self, broker: Broker, item: Exported, origin: str) -> None:
         message = item.message
-        _check_access(message.destination, message)
         message.duplicate_id = message.duplicate_id or f"{origin}:{message.seq}"
+        if item.queue:
+            message = Copy.of(message, self._queue_of(item.queue))
+        else:
+            _check_access(message.destination, message)
         if broker.is_duplicate(message):
             self.result.skipped += 1
             return
         size = len(message.body) + 1
         self._unconfirmed_bytes += size
         try:
-            broker.store(message, self, f"m{size}")
+            if isinstance(message, Copy):
+                self._store_for_subscription(broker, message, item.message, f"m{size}")
+            else:
+                broker.store(message, self, f"m{size}")
         except StoreFullError as error:
             self.fail(error)
             assert self._failure is not None
@@ -158,8 +180,15 @@ class Import:
         if item.deliveries or item.failures:
             assert broker.journal is not None
             broker.journal.append_record(
-                Redelivered(message.destination, [(message.seq, item.deliveries, item.failures)])
+                Redelivered(message.queue_name, [(message.seq, item.deliveries, item.failures)])
             )
+
+    def _store_for_subscription(self, broker: Broker, copy: Copy, message: Message, receipt: str) -> None:
+        copy.original, copy.shared = message, Shared(None, encodes=False)
+        transaction = Transaction(broker, "")
+        transaction.sends = [copy]
+        broker.memory_bytes += memory_bytes(transaction.sends)
+        broker.commit(transaction, self, receipt, "")
 
     def _remember(self, broker: Broker, item: Ids) -> None:
         """Ids of what is gone. They are as old as this line: older than the messages behind it."""
@@ -171,15 +200,19 @@ class Import:
                     journal.append_record(Group([], id, broker.next_seq()))
                     self.result.remembered += 1
             return
-        _check_access(item.destination)
-        known = broker.queue(item.destination).duplicates
+        name = item.destination
+        if name.startswith(SUBSCRIPTION_SCHEME):
+            name = self._queue_of(name)
+        else:
+            _check_access(name)
+        known = broker.queue(name).duplicates
         fresh = [(id, broker.next_seq()) for id in item.ids if id not in known]
         if fresh:
             size = sum(len(id) for id, _ in fresh)
             receipt = f"i{size}:{len(self._ids_on_their_way)}:{fresh[0][1]}"
-            self._ids_on_their_way[receipt] = (item.destination, fresh)
+            self._ids_on_their_way[receipt] = (name, fresh)
             self._unconfirmed_bytes += size
-            journal.append_record(Duplicates(item.destination, fresh))
+            journal.append_record(Duplicates(name, fresh))
             journal.confirm(self, receipt)
 
     # -- Peer, what the broker tells ----------------------------------------------------------------------------------

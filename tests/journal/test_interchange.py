@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.errors import StoreError
-from amq.journal.interchange import VERSION, Exported, Header, Ids, Item, Reader, Writer, check_whole
+from amq.journal.interchange import VERSION, Batch, Durable, Exported, Header, Ids, Item, Reader, Writer, check_whole
 from amq.message import Message
 
 HEADER = Header("ab" * 16, 7, 1_700_000_000_000, None)
@@ -30,15 +30,21 @@ def messages() -> st.SearchStrategy[Message]:
 def items() -> st.SearchStrategy[Item]:
     counts = st.integers(0, (1 << 32) - 1)
     ids = st.lists(TEXT.filter(bool), min_size=1, max_size=3)
+    definitions = st.fixed_dictionaries({
+        "client_id": TEXT, "name": TEXT, "topics": st.lists(TEXT, min_size=1), "selector": TEXT,
+        "message_id_prefix": TEXT, "no_local": st.booleans(),
+    })  # fmt: skip
     return st.one_of(
-        st.builds(Exported, messages(), counts, counts), st.builds(Ids, st.sampled_from(["", "queue://a"]), ids)
-    )
+        st.builds(Exported, messages(), counts, counts), st.builds(Ids, st.sampled_from(["", "queue://a"]), ids),
+        st.builds(Durable, TEXT.map("subscription://{}".format), definitions), st.builds(Batch, TEXT, U64),
+    )  # fmt: skip
 
 
 def fields(item: Item) -> object:
     if isinstance(item, Exported):
         message = {name: getattr(item.message, name) for name in Message.__slots__}
-        return message | {"counts": (item.deliveries, item.failures), "properties": item.message.properties or None}
+        counts = item.deliveries, item.failures
+        return message | {"counts": counts, "queue": item.queue, "properties": item.message.properties or None}
     return item
 
 

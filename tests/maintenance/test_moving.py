@@ -19,13 +19,14 @@ from amq.errors import AmqError, StoreError, StoreFullError
 from amq.journal.export import Export, MessageReader, store_uuid
 from amq.journal.follower import replay
 from amq.journal.inspect import Sealing
-from amq.journal.interchange import Exported, Header, Item, Writer
+from amq.journal.interchange import Durable, Exported, Header, Item, Writer
 from amq.journal.liveness import Liveness, Place
 from amq.journal.recovery import seal
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance import importing
 from amq.maintenance.importing import Import, Result
 from amq.message import Message
+from amq.protocols.commands import CommitBatch
 from amq.vfs import SystemVfs, Vfs
 from tests.broker.test_broker_two_phase import with_order
 from tests.broker.world import World
@@ -195,6 +196,87 @@ def test_a_used_store_arrives_with_all_that_it_remembers(tmp_path: Path) -> None
     assert any(queue.redelivered for queue in new.queues.values())
     assert set(new.outcomes) == {"commit0", "commit1", "commit2"}
     world.close()
+
+
+def with_subscriptions(path: Path) -> World:
+    """A store with durable subscriptions, of which some hold something, and committed batches of pipelines."""
+    world = World(path)
+    subscriptions = (("all", "topic://t.>", ""), ("red", "topic://t.a", "color = 'red'"), ("x", "topic://x", ""))
+    for name, topic, selector in subscriptions:
+        client = world.connect("c")
+        client.subscribe(topic, id="d", subscription_name=name, selector=selector, message_id_prefix="ID:old-")
+        world.settle()
+        client.lose()
+    producer = world.connect()
+    for number, color in enumerate(["red", "blue", "red"]):
+        producer.send(b"%d" % number, "topic://t.a", properties={"color": color}, duplicate_id=f"p{number}")
+    producer.send(b"no id", "topic://t.b", text=True, priority=7)
+    world.settle()
+    client = world.connect("c")
+    client.subscribe("topic://t.>", id="d", subscription_name="all", message_id_prefix="ID:old-")
+    world.settle()
+    client.ack(b"0")
+    client.lose()
+    world.settle()
+    for owner, batch in (("job", 4), ("other", 2), ("job", 7)):
+        producer.do(CommitBatch(owner, batch, []))
+        world.settle()
+    assert not producer.errors
+    world.crash_and_recover()
+    return world
+
+
+def waiting(broker: Broker) -> dict[str, list[tuple[object, ...]]]:
+    """By name of the durable subscription."""
+    everything = content(broker)
+    return {each.definition["name"]: everything.get(each.queue, []) for each in broker.subscriptions.values()}
+
+
+def test_durable_subscriptions_arrive_with_what_waits_for_them_and_batches(tmp_path: Path) -> None:
+    world = with_subscriptions(tmp_path / "old")
+    exporter = export(tmp_path / "old", state=(world.epoch, world.sealed))
+    exported = list(exporter.items())
+    assert exporter.problems == []
+    data = lines(exported)
+    for stored_now, skipped in ((5, 0), (0, 5)):
+        done = load(tmp_path / "new", data)
+        assert (done.stored, done.skipped, done.ended) == (stored_now, skipped, True)
+        new = replayed(tmp_path / "new")
+        load_all(world.broker, tmp_path / "old")
+        assert waiting(new) == waiting(world.broker)
+        assert [row[0] for row in waiting(new)["all"]] == [b"1", b"2", b"no id"]
+        assert any(row[-1] != (0, 0) for row in waiting(new)["all"]), "how often it was delivered"
+        assert [row[0] for row in waiting(new)["red"]] == [b"0", b"2"]
+        assert {owner: batch for owner, (batch, _) in new.prepared.markers.items()} == {"job": 7, "other": 2}
+        definitions = {each.definition["name"]: each.definition for each in new.subscriptions.values()}
+        for each in world.broker.subscriptions.values():
+            ours = definitions.pop(each.definition["name"])
+            prefix = ours.pop("message_id_prefix")
+            assert prefix.startswith("ID:")
+            assert prefix != "ID:old-", "the ids of messages are those of the new store"
+            assert {**each.definition, **ours} == each.definition
+        assert not definitions
+        names = {each.queue: each.definition["name"] for each in new.subscriptions.values()}
+        remembered = {names[queue.name]: {*queue.duplicates} for queue in new.queues.values() if queue.name in names}
+        assert {"p0", "p1", "p2"} < remembered["all"], "also of what was consumed"
+    world.close()
+
+
+def test_a_subscription_of_that_name_that_is_another_is_left_alone(tmp_path: Path) -> None:
+    world = with_subscriptions(tmp_path / "old")
+    found = list(export(tmp_path / "old", state=(world.epoch, world.sealed), wanted=["topic://x"]).items())
+    world.close()
+    (durable,) = found
+    assert isinstance(durable, Durable)
+    assert load(tmp_path / "new", lines(found)).ended
+    other = Durable(durable.queue, {**durable.definition, "selector": "a = 1"})
+    with pytest.raises(AmqError) as caught:
+        load(tmp_path / "new", lines([other]))
+    assert caught.value.code == "SUBSCRIPTION_DIFFERS"
+    with pytest.raises(AmqError) as caught:
+        load(tmp_path / "new", lines([Exported(Message("topic://x", b"1", seq=1), queue="subscription://who")]))
+    assert caught.value.code == "EXPORT_DAMAGED"
+    assert [each.selector for each in replayed(tmp_path / "new").subscriptions.values()] == [""]
 
 
 def test_only_some_destinations(tmp_path: Path) -> None:
