@@ -102,6 +102,14 @@ class Durables:
         transaction.sends += added
         return added
 
+    def queues_for(self, transaction: Transaction) -> dict[str, bool]:
+        """Where `complete` would put something; and is that persistent?"""
+        found: dict[str, bool] = {}
+        for message in transaction.published if self._known and not transaction.sends_to_durables else ():
+            for name in self._holders(message):
+                found[name] = message.persistent or found.get(name, False)
+        return found
+
     def _holders(self, message: Message) -> Iterator[str]:
         audience = self._audience(message.destination)
         origin = message.shared.origin if message.shared is not None else None

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from amq.broker.names import plain_name
+from amq.broker.names import plain_name, real_name
 from amq.broker.queue import NO_LIMIT, Queue
 from amq.config.units import format_size
 from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
+from amq.journal.records import SENT_SCHEME
 from amq.message import Message
 
 if TYPE_CHECKING:
@@ -100,25 +101,34 @@ class Limits:
             raise StoreFullError(f"{_told(queue)}: the message was not stored, send it again later", code="QUEUE_FULL")
         return None if policy == "drop-oldest" and not self._is_dropping(queue) else queue
 
-    def room_to_commit(self, transaction: Transaction) -> Room | None:
-        """What a commit must wait for, None = nothing. Raises TransactionRolledBackError where it is refused.
+    def room_to_commit(self, transaction: Transaction, prepares: bool = False) -> Room | None:
+        """What a commit must wait for, or with `prepares` the first phase of one, None = nothing. Raises
+        TransactionRolledBackError where it is refused.
 
         What the transaction takes out of a queue makes room there for what it sends: it must not wait for itself.
         """
-        if self._store_is_full() and any(message.persistent for message in transaction.sends):
+        queues = self._broker.queues
+        into = self._broker.durables.queues_for(transaction)  # queue → does something persistent come there?
+        for message in transaction.sends:
+            into[message.queue_name] = message.persistent or into.get(message.queue_name, False)
+        if any(into.values()) and self._store_is_full():
             if self._broker.config.producer_flow_control == "fail":
                 raise TransactionRolledBackError(
                     f"{self._store_limit()}: the transaction was rolled back, try again later", code="STORE_LIMIT"
                 )
             return STORE
         wanted: Room | None = None
-        for name in dict.fromkeys(message.queue_name for message in transaction.sends):
-            queue = self._broker.queues.get(name)
-            if queue is None or queue.taken_bytes < queue.limit_bytes:
+        for name in into:
+            promised = queues.get(SENT_SCHEME + name) if prepares else None
+            queue = self._broker.queue(name) if promised is not None else queues.get(name)
+            if queue is None:
+                continue
+            taken_bytes = queue.taken_bytes + (promised.taken_bytes if promised is not None else 0)
+            if taken_bytes < queue.limit_bytes:
                 continue
             freed = sum(queue.cost(message) for subscription, message in transaction.acks
                         if subscription.queue is queue)  # fmt: skip
-            if queue.taken_bytes - freed < queue.limit_bytes:
+            if taken_bytes - freed < queue.limit_bytes:
                 continue
             self._reach(queue)
             policy = queue.options.queue_limit_policy
@@ -127,7 +137,7 @@ class Limits:
                     f"{_told(queue)}: the transaction was rolled back, try again later", code="QUEUE_FULL"
                 )
             if policy == "block" or self._is_dropping(queue):
-                wanted = queue
+                wanted = promised or queue
         return wanted
 
     def wait(self, session: Stalled, room: Room, consumes: bool) -> None:
@@ -144,7 +154,7 @@ class Limits:
     def why_waiting(self, room: Room) -> AmqError:
         """What to tell a session that cannot wait any longer."""
         if isinstance(room, Queue):
-            return StoreFullError(f"{_told(room)}: produce on a connection of its own", code="QUEUE_FULL")
+            return StoreFullError(f"{_told(self._real(room))}: produce on a connection of its own", code="QUEUE_FULL")
         if room == STORE:
             return StoreFullError(f"{self._store_limit()}: produce on a connection of its own", code="STORE_LIMIT")
         return StoreFullError(
@@ -182,12 +192,19 @@ class Limits:
 
     def _has_room(self, room: Room, share: float) -> bool:
         broker = self._broker
+        if isinstance(room, Queue) and room.is_hidden:
+            queue = self._real(room)
+            return queue.taken_bytes + room.taken_bytes < share * queue.limit_bytes
         if isinstance(room, Queue):
             drops = room.options.queue_limit_policy == "drop-oldest" and not self._is_dropping(room)
             return drops or room.taken_bytes < share * room.limit_bytes
         if room == STORE:
             return not self._store_is_full()
         return broker.memory_bytes < share * broker.config.memory_limit_bytes
+
+    def _real(self, queue: Queue) -> Queue:
+        """The one for which prepared transactions hold what is in `queue`, if it is such a one."""
+        return self._broker.queue(real_name(queue.name))
 
     def _store_is_full(self) -> bool:
         """At its limit. A full disk is another matter: nobody knows when there is room again, so all are refused."""

@@ -399,7 +399,7 @@ class Session:
         transaction = self._transactions.get(command.transaction)
         if transaction is not None:
             try:
-                room = self._broker.limits.room_to_commit(transaction)
+                room = self._broker.limits.room_to_commit(transaction, isinstance(command, Prepare))
             except TransactionRolledBackError:
                 del self._transactions[command.transaction]
                 transaction.roll_back()
