@@ -110,6 +110,15 @@ class Durables:
                 found[name] = message.persistent or found.get(name, False)
         return found
 
+    def on_its_way(self, messages: list[Message]) -> Record | None:
+        """The record on its way that stores one of `messages`, sent to topics, for a subscription: the last such."""
+        records = (
+            self._broker.queue(name).duplicates_pending.get(message.duplicate_id)
+            for message in messages
+            for name in self._holders(message)
+        )
+        return next(filter(None, reversed(list(records))), None)
+
     def _holders(self, message: Message) -> Iterator[str]:
         audience = self._audience(message.destination)
         origin = message.shared.origin if message.shared is not None else None

@@ -144,6 +144,10 @@ class Routing:
                 message.shared.others = len(transaction.sends) - 1
         transaction.sends_to_durables = True
         broker.durables.add_copies(transaction)
+        first = None if transaction.sends else broker.durables.on_its_way(transaction.published)
+        if first is not None:  # resent: what it was sent for is not done yet
+            broker.follow(first, peer, receipt)
+            return None
         room = broker.limits.room_to_commit(transaction)
         if room is None:
             broker.memory_bytes += memory_bytes(transaction.sends + transaction.published)

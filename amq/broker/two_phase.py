@@ -19,7 +19,7 @@ from amq.broker.leasing import LEASE, Answer, LeaseBrowser, Leasing
 from amq.broker.names import PREPARED_NAME, check_browsed, is_queued, shelves, wire_name
 from amq.broker.subscription import Peer, Waiter
 from amq.broker.transaction import Transaction, records_of
-from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
+from amq.errors import AmqError, CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.records import (
     ACKED,
     HELD_SCHEME,
@@ -44,8 +44,24 @@ if TYPE_CHECKING:
 
 XID_CHARACTERS_MAX = 512
 COMMITTED, DUPLICATE = "committed", "duplicate"
+REFUSED = "refused"  # stands for a receipt where a refusal waits for what is on its way
 
 _log = structlog.get_logger("amq.broker")
+
+
+class Refusal:
+    """Refuses what `peer` asked for with `error`, when what stands against it is durable."""
+
+    def __init__(self, peer: Peer, error: AmqError, receipt: str) -> None:
+        self._peer = peer
+        self._error = error
+        self._receipt = receipt
+
+    def confirm(self, _receipt: str) -> None:
+        self._peer.fail(self._error, self._receipt)
+
+    def fail(self, error: Exception, _receipt: str) -> None:
+        self._peer.fail(error, self._receipt)
 
 
 class Preparing:
@@ -201,8 +217,12 @@ class TwoPhase:
         assert broker.journal is not None
         if xid in self.ending:
             group, committed = self.ending[xid]
-            self._check_outcome(xid, commit, committed)
-            broker.follow(group, peer, command.receipt)
+            try:
+                self._check_outcome(xid, commit, committed)
+            except (CommandError, TransactionRolledBackError) as error:
+                broker.follow(group, Refusal(peer, error, command.receipt), REFUSED)
+            else:
+                broker.follow(group, peer, command.receipt)
         elif xid in broker.prepared:
             prepared, _ = broker.prepared[xid]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))

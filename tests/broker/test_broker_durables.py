@@ -62,6 +62,23 @@ def test_what_is_sent_while_it_is_away_waits(world: World, crash: bool) -> None:
     assert sum(segment.live_bytes for segment in world.journal.segments) == 0
 
 
+def test_what_is_resent_is_confirmed_with_what_was_sent_first(world: World) -> None:
+    """It was confirmed at once, and went with a master that died before the first was on the disk."""
+    leave(world, subscriber(world))
+    send(world, b"0")
+    first = world.connect()
+    first.send(b"1", TOPIC, duplicate_id="id")
+    world.turn()
+    first.lose()
+    second = world.connect()
+    receipt = second.send(b"1", TOPIC, duplicate_id="id")
+    world.turn()
+    assert second.confirmed == []
+    world.settle()
+    assert second.confirmed == [receipt]
+    assert subscriber(world).bodies == [b"0", b"1"]
+
+
 def test_one_body_for_all(world: World) -> None:
     for i in range(20):
         leave(world, subscriber(world, f"c{i}"))

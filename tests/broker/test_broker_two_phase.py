@@ -107,6 +107,26 @@ def test_prepared_and_finished_by_somebody_else(make_world: MakeWorld, commit: b
         assert len(client.confirmed) == (not codes)
 
 
+@pytest.mark.parametrize("commit", [False, True])
+def test_how_it_ends_is_told_to_nobody_before_it_is_durable(make_world: MakeWorld, commit: bool) -> None:
+    """Two want different ends: who came second was refused at once, and what the first wanted went with the master."""
+    code = "XID_COMMITTED" if commit else "TRANSACTION_ROLLED_BACK"
+    world = make_world()
+    prepared(world)
+    first, second = world.connect(), world.connect()
+    first.do(Finish("x", commit, "1"))
+    second.do(Finish("x", not commit, "2"))
+    world.turn()
+    assert (first.confirmed, second.errors) == ([], [])
+    world.crash_and_recover()
+    assert [each["xid"] for each in listed(world)] == ["x"]
+    third, fourth = world.connect(), world.connect()
+    third.do(Finish("x", commit, "3"))
+    fourth.do(Finish("x", not commit))
+    world.settle()
+    assert (third.confirmed, fourth.errors, listed(world)) == (["3"], [(code, "")], [])
+
+
 def test_nothing_is_sent_to_the_list(make_world: MakeWorld) -> None:
     world = make_world()
     client = world.connect()
