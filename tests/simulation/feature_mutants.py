@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 from amq.broker import groups
+from amq.broker.broker import Broker
+from amq.broker.prepared import PreparedTransactions
+from amq.broker.two_phase import TwoPhase
+from amq.journal.records import Group, Moved, Prepared, Record, Resolved
+from amq.protocols.commands import CommitBatch, Prepare
 from tests.simulation.mutants import Mutant
 
 MUTANTS: dict[str, Mutant] = {}
@@ -33,3 +40,111 @@ def a_bucket_is_free_while_its_owner_holds_some_of_it() -> AbstractContextManage
 @mutant_of("groups")
 def groups_belong_to_nobody() -> AbstractContextManager[object]:
     return patch.object(groups.Groups, "is_owned", lambda *_: False)
+
+
+# -- two phases --------------------------------------------------------------------------------------------------------
+
+
+@mutant_of("two-phase")
+def what_is_prepared_is_forgotten_at_takeover() -> AbstractContextManager[object]:
+    real = Broker.start_serving
+
+    def start(broker: Broker, *arguments: Any) -> None:
+        broker.prepared.clear()
+        real(broker, *arguments)
+
+    return patch.object(Broker, "start_serving", start)
+
+
+@mutant_of("two-phase")
+def a_prepared_transaction_gives_back_nothing_when_it_is_rolled_back() -> AbstractContextManager[object]:
+    real = TwoPhase._rollbacks
+
+    def rollbacks(two_phase: TwoPhase, prepared: Prepared) -> list[Record]:
+        return [record for record in real(two_phase, prepared) if not isinstance(record, Moved)]
+
+    return patch.object(TwoPhase, "_rollbacks", rollbacks)
+
+
+@mutant_of("two-phase")
+def what_is_acknowledged_in_a_prepared_transaction_stays_in_its_queue() -> AbstractContextManager[object]:
+    """So a takeover delivers it to somebody else."""
+    real = TwoPhase.append
+
+    def append(two_phase: TwoPhase, group: Group, *arguments: Any) -> None:
+        if any(isinstance(record, Prepared) for record in group.records):
+            group.records = [record for record in group.records if not isinstance(record, Moved)]
+        real(two_phase, group, *arguments)
+
+    return patch.object(TwoPhase, "append", append)
+
+
+@mutant_of("two-phase")
+def it_is_forgotten_how_prepared_transactions_ended() -> AbstractContextManager[object]:
+    real = Broker.start_serving
+
+    def start(broker: Broker, *arguments: Any) -> None:
+        broker.outcomes.clear()
+        real(broker, *arguments)
+
+    return patch.object(Broker, "start_serving", start)
+
+
+@mutant_of("two-phase")
+def a_second_phase_is_confirmed_at_once() -> AbstractContextManager[object]:
+    real = TwoPhase.append
+
+    def append(two_phase: TwoPhase, group: Group, peer: Any, receipt: str) -> None:
+        if any(isinstance(record, Resolved) for record in group.records):
+            peer.confirm(receipt)
+            receipt = ""
+        real(two_phase, group, peer, receipt)
+
+    return patch.object(TwoPhase, "append", append)
+
+
+@mutant_of("two-phase")
+def what_shall_never_time_out_does() -> AbstractContextManager[object]:
+    real = PreparedTransactions.put
+
+    def put(prepared: PreparedTransactions, record: Prepared, segment: Any) -> None:
+        real(prepared, replace(record, timeout_ms=record.timeout_ms or 500), segment)
+
+    return patch.object(PreparedTransactions, "put", put)
+
+
+@mutant_of("two-phase")
+def a_batch_leaves_no_marker() -> AbstractContextManager[object]:
+    return patch.object(PreparedTransactions, "mark", lambda *_: None)
+
+
+@mutant_of("two-phase")
+def markers_are_forgotten_at_takeover() -> AbstractContextManager[object]:
+    real = Broker.start_serving
+
+    def start(broker: Broker, *arguments: Any) -> None:
+        real(broker, *arguments)
+        broker.prepared.markers.clear()
+
+    return patch.object(Broker, "start_serving", start)
+
+
+@mutant_of("two-phase")
+def an_older_batch_is_a_duplicate() -> AbstractContextManager[object]:
+    real = TwoPhase.commit_batch
+
+    def commit_batch(two_phase: TwoPhase, command: CommitBatch, peer: Any) -> None:
+        batch = max(command.batch, two_phase._newest(command.owner))
+        real(two_phase, CommitBatch(command.owner, batch, command.xids, command.receipt), peer)
+
+    return patch.object(TwoPhase, "commit_batch", commit_batch)
+
+
+@mutant_of("two-phase")
+def parts_of_a_committed_batch_are_prepared() -> AbstractContextManager[object]:
+    real = TwoPhase._check
+
+    def check(two_phase: TwoPhase, transaction: Any, command: Prepare) -> None:
+        real(two_phase, transaction, Prepare(command.transaction, command.xid, receipt=command.receipt))
+
+    return patch.object(TwoPhase, "_check", check)

@@ -38,6 +38,7 @@ class LimitsOracle:
         self._seen: set[int] = set()  # seqs that a consumer had, or whose drop was refused: they leave later
         self._last: dict[str, int] = {}  # queue → seq of what it dropped last
         self._units: Counter[str] = Counter()  # queue → bytes of the most that was stored there at once
+        self._late: Counter[str] = Counter()  # queue → bytes of what came late, since it was below its limit
 
     def delivered(self, message: Message) -> None:
         self._seen.add(message.seq)
@@ -88,6 +89,11 @@ class LimitsOracle:
         for message in messages:
             self._units |= Counter({message.destination: sum(each.size for each in messages)})
 
+    def came_late(self, name: str, seqs: list[int], size: int) -> None:
+        """`seqs`, of `size` bytes, come into that queue, at the places of their age: no limit holds them up."""
+        self._seen.update(seqs)
+        self._late[name] += size
+
     def committed(self, broker: Broker, batch: OpenBatch) -> None:
         """No queue that blocks or refuses holds more than its limit and the one message or transaction that led past
         it.
@@ -105,7 +111,9 @@ class LimitsOracle:
             if not limit or queue.options.queue_limit_policy == "drop-oldest":
                 continue
             taken = _stored_bytes(queue)
-            if taken >= limit + self._units[name]:
+            if queue.taken_bytes < limit:
+                del self._late[name]
+            elif taken >= limit + self._units[name] + self._late[name]:
                 self._oracle.broken("limits", f"{name} holds {taken} bytes, its limit is {limit}")
 
 

@@ -97,6 +97,7 @@ class Oracle:
         self.link_epochs: dict[Link, int] = {}
         self.rotten: dict[str, Rot] = {}  # what is damaged now, on purpose, by path
         self.excused: set[str] = set()  # those that ever were: a broker may stop because of them
+        self.withdrawn: set[int] = set()  # seqs of what was stored, and rolled back by somebody's wish
         self._digest = hashlib.blake2b(digest_size=16)
         self._scheduler = scheduler
         self._server = server
@@ -108,7 +109,7 @@ class Oracle:
         self._linked: dict[int, int] = {}  # epoch → crashes of the server before it was linked
         self._worked: set[int] = set()  # epochs in which something was committed
         self._order: dict[tuple[str, str], tuple[int, int]] = {}
-        self._limits = LimitsOracle(self)
+        self.limits = LimitsOracle(self)
         self.checkers: list[Checker] = []
 
     # -- history ------------------------------------------------------------------------------------------------------
@@ -168,6 +169,10 @@ class Oracle:
         if DEAD + message_id in self.sent:
             self.broken("P2", f"{message_id} was acknowledged, and is a dead letter as well")
 
+    def gone(self, seq: int, epoch: int) -> None:
+        """It had left when that epoch ended, which nobody was told then."""
+        self._consumed.setdefault(seq, epoch)
+
     def arrived(self, message_id: str) -> bool:
         """An application got it, from its queue or as a dead letter."""
         return any(id in self.sent and self.sent[id].deliveries for id in (message_id, DEAD + message_id))
@@ -221,7 +226,7 @@ class Oracle:
         elif isinstance(record, Trimmed):
             self.counts["trims"] += 1
         elif isinstance(record, Group):
-            self._limits.recorded(record, self._stored, self._consumed)
+            self.limits.recorded(record, self._stored, self._consumed)
             for part in record.records:
                 self._record(epoch, part)
 
@@ -298,7 +303,7 @@ class Oracle:
         self._find(epoch, [{seq: each[seq] for seq in each.keys() - self._stored.keys()} for each in found])
         for seq, (stored_epoch, message_id) in self._stored.items():
             sent = self.sent.get(message_id)
-            left = (sent is not None and sent.ack_tried) or DEAD + message_id in self.sent
+            left = (sent is not None and sent.ack_tried) or DEAD + message_id in self.sent or seq in self.withdrawn
             if stored_epoch < epoch and seq not in present and not left:
                 self.broken("P1", f"{message_id} (seq {seq}) of epoch {stored_epoch} is lost in epoch {epoch}")
         for seq, consumed_epoch in self._consumed.items():
@@ -312,18 +317,18 @@ class Oracle:
     def _find(self, epoch: int, found: list[dict[int, Message]]) -> None:
         """What the queues hold that was durable when its master died, and not yet confirmed."""
         for messages in found:
-            self._limits.taken_over(list(messages.values()))
+            self.limits.taken_over(list(messages.values()))
             for seq, message in sorted(messages.items()):
                 self._stored[seq] = (epoch, identity(message))
                 self._check_order(message)
                 if identity(message).startswith(DEAD):
-                    self._limits.found(message)
+                    self.limits.found(message)
 
     def _delivers(self, connection: Connection, subscription: Subscription, message: Message) -> None:
         epoch = connection._hub.broker.epoch
         for checker in self.checkers:
             checker.delivers(connection, subscription, message)
-        self._limits.delivered(message)
+        self.limits.delivered(message)
         if self._consumed.get(message.seq, epoch + 1) <= epoch:
             self.broken("P2", f"epoch {epoch} delivers {message.duplicate_id}, consumed in an epoch before or in it")
 
@@ -379,10 +384,10 @@ class Oracle:
         def see_committed(broker: Broker, batch: OpenBatch) -> None:
             self._committed(broker, batch)
             committed(broker, batch)
-            self._limits.committed(broker, batch)
+            self.limits.committed(broker, batch)
 
         def see_rejected(broker: Broker, refused: Any, records: list[Record]) -> None:
-            self._limits.rejected(records)
+            self.limits.rejected(records)
             reject(broker, refused, records)
 
         def see_serving(broker: Broker, *args: Any) -> None:
@@ -436,6 +441,8 @@ class Oracle:
 def _summary(broker: Broker) -> dict[str, object]:
     """What of its state the journal says: places, ids."""
     found: dict[str, object] = {"outcomes": [(id, seq) for id, (seq, _) in broker.outcomes.items()]}
+    found["prepared"] = {xid: prepared for xid, (prepared, _) in broker.prepared.items()}
+    found["markers"] = {owner: batch for owner, (batch, _) in broker.prepared.markers.items()}
     for name, queue in broker.queues.items():
         ids = [(id, seq) for id, (seq, _) in queue.duplicates.items()]
         if queue.backlogs or ids:

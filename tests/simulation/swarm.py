@@ -6,9 +6,10 @@ from random import Random
 
 from tests.simulation.features import Feature
 from tests.simulation.grouped import Groups
+from tests.simulation.two_phase import TwoPhase
 
 CHANCE = 0.12
-FEATURES: dict[str, type[Feature]] = {"groups": Groups}
+FEATURES: dict[str, type[Feature]] = {"groups": Groups, "two-phase": TwoPhase}
 
 
 def choose(seed: int) -> tuple[str, ...]:

@@ -1,0 +1,271 @@
+"""Applications that use two-phase transactions: who prepares, who ends what is prepared, and the parts of a pipeline.
+
+What they know stands in `TwoPhase`, which outlives their processes as a database would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from amq.client import aio
+from amq.errors import CommandError, TransactionRolledBackError
+from amq.journal.records import Prepared
+from tests.simulation.clients import CALL_S, Application, application_id
+from tests.simulation.oracle import Oracle
+
+if TYPE_CHECKING:
+    from tests.simulation.two_phase import TwoPhase
+
+LOOK_S = 0.2
+WORKERS = 2
+
+
+@dataclass(slots=True)
+class Branch:
+    """A transaction that somebody prepares: the messages `sends` and the acknowledgements of `acks`, by their ids.
+
+    decision    True = commit, False = roll back, None = nobody has decided
+    confirmed   somebody was told that it is prepared; `refused`: that it never will be
+    tried       how somebody tried to end it
+    record      what the journal says, `epoch` since when
+    ended       was it committed? As the journal says; `told`: as somebody was told
+    """
+
+    xid: str
+    sends: list[str]
+    acks: list[str]
+    timeout_s: float | None
+    owner: str = ""
+    batch: int = 0
+    decision: bool | None = None
+    confirmed: bool = False
+    refused: bool = False
+    tried: set[bool] = field(default_factory=set)
+    record: Prepared | None = None
+    epoch: int = 0
+    ended: bool | None = None
+    told: bool | None = None
+
+
+class Job:
+    """What a pipeline knows of its batches. `parts` = which xid stands for which worker's part of the batch under way;
+    `tried` = sets of xids whose commit was asked for; `done` = what was committed."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.batch = 0
+        self.open = False
+        self.parts: dict[int, str] = {}
+        self.tried: dict[int, list[frozenset[str]]] = {}
+        self.done: dict[int, frozenset[str]] = {}
+        self.answered: set[int] = set()  # batches of which somebody was told "committed"
+
+    @property
+    def whole(self) -> bool:
+        return len(self.parts) == WORKERS
+
+
+class Participant(Application):
+    """Base: numbers its branches, and ends some."""
+
+    def __init__(self, name: str, url: str, oracle: Oracle, rng: Random, manager: TwoPhase) -> None:
+        super().__init__(name, url, oracle, rng)
+        self._manager = manager
+        self._number = 0
+
+    def _branch(self, sends: list[str], acks: list[str], owner: str = "", batch: int = 0) -> Branch:
+        self._number += 1
+        timeout_s = self.rng.choice((0, 0, None, 1.0))
+        branch = Branch(f"{self.name}/{self._number}", sends, acks, timeout_s, owner, batch)
+        self._manager.begin(branch)
+        return branch
+
+    async def _prepare(self, session: aio.Session, branch: Branch) -> None:
+        try:
+            await session.prepare(
+                branch.xid, prepared_timeout=branch.timeout_s, owner=branch.owner, batch=branch.batch, timeout=CALL_S
+            )
+        except TransactionRolledBackError as error:
+            self._manager.refused(branch, error.code)
+            raise
+        self._manager.prepared(branch)
+
+    async def _end(self, connection: aio.Connection, branch: Branch) -> None:
+        """As it was decided."""
+        commit, epoch = branch.decision, self.epoch(connection)
+        assert commit is not None
+        branch.tried.add(commit)
+        try:
+            if commit:
+                await connection.commit_prepared(branch.xid, CALL_S)
+            else:
+                await connection.rollback_prepared(branch.xid, CALL_S)
+        except TransactionRolledBackError:
+            self._manager.told(branch, False, epoch)
+            raise
+        except CommandError as error:
+            was_faster = branch.owner and True in branch.tried and error.code == "XID_COMMITTED"  # the coordinator
+            never_was = error.code == "UNKNOWN_TRANSACTION" and not branch.confirmed
+            if not was_faster and not never_was:
+                self.oracle.broken("two-phase", f"{branch.xid}, commit = {commit}: {error}")
+            raise
+        self._manager.told(branch, commit, epoch)
+
+
+class PreparedMover(Participant):
+    """Moves messages from one queue to another, some in each branch; ends it, or leaves that to others."""
+
+    def __init__(
+        self, name: str, url: str, oracle: Oracle, rng: Random, manager: TwoPhase, source: str, target: str
+    ) -> None:
+        super().__init__(name, url, oracle, rng, manager)
+        self._source = source
+        self._target = target
+
+    async def work(self, connection: aio.Connection) -> None:
+        session = connection.session(transacted=True)
+        consumer = await session.consumer(f"/queue/{self._source}", prefetch=5, timeout=CALL_S)
+        producer = session.producer(f"/queue/{self._target}")
+        while True:
+            taken: list[str] = []
+            while len(taken) < self.rng.randint(1, 3):
+                message = await consumer.receive(0.1 if taken else 0.5)
+                if message is None:
+                    break
+                message_id = application_id(message)
+                self.oracle.delivered(message_id, message.id, self.epoch(connection))
+                taken.append(message_id)
+            if not taken:
+                continue
+            branch = self._branch([f"moved-{message_id}" for message_id in taken], taken)
+            for moved in branch.sends:
+                self.oracle.sending(moved, self._target, self.name, len(self.oracle.sent))
+                self.oracle.sent[moved].may_be_early = True
+                await producer.send(moved.encode(), duplicate_id=moved, timeout=CALL_S)
+            for message_id in taken:
+                self.oracle.acknowledging(message_id)
+            await self._prepare(session, branch)
+            self._manager.decide(branch, commit=self.rng.random() < 0.7)
+            if self.rng.random() < 0.5:
+                await self._end(connection, branch)
+
+
+class Recoverer(Participant):
+    """Looks at what is prepared, and ends it as it was decided; what nobody decides about it rolls back."""
+
+    async def work(self, connection: aio.Connection) -> None:
+        while True:
+            await self.nap(1.0)
+            for prepared in await connection.recover(CALL_S):
+                branch = self._manager.branches.get(prepared.xid)
+                if branch is None:
+                    self.oracle.broken("two-phase", f"{prepared} is shown, and nobody prepared it")
+                    return
+                counts = sum(prepared.sends.values()), sum(prepared.acks.values())
+                if counts != (len(branch.sends), len(branch.acks)) or prepared.owner != branch.owner:
+                    self.oracle.broken("two-phase", f"{prepared} is shown for {branch}")
+                if branch.owner and self.rng.random() < (0.7 if self.stopping else 0.95):
+                    continue  # those are the coordinator's business; an operator may roll one back all the same
+                if branch.decision is None and (self.stopping or self.rng.random() < 0.3):
+                    self._manager.decide(branch, commit=False)
+                if branch.decision is not None:
+                    await self._end(connection, branch)
+
+
+class Worker(Participant):
+    """Prepares its part of each batch; now and then one of a batch that is committed."""
+
+    def __init__(
+        self, name: str, url: str, oracle: Oracle, rng: Random, manager: TwoPhase, job: Job, part: int, target: str
+    ) -> None:
+        super().__init__(name, url, oracle, rng, manager)
+        self._job = job
+        self._part = part
+        self._target = target
+
+    async def work(self, connection: aio.Connection) -> None:
+        session, job = connection.session(transacted=True), self._job
+        producer = session.producer(f"/queue/{self._target}")
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if job.done and not self.stopping and self.rng.random() < 0.03:
+                batch = max(job.done)
+            elif job.open and self._part not in job.parts:
+                batch = job.batch
+            else:
+                continue
+            sends = [f"{self.name}/{self._number}:{i}" for i in range(self.rng.randint(1, 3))]
+            branch = self._branch(sends, [], job.owner, batch)
+            for message_id in sends:
+                self.oracle.sending(message_id, self._target, self.name, len(self.oracle.sent))
+                self.oracle.sent[message_id].may_be_early = True
+                await producer.send(message_id.encode(), duplicate_id=message_id, timeout=CALL_S)
+            is_late = batch in job.done
+            await self._prepare(session, branch)
+            if is_late:
+                self.oracle.broken("two-phase", f"{branch.xid} is prepared for batch {batch}, which was committed")
+            elif job.open and job.batch == batch:
+                job.parts.setdefault(self._part, branch.xid)
+
+
+class Coordinator(Participant):
+    """Commits batch after batch; asks again for those that are committed."""
+
+    def __init__(self, name: str, url: str, oracle: Oracle, rng: Random, manager: TwoPhase, job: Job) -> None:
+        super().__init__(name, url, oracle, rng, manager)
+        self._job = job
+
+    def content(self) -> bool:
+        return not self._job.open
+
+    async def work(self, connection: aio.Connection) -> None:
+        job = self._job
+        while True:
+            await self.nap(LOOK_S)
+            if not job.open:
+                if self.rng.random() < 0.2 and job.done:
+                    await self._ask_again(connection, self.rng.choice(list(job.done)))
+                if not self.stopping:
+                    job.open = True
+            elif job.whole:
+                await self._commit(connection)
+
+    async def _commit(self, connection: aio.Connection) -> None:
+        job, xids = self._job, frozenset(self._job.parts.values())
+        for xid in xids:
+            self._manager.branches[xid].tried.add(True)
+        job.tried.setdefault(job.batch, []).append(xids)
+        try:
+            outcome = await connection.commit_batch(job.owner, job.batch, sorted(xids), CALL_S)
+        except TransactionRolledBackError:
+            self.oracle.counts["batch run again"] += 1
+            job.parts.clear()
+            raise
+        except CommandError as error:
+            self.oracle.broken("two-phase", f"batch {job.batch} of {job.owner}: {error}")
+            raise
+        self._manager.batch_told(job, job.batch, outcome)
+        for xid in sorted(xids):
+            self._manager.told(self._manager.branches[xid], True, 0)
+        job.done[job.batch] = xids
+        job.parts.clear()
+        job.batch += self.rng.randint(1, 2)
+        job.open = False
+
+    async def _ask_again(self, connection: aio.Connection, batch: int) -> None:
+        """The newest is a duplicate, and what is older is an error."""
+        job = self._job
+        is_newest = batch == max(job.done)
+        try:
+            outcome = await connection.commit_batch(job.owner, batch, sorted(job.done[batch]), CALL_S)
+        except CommandError as error:
+            if is_newest or error.code != "BATCH_TOO_OLD":
+                self.oracle.broken("two-phase", f"batch {batch} of {job.owner}, asked for again: {error}")
+            self.oracle.counts["batch too old"] += 1
+            raise
+        if not is_newest or outcome != "duplicate":
+            self.oracle.broken("two-phase", f"batch {batch} of {job.owner}, asked for again: {outcome}")
+        self._manager.batch_told(job, batch, outcome)
