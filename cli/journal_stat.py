@@ -23,6 +23,7 @@ from amq.clock import SystemClock
 from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segment, plan
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness, Pin, Tally
+from amq.journal.records import told_name
 from amq.vfs import SystemVfs
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     stays is spoken of in it: an old message keeps the acknowledgements of its neighbours, until compaction copies it
     forward. Ids that are still remembered keep nothing; they are written again when their segment goes. The newest
     checkpoint is shown with how much of the journal a start reads behind it. Bytes are those of records as they are
-    stored, in the JSON also those of bodies (`message_bytes`, `live_bytes`). Non-persistent messages are not in the
-    journal.
+    stored, in the JSON also those of bodies (`message_bytes`, `live_bytes`). What waits for a durable subscription, is
+    prepared or scheduled is shown as that. Non-persistent messages are not in the journal.
     """
     from amq.maintenance.checkpoints import find_checkpoints
 
@@ -163,8 +164,8 @@ def _segments_json(inspection: Inspection, liveness: Liveness, pins: list[Pin]) 
             **segment_json(report), **tally.to_json(), "dead_record_bytes": report.end - tally.live_record_bytes,
             "kept_by": kept_by, "older": older, "ids_to_copy": messages, "outcomes_to_copy": outcomes,
             "pins": [
-                {"destination": pin.destination, "messages": pin.messages, "record_bytes": pin.record_bytes,
-                 "oldest_seq": pin.oldest_seq}
+                {"destination": pin.destination, "name": told_name(pin.destination), "messages": pin.messages,
+                 "record_bytes": pin.record_bytes, "oldest_seq": pin.oldest_seq}
                 for pin in mine
             ],
         })  # fmt: skip
@@ -177,7 +178,8 @@ def _destinations_json(liveness: Liveness, pins: list[Pin]) -> list[dict[str, An
         by_destination.setdefault(pin.destination, []).append(pin)
     return [
         {
-            "destination": name, **tally.to_json(), "dead_record_bytes": tally.record_bytes - tally.live_record_bytes,
+            "destination": name, "name": told_name(name), **tally.to_json(),
+            "dead_record_bytes": tally.record_bytes - tally.live_record_bytes,
             "remembered_ids": len(liveness.duplicates.get(name, ())),
             "segments": [pin.segment for pin in by_destination.get(name, [])],
             "oldest_seq": min((pin.oldest_seq for pin in by_destination.get(name, [])), default=None),
@@ -215,7 +217,7 @@ def _kept_text(segment: dict[str, Any]) -> str:
         return _KEPT[segment["kept_by"]]
     pins = segment["pins"]
     text = ", ".join(
-        f"{pin['messages']:,} of {pin['destination']} (oldest {pin['oldest_seq']})" for pin in pins[:PINS_SHOWN]
+        f"{pin['messages']:,} of {pin['name']} (oldest {pin['oldest_seq']})" for pin in pins[:PINS_SHOWN]
     )
     return text + (f" and {len(pins) - PINS_SHOWN:,} more destinations" if len(pins) > PINS_SHOWN else "")
 
@@ -234,7 +236,7 @@ def _print_destinations(destinations: list[dict[str, Any]]) -> None:
         ("destination", *names, "segments kept", "oldest"),
         [
             (
-                each["destination"], *(each[count] for count in counts), len(each["segments"]),
+                each["name"], *(each[count] for count in counts), len(each["segments"]),
                 each["segments"][0] if each["segments"] else "",
             )
             for each in destinations

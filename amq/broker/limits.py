@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from amq.broker.names import plain_name, real_name
+from amq.broker.names import real_name
 from amq.broker.queue import NO_LIMIT, Queue
 from amq.config.units import format_size
 from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
-from amq.journal.records import SENT_SCHEME
+from amq.journal.records import SENT_SCHEME, told_name
 from amq.message import Message
 
 if TYPE_CHECKING:
@@ -291,5 +291,5 @@ class Limits:
 
 
 def _told(queue: Queue) -> str:
-    limit, name = format_size(queue.options.queue_limit_bytes), plain_name(queue.name)
-    return f"queue {name} is at its limit of {limit} (queueLimit, queueLimitPolicy {queue.options.queue_limit_policy})"
+    limit, name = format_size(queue.options.queue_limit_bytes), told_name(queue.name).replace("queue://", "queue ", 1)
+    return f"{name} is at its limit of {limit} (queueLimit, queueLimitPolicy {queue.options.queue_limit_policy})"

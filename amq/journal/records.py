@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
 from amq.journal.multicast import MULTICAST, Multicast
 from amq.journal.subscription import SUBSCRIBED, Subscribed
-from amq.message import LARGE_BODY_BYTES, Message
+from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 
 if TYPE_CHECKING:
     from amq.journal.recovery import Segment
@@ -34,6 +34,7 @@ KINDS = {
 # Nobody can address them, and no ids are remembered for them.
 SENT_SCHEME = "sent://"
 HELD_SCHEME = "held://"
+_SCHEDULE_SCHEME = "schedule://"
 
 # Why a message left its queue.
 ACKED, EXPIRED, DEAD_LETTERED, PURGED, FIRED = range(5)
@@ -441,6 +442,18 @@ def prepared_bytes(record: Prepared) -> int:
 def is_hidden(destination: str) -> bool:
     """Is it a queue of prepared transactions?"""
     return destination.startswith((SENT_SCHEME, HELD_SCHEME))
+
+
+def told_name(destination: str) -> str:
+    """What people are told instead of the name of a queue that nobody can address; others as they are."""
+    for scheme, what in ((SENT_SCHEME, "prepared, for "), (HELD_SCHEME, "prepared, taken from ")):
+        if destination.startswith(scheme):
+            return what + told_name(destination.removeprefix(scheme))
+    if destination.startswith(SUBSCRIPTION_SCHEME):
+        return "durable subscription " + destination.removeprefix(SUBSCRIPTION_SCHEME).rpartition(":")[0]
+    if destination.startswith(_SCHEDULE_SCHEME):
+        return "scheduled for " + destination.removeprefix(_SCHEDULE_SCHEME).replace(".", "://", 1)
+    return destination
 
 
 def takes_space(record: Record) -> bool:

@@ -13,6 +13,8 @@ from amq_process import amq, amq_json, one_line
 from brokers import Broker, Brokers
 from traffic import QUEUE, Producer, drain, send
 
+import amq as amq_library
+
 pytestmark = pytest.mark.slow
 
 
@@ -66,6 +68,29 @@ def test_stat(store: Path) -> None:
     assert {each["destination"] for each in facts["destinations"]} == {"queue://orders", "queue://other"}
     assert sum(segment["live"] for segment in facts["segments"]) == 16
     assert "queue://orders" in amq("journal", "stat", "--store", store).stdout
+
+
+def test_stat_calls_what_nobody_can_address_by_a_name_that_tells(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    with amq_library.connect(f"stomp://127.0.0.1:{master.port}", client_id="c") as connection:
+        connection.session().consumer("/topic/t", subscription="news").close()
+        connection.session().producer("/topic/t").send(b"1")
+        connection.session().producer("/queue/later").send(b"2", headers={"AMQ_SCHEDULED_DELAY": 3_600_000})
+        connection.session().producer("/queue/in").send(b"3")
+        worker = connection.session(transacted=True)
+        assert worker.consumer("/queue/in").receive(60) is not None
+        worker.producer("/queue/out").send(b"4")
+        worker.prepare("x")
+        worker.close()
+    assert master.stop() == 0
+    facts = amq_json("journal", "stat", "--store", brokers.store)
+    live = {each["name"]: each["live"] for each in facts["destinations"] if each["live"]}
+    assert live == {
+        "durable subscription c:news": 1, "scheduled for queue://later": 1, "prepared, for queue://out": 1,
+        "prepared, taken from queue://in": 1,
+    }  # fmt: skip
+    text = amq("journal", "stat", "--store", brokers.store).stdout
+    assert not any(internal in text for internal in ("subscription://", "sent://", "held://", "schedule://"))
 
 
 def test_dump(store: Path) -> None:
