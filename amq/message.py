@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 DEFAULT_PRIORITY = 4
 # A larger body is never joined with anything: it is written, read and delivered where it lies, and is in memory only on
 # its way. Measured: to write one in pieces costs 26 µs against 10 at 4 KiB, the same at 128 KiB, 545 against 613 at
@@ -101,6 +103,14 @@ class Message:
         self.offset = 0
         self.size = 0
 
+    @classmethod
+    def made_of(cls, message: Message, destination: str, properties: dict[str, str] | None, seq: int = 0) -> Self:
+        """`message` as it goes to `destination` with these properties. The body is shared."""
+        return cls(
+            destination, message.body, properties, message.content_type, message.priority, message.persistent,
+            message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text, seq,
+        )  # fmt: skip
+
     @property
     def is_stripped(self) -> bool:
         """Its large body is on the disk, or in a consumer's socket, and no more here."""
@@ -119,6 +129,14 @@ class Stub(Message):
     """A stored message that waited on disk alone and is about to leave its queue: only where it stands is here."""
 
     __slots__ = ()
+
+    @classmethod
+    def made_of(cls, message: Message, destination: str, properties: dict[str, str] | None, seq: int = 0) -> Self:
+        """`message` as it goes to `destination` with these properties. The body is shared."""
+        return cls(
+            destination, message.body, properties, message.content_type, message.priority, message.persistent,
+            message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text, seq,
+        )  # fmt: skip
 
     @property
     def is_stripped(self) -> bool:
@@ -140,10 +158,7 @@ class Copy(Message):
     @classmethod
     def of(cls, message: Message, queue_name: str, seq: int = 0) -> Copy:
         """What the queue of that name gets of `message`."""
-        copy = cls(
-            queue_name, message.body, message.properties, message.content_type, message.priority, message.persistent,
-            message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text, seq,
-        )  # fmt: skip
+        copy = cls.made_of(message, queue_name, message.properties, seq)
         copy.queue_name = queue_name
         copy.original = None
         if queue_name.startswith(SUBSCRIPTION_SCHEME):

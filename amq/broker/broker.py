@@ -402,10 +402,8 @@ class Broker(State):
         if reason == OVERDUE:
             properties["original-expires"] = str(message.expires_ms)
             name = queue.expiry_name or name
-        moved = Message(
-            name, body, properties, message.content_type, message.priority,
-            message.persistent, message.timestamp_ms, 0, "", message.text, self.next_seq(),
-        )  # fmt: skip
+        moved = Message.made_of(message, name, properties, self.next_seq())
+        moved.body, moved.expires_ms, moved.duplicate_id = body, 0, ""
         self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES
         if self.advisories.heard:
             self.advisories.dead_lettered(message, moved)

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Place
-from amq.broker.names import is_pattern, plain_name
+from amq.broker.names import is_pattern, plain_name, words_of
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, PRIORITIES, Queue
 from amq.broker.subscription import Peer, Subscription
 from amq.config.destinations import matches, parse_pattern
@@ -195,7 +195,7 @@ def _queues(broker: Broker, destination: str) -> list[str]:
         pattern = parse_pattern(plain_name(destination))
         scheme = destination.removesuffix(plain_name(destination))
         found = (name for name in broker.queues if name.startswith(scheme))
-        names = sorted(name for name in found if matches(pattern, plain_name(name).split(".")))
+        names = sorted(name for name in found if matches(pattern, words_of(name)))
         if names:
             return names
     return [destination]
@@ -207,7 +207,4 @@ def _cost(message: Message) -> int:
 
 def _copy(message: Message) -> Message:
     """For a socket that takes its time: the queue's own may leave the memory meanwhile."""
-    return Message(
-        message.destination, message.body, message.properties, message.content_type, message.priority,
-        message.persistent, message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text, message.seq,
-    )  # fmt: skip
+    return Message.made_of(message, message.destination, message.properties, message.seq)

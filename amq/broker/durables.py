@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from amq.broker.audience import Audience
-from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, plain_name
+from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, words_of
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer, option_boolean
 from amq.broker.transaction import Transaction, memory_bytes
@@ -242,5 +242,5 @@ def _seq(record: Subscribed) -> int:
 
 def _means(name: str, topic: str) -> bool:
     return name == topic or (
-        is_pattern(name) and matches(tuple(plain_name(name).split(".")), plain_name(topic).split("."))
+        is_pattern(name) and matches(tuple(words_of(name)), words_of(topic))
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from amq.broker.names import is_pattern, is_stored, plain_name
+from amq.broker.names import is_pattern, is_stored, words_of
 from amq.broker.patterns import Patterns
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer, Subscription
@@ -141,7 +141,7 @@ class Gatherings:
         for pattern in self._patterns_of(command):
             self._patterns.add(pattern, gathering)
             for name in list(self._broker.queues):
-                if is_stored(name) and name not in gathering.members and matches(pattern, plain_name(name).split(".")):
+                if is_stored(name) and name not in gathering.members and matches(pattern, words_of(name)):
                     gathering.add(name, self._broker.queues[name])
         return gathering
 
@@ -152,7 +152,7 @@ class Gatherings:
 
     def _appeared(self, queue: Queue) -> None:
         if self._patterns:
-            for gathering in self._patterns.match(plain_name(queue.name).split(".")):
+            for gathering in self._patterns.match(words_of(queue.name)):
                 if queue.name not in gathering.members:
                     gathering.add(queue.name, queue)
 
@@ -160,4 +160,4 @@ class Gatherings:
     def _patterns_of(command: Subscribe) -> Iterable[list[str]]:
         for name in dict.fromkeys(command.destination.split(",")):
             if is_stored(name) and is_pattern(name):
-                yield plain_name(name).split(".")
+                yield words_of(name)

@@ -27,6 +27,11 @@ def plain_name(name: str) -> str:
     return name.partition("://")[2]
 
 
+def words_of(name: str) -> list[str]:
+    """Of the full name of a destination: what stands between its dots."""
+    return plain_name(name).split(".")
+
+
 def real_name(name: str) -> str:
     """Of the queue to which a hidden one belongs; of any other its own."""
     return name.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
@@ -61,7 +66,7 @@ def is_pattern(name: str) -> bool:
     """Does a word of the name stand for others?"""
     if ANY_WORD not in name and ANY_REST not in name:
         return False
-    words = plain_name(name).split(".")
+    words = words_of(name)
     return ANY_WORD in words or ANY_REST in words
 
 
@@ -93,7 +98,7 @@ def check_subscribed_to(name: str) -> None:
             raise AccessError(
                 f"{wire_name(name)}: subscribe to each temporary destination by its name", code="DESTINATION_REFUSED"
             )
-        if is_pattern(part) and ANY_REST in plain_name(part).split(".")[:-1]:
+        if is_pattern(part) and ANY_REST in words_of(part)[:-1]:
             raise AccessError(
                 f'{wire_name(part)}: ">" stands for all further words: write it last, and "*" for one word',
                 code="DESTINATION_REFUSED",

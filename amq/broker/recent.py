@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from amq.broker.names import ADVISORY_PREFIX, TOPIC_SCHEME, is_pattern, plain_name
+from amq.broker.names import ADVISORY_PREFIX, TOPIC_SCHEME, is_pattern, words_of
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.config.destinations import matches
 from amq.config.schema import BrokerConfig
@@ -135,8 +135,8 @@ class Recent:
             if not is_pattern(name):
                 found.update({name: self._topics[name]} if name in self._topics else {})
                 continue
-            pattern = plain_name(name).split(".")
-            found.update({n: each for n, each in self._topics.items() if matches(pattern, plain_name(n).split("."))})
+            pattern = words_of(name)
+            found.update({n: each for n, each in self._topics.items() if matches(pattern, words_of(n))})
         return list(found.values())
 
     def _options_of(self, name: str) -> BrokerConfig | None:

@@ -18,8 +18,8 @@ from amq.broker.names import (
     is_stored,
     is_temporary,
     is_topic,
-    plain_name,
     wire_name,
+    words_of,
 )
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
@@ -59,7 +59,7 @@ class Routing:
 
     def _topic_of(self, name: str) -> str:
         """The virtual topic that the queue of that name consumes, "" = none."""
-        words = plain_name(name).split(".")
+        words = words_of(name)
         count = len(self._consumers_prefix)
         if not self._virtual or len(words) <= count or not matches(self._consumers_prefix, words[:count]):
             return ""
@@ -105,10 +105,7 @@ class Routing:
             properties = message.properties
             if name != message.destination:
                 properties = {**(properties or {}), ORIGINAL_DESTINATION: wire_name(message.destination)}
-            made.append(Message(
-                name, message.body, properties, message.content_type, message.priority, message.persistent,
-                message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text,
-            ))  # fmt: skip
+            made.append(Message.made_of(message, name, properties))
             if not is_stored(name):
                 made[-1].shared = Shared(peer)
         return made

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from amq.broker.audience import Audience
-from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, plain_name
+from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, words_of
 from amq.broker.patterns import Patterns
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue
 from amq.broker.recent import Recent
@@ -186,7 +186,7 @@ class Topics:
         self._spanning += _spans(queue)
         for name in queue.names:
             if is_pattern(name):
-                self._patterns.add(plain_name(name).split("."), queue)
+                self._patterns.add(words_of(name), queue)
                 self._routes.clear()
                 continue
             self._named.setdefault(name, Audience()).add(queue, queue.selector)
@@ -203,7 +203,7 @@ class Topics:
         self._broker.advisories.heard -= _is_of_advisories(queue)
         for name in queue.names:
             if is_pattern(name):
-                self._patterns.discard(plain_name(name).split("."), queue)
+                self._patterns.discard(words_of(name), queue)
                 self._routes.clear()
                 continue
             named = self._named[name]
@@ -237,7 +237,7 @@ class Topics:
                 self._broker.temporaries.provide(name)
             named = self._named.get(name)
             others: Audience[TopicQueue] = Audience()
-            patterned = self._patterns.match(plain_name(name).split(".")) if is_topic(name) else ()
+            patterned = self._patterns.match(words_of(name)) if is_topic(name) else ()
             for queue in dict.fromkeys(patterned):
                 if name not in queue.names and (_is_of_advisories(queue) or not name.startswith(ADVISORY_PREFIX)):
                     others.add(queue, queue.selector)
