@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from amq.broker import bulk
 from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.gathering import Gathering
 from amq.broker.limits import Room
 from amq.broker.links import NOBODY, Client
 from amq.broker.names import check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.queue import Queue
 from amq.broker.scheduler import SCHEDULING
 from amq.broker.subscription import Farewell, Peer, Subscription
 from amq.broker.transaction import Transaction, memory_bytes, tell_outcome
@@ -35,6 +36,7 @@ from amq.protocols.commands import (
     Nack,
     Prepare,
     Send,
+    SendMany,
     Subscribe,
     Unsubscribe,
 )
@@ -67,6 +69,7 @@ class Session:
         self._writable = True
         self._handlers: dict[type, Callable[[Any], None]] = {
             Send: self._send,
+            SendMany: self._send_many,
             Ack: self._ack,
             Nack: self._nack,
             Subscribe: self._subscribe,
@@ -194,6 +197,10 @@ class Session:
         else:
             broker.store(message, self._peer, command.receipt)
 
+    def _send_many(self, command: SendMany) -> None:
+        if not bulk.add(self._broker, self._transaction(command.transaction), command.messages):
+            self.handle([Send(message, "", command.transaction) for message in command.messages])
+
     def _send_later(self, command: Send) -> bool:
         """What is to be sent later, or says what becomes of that. False: it is neither after all."""
         if self._broker.scheduler.manage(command.message, self._peer, command.receipt):
@@ -245,8 +252,7 @@ class Session:
         if room is not None:
             self._room = room
             self._broker.limits.wait(self, room, bool(self._subscriptions))
-        if isinstance(command, Send):
-            self._stalled_bytes += len(command.message.body) + MESSAGE_OVERHEAD_BYTES
+        self._stalled_bytes += bulk.held_bytes(command)
         if not self._holds_deliveries():
             self._peer.pause_reading()
         elif self._stalled_bytes > STALLED_BYTES_MAX:
@@ -445,15 +451,7 @@ class Session:
 
     def _add_to_transaction(self, command: Send, messages: list[Message]) -> None:
         transaction = self._transaction(command.transaction)
-        size = memory_bytes(messages)
-        limit = self._broker.config.max_transaction_size_bytes
-        if transaction.size + size > limit:
-            raise CommandError(
-                f"transaction {transaction.name!r} would be larger than {limit} bytes: commit more often",
-                code="TRANSACTION_TOO_LARGE",
-            )
-        transaction.size += size
-        self._broker.memory_bytes += size
+        bulk.take_memory(self._broker, transaction, memory_bytes(messages))
         transaction.add(messages)
         self._confirm_now(command)
 

@@ -58,6 +58,18 @@ class Send(Command):
         self.transaction = transaction
 
 
+class SendMany(Command):
+    """Add `messages` to a transaction. They are for one destination, have no properties and no ids, and differ in their
+    bodies alone."""
+
+    __slots__ = ("messages", "transaction")
+
+    def __init__(self, messages: list[Message], transaction: str) -> None:
+        self.receipt = ""
+        self.messages = messages
+        self.transaction = transaction
+
+
 class Subscribe(Command):
     """Start a subscription. `id` is unique in the connection. `prefetch` 0 = the broker's default. With `browser` it
     looks at what is there and takes nothing.

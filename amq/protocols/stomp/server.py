@@ -32,7 +32,7 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.protocols.stomp import leases, transactions
+from amq.protocols.stomp import leases, repeated, transactions
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import full_name, reply_to
 from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
@@ -178,8 +178,11 @@ class StompServer:
                         stop = start + int(length)
                         if stop >= size or data[stop] or stop - start > limits.body_bytes_max:
                             break
-                    append(self._send(headers, data[start:stop]))
-                    position = stop + 1
+                    send = self._send(headers, data[start:stop])
+                    append(send)
+                    begin, position = position, stop + 1
+                    if send.transaction:
+                        position = repeated.take(data, position, data[begin:start], send, limits.body_bytes_max, append)
                 elif data.startswith(ack_start, position):
                     end = data.find(b"\n\n\0", position, position + _ACK_BYTES_MAX)
                     index, _, seq = data[position + 7 : end].decode().partition("-")

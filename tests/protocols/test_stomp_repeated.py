@@ -1,0 +1,79 @@
+"""SEND frames with the same headers, read once: the same commands as frame by frame, however the bytes are cut."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from stomp_cases import SMALL, opened, plain
+
+from amq.protocols.commands import Command, Send, SendMany
+from amq.protocols.stomp.server import StompServer
+
+HEADS = (
+    b"SEND\ndestination:/queue/x\ntransaction:t",
+    b"SEND\ndestination:/queue/x\npersistent:true\ntransaction:t\npriority:7\nexpires:99",
+    b"SEND\ndestination:/queue/x\npersistent:false\ntransaction:u",
+    b"SEND\ndestination:/queue/x\ntransaction:t\ncontent-type:a/b",
+    b"SEND\ndestination:/queue/x\ntransaction:t\nreceipt:1",
+    b"SEND\ndestination:/queue/x\ntransaction:t\n_AMQ_DUPL_ID:1",
+    b"SEND\ndestination:/queue/x\ntransaction:t\ncolour:red",
+    b"SEND\ndestination:/queue/x",
+)
+BODIES = st.sampled_from([b"", b"a", b"bcd", b"efg", b"\n", b"h\0i", b"SEND\n", b"x" * 40])
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    head, body = draw(st.sampled_from(HEADS)), draw(BODIES)
+    if b"\0" in body or draw(st.booleans()):
+        head += b"\ncontent-length:%d" % len(body)
+    return head + b"\n\n" + body + b"\0" + draw(st.sampled_from([b"", b"", b"", b"\n"]))
+
+
+def one_by_one(commands: list[Command]) -> list[object]:
+    found: list[object] = []
+    for command in commands:
+        if isinstance(command, SendMany):
+            assert command.messages
+            found += [plain(Send(message, "", command.transaction)) for message in command.messages]
+        else:
+            found.append(plain(command))
+    return found
+
+
+def slowly(server: StompServer, data: bytes) -> list[Command]:
+    server._receive_frequent = list  # type: ignore[method-assign, assignment]
+    return server.receive(data)
+
+
+@given(st.lists(st.tuples(frames(), st.integers(1, 4)), max_size=6), st.lists(st.integers(1, 200), max_size=8))
+def test_the_same_as_one_by_one(repeated: list[tuple[bytes, int]], cuts: list[int]) -> None:
+    data = b"".join(frame * times for frame, times in repeated)
+    expected = one_by_one(slowly(opened("1.2", SMALL), data))
+    server, found, position = opened("1.2", SMALL), [], 0
+    for cut in [*cuts, len(data)]:
+        found += server.receive(data[position : position + cut])
+        position += cut
+    assert one_by_one(found) == expected
+    assert server.pending() == opened_pending(data)
+
+
+def opened_pending(data: bytes) -> bool:
+    server = opened("1.2", SMALL)
+    slowly(server, data)
+    return server.pending()
+
+
+def test_many_become_one_command() -> None:
+    frame = HEADS[0] + b"\ncontent-length:3\n\nabc\0"
+    first, rest = opened("1.2").receive(frame * 1000)
+    assert isinstance(first, Send)
+    assert isinstance(rest, SendMany)
+    assert len(rest.messages) == 999
+    assert len({id(message) for message in rest.messages}) == 999
+
+
+def test_ids_and_receipts_are_never_lost_in_a_crowd() -> None:
+    for head in HEADS[4:7]:
+        commands = opened("1.2").receive((head + b"\n\nabc\0") * 3)
+        assert [type(command) for command in commands] == [Send] * 3
