@@ -36,7 +36,10 @@ LEASH = (
 class Broker:
     """One broker process. `name` and `port` stay over restarts; `log` is what it wrote since its last start."""
 
-    def __init__(self, store: Path, name: str, port: int, options: Mapping[str, object]) -> None:
+    def __init__(
+        self, store: Path, name: str, port: int, options: Mapping[str, object], config: Path | None = None
+    ) -> None:
+        self.config = config
         self.store = store
         self.name = name
         self.port = port
@@ -52,12 +55,14 @@ class Broker:
     def start(self) -> Broker:
         """Start the process; see `wait_serving` and `wait_slave`."""
         assert not self.alive, f"{self.name} runs already"
+        config = [str(self.config)] if self.config is not None else []
         pairs = [word for key, value in self.options.items() for word in ("-o", f"{key}={value}")]
         self.log, self._ended = [], False
         self._process = subprocess.Popen(
             [
-                sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq.cli.main", "start", "--name", self.name,
-                "--store", str(self.store), "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
+                sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq.cli.main", "start", *config,
+                "--name", self.name, "--store", str(self.store),
+                "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT,
         )  # fmt: skip
@@ -162,18 +167,22 @@ class Broker:
 class Brokers:
     """Brokers on one store directory, `directory`/store unless said otherwise. A context manager.
 
-    Options are those of `amq start -o`; the keep-alive period is the one that tests can afford to wait for.
+    Options are those of `amq start -o`, `config` its file; the keep-alive period is the one that tests can afford to
+    wait for.
     """
 
-    def __init__(self, directory: Path, store: Path | None = None, **options: object) -> None:
+    def __init__(
+        self, directory: Path, store: Path | None = None, config: Path | None = None, **options: object
+    ) -> None:
         self.directory = directory
+        self.config = config
         self.store = store or directory / "store"
         self.options = {"lockKeepAlivePeriod": "1s", "lockAcquireSleepInterval": "100ms", "logFormat": "json"} | options
         self.brokers: dict[str, Broker] = {}
 
     def add(self, name: str, **options: object) -> Broker:
         """A broker that is not yet started."""
-        broker = Broker(self.store, name, free_port(), self.options | options)
+        broker = Broker(self.store, name, free_port(), self.options | options, self.config)
         self.brokers[f"{name}#{len(self.brokers)}"] = broker
         return broker
 

@@ -1,0 +1,180 @@
+"""A master and a slave for the whole matrix, and the moments at which the master is killed.
+
+A story (see `matrix_features`) says where it is by what it yields: `BEFORE`, then `During(call)`, the action itself,
+then `AFTER`. `play` lets the stories of all clients reach one of these marks, kills the master there with signal 9, and
+lets them go on with the next one. Invariant: when a story goes on after a kill, every link is back at the new master,
+with all its subscriptions.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from signal import SIGSTOP
+from typing import Any
+
+from brokers import DEADLINE_S, SERVING, Broker, Brokers
+from matrix_clients import Link
+
+CONFIG = """
+[destinations."matrix.poison.>"]
+maximumRedeliveries = 2
+
+[destinations."matrix.late.>"]
+expiredMessages = "dead-letter"
+
+[destinations."matrix.values.>"]
+lastValueKey = "share"
+
+[destinations."matrix.ring.>"]
+ringSize = 5
+
+[destinations."matrix.diverted.>"]
+divert = "matrix.audit"
+"""
+
+
+class Moment(Enum):
+    """When the master dies."""
+
+    BEFORE = "before it"
+    UNREAD = "during it, asked and not read"
+    RACING = "during it, at any moment of the broker's work"
+    AFTER = "after it"
+
+
+BEFORE, AFTER = Moment.BEFORE, Moment.AFTER
+IN_FLIGHT = (Moment.UNREAD, Moment.RACING)
+
+
+@dataclass(frozen=True)
+class During:
+    """The action: one call, which begins with a request to the broker. What it returns comes back to the story."""
+
+    call: Callable[[], Any]
+
+
+Story = Generator[Any, Any, None]
+
+
+class Pair:
+    """The brokers. One is master; the other is slave, or about to be."""
+
+    def __init__(self, directory: Path) -> None:
+        config = directory / "amq.toml"
+        config.write_text(CONFIG)
+        # A killed master is succeeded at once, whatever the period: a long one suits a machine that is busy.
+        self._brokers = Brokers(directory, config=config, lockKeepAlivePeriod="5s")
+        self.brokers = [self._brokers.master("a"), self._brokers.slave("b")]
+
+    @property
+    def master(self) -> Broker:
+        return next(broker for broker in self.brokers if broker.alive and broker.said(SERVING))
+
+    def freeze(self) -> None:
+        """Stop the master as it stands; returns when none of its threads runs any more."""
+        self.master.signal(SIGSTOP)
+        os.waitid(os.P_PID, self.master.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def kill(self) -> None:
+        """kill -9 of the master; returns when the other one serves. The killed one comes back, sooner or later."""
+        master = self.master
+        (other,) = (broker for broker in self.brokers if broker is not master)
+        other.wait_slave()
+        master.kill()
+        try:
+            other.wait_serving()
+        finally:
+            master.start()
+
+    def wait_unread(self, connections: int) -> None:
+        """Until so many clients have written what the frozen master does not read."""
+        give_up_at = time.monotonic() + DEADLINE_S
+        while (unread := _unread(self.master.port)) < connections:
+            assert time.monotonic() < give_up_at, f"only {unread} of {connections} clients have asked"
+            time.sleep(0.002)
+
+    def close(self) -> None:
+        self._brokers.__exit__()
+
+
+def _unread(port: int) -> int:
+    """How many established connections to this port hold bytes that the process has not read: see proc(5)."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
+    return sum(row[4].split(":")[1] != "00000000" for row in ours)
+
+
+class Peer:
+    """One kind of client in one cell.
+
+    in_flight   the master dies during the action, which therefore may be done and not confirmed
+    kills       how often the master has died up to now
+    """
+
+    def __init__(self, name: str, cell: str, moment: Moment, open_link: Callable[[str], Link]) -> None:
+        self.name = name
+        self.moment = moment
+        self.in_flight = moment in IN_FLIGHT
+        self.kills = 0
+        self.links: list[Link] = []
+        self._cell = cell
+        self._open_link = open_link
+
+    def connect(self, client_id: str = "") -> Link:
+        link = self._open_link(client_id)
+        self.links.append(link)
+        return link
+
+    def leave(self, link: Link) -> None:
+        self.links.remove(link)
+        link.close()
+
+    def unique(self, prefix: str = "matrix") -> str:
+        """A name that no other cell and client has."""
+        return f"{prefix}.{self._cell}.{self.name}"
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+
+
+def play(pair: Pair, peers: list[Peer], feature: Callable[[Peer], Story], moment: Moment) -> None:
+    """One cell: the stories of all peers, through one death of the master."""
+    stories = [feature(peer) for peer in peers]
+    assert [next(story) for story in stories] == [BEFORE] * len(stories)
+    if moment is BEFORE:
+        _kill(pair, peers, [])
+    calls = [next(story).call for story in stories]
+    results = _kill(pair, peers, calls, moment) if moment in IN_FLIGHT else [call() for call in calls]
+    assert [story.send(result) for story, result in zip(stories, results, strict=True)] == [AFTER] * len(stories)
+    if moment is AFTER:
+        _kill(pair, peers, [])
+    assert [next(story, None) for story in stories] == [None] * len(stories)
+
+
+def _kill(pair: Pair, peers: list[Peer], calls: list[Callable[[], Any]], moment: Moment = BEFORE) -> list[Any]:
+    """The master dies while `calls` are under way. Returns their results, when all links are back."""
+    links = [link for peer in peers for link in peer.links]
+    for link in links:
+        link.expect_loss()
+    if moment is Moment.UNREAD:
+        pair.freeze()
+    with ThreadPoolExecutor(len(peers), "action") as pool:
+        futures = [pool.submit(call) for call in calls]
+        try:
+            if moment is Moment.UNREAD:
+                pair.wait_unread(len(calls))
+        finally:
+            pair.kill()
+        results = [future.result(2 * DEADLINE_S) for future in futures]
+    for link in links:
+        link.wait_back()
+    for peer in peers:
+        peer.kills += 1
+    return results

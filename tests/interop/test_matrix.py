@@ -1,0 +1,86 @@
+"""Every feature × kill -9 of the master before, during and after its use, with three clients: stomp.py, stompit (Node)
+and our own. What must survive is told by the stories in `matrix_features` and `matrix_topics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("stomp")
+
+import matrix_features as queues
+import matrix_topics as topics
+from matrix_clients import Link, OurLink, StockLink
+from matrix_group import Moment, Pair, Peer, Story, play
+from matrix_wires import Node, StompPyWire
+
+pytestmark = pytest.mark.slow
+FEATURES: list[Callable[[Peer], Story]] = [
+    queues.sends,
+    queues.acknowledgements,
+    queues.browsing,
+    queues.pulling,
+    queues.last_values,
+    queues.rings,
+    queues.exclusive_consumers,
+    queues.consumer_priority,
+    queues.message_groups,
+    queues.selectors,
+    queues.local_transactions,
+    queues.prepares,
+    queues.second_phases,
+    queues.batches,
+    queues.exactly_once,
+    topics.topics,
+    topics.durable_subscriptions,
+    topics.ends_of_durable_subscriptions,
+    topics.shared_durable_subscriptions,
+    topics.composites_and_wildcards,
+    topics.virtual_topics,
+    topics.diverts,
+    topics.requests_and_replies,
+    topics.redelivery,
+    topics.dead_letters,
+    topics.expiry,
+    topics.scheduling,
+]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = Pair(tmp_path_factory.mktemp("matrix"))
+    try:
+        yield pair
+    finally:
+        pair.close()
+
+
+@pytest.fixture(scope="module")
+def clients(pair: Pair, node_modules: Path) -> Iterator[dict[str, Callable[[str], Link]]]:
+    """Name → what opens a connection with a client id."""
+    node = Node(node_modules)
+    try:
+        yield {
+            "amq": lambda client_id: OurLink(pair.brokers, client_id),
+            "stomp-py": lambda client_id: StockLink(pair.brokers, StompPyWire, client_id),
+            "stompit": lambda client_id: StockLink(pair.brokers, node.connect, client_id),
+        }
+    finally:
+        assert node.close() == 0
+
+
+@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.__name__)
+def test_the_master_is_killed(
+    pair: Pair, clients: dict[str, Callable[[str], Link]], feature: Callable[[Peer], Story], moment: Moment
+) -> None:
+    cell = f"{feature.__name__}.{moment.name.lower()}"
+    peers = [Peer(name, cell, moment, open_link) for name, open_link in clients.items()]
+    try:
+        play(pair, peers, feature, moment)
+    finally:
+        for peer in peers:
+            peer.close()
