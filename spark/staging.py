@@ -36,7 +36,8 @@ class Part:
     partition: int
     attempt: int
 
-    def xid_prefix(self) -> str:
+    def new_name(self) -> str:
+        """One that nothing else has."""
         return f"{self.owner}/{self.batch}/{self.partition}/{self.attempt}-{uuid.uuid4().hex[:12]}"
 
 
@@ -99,7 +100,7 @@ class Task:
         self._part = part
         self._options = options
         self._text = text
-        self._prefix = part.xid_prefix()
+        self._begin_series()
         self._connection: Connection | None = None
         self._producers: dict[str, Producer] = {}
         scope = f"{part.owner}/{part.batch}/{part.partition}"
@@ -130,6 +131,7 @@ class Task:
                 if error.code != ROLLED_BACK or time.monotonic() >= deadline:
                     raise
                 self.sent_again += 1
+                self._begin_series()
             else:
                 return True
 
@@ -148,12 +150,18 @@ class Task:
         if options.delivery != EXACTLY_ONCE:
             self._session.commit(options.send_timeout_s)
             return
-        xid = f"{self._prefix}.{len(self.xids) + self.sent_again}"
+        xid = f"{self._series}.{self._count}"
         self._session.prepare(
             xid, prepared_timeout=options.tx_timeout_s, owner=part.owner, batch=part.batch,
             timeout=options.send_timeout_s,
         )  # fmt: skip
+        self._count += 1
         self.xids.append(xid)
+
+    def _begin_series(self) -> None:
+        """From now on another name: that of a transaction that was rolled back is used up. Those that are numbered one
+        after the other take little room in the driver's commit."""
+        self._series, self._count = self._part.new_name(), 0
 
     def _producer(self, destination: str) -> Producer:
         producer = self._producers.get(destination)

@@ -70,16 +70,36 @@ def finish(machine: Machine, command: str, xid: str) -> Request:
 
 def commit_batch(machine: Machine, owner: str, batch: int, xids: Iterable[str]) -> Request:
     """COMMIT a batch; the request's `outcome` says whether now or before."""
-    lines = [""]
-    for xid in xids:
+    names = list(xids)
+    for xid in names:
         if not xid or "," in xid:
             raise CommandError(f"xid {xid!r}: give the xids of prepared transactions, which have no comma")
-        if len(lines[-1]) + len(xid) > _LINE_CHARACTERS:
-            lines.append("")
-        lines[-1] += f",{xid}" if lines[-1] else xid
-    headers = [("owner", owner), ("batch", str(batch)), ("xids", lines[0])]
-    headers += [(f"xids.{number}", line) for number, line in enumerate(lines[1:], 1)]
-    return _ask(machine, "COMMIT", headers, owner)
+    series = _series(names)
+    lines = [("xids", "")] if series else []
+    key, items = ("series", series) if series else ("xids", names)
+    line = ""
+    for item in items:
+        if line and len(line) + len(item) > _LINE_CHARACTERS:
+            lines.append((f"{key}.{len(lines)}", line))
+            line = ""
+        line += f",{item}" if line else item
+    return _ask(machine, "COMMIT", [("owner", owner), ("batch", str(batch)), *lines, (key, line)], owner)
+
+
+def _series(xids: list[str]) -> list[str]:
+    """`NAME*COUNT` for NAME.0, NAME.1 …: thousands of those fit into one frame. Empty where not all are named so."""
+    names: list[str] = []
+    counts: list[int] = []
+    for xid in xids:
+        name, _, number = xid.rpartition(".")
+        if name and number == "0":
+            names.append(name)
+            counts.append(1)
+        elif names and (name, number) == (names[-1], str(counts[-1])):
+            counts[-1] += 1
+        else:
+            return []
+    return [f"{name}*{count}" for name, count in zip(names, counts, strict=True)]
 
 
 def _ask(machine: Machine, command: str, headers: list[tuple[str, str]], subject: str) -> Request:

@@ -236,6 +236,10 @@ CASES = [
     Case("commit an xid", b"COMMIT\nxid:x\nreceipt:r\n\n\0", [Finish("x", True, "r")]),
     Case("abort an xid", b"ABORT\nxid:x\n\n\0", [Finish("x", False)]),
     Case(
+        "commit a batch of series", b"COMMIT\nowner:o\nbatch:7\nxids:a\nseries:b*2\nseries.1:c*1,d.0*1\n\n\0",
+        [CommitBatch("o", 7, ["a", "b.0", "b.1", "c.0", "d.0.0"])],
+    ),
+    Case(
         "commit a batch", b"COMMIT\nowner:o\nbatch:7\nxids:a,b\nxids.1:c\n\n\0",
         [CommitBatch("o", 7, ["a", "b", "c"])],
     ),
@@ -249,7 +253,10 @@ CASES = [
           (b"phase:prepare\nxid:x", "HEADER_MISSING"), (b"transaction:t\nxid:x", "PROTOCOL_ERROR"),
           (b"transaction:t\nphase:prepare\nxid:x\nowner:o", "HEADER_MISSING"), (b"xid:", "HEADER_INVALID"),
           (b"xid:x\nowner:o\nbatch:1", "HEADER_INVALID"), (b"owner:o\nbatch:-1", "HEADER_INVALID"),
-          (b"owner:o\nxids:x", "HEADER_MISSING"),
+          (b"owner:o\nxids:x", "HEADER_MISSING"), (b"owner:o\nbatch:1\nseries:x", "HEADER_INVALID"),
+          (b"owner:o\nbatch:1\nseries:x*0", "HEADER_INVALID"), (b"owner:o\nbatch:1\nseries:*1", "HEADER_INVALID"),
+          (b"owner:o\nbatch:1\nseries:x*100001", "HEADER_INVALID"),
+          (b"owner:o\nbatch:1\nseries:x*99999,y*2", "HEADER_INVALID"),
           (b"transaction:t\nphase:prepare\nxid:x\ntimeout:1s", "HEADER_INVALID"),
       )),
     Case("abort of both", b"ABORT\ntransaction:t\nxid:x\n\n\0", [error("PROTOCOL_ERROR")]),

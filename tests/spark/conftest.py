@@ -7,79 +7,13 @@ and each may fail once, so that retries happen.
 from __future__ import annotations
 
 import os
-import pkgutil
-import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-JAVA_MAJOR_MIN = 17
-QUIET = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %p %c: %m%n%ex
-"""
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts in two thirds of the time
-
-
-def why_no_spark() -> str:
-    """What is missing for these tests, "" = nothing."""
-    if not any(info.name == "pyspark" for info in pkgutil.iter_modules()):
-        return "no PySpark: run make .venv/.installed-test"
-    if not any(info.name == "pyspark_amq" for info in pkgutil.iter_modules()):
-        return "Spark would not find pyspark_amq: run make .venv/.installed-test, which links it into the environment"
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    if java is None:
-        return f"no java: install a JRE {JAVA_MAJOR_MIN} or later, such as openjdk-17-jre-headless, or set JAVA_HOME"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', said)
-    if version is None or int(version[1]) < JAVA_MAJOR_MIN:
-        return f"{java} is no Java {JAVA_MAJOR_MIN}: {said.splitlines()[:1]}"
-    return ""
-
-
-def environment(directory: Path) -> dict[str, str]:
-    """What a Spark driver must find in its environment to be quiet, offline and ours. `directory` is made."""
-    conf = directory / "conf"
-    conf.mkdir(parents=True, exist_ok=True)
-    (directory / "log4j2.properties").write_text(QUIET)
-    return {
-        "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_CONF_DIR": str(conf), "PYTHONWARNINGS": "ignore",
-    }  # fmt: skip
-
-
-def settings(directory: Path, master: str) -> dict[str, str]:
-    """Configuration of such a session. `local-cluster` needs the same for its executors."""
-    java = f"{JVM_OPTIONS} -Dlog4j2.configurationFile=file:{directory}/log4j2.properties"
-    return {
-        "spark.master": master, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.log.level": "ERROR",
-        "spark.driver.extraJavaOptions": java, "spark.executor.extraJavaOptions": java,
-        "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2", "spark.driver.memory": "1g",
-        "spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.streaming.metricsEnabled": "false",
-    }  # fmt: skip
-
-
-def start(directory: Path, master: str) -> Any:
-    """A SparkSession. The environment must be that of `environment`."""
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName("amq tests")
-    for name, value in settings(directory, master).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+from tests.spark.session import environment, start, stop_jvm, why_no_spark
 
 
 @pytest.fixture(scope="session")
@@ -109,19 +43,6 @@ def need_spark() -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(why)
         pytest.skip(why)
-
-
-def stop_jvm() -> None:
-    """End the JVM, which outlives its last session."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        process = gateway.proc
-        gateway.shutdown()
-        process.stdin.close()  # its word to go
-        process.wait(30)
-        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,6 +11,7 @@ from amq.protocols.commands import Abort, Command, Commit, CommitBatch, Finish, 
 from amq.protocols.stomp import leases
 
 _MAX = 2**63 - 1
+_SERIES_MAX = 100_000
 _TWO_PHASE = ("phase", "xid", "owner", "batch", "timeout")
 
 
@@ -60,9 +61,24 @@ def transaction(command: str, headers: dict[str, str]) -> str:
 
 
 def _xids(headers: dict[str, str]) -> list[str] | None:
-    """Those of all lines: `xids`, `xids.1`, `xids.2` …, as one line holds but 10 KiB."""
-    lines = [value for name, value in headers.items() if name == "xids" or name.startswith("xids.")]
-    return [xid for line in lines for xid in line.split(",") if xid] if lines else None
+    """Those of all lines: `xids`, `xids.1`, `xids.2` …, as one line holds but 10 KiB; then those of `series` likewise,
+    of which each item `NAME*COUNT` stands for NAME.0, NAME.1 … Raises ProtocolError."""
+    xids, series = _items(headers, "xids"), _items(headers, "series")
+    if xids is None and series is None:
+        return None
+    found = xids or []
+    for item in series or []:
+        name, _, text = item.rpartition("*")
+        count = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+        if not name or not 0 < count <= _SERIES_MAX - len(found):
+            raise _invalid("series", item, f"give NAME*COUNT, all together at most {_SERIES_MAX}")
+        found += [f"{name}.{number}" for number in range(count)]
+    return found
+
+
+def _items(headers: dict[str, str], key: str) -> list[str] | None:
+    lines = [value for name, value in headers.items() if name == key or name.startswith(key + ".")]
+    return [item for line in lines for item in line.split(",") if item] if lines else None
 
 
 def _only(what: str, given: set[str], *allowed: str) -> None:

@@ -1,0 +1,208 @@
+"""Tasks and drivers of the sink without Spark: what attempts stage, and what becomes of it, with real brokers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
+pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
+
+import amq  # noqa: E402
+from amq.errors import AmqError, CommandError, TransactionRolledBackError  # noqa: E402
+from pyspark_amq import sink, staging  # noqa: E402
+from pyspark_amq.frames import Columns  # noqa: E402
+from pyspark_amq.options import SinkOptions, read  # noqa: E402
+from pyspark_amq.staging import Part, Staged  # noqa: E402
+from tests.brokers import DEADLINE_S, Broker, Brokers  # noqa: E402
+from tests.spark.proxy import PREPARE, Fate, Proxy  # noqa: E402
+
+TEXT = Columns(text=True, key=False, destination=False, headers=False, id=None)
+
+
+def options(url: str | Broker, **given: object) -> SinkOptions:
+    if not isinstance(url, str):
+        url = f"failover:(stomp://127.0.0.1:{url.port})"
+    named = {"url": url, "destination": "/queue/rows", "windowRows": 10, **given}
+    return read(SinkOptions, {name: str(value) for name, value in named.items()})
+
+
+def batches(rows: Iterable[str], size: int = 7) -> list[Any]:
+    table = pa.table({"value": list(rows)})
+    return table.to_batches(max_chunksize=size)
+
+
+def rows_of(part: Part, count: int = 25) -> list[str]:
+    return [f"{part.batch}/{part.partition}/{n}" for n in range(count)]
+
+
+def stage(part: Part, with_options: SinkOptions, count: int = 25) -> Staged:
+    return staging.stage(batches(rows_of(part, count)), part, with_options, TEXT)
+
+
+def commit(with_options: SinkOptions, staged: list[Staged]) -> None:
+    sink._commit(with_options, staged)
+
+
+def stored(broker: Broker, name: str = "rows") -> list[str]:
+    """All that is in the queue, in order."""
+    with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port})") as connection, connection.session() as session:
+        browser, found = session.browser(f"/queue/{name}"), []
+        while (message := browser.receive(DEADLINE_S)) is not None:
+            found.append(message.text)
+    return found
+
+
+def prepared(broker: Broker) -> set[str]:
+    with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port})") as connection:
+        return {each.xid for each in connection.recover()}
+
+
+def test_a_batch_is_seen_whole_in_the_order_of_partitions(brokers: Brokers) -> None:
+    broker = brokers.master()
+    parts = [Part("q", 0, partition, 0) for partition in range(3)]
+    staged = [stage(part, options(broker)) for part in parts]
+    assert [each.rows for each in staged] == [25] * 3
+    assert [len(each.xids) for each in staged] == [4] * 3  # 7 rows each: Arrow batches that do not fit together
+    assert stored(broker) == []
+    commit(options(broker), staged)
+    assert stored(broker) == [row for part in parts for row in rows_of(part)]
+    commit(options(broker), staged)  # asked again
+    assert len(stored(broker)) == 75
+    assert prepared(broker) == set()
+
+
+def test_a_task_without_rows_does_not_talk_to_the_broker() -> None:
+    nobody = options("stomp://127.0.0.1:1")
+    staged = [stage(Part("q", 0, partition, 0), nobody, count=0) for partition in range(2)]
+    assert staged[0].xids == ()
+    commit(nobody, staged)
+
+
+def test_attempts_that_lose_leave_nothing(brokers: Brokers) -> None:
+    """A task that ran three times (a retry, speculation): the driver commits what one of them returned."""
+    broker = brokers.master()
+    attempts = [stage(Part("q", 0, 0, attempt), options(broker)) for attempt in range(3)]
+    assert len({xid for each in attempts for xid in each.xids}) == 12
+    commit(options(broker), attempts[1:2])
+    assert stored(broker) == rows_of(Part("q", 0, 0, 0))
+    assert prepared(broker) == set()
+
+
+def test_a_zombie_stages_nothing_for_a_batch_that_is_committed(brokers: Brokers) -> None:
+    broker = brokers.master()
+    commit(options(broker), [stage(Part("q", 5, 0, 0), options(broker))])
+    for batch in (4, 5):
+        late = stage(Part("q", batch, 0, 1), options(broker))
+        assert (late.late, late.xids) == (True, ())
+    assert prepared(broker) == set()
+    other = stage(Part("another", 4, 0, 0), options(broker))
+    assert not other.late
+    assert stored(broker) == rows_of(Part("q", 5, 0, 0))
+
+
+def test_a_batch_older_than_the_broker_is_refused(brokers: Brokers) -> None:
+    broker = brokers.master()
+    for batch in (0, 1):
+        commit(options(broker), [stage(Part("q", batch, 0, 0), options(broker))])
+    with pytest.raises(CommandError) as caught:
+        commit(options(broker), [stage(Part("q", 0, 0, 0), options(broker))])
+    assert caught.value.code == "BATCH_TOO_OLD"
+    assert stored(broker) == rows_of(Part("q", 0, 0, 0)) + rows_of(Part("q", 1, 0, 0))
+
+
+def test_abort_ends_what_these_tasks_staged_and_nothing_else(brokers: Brokers) -> None:
+    broker = brokers.master()
+    mine = stage(Part("q", 0, 0, 0), options(broker))
+    others = [stage(Part("q", 0, 1, 0), options(broker)), stage(Part("r", 0, 0, 0), options(broker))]
+    sink._abort(options(broker), [mine, None])
+    assert prepared(broker) == {xid for other in others for xid in other.xids}
+    sink._abort(options(broker), [mine])  # again: harmless
+    with pytest.raises(TransactionRolledBackError):
+        commit(options(broker), [mine])
+    commit(options(broker), others[1:])
+    sink._abort(options(broker), others[1:])  # thought lost, and was not
+    assert stored(broker) == rows_of(Part("r", 0, 0, 0))
+
+
+def test_orphans_expire(brokers: Brokers) -> None:
+    broker = brokers.master()
+    staged = stage(Part("q", 0, 0, 0), options(broker, txTimeout="300ms"))
+    deadline = time.monotonic() + DEADLINE_S
+    while prepared(broker):
+        assert time.monotonic() < deadline, "orphans stay"
+        time.sleep(0.05)
+    with pytest.raises(TransactionRolledBackError):
+        commit(options(broker), [staged])
+    assert stored(broker) == []
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once", "dedup"])
+@pytest.mark.parametrize("killed_at", [2, 4])
+def test_the_master_is_killed_between_chunks(brokers: Brokers, delivery: str, killed_at: int) -> None:
+    """The task goes on with the next master; Spark would not notice."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    part, given = Part("q", 0, 0, 0), options(
+        f"failover:(stomp://127.0.0.1:{master.port},stomp://127.0.0.1:{slave.port})", delivery=delivery
+    )
+
+    def killing() -> Iterable[Any]:
+        for number, batch in enumerate(batches(rows_of(part, 50))):
+            if number == killed_at:
+                master.kill()
+            yield batch
+
+    staged = staging.stage(killing(), part, given, TEXT)
+    commit(given, [staged])
+    assert stored(slave) == rows_of(part, 50)
+    assert (staged.rows, staged.late) == (50, False)
+
+
+@pytest.mark.parametrize("fate", [Fate.CUT_BEFORE, Fate.CUT_AFTER])
+def test_the_connection_breaks_while_a_chunk_is_prepared(brokers: Brokers, fate: Fate) -> None:
+    broker = brokers.master()
+    fates = iter([Fate.PASS, fate, Fate.PASS, fate])
+    with Proxy(broker.port, lambda kind, _: next(fates, Fate.PASS) if kind == PREPARE else Fate.PASS) as proxy:
+        staged = stage(Part("q", 0, 0, 0), options(proxy.url), count=40)
+        commit(options(proxy.url), [staged])
+    assert stored(broker) == rows_of(Part("q", 0, 0, 0), 40)
+    assert staged.sent_again == (2 if fate is Fate.CUT_BEFORE else 0)
+    assert prepared(broker) == set()
+
+
+def test_no_broker_in_time_is_an_error(brokers: Brokers) -> None:
+    broker = brokers.master()
+    given = options(broker, sendTimeout="1s")
+
+    def killing() -> Iterable[Any]:
+        yield from batches(["a", "b"], 1)
+        broker.kill()
+        yield from batches(rows_of(Part("q", 0, 0, 0), 40))
+
+    with pytest.raises(AmqError):
+        staging.stage(killing(), Part("q", 0, 0, 0), given, TEXT)
+
+
+@pytest.mark.parametrize("strategy", ["content", "position"])
+def test_ids_drop_what_a_second_attempt_sends(brokers: Brokers, strategy: str) -> None:
+    broker, part = brokers.master(), Part("q", 0, 0, 0)
+    given = options(broker, delivery="dedup", idStrategy=strategy)
+    rows = [*rows_of(part), "same", "same", "same"]
+    staging.stage(batches(rows[:9]), part, given, TEXT)  # killed in the middle
+    again = rows if strategy == "position" else [*reversed(rows)]
+    staging.stage(batches(again), Part("q", 0, 0, 1), given, TEXT)
+    assert sorted(stored(broker)) == sorted(rows)
+
+
+def test_ids_of_a_column(brokers: Brokers) -> None:
+    broker = brokers.master()
+    given = options(broker, delivery="dedup", idColumn="id")
+    columns = Columns(text=True, key=False, destination=False, headers=False, id="id")
+    for values in (["a", "b"], ["b again", "c"]):
+        table = pa.table({"value": values, "id": [value[0] for value in values]})
+        staging.stage(table.to_batches(), Part(str(uuid.uuid4()), 0, 0, 0), given, columns)
+    assert stored(broker) == ["a", "b", "c"]
