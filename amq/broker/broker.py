@@ -21,6 +21,7 @@ from amq.broker.names import wire_name
 from amq.broker.paging import Pager
 from amq.broker.pulling import Pulling
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.recalling import Recalls
 from amq.broker.redelivery import Redelivery
 from amq.broker.retention import Retention
 from amq.broker.routing import Routing
@@ -68,12 +69,11 @@ class Broker(State):
         self.limits, self.links = Limits(self), Links(self)
         self.topics = Topics(self)
         self.advisories = Advisories(self)
-        self.temporaries, self.durables = Temporaries(self), Durables(self)
+        self.temporaries, self.durables, self.recalls = Temporaries(self), Durables(self), Recalls(self)
         self.routing = Routing(self)
         self.gatherings, self.pulling = Gatherings(self), Pulling(self)
         self.redelivery, self.retention = Redelivery(self), Retention(self)
-        self.scheduler = Scheduler(self)
-        self.two_phase = TwoPhase(self)
+        self.scheduler, self.two_phase = Scheduler(self), TwoPhase(self)
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → who else waits for it
         self._pager: Pager | None = None
@@ -227,9 +227,10 @@ class Broker(State):
 
     # -- what sessions ask --------------------------------------------------------------------------------------------
 
-    def next_seq(self) -> int:
-        self._seq += 1
-        return self._seq
+    def next_seq(self, count: int = 1) -> int:
+        """The first of `count` seqs, one after the other, that nobody else gets."""
+        self._seq += count
+        return self._seq - count + 1
 
     def store(self, message: Message, peer: Peer, receipt: str) -> None:
         """Admit and store a message outside any transaction; `receipt` is confirmed when it is safe."""
@@ -441,7 +442,7 @@ class Broker(State):
                 if self.is_duplicate(message):
                     raise transaction.roll_back_duplicate(group, message)
                 self.admit_id(message, group)
-            message.seq = self.next_seq()
+            message.seq = message.seq or self.next_seq()
         if group.records or outcome_id:
             if outcome_id:
                 group.seq = self.next_seq()
@@ -484,6 +485,7 @@ class Broker(State):
         self.redelivery.step()  # a host that was suspended has its alarm too late
         self.scheduler.step(now_ms)
         self.topics.recent.sweep(now_ms)
+        self.recalls.sweep()
         for queue in list(self.expiring):
             if not queue.expiring or queue.is_hidden or queue.fires:
                 del self.expiring[queue]

@@ -117,7 +117,7 @@ class Durables:
             for message in messages
             for name in self._holders(message)
         )
-        return next(filter(None, reversed(list(records))), None)
+        return next((record for record in reversed(list(records)) if record is not None), None)
 
     def _holders(self, message: Message) -> Iterator[str]:
         audience = self._audience(message.destination)
@@ -130,8 +130,9 @@ class Durables:
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def subscribe(self, command: Subscribe, client_id: str) -> Queue:
-        """The queue of the durable subscription that `command` asks for. Raises CommandError, SelectorError."""
+    def subscribe(self, command: Subscribe, client_id: str, peer: Peer) -> Queue:
+        """The queue of the durable subscription that `command` asks for; who finds it in `Broker.recalls` asks again
+        when it is not there any more. Raises CommandError, SelectorError."""
         topics = list(dict.fromkeys(command.destination.split(",")))
         if command.browser or not is_topic(command.destination) or any(map(is_temporary, topics)):
             raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
@@ -142,6 +143,7 @@ class Durables:
             "message_id_prefix": command.message_id_prefix, "no_local": option_boolean(command.options, "noLocal"),
         }  # fmt: skip
         shared = option_boolean(command.options, "shared") or not client_id
+        retroactive = option_boolean(command.options, "retroactive")
         record = self._known.get((client_id, command.subscription_name))
         if record is not None and (record.definition != definition or not shared):
             self._check_unused(record)
@@ -149,8 +151,15 @@ class Durables:
             if record is not None:
                 self._end(record)
             record = self._create(definition)
-        command.selector = ""  # only what it selects comes into the queue
+            if retroactive:
+                self._broker.recalls.begin(record, peer)
+        if record.queue not in self._broker.recalls:
+            command.selector = ""  # only what it selects comes into the queue
         return self._queue(record)
+
+    def knows(self, record: Subscribed) -> bool:
+        """Has it neither ended, nor is it about to?"""
+        return self._known.get(_key(record)) is record
 
     def restore(self, definition: dict[str, Any]) -> Queue:
         """The queue of the durable subscription of that definition, which begins where it is not there. Raises

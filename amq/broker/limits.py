@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from amq.broker.transaction import Transaction
 
 MEMORY, STORE = "memory", "store"
-Room = Queue | str  # what sends wait for: room in a queue, or MEMORY or STORE
+# What commands wait for: room in a queue, or MEMORY or STORE, or the end of the recall (`Recalls`) of a queue's name.
+Room = Queue | str
 GO_ON_SHARE = 0.9  # of a limit: when less is taken producers go on
 LEFT_SHARE = 0.75  # of a limit: when less is taken the log says so; lower, so that it is not said every second
 DROP_BYTES = 256 << 10  # of messages in one record that drops them
@@ -200,6 +201,8 @@ class Limits:
             return drops or room.taken_bytes < share * room.limit_bytes
         if room == STORE:
             return not self._store_is_full()
+        if room != MEMORY:
+            return room not in broker.recalls
         return broker.memory_bytes < share * broker.config.memory_limit_bytes
 
     def _real(self, queue: Queue) -> Queue:

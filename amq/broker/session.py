@@ -355,6 +355,9 @@ class Session:
             queue = subscription.queue
         else:
             queue = self._source(command)
+            if queue.name in broker.recalls:
+                self._stall(command, queue.name)
+                return
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
@@ -372,7 +375,7 @@ class Session:
         """Where the messages of the subscription that `command` asks for will wait. Raises AmqError."""
         broker, name = self._broker, command.destination
         if command.subscription_name:
-            return broker.durables.subscribe(command, self._client.id)
+            return broker.durables.subscribe(command, self._client.id, self._peer)
         if is_temporary(name):
             broker.temporaries.check_consumer(name, self._temporary)
             queue = broker.temporaries.provide(name)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.config.destinations import DestinationOptions
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
+from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
 from tests.broker.world import Client, World
 
 T = "topic://t"
@@ -228,6 +229,141 @@ def test_a_transaction_is_kept_when_it_commits_and_not_when_it_rolls_back(tmp_pa
     world.settle()
     assert client.bodies == late(world).bodies == [b"1"]
     world.check_at_rest()
+
+
+def durable(world: World, topic: str = T, client_id: str = "d", **fields: Any) -> Client:
+    client = world.connect(client_id)
+    options = {"retroactive": "true"}
+    client.subscribe(topic, id="d", subscription_name="s", prefetch=10_000, options=options, **fields)
+    return client
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_new_durable_subscription_begins_with_what_is_kept(tmp_path: Any, persistent: bool) -> None:
+    world = world_with(tmp_path, subscription_recovery_count=5)
+    world.connect("other").subscribe(T, id="o", subscription_name="o", prefetch=1000)
+    publish(world, b"0", b"1", persistent=persistent, duplicate_id="")
+    producer = world.connect()
+    producer.send(b"2", T, persistent=persistent)  # waits for the journal, for the other subscription
+    world.turn()
+    client = durable(world)
+    producer.send(b"3", T, persistent=persistent)
+    world.settle()
+    assert client.bodies == [b"0", b"1", b"2", b"3"]
+    assert len(client.confirmed) == 1
+    world.check_at_rest()
+    client.ack(b"0")
+    world.settle()
+    client.lose()
+    world.settle()
+    assert durable(world).codes == []  # it is there already: nothing is recalled
+    world.settle()
+    assert world.clients[-1].bodies == [b"1", b"2", b"3"]
+    world.crash_and_recover()
+    again = durable(world)
+    world.settle()
+    assert again.bodies == ([b"1", b"2", b"3"] if persistent else [])
+    world.check_at_rest()
+
+
+def test_selector_and_pattern_of_a_durable_one(tmp_path: Any) -> None:
+    world = world_with(tmp_path, subscription_recovery_count=2)
+    for i, topic in enumerate("aabba"):
+        publish(world, b"%d" % i, topic=f"topic://t.{topic}", properties={"n": str(i)})
+    client = durable(world, "topic://t.*", selector="n <> 3")
+    publish(world, b"3", b"5", topic="topic://t.c", properties={"n": "3"})
+    publish(world, b"6", topic="topic://t.c", properties={"n": "6"})
+    assert client.bodies == [b"1", b"2", b"4", b"6"]
+    world.check_at_rest()
+
+
+def test_what_is_sent_again_meanwhile_comes_once(tmp_path: Any) -> None:
+    world = world_with(tmp_path)
+    producer = publish(world, b"1", duplicate_id="1")
+    client = durable(world)
+    producer.send(b"1", T, duplicate_id="1")  # its receipt was lost
+    world.settle()
+    assert client.bodies == [b"1"]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("low", [True, False])
+def test_many_are_stored_in_pieces_and_a_full_disk_puts_them_off(tmp_path: Any, low: bool) -> None:
+    """`low`: nothing new is taken from the beginning; else a piece meets the end of the disk."""
+    world = World(tmp_path, subscription_recovery_count=100, journal_segment_size_bytes=8 << 20)
+    bodies = [b"%02d" % i + bytes(100_000) for i in range(30)]
+    publish(world, *bodies)
+    if low:
+        low_on_disk(world)
+    client = durable(world)
+    while not low and not any(queue.stored for queue in world.broker.queues.values()):
+        world.turn()
+        world.runner.step()
+    if not low:
+        fill_disk(world)
+    world.settle()
+    world.check()
+    world.broker.sweep()
+    world.settle()
+    assert (client.errors, client.bodies) == ([], [])
+    room_again(world)
+    world.broker.sweep()
+    world.settle()
+    assert [body[:2] for body in client.bodies] == [body[:2] for body in bodies]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_one_that_ends_while_it_begins(tmp_path: Any, turns: int) -> None:
+    world = world_with(tmp_path)
+    publish(world, b"1", b"2")
+    client = durable(world)
+    for _ in range(turns):
+        world.turn()
+        world.runner.step()
+    client.lose()
+    other = world.connect("d")
+    other.unsubscribe("", "s")
+    world.settle()
+    assert not other.errors
+    assert not world.broker.subscriptions
+    assert not world.broker.recalls._under_way
+    world.check_at_rest()
+    assert not [queue for queue in world.broker.queues.values() if queue.stored]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["send", "begin", "turn", "work", "settle"]), max_size=30), st.integers(1, 4))
+def test_durable_ones_miss_nothing_between(tmp_path_factory: Any, steps: list[str], count: int) -> None:
+    world = World(tmp_path_factory.mktemp("w"), subscription_recovery_count=count)
+    world.connect("other").subscribe(T, id="o", subscription_name="o", prefetch=1000)
+    world.settle()
+    producer, number = world.connect(), 0
+    begun: list[tuple[Client, int]] = []
+    for step in steps:
+        if step == "send":
+            producer.send(b"%d" % number, T)
+            number += 1
+        elif step == "begin":
+            begun.append((durable(world, client_id=f"c{len(begun)}"), number))
+        elif step == "turn":
+            world.turn()
+        elif step == "work":
+            world.runner.step()
+        else:
+            world.settle()
+    world.settle()
+    world.check_at_rest()
+    for client, before in begun:
+        got = [int(body) for body in client.bodies]
+        assert got == list(range(number - len(got), number))
+        assert len(got) >= number - before + min(count, before)
+    world.crash_and_recover()
+    for i, (client, _) in enumerate(begun):
+        again = durable(world, client_id=f"c{i}")
+        world.settle()
+        assert again.bodies == client.bodies
+    world.close()
 
 
 STEPS = ["send", "send other", "commit", "subscribe", "pattern", "turn", "settle", "leave", "durable"]

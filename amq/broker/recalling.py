@@ -1,0 +1,126 @@
+"""Recalling: a new durable subscription that asks for it (`activemq.retroactive`) begins with what its topics keep.
+
+What was sent before it was there, and is on its way, is not kept yet and not stored for it. So it is chosen when all
+that has been handed out. Invariants: the subscription gets what is kept then, and what is sent since it is there:
+nothing twice, nothing missing between, in the order in which it was sent, for the seqs of what is recalled were set
+apart when it began; nobody consumes it before all of that is stored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from amq.broker.subscription import Peer
+from amq.broker.transaction import Transaction, memory_bytes
+from amq.errors import StoreFullError
+from amq.journal.subscription import Subscribed
+from amq.message import Copy, Message, Shared
+from amq.selectors import Selector
+
+if TYPE_CHECKING:
+    from amq.broker.broker import Broker
+
+RECALLED_MAX = 1 << 20  # messages of one subscription
+PIECE_BYTES = 1 << 20  # of bodies that are stored together
+HANDED_OUT, STORED = "handed out", "stored"  # stand for receipts
+
+
+class Recall:
+    """What one subscription begins with, on its way there."""
+
+    def __init__(self, broker: Broker, record: Subscribed, peer: Peer) -> None:
+        assert broker.journal is not None
+        self._broker = broker
+        self._record = record
+        self._peer = peer
+        self._first_seq = broker.next_seq(RECALLED_MAX)
+        self._left: deque[tuple[Message, int]] = deque()  # with its seq there
+        self._piece = 0  # how many of these are on their way
+        self.is_refused = False  # the disk is full
+        broker.topics.on_their_way += 1  # what is sent from now on stays behind
+        broker.journal.confirm(self, HANDED_OUT)
+
+    def confirm(self, receipt: str) -> None:
+        """Everything sent before is durable, or a piece is stored."""
+        if receipt == STORED:
+            self._take_piece_off()
+        else:
+            topics = self._broker.topics
+            topics.on_their_way -= 1
+            topics.hand_out(self._broker.clock.wall_ms())
+            self._choose()
+        self.go_on()
+
+    def fail(self, _error: Exception, _receipt: str) -> None:
+        """The disk is full: the piece is stored when it is not, see `Recalls.sweep`."""
+        self.is_refused = True
+
+    def go_on(self) -> None:
+        """Store the next piece."""
+        broker = self._broker
+        self.is_refused = False
+        while self._left and broker.durables.knows(self._record):
+            transaction = Transaction(broker, "")
+            size = 0
+            for message, seq in self._left:
+                copy = Copy.of(message, self._record.queue, seq)
+                copy.original, copy.shared = message, Shared(None, encodes=False)
+                transaction.sends.append(copy)
+                size += len(copy.body)
+                if size >= PIECE_BYTES:
+                    break
+            self._piece = len(transaction.sends)
+            transaction.sends = [
+                copy for copy in transaction.sends
+                if not (copy.persistent and copy.duplicate_id and broker.is_duplicate(copy))  # sent again meanwhile
+            ]  # fmt: skip
+            broker.memory_bytes += memory_bytes(transaction.sends)
+            waits = any(copy.persistent for copy in transaction.sends)
+            try:
+                broker.commit(transaction, self, STORED if waits else "", "")  # type: ignore[arg-type]
+            except StoreFullError:
+                self.is_refused = True
+                return
+            if waits:
+                return
+            self._take_piece_off()
+        broker.recalls.ended(self._record)
+
+    def _take_piece_off(self) -> None:
+        for _ in range(self._piece):
+            self._left.popleft()
+        self._piece = 0
+
+    def _choose(self) -> None:
+        record, broker = self._record, self._broker
+        selector = Selector(record.selector, record.definition["message_id_prefix"]) if record.selector else None
+        own = self._peer if record.no_local else None
+        found = broker.topics.recent.find(record.topics, selector, own, broker.clock.wall_ms())[-RECALLED_MAX:]
+        self._left.extend((message, self._first_seq + i) for i, message in enumerate(found))
+
+
+class Recalls:
+    """All that are under way. `queue in recalls`: the subscription whose queue has that name is not ready yet."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._under_way: dict[str, Recall] = {}
+
+    def __contains__(self, queue: object) -> bool:
+        return queue in self._under_way
+
+    def begin(self, record: Subscribed, peer: Peer) -> None:
+        """The new subscription `record`, of a consumer on the connection `peer`, asks for it."""
+        self._under_way[record.queue] = Recall(self._broker, record, peer)
+
+    def ended(self, record: Subscribed) -> None:
+        """All is stored, or the subscription has ended."""
+        del self._under_way[record.queue]
+        self._broker.wake()
+
+    def sweep(self) -> None:
+        """Try again where the disk was full. Call every second or so."""
+        assert self._broker.journal is not None
+        for recall in [each for each in self._under_way.values() if each.is_refused and not self._broker.journal.full]:
+            recall.go_on()
