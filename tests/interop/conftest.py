@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("matrix_features", "matrix_topics")  # what fails there shows what there was
 HERE = Path(__file__).resolve().parent
 INSTALLED = HERE.parent.parent / "build" / "interop-node"
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brokers import DEADLINE_S, Broker
+from brokers import DEADLINE_S
 from matrix_wires import Delivery, Lost, Refused, Wire
 
 import amq
@@ -209,10 +209,10 @@ class StockTransaction(Transaction):
 
 
 class StockLink(Link):
-    """`open_wire` connects to one port; the group's brokers may change roles meanwhile, not their ports."""
+    """`open_wire` connects to one of the ports, behind which the brokers may change roles."""
 
-    def __init__(self, brokers: list[Broker], open_wire: OpenWire, client_id: str) -> None:
-        self._ports = [broker.port for broker in brokers]
+    def __init__(self, ports: list[int], open_wire: OpenWire, client_id: str) -> None:
+        self._ports = ports
         self._open_wire = open_wire
         self._headers = {"client-id": client_id} if client_id else {}
         self._consumers: list[StockConsumer] = []
@@ -408,8 +408,8 @@ class OurTransaction(Transaction):
 
 
 class OurLink(Link):
-    def __init__(self, brokers: list[Broker], client_id: str) -> None:
-        urls = ",".join(f"stomp://127.0.0.1:{broker.port}" for broker in brokers)
+    def __init__(self, ports: list[int], client_id: str) -> None:
+        urls = ",".join(f"stomp://127.0.0.1:{port}" for port in ports)
         self._changed = threading.Condition()
         self._told = dict.fromkeys(EventKind, 0)
         self._failovers_before = 0

@@ -20,6 +20,7 @@ from typing import Any
 
 from brokers import DEADLINE_S, SERVING, Broker, Brokers
 from matrix_clients import Link
+from matrix_relay import Relay
 
 CONFIG = """
 [destinations."matrix.poison.>"]
@@ -44,12 +45,12 @@ class Moment(Enum):
 
     BEFORE = "before it"
     UNREAD = "during it, asked and not read"
-    RACING = "during it, at any moment of the broker's work"
+    UNTOLD = "during it, carried out and not told"
     AFTER = "after it"
 
 
 BEFORE, AFTER = Moment.BEFORE, Moment.AFTER
-IN_FLIGHT = (Moment.UNREAD, Moment.RACING)
+IN_FLIGHT = (Moment.UNREAD, Moment.UNTOLD)
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Pair:
         # A killed master is succeeded at once, whatever the period: a long one suits a machine that is busy.
         self._brokers = Brokers(directory, config=config, lockKeepAlivePeriod="5s")
         self.brokers = [self._brokers.master("a"), self._brokers.slave("b")]
+        self.relay = Relay([broker.port for broker in self.brokers])
 
     @property
     def master(self) -> Broker:
@@ -100,6 +102,7 @@ class Pair:
             time.sleep(0.002)
 
     def close(self) -> None:
+        self.relay.close()
         self._brokers.__exit__()
 
 
@@ -113,7 +116,8 @@ def _unread(port: int) -> int:
 class Peer:
     """One kind of client in one cell.
 
-    in_flight   the master dies during the action, which therefore may be done and not confirmed
+    in_flight   the master dies during the action, whose first request is then not read, or not answered
+    unread      it is not read: what it asked for has not happened, unless it is asked again
     kills       how often the master has died up to now
     """
 
@@ -121,6 +125,7 @@ class Peer:
         self.name = name
         self.moment = moment
         self.in_flight = moment in IN_FLIGHT
+        self.unread = moment is Moment.UNREAD
         self.kills = 0
         self.links: list[Link] = []
         self._cell = cell
@@ -165,11 +170,15 @@ def _kill(pair: Pair, peers: list[Peer], calls: list[Callable[[], Any]], moment:
         link.expect_loss()
     if moment is Moment.UNREAD:
         pair.freeze()
+    if moment is Moment.UNTOLD:
+        pair.relay.silence()
     with ThreadPoolExecutor(len(peers), "action") as pool:
         futures = [pool.submit(call) for call in calls]
         try:
             if moment is Moment.UNREAD:
                 pair.wait_unread(len(calls))
+            if moment is Moment.UNTOLD:
+                pair.relay.wait_answered(len(calls))
         finally:
             pair.kill()
         results = [future.result(2 * DEADLINE_S) for future in futures]

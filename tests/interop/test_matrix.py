@@ -64,9 +64,9 @@ def clients(pair: Pair, node_modules: Path) -> Iterator[dict[str, Callable[[str]
     node = Node(node_modules)
     try:
         yield {
-            "amq": lambda client_id: OurLink(pair.brokers, client_id),
-            "stomp-py": lambda client_id: StockLink(pair.brokers, StompPyWire, client_id),
-            "stompit": lambda client_id: StockLink(pair.brokers, node.connect, client_id),
+            "amq": lambda client_id: OurLink(pair.relay.ports, client_id),
+            "stomp-py": lambda client_id: StockLink(pair.relay.ports, StompPyWire, client_id),
+            "stompit": lambda client_id: StockLink(pair.relay.ports, node.connect, client_id),
         }
     finally:
         assert node.close() == 0
