@@ -73,6 +73,14 @@ def test_fast_path_equals_general_path(cases: list[Case], data: st.DataObject) -
     assert one.pending() == other.pending()
 
 
+@pytest.mark.parametrize("cut", [1, 6, 30])
+def test_noise_before_a_frame_that_breaks_a_limit_is_told_as_noise(cut: int) -> None:
+    """However it is cut."""
+    stream = b"\x16\x03\x01SEND\n" + b"".join(b"%d:\n" % i for i in range(SMALL.header_count_max + 1)) + b"\n\0"
+    whole, pieces = opened(), opened()
+    assert plain_all(whole.receive(stream)) == plain_all(pieces.receive(stream[:cut]) or pieces.receive(stream[cut:]))
+
+
 def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
     """What was scanned in vain of the cut frame says nothing about the shorter one behind it."""
     server = opened()

@@ -212,16 +212,20 @@ class FrameReader:
         self._scanned = 0
         block = buffer[start:end] if end_crlf < 0 else buffer[start:end_crlf]
         self.offset = end + 2 if end_crlf < 0 else end_crlf + 3
-        self._check_lines(block, block.count(b"\n"))
-        if len(block) > self.limits.header_block_bytes_max:
-            raise self._header_block_too_big()
+        try:
+            self._check_lines(block, block.count(b"\n"))
+            if len(block) > self.limits.header_block_bytes_max:
+                raise self._header_block_too_big()
+        except ProtocolError:
+            check_command(_first_line(block))  # whoever reads it in pieces sees that before
+            raise
         self.unfinished = frame = parse_header_block(block, self.version)
         self._length = self._content_length(frame)
         return True
 
     def _check_unfinished_headers(self, scanned: int) -> None:
         block = self.buffer
-        check_command(block[: COMMAND_BYTES_MAX + 2].split(b"\n", 1)[0].removesuffix(b"\r"))
+        check_command(_first_line(block))
         if block.find(b"\n", scanned) >= 0:
             self._check_lines(block, block.count(b"\n") - 1)
         elif len(block) - block.rfind(b"\n") - 1 > self.limits.header_bytes_max:
@@ -304,6 +308,11 @@ class FrameReader:
         self.offset = end + 1
         self.unfinished = None
         return frame
+
+
+def _first_line(block: bytes) -> bytes:
+    """As much of it as tells whether it is a command."""
+    return block[: COMMAND_BYTES_MAX + 2].split(b"\n", 1)[0].removesuffix(b"\r")
 
 
 def check_command(line: bytes) -> None:
