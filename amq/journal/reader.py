@@ -132,6 +132,9 @@ class Scan:
             if not whole:  # one batch larger than `size`
                 data = memoryview(read_at(self._vfs, fd, self._offset, BATCH_BYTES + self._batch(data).payload_bytes))
                 whole = self._whole(data)
+                if not whole:
+                    why = f"file is shorter than the {self._end} bytes of it that count: it was truncated"
+                    raise CorruptError(self.path, self._offset + len(data), why)
         finally:
             self._vfs.close(fd)
         payloads: list[Payload] = []
