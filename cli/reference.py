@@ -81,10 +81,14 @@ def commands() -> Iterator[tuple[str, click.Command]]:
     for name in COMMANDS:
         command = main.get_command(context, name)
         assert command is not None
-        yield f"amq {name}", command
-        if isinstance(command, click.Group):
-            for inner in command.commands.values():
-                yield f"amq {name} {inner.name}", inner
+        yield from _below(f"amq {name}", command)
+
+
+def _below(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            yield from _below(f"{name} {inner.name}", inner)
 
 
 def options(command: click.Command) -> list[click.Option]:

@@ -151,11 +151,13 @@ def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> li
             epoch = read_newest_epoch(vfs, store)
             inspection = Inspection(vfs, store, (epoch.number, epoch.sealed) if epoch is not None else (0, {}))
             lengths = inspection.lengths()
-            newer = read_newest_epoch(vfs, store)
-            if newer == epoch and set(inspection.names) <= set(list_segments(vfs, inspection.directory)):
+            newest = max([segment_key(name)[0] for name in inspection.names], default=0)
+            known = newest <= (epoch.number if epoch is not None else 0)  # or a listing of epochs/ is out of date
+            stayed = set(inspection.names) <= set(list_segments(vfs, inspection.directory))
+            if known and stayed and read_newest_epoch(vfs, store) == epoch:
                 break
         else:
-            raise StoreError(f"{store}: segments are deleted faster than they can be listed: use larger segments")
+            raise StoreError(f"{store}: epochs and segments change faster than they can be listed: read again")
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{error.filename}: {error.strerror}: give the directory that `amq start --store` was given"
         raise StoreError(why, code="STORE_MISSING") from error

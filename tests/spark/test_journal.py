@@ -276,6 +276,17 @@ def test_a_segment_that_goes_while_a_plan_is_made(tmp_path: Path) -> None:
     assert names[0] == "00000001-00000002.seg"
 
 
+def test_a_listing_of_epochs_that_is_out_of_date(tmp_path: Path) -> None:
+    """What a newer epoch sealed is not known then: nothing is read."""
+    world = made(tmp_path)
+    fill(world, 2)
+    world.end()
+    world.begin()
+    with pytest.raises(StoreError, match="read again"):
+        journal.plan(world.store)
+    world.end()
+
+
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,53 @@
+"""`amq pipeline`: the jobs of pyspark_amq.pipelines as commands. Spark itself is imported only when one runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from amq.cli.output import examples, json_option, print_json, print_table
+from pyspark_amq.pipelines import NAMES, load
+from pyspark_amq.pipelines.frame import command
+
+
+def _show(figures: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(figures)
+        return
+    for name, value in figures.items():
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+        click.echo(f"{name.replace('_', ' ')}: {text}")
+
+
+@click.group(epilog=examples("amq pipeline list", "amq pipeline run audit --store /mnt/shared/amq --output /tmp/audit"))
+def pipeline() -> None:
+    """Run a data pipeline with Spark: files to queues, journals to statistics. docs/spark.md explains them.
+
+    Needs Java 17 and `pip install 'amq[spark]'`.
+    """
+
+
+@pipeline.command("list", epilog=examples("amq pipeline list", "amq pipeline list --json"))
+@json_option
+def list_(as_json: bool) -> None:
+    """Show which pipelines there are."""
+    found = [load(name) for name in NAMES]
+    if as_json:
+        print_json([{"name": each.name, "about": each.title} for each in found])
+    else:
+        print_table(("pipeline", ""), [(each.name, each.title) for each in found])
+
+
+@pipeline.group("run", epilog=examples(*(f"amq pipeline run {name} {load(name).examples[0]}" for name in NAMES)))
+def run_() -> None:
+    """Run one pipeline.
+
+    Figures go to stdout when it is done; how far it is, and warnings, to stderr. Spark runs in this process and its
+    threads, on all cores, unless --master or spark-submit says otherwise.
+    """
+
+
+for _name in NAMES:
+    run_.add_command(command(load(_name), examples, _show, os.environ))

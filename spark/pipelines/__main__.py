@@ -1,0 +1,39 @@
+"""The pipelines without the command line of amq, for spark-submit: `spark-submit …/__main__.py audit --store …`.
+
+Same names, options and figures as `amq pipeline run`, which is what people use where no cluster is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from amq.errors import AmqError
+from pyspark_amq.pipelines import NAMES, load
+from pyspark_amq.pipelines.frame import command
+
+
+def _show(figures: dict[str, Any], as_json: bool) -> None:
+    click.echo(json.dumps(figures, indent=2 if as_json else None))
+
+
+def _epilog(*lines: str) -> str:
+    return "\b\nExamples:\n" + "\n".join(f"  {line.replace('amq pipeline run', 'spark-submit FILE')}" for line in lines)
+
+
+def main() -> None:
+    """Run a pipeline; 1 where it failed."""
+    group = click.Group("pipelines", commands={name: command(load(name), _epilog, _show, os.environ) for name in NAMES})
+    try:
+        group()
+    except (AmqError, OSError) as error:
+        click.echo(f"amq: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

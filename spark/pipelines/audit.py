@@ -1,0 +1,183 @@
+"""audit: what became of every message of which the journal of a store knows, by destination and over time.
+
+Invariant: a message counts once, however often compaction copied it, and however many records speak of it. All is of
+one moment, the one at which the journal was looked at; no broker is asked, and none is disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from pyspark_amq.options import LEFT, MESSAGES, MOVES
+from pyspark_amq.pipelines.frame import Options, Pipeline, Say, destinations_option, range_options
+from pyspark_amq.pipelines.page import write_page
+
+BUCKETS_MAX = 120  # points of a curve
+WIDTHS_S = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800)
+WAITING, PREPARED, ROLLED_BACK = "waiting", "prepared", "rolled back"
+OUTCOMES = ("acked", "expired", "dead-lettered", "purged", "fired", ROLLED_BACK, PREPARED, WAITING)
+
+
+def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
+    """Parquet at OUTPUT/destinations and OUTPUT/series, a page at OUTPUT/audit.html. Returns totals."""
+    from pyspark.sql import functions as F
+
+    output = options["output"]
+    rows = spark.read.format("amq-journal").options(kinds="all", includeValue="false").load(options["store"])
+    known = _messages(rows).persist()
+    try:
+        unknown = known.where(F.col("sent").isNull()).count()
+        messages = _wanted(known, options)
+        destinations = _destinations(messages).coalesce(1)
+        destinations.write.mode("overwrite").parquet(os.path.join(output, "destinations"))
+        by_destination = destinations.orderBy(F.desc("messages"), "destination").toArrow().to_pylist()
+        say(f"{sum(row['messages'] for row in by_destination):,} messages of {len(by_destination):,} destinations")
+        width_s = _width_s(by_destination)
+        series = _series(messages, width_s).coalesce(1)
+        series.write.mode("overwrite").parquet(os.path.join(output, "series"))
+        points = series.orderBy("destination", "second").toArrow().to_pylist()
+    finally:
+        known.unpersist()
+    page = os.path.join(output, "audit.html")
+    write_page(page, options["store"], by_destination, points, width_s)
+    totals = {name: sum(row[name] for row in by_destination) for name in ("messages", "bytes", "redelivered", "moved")}
+    outcomes = {name: sum(row[_column(name)] for row in by_destination) for name in OUTCOMES}
+    return {"destinations": len(by_destination), **totals, **outcomes, "left_before": unknown, "page": page}
+
+
+def _column(outcome: str) -> str:
+    return outcome.replace("-", "_").replace(" ", "_")
+
+
+def _messages(rows: Any) -> Any:
+    """One row a message.
+
+    sent, left   when it came to the broker, and when it left its queue; null = that is not in the journal
+    destination  where it was sent; `holder` where it is or was at last, since messages move
+    outcome      one of OUTCOMES
+    wait_s       from the one to the other, of those that were acknowledged; acknowledgements are timed by the second
+    """
+    from pyspark.sql import functions as F
+
+    kind = F.col("kind")
+    place = [F.col(name) for name in ("epoch", "segment", "position")]
+    is_hidden = F.col("target").startswith("sent://") | F.col("target").startswith("held://")
+    found = rows.groupBy("offset").agg(
+        F.min(F.when(kind == MESSAGES, F.struct(*place, "destination", "queue", "timestamp", "bodyBytes")))
+        .alias("message"),
+        F.max(F.when(kind == LEFT, F.struct(*place, "destination", "queue", "timestamp", "reason")))
+        .alias("gone"),
+        F.max(F.when((kind == MOVES) & ~is_hidden, F.struct(*place, "target"))).alias("move"),
+        F.max("deliveries").alias("deliveries"), F.max("failures").alias("failures"),
+    )  # fmt: skip
+    staged = F.col("message.queue").startswith("sent://") & F.col("move").isNull()
+    outcome = (
+        F.when(F.col("gone.queue").startswith("sent://"), ROLLED_BACK)
+        .when(F.col("gone").isNotNull(), F.col("gone.reason"))
+        .when(staged, PREPARED)
+        .otherwise(WAITING)
+    )
+    destination = F.coalesce("message.destination", "gone.destination", "move.target")
+    wait_s = F.col("gone.timestamp").cast("double") - F.col("message.timestamp").cast("double")
+    return found.select(
+        "offset", destination.alias("destination"), F.coalesce("move.target", destination).alias("holder"),
+        F.col("message.timestamp").alias("sent"), F.col("gone.timestamp").alias("left"),
+        F.col("message.bodyBytes").alias("body_bytes"), outcome.alias("outcome"),
+        F.coalesce("deliveries", F.lit(0)).alias("deliveries"), F.coalesce("failures", F.lit(0)).alias("failures"),
+        F.when(outcome == "acked", F.greatest(wait_s, F.lit(0.0))).alias("wait_s"),
+    )  # fmt: skip
+
+
+def _wanted(messages: Any, options: Options) -> Any:
+    """Those whose sending is known, and in the range."""
+    from pyspark.sql import functions as F
+
+    found = messages.where(F.col("sent").isNotNull())
+    if options["destination"]:
+        found = found.where(F.col("destination").isin(list(options["destination"])))
+    if options["starting_timestamp"] is not None:
+        found = found.where(F.col("sent") >= F.timestamp_millis(F.lit(options["starting_timestamp"])))
+    if options["ending_timestamp"] is not None:
+        found = found.where(F.col("sent") < F.timestamp_millis(F.lit(options["ending_timestamp"])))
+    return found
+
+
+def _destinations(messages: Any) -> Any:
+    """One row a destination: sizes, times, outcomes, waiting."""
+    from pyspark.sql import functions as F
+
+    outcomes = [F.count_if(F.col("outcome") == name).alias(_column(name)) for name in OUTCOMES]
+    sizes = F.percentile_approx("body_bytes", [0.5, 0.99], 1000)
+    waits = F.percentile_approx("wait_s", [0.5, 0.95, 0.99], 1000)
+    found = messages.groupBy("destination").agg(
+        F.count("*").alias("messages"), F.sum("body_bytes").alias("bytes"),
+        F.min("body_bytes").alias("body_bytes_min"), sizes.alias("sizes"), F.max("body_bytes").alias("body_bytes_max"),
+        F.min("sent").alias("first_sent"), F.max("sent").alias("last_sent"), F.max("left").alias("last_left"),
+        *outcomes, F.count_if(F.col("holder") != F.col("destination")).alias("moved"),
+        F.count_if(F.col("deliveries") > 0).alias("redelivered"), F.sum("deliveries").alias("redeliveries"),
+        F.sum("failures").alias("failures"), F.avg("wait_s").alias("wait_s_mean"), waits.alias("waits"),
+        F.max("wait_s").alias("wait_s_max"), F.min(F.when(F.col("outcome") == WAITING, F.col("sent"))).alias("oldest"),
+    )  # fmt: skip
+    span_s = F.greatest(F.col("last_sent").cast("double") - F.col("first_sent").cast("double"), F.lit(1.0))
+    return found.select(
+        "*", (F.col("messages") / span_s).alias("messages_per_s"), (F.col("bytes") / span_s).alias("bytes_per_s"),
+        *(F.col("sizes")[i].alias(f"body_bytes_p{name}") for i, name in enumerate((50, 99))),
+        *(F.col("waits")[i].alias(f"wait_s_p{name}") for i, name in enumerate((50, 95, 99))),
+    ).drop("sizes", "waits")  # fmt: skip
+
+
+def _width_s(destinations: list[dict[str, Any]]) -> int:
+    """How many seconds a point of the curves stands for."""
+    if not destinations:
+        return WIDTHS_S[0]
+    ends = [row[name] for row in destinations for name in ("last_sent", "last_left") if row[name] is not None]
+    span_s = (max(ends) - min(row["first_sent"] for row in destinations)).total_seconds()
+    return next((width for width in WIDTHS_S if span_s / width < BUCKETS_MAX), WIDTHS_S[-1])
+
+
+def _series(messages: Any, width_s: int) -> Any:
+    """How many messages were sent and left in each `width_s` seconds, which begin at `second` since 1970."""
+    from pyspark.sql import functions as F
+
+    def counted(column: str) -> Any:
+        second = F.floor(F.col(column).cast("double") / width_s) * width_s
+        known = messages.where(F.col(column).isNotNull())
+        return known.groupBy("destination", second.alias("second")).agg(F.count("*").alias(f"{column}_messages"))
+
+    found = counted("sent").join(counted("left"), ["destination", "second"], "full_outer")
+    return found.fillna(0, ["sent_messages", "left_messages"])
+
+
+def _check(options: Options) -> None:
+    from pyspark_amq import journal
+
+    journal.plan(options["store"])
+    os.makedirs(options["output"], exist_ok=True)
+
+
+PIPELINE = Pipeline(
+    "audit",
+    """Statistics of a store by destination, from its journal.
+
+    How many messages, how large, how fast, what became of them, how long they waited from send to acknowledgement, how
+    often they came back. Writes OUTPUT/audit.html, a page with tables and curves that needs nothing else, and the
+    figures as Parquet: OUTPUT/destinations, one row each, and OUTPUT/series, counts over time. Brokers may run
+    meanwhile and notice nothing. What was trimmed is not known: the journal goes back as far as it goes.
+    """,
+    [
+        click.Option(["--store"], metavar="DIR", required=True, help="Store directory."),
+        click.Option(["--output"], metavar="DIR", required=True, help="Where the results go, in place of older ones."),
+        destinations_option("--destination", "Only this one: orders, /queue/orders or /topic/prices. May be repeated."),
+        *range_options(),
+    ],
+    [
+        "--store /mnt/shared/amq --output /tmp/audit",
+        "--store DIR --output OUT --destination /queue/orders --starting-timestamp 2026-01-31T06:00:00 --json",
+        "--store DIR --output OUT --master spark://HOST:7077",
+    ],
+    _check,
+    run,
+)  # fmt: skip

@@ -1,0 +1,109 @@
+"""ingest: files become messages, a line or a row each.
+
+Invariant: with a checkpoint every row of every file is sent once, also where a run failed, or broker or driver were
+killed; a later run sends only what new files hold. Without one a run is a job of its own: all of it becomes visible at
+once or nothing, and a second run sends all again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from pyspark_amq.pipelines.frame import (
+    Options,
+    Pipeline,
+    PipelineError,
+    Say,
+    broker_options,
+    check_sink,
+    delivery_option,
+    sink_settings,
+)
+
+FORMATS = ("text", "json", "csv", "parquet", "orc")
+
+
+def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
+    """Send the rows. Returns how many messages; with a checkpoint also how many micro-batches they were."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    kind, path = options["format"], options["input"]
+    read = {"header": "true"} if kind == "csv" else {}
+    settings = sink_settings(options)
+    files = spark.read.format(kind).options(**read).load(path)
+    say(f"sending {path} to {options['destination']}")
+    if not options["checkpoint"]:
+        sent = Observation("sent")
+        rows = _rows(files, options).observe(sent, F.count(F.lit(1)).alias("messages"))
+        rows.write.format("amq").options(**settings).mode("append").save()
+        return dict(sent.get)
+    stream = spark.readStream.format(kind).options(**read).schema(files.schema).load(path)
+    writer = _rows(stream, options).writeStream.format("amq").options(**settings)
+    query = writer.option("checkpointLocation", options["checkpoint"]).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    progress = [each for each in query.recentProgress if each["numInputRows"]]
+    return {"messages": sum(each["numInputRows"] for each in progress), "batches": len(progress)}
+
+
+def _rows(files: Any, options: Options) -> Any:
+    """`files` as columns of `format("amq")`: without --value a row is its text, or its columns as JSON."""
+    from pyspark.sql import functions as F
+
+    chosen = [name for name in (options["value"], options["key"]) if name]
+    missing = [name for name in chosen if name not in files.columns]
+    if missing:
+        raise PipelineError(f"{options['input']} has no column {missing[0]}: it has {', '.join(files.columns)}")
+    if options["value"]:
+        value = F.col(options["value"])
+        if files.schema[options["value"]].dataType.typeName() not in ("string", "binary"):
+            value = value.cast("string")
+    else:
+        value = F.col("value") if options["format"] == "text" else F.to_json(F.struct("*"))
+    key = [F.col(options["key"]).cast("string").alias("key")] if options["key"] else []
+    return files.select(value.alias("value"), *key)
+
+
+def _check(options: Options) -> None:
+    local = "://" not in options["input"] and not set("*?[{") & set(options["input"])
+    if local and not os.path.exists(options["input"]):
+        raise PipelineError(f"{options['input']}: there is no such file or directory")
+    if local and options["checkpoint"] and not os.path.isdir(options["input"]):
+        raise PipelineError(f"{options['input']}: with --checkpoint give the directory to which files come")
+    check_sink(options)
+
+
+PIPELINE = Pipeline(
+    "ingest",
+    """Send the rows of files to a destination.
+
+    A row of text is a message as it is; one of other formats becomes a JSON object of its columns, or what --value
+    names. With --checkpoint only files are sent that no earlier run has sent, and every row once, whatever was killed
+    meanwhile: run it again after a failure, or from time to time.
+    """,
+    [
+        click.Option(
+            ["--input"], metavar="PATH", required=True, help="File, directory or pattern; any file system of Spark's."
+        ),
+        click.Option(["--format"], type=click.Choice(FORMATS), default="text", show_default=True, help="Of the files."),
+        *broker_options(),
+        click.Option(["--destination"], metavar="NAME", required=True, help="/queue/NAME."),
+        click.Option(["--value"], metavar="COLUMN", default="", help="Only this column is the message."),
+        click.Option(["--key"], metavar="COLUMN", default="", help="Column that is the message's correlation-id."),
+        click.Option(["--checkpoint"], metavar="DIR", default="", help="Where it is kept what was sent already."),
+        delivery_option(),
+    ],
+    [
+        "--input /data/orders.txt --destination /queue/orders",
+        "--input /data/orders --format json --destination /queue/orders --key id --checkpoint /data/checkpoints/orders",
+        "--input '/data/*.csv' --format csv --value body --destination /queue/orders --delivery at-least-once --json",
+    ],
+    _check,
+    run,
+)  # fmt: skip

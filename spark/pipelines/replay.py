@@ -1,0 +1,131 @@
+"""replay: messages that were sent once are sent again: out of the journal of a store, or out of Parquet.
+
+Invariant: each message of the range is sent once by one run, however often compaction copied it; what a transaction
+sent that did not commit is not. All of a run becomes visible at once, or nothing (`exactly-once`); a second run is a
+job of its own, and sends all again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from pyspark_amq.options import MESSAGES, MOVES
+from pyspark_amq.pipelines.frame import (
+    Options,
+    Pipeline,
+    PipelineError,
+    Say,
+    broker_options,
+    check_sink,
+    delivery_option,
+    destinations_option,
+    range_options,
+    sink_settings,
+)
+
+COLUMNS = ("value", "key", "headers", "destination")
+
+
+def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
+    """Send what the range holds. Returns how many messages, and bytes of their bodies."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    rows = _of_journal(spark, options) if options["store"] else _of_parquet(spark, options)
+    if options["ordered"]:
+        rows = rows.repartition(1).sortWithinPartitions("offset")
+    there = [name for name in COLUMNS if name in rows.columns and not (name == "destination" and options[name])]
+    sent = Observation("sent")
+    size = F.coalesce(F.sum(F.length("value")), F.lit(0))
+    rows = rows.select(*there).observe(sent, F.count(F.lit(1)).alias("messages"), size.alias("bytes"))
+    say(f"sending to {options['destination'] or 'where each came from'}")
+    rows.write.format("amq").options(**sink_settings(options)).mode("append").save()
+    return dict(sent.get)
+
+
+def _of_journal(spark: Any, options: Options) -> Any:
+    """The messages of the range, each once."""
+    from pyspark.sql import functions as F
+
+    given = {
+        "kinds": f"{MESSAGES},{MOVES}", "includeHeaders": "true", "destination": ",".join(options["source"])
+    }  # fmt: skip
+    names = {"startingOffset": "starting_offset", "endingOffset": "ending_offset"}
+    given |= {name: str(options[key]) for name, key in names.items() if options[key] is not None}
+    rows = spark.read.format("amq-journal").options(**given).load(options["store"])
+    found = rows.where(F.col("kind") == MESSAGES)
+    if options["starting_timestamp"] is not None:
+        found = found.where(F.col("timestamp") >= F.timestamp_millis(F.lit(options["starting_timestamp"])))
+    if options["ending_timestamp"] is not None:
+        found = found.where(F.col("timestamp") < F.timestamp_millis(F.lit(options["ending_timestamp"])))
+    found = found.where(~F.col("queue").startswith("subscription://"))
+    is_staged = F.col("queue").startswith("sent://")
+    committed = rows.where((F.col("kind") == MOVES) & is_staged).select("offset").distinct()
+    found = found.where(~is_staged).unionByName(found.where(is_staged).join(committed, "offset", "left_semi"))
+    return found.dropDuplicates(["offset"])
+
+
+def _of_parquet(spark: Any, options: Options) -> Any:
+    """Rows of Parquet with the columns of `format("amq")`. Raises PipelineError."""
+    from pyspark.sql import functions as F
+
+    rows = spark.read.parquet(options["parquet"])
+    needed = ["value", *(["offset"] if options["ordered"] else [])]
+    needed += [] if options["destination"] else ["destination"]
+    missing = [name for name in needed if name not in rows.columns]
+    if missing:
+        raise PipelineError(f"{options['parquet']} has no column {missing[0]}: it has {', '.join(rows.columns)}")
+    if options["source"]:
+        rows = rows.where(F.col("destination").isin(options["source"]))
+    return rows
+
+
+def _check(options: Options) -> None:
+    from pyspark_amq import journal
+
+    if bool(options["store"]) == bool(options["parquet"]):
+        raise click.UsageError("give --store, to replay a journal, or --parquet: one of them")
+    bounds = ("starting_offset", "ending_offset", "starting_timestamp", "ending_timestamp")
+    if options["parquet"]:
+        if any(options[name] is not None for name in bounds):
+            raise click.UsageError("a range is of a journal: with --parquet select rows before")
+        if "://" not in options["parquet"] and not os.path.exists(options["parquet"]):
+            raise PipelineError(f"{options['parquet']}: there is no such file or directory")
+    elif not options["source"]:
+        raise click.UsageError("give --from: with --store it must be said whose messages are to be sent again")
+    else:
+        journal.plan(options["store"])
+    check_sink(options)
+
+
+PIPELINE = Pipeline(
+    "replay",
+    """Send messages again, out of the journal of a store or out of Parquet.
+
+    Of a journal: all messages of --from that were sent in the range, whether or not they were consumed since; each
+    once. Of Parquet: its rows, with the columns value, and key, headers, destination where there are any. Without
+    --destination each goes to where it came from. What durable subscriptions to topics held is left out.
+    """,
+    [
+        click.Option(["--store"], metavar="DIR", help="Store directory whose journal is read."),
+        click.Option(["--parquet"], metavar="PATH", help="Parquet files instead."),
+        *broker_options(),
+        destinations_option("--from", "Only messages of this one; of a store required. May be repeated.", "source"),
+        click.Option(["--destination"], metavar="NAME", default="", help="Where all go, not where they came from."),
+        click.Option(["--starting-offset"], metavar="N", type=click.IntRange(min=0), help="Only from this offset on."),
+        click.Option(["--ending-offset"], metavar="N", type=click.IntRange(min=0), help="Only before this offset."),
+        *range_options(),
+        click.Option(["--ordered"], is_flag=True, help="In the order in which they were sent first: in a single task."),
+        delivery_option(),
+    ],
+    [
+        "--store /mnt/shared/amq --from /queue/orders --starting-timestamp 2026-01-31 --destination /queue/again",
+        "--store DIR --from /queue/orders --starting-offset 17592186044417 --ending-offset 17592186054417 --ordered",
+        "--parquet /tmp/drained --destination /queue/orders",
+    ],
+    _check,
+    run,
+)  # fmt: skip
