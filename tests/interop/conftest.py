@@ -17,14 +17,12 @@ INSTALLED = HERE.parent.parent / "build" / "interop-node"
 
 
 @pytest.fixture(scope="session")
-def node_modules() -> Path:
-    """The folder with stompit. Without node or npm the test is skipped, in CI it fails."""
-    missing = [program for program in ("node", "npm") if shutil.which(program) is None]
-    if missing:
-        why = f"{' and '.join(missing)} missing: install nodejs and npm to test with a Node client"
+def node_modules() -> Path | None:
+    """The folder with stompit; None where there is no Node, which in CI is a failure."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
         if os.environ.get("CI") == "true":
-            pytest.fail(why)
-        pytest.skip(why)
+            pytest.fail("node or npm is missing: install nodejs and npm")
+        return None
     files = [HERE / "node" / name for name in ("package.json", "package-lock.json")]
     folder = INSTALLED / hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
     INSTALLED.mkdir(parents=True, exist_ok=True)
