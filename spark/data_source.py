@@ -9,8 +9,9 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_amq import options
+from pyspark_amq import messages, options
 from pyspark_amq.sink import AmqBatchWriter, AmqStreamWriter
+from pyspark_amq.source import AmqReader, AmqStreamReader
 
 
 class AmqDataSource(DataSource):
@@ -19,6 +20,18 @@ class AmqDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "amq"
+
+    def schema(self) -> StructType:
+        """Of what is read. Raises OptionError."""
+        return messages.schema(options.read(options.SourceOptions, self.options).include_headers)
+
+    def streamReader(self, schema: StructType) -> AmqStreamReader:  # noqa: ARG002
+        """`spark.readStream.format("amq")`. Raises OptionError."""
+        return AmqStreamReader(options.read(options.SourceOptions, self.options))
+
+    def reader(self, schema: StructType) -> AmqReader:  # noqa: ARG002
+        """`spark.read.format("amq")`. Raises OptionError."""
+        return AmqReader(options.read(options.SourceOptions, self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqStreamWriter:  # noqa: ARG002
         """`df.writeStream.format("amq")`; in `complete` mode all rows are sent each time. Raises OptionError."""

@@ -232,27 +232,29 @@ class SourceOptions(BrokerOptions):
     )  # fmt: skip
     starting_offsets: str | Mapping[str, Any] | None = _option(
         "startingOffsets", _offsets, None,
-        "where a new query begins: `earliest`, `latest` or JSON. Default `latest` for streams, `earliest` else",
-        EARLIEST,
+        "where a new query begins: `earliest` (the default), `latest` (streams of topics alone) or JSON, behind these "
+        "numbers by destination", EARLIEST,
     )  # fmt: skip
     ending_offsets: str | Mapping[str, Any] = _option(
-        "endingOffsets", _offsets, LATEST, "where a batch read ends", LATEST
+        "endingOffsets", _offsets, LATEST, "where a batch read ends: `latest`, or JSON: with these offsets", LATEST
     )
     starting_timestamp_ms: int | None = _option(
-        "startingTimestamp", _count, None, "begin with messages of this moment, milliseconds since 1970; instead of "
-        "`startingOffsets`", "1767225600000",
+        "startingTimestamp", _count, None, "of a batch read: only messages from this moment on, milliseconds since "
+        "1970; instead of `startingOffsets`", "1767225600000",
     )  # fmt: skip
     max_offsets_per_trigger: int | None = _option(
-        "maxOffsetsPerTrigger", _count, None, "most messages of one micro-batch", "10000"
+        "maxOffsetsPerTrigger", _count, None, "most messages of one micro-batch; without it a million", "10000"
     )
-    min_partitions: int | None = _option("minPartitions", _count, None, "into how many partitions a read is cut", "8")
+    min_partitions: int | None = _option(
+        "minPartitions", _count, None, "into how many partitions a micro-batch is cut; without it up to 4", "8"
+    )
     subscription: str | None = _option(
-        "subscription", _text, None, "name of the durable cursor; needed for `ack` = `onCommit`", "etl-orders"
+        "subscription", _text, None, "name of the cursor of a stream, and of its durable subscriptions to topics", "etl"
     )
     ack: str = _option(
         "ack", _one_of("onCommit", "none"), "onCommit",
-        "`onCommit`: what a batch read is gone from the broker when the next one begins; `none`: nothing is taken",
-        "none",
+        "`onCommit`: what a micro-batch read goes from the broker when the next one begins; `none`: it stays leased, "
+        "and somebody else settles it", "none",
     )  # fmt: skip
     fail_on_data_loss: bool = _option(
         "failOnDataLoss", _truth, "true", "fail where messages that a query has not read are gone", "true"
@@ -366,7 +368,7 @@ def _call(name: str, example: str) -> str:
     return f'.option("{name}", "{example}")'
 
 
-_TITLES = {BrokerOptions: "Common", SinkOptions: "Sink", JournalOptions: "Journal"}
+_TITLES = {BrokerOptions: "Common", SinkOptions: "Sink", SourceOptions: "Source", JournalOptions: "Journal"}
 
 
 def tables() -> Iterator[str]:

@@ -109,13 +109,10 @@ class Leasing:
         """The lease that `command` wants to read. Raises CommandError."""
         options = command.options
         xid = f"{_owner(options.get('cursor', ''))}:{options['lease']}"
-        if not self.is_there(xid):
+        found = self._broker.prepared.get(xid)  # also while its end is on its way: a crash may undo that
+        if found is None:
             raise lost(xid)
-        return self._broker.prepared[xid][0]
-
-    def is_there(self, xid: str) -> bool:
-        """Is it a lease that has not ended, and is not about to?"""
-        return xid in self._broker.prepared and xid not in self._two_phase.ending
+        return found[0]
 
     def _leases(self, owner: str, name: str) -> list[Prepared]:
         """Those of a cursor whose end is not on its way, oldest first."""
@@ -179,8 +176,7 @@ class LeaseBrowser(Browser):
         self._seqs = seqs[:stop]
 
     def _next(self) -> Message | None:
-        broker = self._broker
-        if not broker.two_phase.leasing.is_there(self._lease.xid):
+        if self._lease.xid not in self._broker.prepared:
             self.peer.fail(lost(self._lease.xid))
         elif self._batch:
             return self._from_batch()

@@ -1,0 +1,105 @@
+"""Offsets of a stream, and how what lies between two of them is cut into partitions. Needs neither Spark nor a broker.
+
+An offset says how far each destination is read: `{"v": 1, "store": …, "at": {destination: number of its last lease},
+"leases": {destination: [[number, messages], …]}}`. `leases` are those of the batch that ends there: so a batch that is
+planned again is the same, and asks nobody. Invariant: what `cut` returns holds each message of its slices once, in
+their order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from amq.errors import ConfigError
+
+VERSION = 1
+
+
+class OffsetError(ConfigError):
+    """An offset that this source cannot go on from: of another store, or none of its own."""
+
+    code = "OFFSET_INVALID"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Messages of a lease: those from position `start` up to before `stop`."""
+
+    destination: str
+    lease: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Offset:
+    """`at` = number of the last lease of each destination, 0 = none; `store` "" = not known yet."""
+
+    store: str
+    at: Mapping[str, int]
+    leases: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark keeps it."""
+        leases = {name: [list(each) for each in found] for name, found in self.leases.items()}
+        return {"v": VERSION, "store": self.store, "at": dict(self.at), "leases": leases}
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Offset:
+        """What `to_json` gave. Raises OffsetError."""
+        if found.get("v") != VERSION:
+            raise OffsetError(f"this offset is not of version {VERSION} of format amq: {json.dumps(found)[:200]}")
+        try:
+            at = {str(name): int(number) for name, number in found["at"].items()}
+            leases = {name: [(int(n), int(count)) for n, count in each] for name, each in found["leases"].items()}
+            return cls(str(found["store"]), at, leases)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OffsetError(f"this is no offset of format amq: {json.dumps(found)[:200]}") from error
+
+    def slices(self, start: Offset) -> list[Slice]:
+        """What lies behind `start` and not behind this one."""
+        return [
+            Slice(name, number, 0, count)
+            for name, leases in self.leases.items()
+            for number, count in leases
+            if number > start.at.get(name, 0)
+        ]
+
+
+def begin(destinations: Sequence[str], given: Mapping[str, Any]) -> Offset:
+    """Where a new query begins: `given` = an offset, or {destination: number}. Raises OffsetError."""
+    offset = Offset.of(given) if "v" in given else None
+    at = numbers(destinations, offset.at if offset is not None else given, "startingOffsets")
+    store = offset.store if offset is not None else ""
+    return Offset(store, {name: at.get(name, 0) for name in destinations})
+
+
+def numbers(destinations: Sequence[str], given: Mapping[str, Any], option: str) -> Mapping[str, int]:
+    """`given`, the value of `option`, where it holds numbers of some of the destinations. Raises OffsetError."""
+    if unknown := sorted(set(given) - set(destinations)):
+        raise OffsetError(f"option '{option}' names {unknown[0]!r}, which the option destination does not")
+    if not all(type(number) is int and number >= 0 for number in given.values()):
+        raise OffsetError(f"option '{option}' must have numbers by destination, as in {{\"/queue/orders\": 17}}")
+    return given
+
+
+def cut(slices: Sequence[Slice], parts: int) -> list[list[Slice]]:
+    """At most `parts` partitions of about the same size; none is empty."""
+    total = sum(each.stop - each.start for each in slices)
+    size = -(-total // parts)
+    found: list[list[Slice]] = []
+    room = 0
+    for each in slices:
+        start = each.start
+        while start < each.stop:
+            if not room:
+                found.append([])
+                room = size
+            stop = min(each.stop, start + room)
+            found[-1].append(Slice(each.destination, each.lease, start, stop))
+            room -= stop - start
+            start = stop
+    return found

@@ -1,0 +1,194 @@
+"""Offsets of the source, and what its driver asks the broker for; without Java."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amq.client import Lease
+from amq.errors import CommandError
+from pyspark_amq import offsets, source
+from pyspark_amq.offsets import Offset, OffsetError, Slice
+from pyspark_amq.options import OptionError, SourceOptions, read
+
+A, B = "/queue/a", "/queue/b"
+Leases = dict[str, list[tuple[int, int]]]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), max_size=8), st.integers(1, 10))
+def test_partitions_hold_each_message_once(counts: list[int], parts: int) -> None:
+    slices = [Slice(A, number, 0, count) for number, count in enumerate(counts)]
+    found = offsets.cut(slices, parts)
+    assert len(found) <= parts
+    assert all(found), "an empty partition"
+    whole = [(each.lease, at) for part in found for each in part for at in range(each.start, each.stop)]
+    assert whole == [(each.lease, at) for each in slices for at in range(each.stop)]
+    sizes = [sum(each.stop - each.start for each in part) for part in found]
+    assert not sizes or max(sizes) == -(-sum(counts) // parts)
+
+
+def test_an_offset_comes_back_from_a_checkpoint() -> None:
+    offset = Offset("s", {A: 9, B: 0}, {A: [(7, 100), (9, 1)]})
+    again = Offset.of(json.loads(json.dumps(offset.to_json())))
+    assert again == offset
+    assert again.slices(Offset("s", {A: 7, B: 0})) == [Slice(A, 9, 0, 1)]
+    for bad in ({}, {"v": 2}, {"v": 1, "store": "s", "at": [], "leases": {}}, {"v": 1, "store": "s", "at": {A: "x"}}):
+        with pytest.raises(OffsetError):
+            Offset.of(bad)
+
+
+def test_where_a_new_query_begins() -> None:
+    assert offsets.begin([A, B], {}).at == {A: 0, B: 0}
+    assert offsets.begin([A, B], {B: 7}).at == {A: 0, B: 7}
+    assert offsets.begin([A, B], Offset("s", {A: 3}).to_json()) == Offset("s", {A: 3, B: 0})
+    for bad in ({"/queue/c": 1}, {A: "1"}, {A: -1}):
+        with pytest.raises(OffsetError):
+            offsets.begin([A, B], bad)
+
+
+class FakeBroker:
+    """Answers as a broker does: what waits is leased, and leases stay."""
+
+    closed = False
+
+    def __init__(self, waiting: int, store: str = "s") -> None:
+        self.waiting = waiting
+        self.store = store
+        self.leases: list[tuple[int, int]] = []
+        self.settled: list[int] = []
+        self.asked = 0
+
+    def lease(self, destination: str, cursor: str, *, after: int, messages: int) -> Lease:
+        self.asked += 1
+        assert (destination, cursor) == (A, "c")
+        found = next((each for each in self.leases if each[0] > after), None)
+        if found is None and messages and self.waiting:
+            count = min(messages, self.waiting)
+            found = 10 * len(self.leases) + 10, count
+            self.leases.append(found)
+            self.waiting -= count
+        return Lease(*(found or (0, 0)), self.waiting, self.store)
+
+    def settle(self, destination: str, cursor: str, through: int) -> None:
+        assert (destination, cursor) == (A, "c")
+        self.settled.append(through)
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+def reader(broker: FakeBroker, **given: str) -> source.AmqStreamReader:
+    options = {"url": "stomp://a:1", "destination": A, "subscription": "c", **given}
+    made = source.AmqStreamReader(read(SourceOptions, options))
+    made._connection = broker  # type: ignore[assignment]
+    return made
+
+
+def next_batch(stream: source.AmqStreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    return end, [] if end is start else list(Offset.of(end).leases[A])
+
+
+def test_batches_by_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MESSAGES_MAX", 40)
+    broker = FakeBroker(250)
+    stream = reader(broker, maxOffsetsPerTrigger="100")
+    start = stream.initialOffset()
+    assert stream.initialOffset() == start
+    first, leases = next_batch(stream, start)
+    assert leases == [(10, 40), (20, 40), (30, 20)]
+    assert next_batch(stream, start)[1] == leases, "asked again, the same"
+    assert next_batch(reader(broker, maxOffsetsPerTrigger="50"), start)[1] == leases[:2], "and by the next driver"
+    second, leases = next_batch(stream, first)
+    assert leases == [(40, 40), (50, 40), (60, 20)]
+    assert stream.reportLatestOffset() == {"waiting": {A: 50}}
+    stream.commit(second)
+    assert broker.settled == [60]
+    assert len(stream.partitions(start, second)) == 1
+    assert len(reader(broker, minPartitions="7").partitions(start, second)) == 7
+
+
+def test_an_idle_query_asks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = FakeBroker(0)
+    stream = reader(broker, pollInterval="5s")
+    now = [100.0]
+    monkeypatch.setattr(source.time, "monotonic", lambda: now[0])
+    start = stream.initialOffset()
+    for _ in range(50):
+        assert next_batch(stream, start) == (start, [])
+    asked, broker.waiting = broker.asked, 3
+    assert asked <= 2
+    now[0] += 5
+    assert next_batch(stream, start)[1] == [(10, 3)]
+
+
+def test_available_now_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MESSAGES_MAX", 40)
+    broker = FakeBroker(30)
+    broker.lease(A, "c", after=0, messages=30)  # of a driver that died
+    broker.waiting = 70
+    stream = reader(broker)
+    start = stream.initialOffset()
+    stream.prepareForTriggerAvailableNow()
+    broker.waiting += 1000  # too late
+    end, leases = next_batch(stream, start)
+    assert leases == [(10, 30), (20, 40), (30, 30)]
+    assert next_batch(stream, end) == (end, [])
+
+
+def test_a_checkpoint_of_another_store_is_refused() -> None:
+    start = reader(FakeBroker(0)).initialOffset()
+    end, _ = next_batch(reader(FakeBroker(5)), start)
+    with pytest.raises(OffsetError, match="of store s, /queue/a of other"):
+        next_batch(reader(FakeBroker(5, "other")), end)
+
+
+def test_the_end_of_a_subscription_is_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, _ = next_batch(reader(FakeBroker(5)), reader(FakeBroker(0)).initialOffset())
+    for fails in ("true", "false"):
+        broker, made = FakeBroker(3), []
+        stream = reader(broker, failOnDataLoss=fails)
+
+        def lease(*words: Any, broker: FakeBroker = broker, made: list[str] = made, **named: Any) -> Lease:
+            if not made:
+                raise CommandError("gone", code="UNKNOWN_SUBSCRIPTION")
+            return FakeBroker.lease(broker, *words, **named)
+
+        monkeypatch.setattr(broker, "lease", lease)
+        monkeypatch.setattr(stream, "_subscribe", made.append)
+        if fails == "true":
+            with pytest.raises(source.DataLossError, match="has ended"):
+                next_batch(stream, end)
+        else:
+            next_batch(stream, end)
+            assert made == [A]
+
+
+def test_a_task_gets_no_connection() -> None:
+    copy = pickle.loads(pickle.dumps(source.AmqStreamReader(read(SourceOptions, {
+        "url": "stomp://a:1", "destination": A, "subscription": "c"}))))  # fmt: skip
+    assert copy._connection is None
+    stream = reader(FakeBroker(1))
+    assert stream.__getstate__()["_connection"] is None
+    stream.stop()
+    stream.stop()
+
+
+@pytest.mark.parametrize(("kind", "given", "why"), [
+    (source.AmqStreamReader, {}, "option 'subscription' must name the cursor"),
+    (source.AmqStreamReader, {"subscription": "c", "endingOffsets": '{"/queue/a": 1}'}, "'endingOffsets' is for batch"),
+    (source.AmqStreamReader, {"subscription": "c", "startingTimestamp": "1"}, "'startingTimestamp' is for batch"),
+    (source.AmqStreamReader, {"subscription": "c", "startingOffsets": "latest"}, "or JSON for a queue"),
+    (source.AmqReader, {"startingOffsets": "latest"}, "must be earliest or JSON for a batch"),
+    (source.AmqReader, {"destination": "/topic/t"}, "must be a queue for a batch read"),
+])  # fmt: skip
+def test_refused(kind: type, given: dict[str, str], why: str) -> None:
+    options = read(SourceOptions, {"url": "stomp://a:1", "destination": A, **given})
+    with pytest.raises(OptionError, match=why):
+        kind(options)
