@@ -157,7 +157,8 @@ def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> li
             if known and stayed and read_newest_epoch(vfs, store) == epoch:
                 break
         else:
-            raise StoreError(f"{store}: epochs and segments change faster than they can be listed: read again")
+            why = "epochs and segments are not of one moment: read again; if that goes on, run amq journal check"
+            raise StoreError(f"{store}: {why}", code="STORE_INCOMPLETE")
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{error.filename}: {error.strerror}: give the directory that `amq start --store` was given"
         raise StoreError(why, code="STORE_MISSING") from error
