@@ -194,7 +194,10 @@ class Queue:
     def own_backlog(self, priority: int) -> Backlog:
         """The backlog of that priority, to be added to."""
         self._top = max(self._top, priority)
-        return self.backlogs.setdefault(priority, Backlog())
+        backlog = self.backlogs.get(priority)
+        if backlog is None:
+            backlog = self.backlogs[priority] = Backlog()
+        return backlog
 
     def find(self, seq: int) -> Place | None:
         """Where a message stands that waits on disk alone; None = there is no such one."""

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import Any
 
 import amq
 from tests.brokers import DEADLINE_S, LEASH, ROOT
-from tests.spark.session import environment, settings, start
+from tests.spark.session import environment, start
 
 QUEUE = "rows"
 ROWS = 300  # of a file
@@ -36,15 +35,12 @@ class Pipeline:
     partitions: int = 0
     options: dict[str, str] = field(default_factory=dict)
     checkpoint: str = "checkpoint"
-    twice: bool = False  # attempt 0 of partition 0 waits for attempt 1 of it
 
     def query(self, spark: Any, **options: object) -> Any:
         """The query, started: it ends when it has read all files."""
         rows = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self.directory / "in"))
         if self.partitions:
             rows = rows.repartition(self.partitions, "value")
-        if self.twice:
-            rows = rows.select(run_twice(str(self.directory / "attempt"))("value").alias("value"))
         given = {"url": self.url, "destination": f"/queue/{QUEUE}", "windowRows": "40", **self.options, **options}
         checkpoint = str(self.directory / self.checkpoint)
         return (
@@ -62,7 +58,7 @@ class Pipeline:
         """A driver of its own, started, that runs it."""
         words = {
             "directory": str(self.directory), "url": self.url, "partitions": self.partitions, "options": self.options,
-            "checkpoint": self.checkpoint, "twice": self.twice, "session": str(session), "master": master,
+            "checkpoint": self.checkpoint, "session": str(session), "master": master,
         }  # fmt: skip
         return Driver(words)
 
@@ -105,26 +101,6 @@ class Driver:
             self._process.wait(DEADLINE_S)
 
 
-def run_twice(flag: str) -> Any:
-    """A function of a column that lets the first attempt of partition 0 wait for the second one, which speculation
-    starts. So both send their rows."""
-    from pyspark.sql.functions import udf
-
-    def same(value: str) -> str:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if context.partitionId() == 0:
-            if context.attemptNumber():
-                Path(flag).touch()
-            deadline = time.monotonic() + 60
-            while not Path(flag).exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
-        return value
-
-    return udf(same)
-
-
 def make_files(directory: Path, numbers: Iterable[int]) -> None:
     """Files of these numbers, to be read in that order."""
     (directory / "in").mkdir(exist_ok=True)
@@ -152,9 +128,7 @@ def stored(port: int, name: str = QUEUE) -> Counter[str]:
 def main(words: dict[str, Any]) -> None:
     session, master = Path(words.pop("session")), words.pop("master")
     pipeline = Pipeline(directory=Path(words.pop("directory")), **words)
-    more = {"spark.speculation": "true", "spark.speculation.interval": "50ms", "spark.speculation.multiplier": "1.1",
-            "spark.speculation.quantile": "0.3", "spark.speculation.minTaskRuntime": "50ms"}  # fmt: skip
-    pipeline.run(start(session, master, settings(session, master) | (more if pipeline.twice else {})))
+    pipeline.run(start(session, master))
 
 
 if __name__ == "__main__":

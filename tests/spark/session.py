@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +80,12 @@ def settings(directory: Path, master: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def start(directory: Path, master: str, given: Mapping[str, str] | None = None) -> Any:
-    """A SparkSession, with the settings `given` or those of `settings`, in the environment of `environment`."""
+def start(directory: Path, master: str) -> Any:
+    """A SparkSession with these `settings`. The environment must be that of `environment`."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("amq tests")
-    for name, value in (given or settings(directory, master)).items():
+    for name, value in settings(directory, master).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
