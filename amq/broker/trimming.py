@@ -9,6 +9,7 @@ nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -50,6 +51,10 @@ SEGMENTS_PER_STEP = 64  # looked at after a batch, on average
 # broker would write for ever.
 GAIN_MIN = 4
 GAIN_MIN_DUE = 4 / 3
+# At the limit of the store this share of a segment is worth whatever must be written for it: where the store holds
+# little but ids, it may be all the room there is, and nobody else makes any. Each time there is less to gain.
+PRESS_SHARE = 1 / 8
+PRESS_EVERY_S = 1.0
 
 
 class Trimmer:
@@ -60,6 +65,7 @@ class Trimmer:
         self._journal = journal
         self._marked = False  # a trim mark is on its way
         self._gain_bytes_min = 0.0  # a trim that gives back less is not worth while
+        self._pressed = 0.0  # when all that is dead was last tried at the limit
         self._steps = 0  # without a look at the segments
         self._allowance = 0.0  # bytes that may be copied now
         self._consumed = 0  # by traffic, of the room for garbage, when we looked last
@@ -112,8 +118,18 @@ class Trimmer:
         due = self._is_due(going)
         if going and not self._marked:
             self._trim(going if due or self._journal.at_limit else doomed(self._closed(), GAIN_MIN))
+        if self._journal.at_limit and not self._marked and self._looked >= self._pressed + PRESS_EVERY_S:
+            self._press()
         if due and self._allowance > 0:
             self._copy_on()
+
+    def _press(self) -> None:
+        """Give back all that is dead, where less than `GAIN_MIN_DUE` must do."""
+        self._pressed = self._looked
+        before, self._gain_bytes_min = self._gain_bytes_min, 0
+        self._trim(doomed(self._closed()), PRESS_SHARE * self._broker.config.journal_segment_size_bytes)
+        if not self._marked:
+            self._gain_bytes_min = before
 
     def _closed(self) -> Iterator[Segment]:
         """The segments that are written no more, oldest first."""
@@ -153,8 +169,8 @@ class Trimmer:
 
     # -- segments in which nothing lives ------------------------------------------------------------------------------
 
-    def _trim(self, going: list[Segment]) -> None:
-        """Write again what is still needed of them, and mark them."""
+    def _trim(self, going: list[Segment], enough_bytes: float = math.inf) -> None:
+        """Write again what is still needed of them, and mark them, if that is worth while, or gives `enough_bytes`."""
         broker, journal = self._broker, self._journal
         gain_bytes = sum(map(size_of, going))
         if not going or gain_bytes < self._gain_bytes_min:
@@ -174,8 +190,9 @@ class Trimmer:
         stay = [s for s in journal.segments if s.code not in codes and s.key not in broker.trimmed]
         kept = {segment.key: segment.end for segment in stay if segment.key <= through}
         mark = Trimmed(*through, kept)
-        self._gain_bytes_min = GAIN_MIN_DUE * (sum(map(copy_bytes, copies)) + len(mark.encode({})))
-        if gain_bytes < self._gain_bytes_min:
+        cost_bytes = sum(map(copy_bytes, copies)) + len(mark.encode({}))
+        self._gain_bytes_min = GAIN_MIN_DUE * cost_bytes
+        if gain_bytes < self._gain_bytes_min and gain_bytes - cost_bytes < enough_bytes:
             return
         self._gain_bytes_min = 0
         for copy in copies:

@@ -146,3 +146,25 @@ def test_a_store_that_is_full_of_what_lives_is_not_copied_again_and_again(make_w
         world.settle()
     assert journal.bytes_written == written
     assert not journal.at_limit
+
+
+def test_ids_that_nearly_fill_the_store_leave_a_way_out(make_world: MakeWorld) -> None:
+    """Nothing waits, and what is dead takes less than a third more room than the ids that stand in it."""
+    world = small_store(make_world, duplicate_window=900)
+    producer = world.connect()
+    world.connect().subscribe("a", ACK_AUTO)
+    reached = 0
+    for number in range(3000):
+        producer.send(b"x", "a", duplicate_id=f"{number:0140}")
+        world.settle()
+        reached += world.journal.at_limit
+        for _ in range(STEPS_MAX):
+            if producer.reading:
+                break
+            world.clock.advance(1.0)
+            world.broker.sweep()
+            world.settle()
+        assert producer.reading, f"held up for ever after {number} messages"
+        assert len(world.segments()) <= 16
+    assert reached
+    assert len(producer.confirmed) == 3000
