@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from amq.protocols.commands import (
     Nack,
     Prepare,
     Send,
+    SendMany,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -47,6 +49,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, AmqError):
         return value.code
     return value
+
+
+def one_by_one(commands: Iterable[Command]) -> list[Any]:
+    """`plain` of each, where several messages in one command are as many commands."""
+    found: list[Any] = []
+    for command in commands:
+        if isinstance(command, SendMany):
+            assert command.messages
+            found += [plain(Send(message, "", command.transaction)) for message in command.messages]
+        else:
+            found.append(plain(command))
+    return found
 
 
 def connect(version: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stomp_cases import PREFIX, SMALL, opened, plain
+from stomp_cases import PREFIX, SMALL, one_by_one, opened
 from test_stomp_server import deliver, general_path_only
 
 from amq.message import Message
@@ -40,14 +40,14 @@ def test_any_bytes(stream: bytes, version: str, data: st.DataObject) -> None:
     expected = general.receive(stream)
     check(expected)
     found = fast.receive(stream)
-    assert [plain(c) for c in found] == [plain(c) for c in expected]
+    assert one_by_one(found) == one_by_one(expected)
     at = data.draw(st.integers(0, len(stream)))
     found = cut.receive(stream[:at]) + cut.receive(stream[at:])
     # Where a limit is exceeded, the cut may decide which limit is noticed first: the error's kind is not compared.
-    assert [plain(c) for c in found if not isinstance(c, Malformed)] == [
-        plain(c) for c in expected if not isinstance(c, Malformed)
-    ]
-    assert len(found) == len(expected)
+    assert one_by_one(c for c in found if not isinstance(c, Malformed)) == one_by_one(
+        c for c in expected if not isinstance(c, Malformed)
+    )
+    assert len(one_by_one(found)) == len(one_by_one(expected))
     assert fast.pending() == general.pending() == cut.pending()
 
 
@@ -87,9 +87,9 @@ def test_fast_path_equals_general_path(
         stream += encode("SEND", data.draw(st.permutations(list(more.items()))), body, version)
     stream += data.draw(st.sampled_from([b"", b"\n", b"SEND\ndest", b"ACK\nid:0-1\n\n\0", b"rubbish"]))
     fast, general, single = opened(version), general_path_only(opened(version)), opened(version)
-    expected = [plain(c) for c in general.receive(stream)]
-    assert [plain(c) for c in fast.receive(stream)] == expected
-    assert [plain(c) for byte in stream for c in single.receive(bytes([byte]))] == expected
+    expected = one_by_one(general.receive(stream))
+    assert one_by_one(fast.receive(stream)) == expected
+    assert [each for byte in stream for each in one_by_one(single.receive(bytes([byte])))] == expected
     assert fast.pending() == general.pending() == single.pending()
 
 

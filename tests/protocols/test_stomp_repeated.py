@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from stomp_cases import SMALL, opened, plain
+from stomp_cases import SMALL, one_by_one, opened
 
 from amq.protocols.commands import Command, Send, SendMany
 from amq.protocols.stomp.server import StompServer
@@ -28,17 +28,6 @@ def frames(draw: st.DrawFn) -> bytes:
     if b"\0" in body or draw(st.booleans()):
         head += b"\ncontent-length:%d" % len(body)
     return head + b"\n\n" + body + b"\0" + draw(st.sampled_from([b"", b"", b"", b"\n"]))
-
-
-def one_by_one(commands: list[Command]) -> list[object]:
-    found: list[object] = []
-    for command in commands:
-        if isinstance(command, SendMany):
-            assert command.messages
-            found += [plain(Send(message, "", command.transaction)) for message in command.messages]
-        else:
-            found.append(plain(command))
-    return found
 
 
 def slowly(server: StompServer, data: bytes) -> list[Command]:

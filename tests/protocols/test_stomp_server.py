@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stomp_cases import CASES, PREFIX, SMALL, Case, connect, opened, plain
+from stomp_cases import CASES, PREFIX, SMALL, Case, connect, one_by_one, opened, plain
 
 from amq.errors import CommandError, ProtocolError
 from amq.message import Batch, Message, Shared
@@ -30,35 +30,31 @@ def general_path_only(server: StompServer) -> StompServer:
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
 def test_case_whole(case: Case, version: str) -> None:
-    assert plain_all(opened(version, case.limits).receive(case.frames)) == plain_all(case.commands)
+    assert one_by_one(opened(version, case.limits).receive(case.frames)) == one_by_one(case.commands)
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
 def test_case_byte_by_byte(case: Case, version: str) -> None:
     server = opened(version, case.limits)
     commands = [command for byte in case.frames for command in server.receive(bytes([byte]))]
-    assert plain_all(commands) == plain_all(case.commands)
+    assert one_by_one(commands) == one_by_one(case.commands)
     assert not server.pending()
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
 def test_case_general_path(case: Case, version: str) -> None:
     server = general_path_only(opened(version, case.limits))
-    assert plain_all(server.receive(case.frames)) == plain_all(case.commands)
+    assert one_by_one(server.receive(case.frames)) == one_by_one(case.commands)
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
 def test_case_with_trailing_bytes(case: Case, version: str) -> None:
     server = opened(version, case.limits)
     ended = type(case.commands[-1]).__name__ in ("Malformed", "Disconnect")
-    assert plain_all(server.receive(case.frames + b"\nBEG")) == plain_all(case.commands)
+    assert one_by_one(server.receive(case.frames + b"\nBEG")) == one_by_one(case.commands)
     assert server.pending() is not ended
     rest = server.receive(b"IN\ntransaction:after\n\n\0")
     assert [type(command).__name__ for command in rest] == ([] if ended else ["Begin"])
-
-
-def plain_all(commands: list[Command]) -> list[object]:
-    return [plain(command) for command in commands]
 
 
 @given(st.lists(st.sampled_from([c for c in CASES if "1.2" in c.versions]), max_size=5), st.data())
@@ -69,7 +65,7 @@ def test_fast_path_equals_general_path(cases: list[Case], data: st.DataObject) -
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     one, other = opened(), general_path_only(opened())
     found = [command for chunk in chunks for command in one.receive(chunk)]
-    assert plain_all(found) == plain_all(other.receive(stream))
+    assert one_by_one(found) == one_by_one(other.receive(stream))
     assert one.pending() == other.pending()
 
 
@@ -78,7 +74,7 @@ def test_noise_before_a_frame_that_breaks_a_limit_is_told_as_noise(cut: int) -> 
     """However it is cut."""
     stream = b"\x16\x03\x01SEND\n" + b"".join(b"%d:\n" % i for i in range(SMALL.header_count_max + 1)) + b"\n\0"
     whole, pieces = opened(), opened()
-    assert plain_all(whole.receive(stream)) == plain_all(pieces.receive(stream[:cut]) or pieces.receive(stream[cut:]))
+    assert one_by_one(whole.receive(stream)) == one_by_one(pieces.receive(stream[:cut]) or pieces.receive(stream[cut:]))
 
 
 def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
@@ -180,7 +176,7 @@ def test_acknowledgements_of_old_subscriptions_are_forgotten_in_the_end() -> Non
     for _ in range(1001):
         frames = b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0UNSUBSCRIBE\nid:s\n\n\0"
         assert len(server.receive(frames)) == 2
-    assert plain_all(server.receive(b"ACK\nid:1-5\n\n\0ACK\nid:0-5\n\n\0"))[1][1]["error"] == "ACK_ID_UNKNOWN"  # type: ignore[index]
+    assert one_by_one(server.receive(b"ACK\nid:1-5\n\n\0ACK\nid:0-5\n\n\0"))[1][1]["error"] == "ACK_ID_UNKNOWN"
 
 
 def test_destination_cache_is_bounded() -> None:

@@ -44,7 +44,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "no_lease_check_before_confirming": ("late batch", "late bytes"),
     "journal_commits_without_lease": ("late batch", "late bytes"),
     "nothing_waits_for_the_lease_to_be_sent": ("late batch", "late bytes"),
-    "pid_alone_proves_death": ("late batch", "late bytes", "kill"),
+    "pid_alone_proves_death": ("late batch", "late bytes", "lose_locks"),
     "lease_moved_from_the_end_of_the_check": ("slow check", "slow look at the claim"),
     "own_period_instead_of_the_old_masters": ("lose_locks", "slow check", "slow look at the claim"),
     "old_segments_not_synced_before_the_seal": ("sealed in memory",),

@@ -12,7 +12,7 @@ from tests.simulation.swarm import FEATURES
 SEEDS = range(1, 4)
 WANTED = {
     "groups": {"in groups": 150},
-    "two-phase": {"prepared": 80, "two-phase commits": 60, "batch committed": 10, "ended by a later master": 3},
+    "two-phase": {"prepared": 60, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3},
 }
 
 
