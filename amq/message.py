@@ -130,14 +130,6 @@ class Stub(Message):
 
     __slots__ = ()
 
-    @classmethod
-    def made_of(cls, message: Message, destination: str, properties: dict[str, str] | None, seq: int = 0) -> Self:
-        """`message` as it goes to `destination` with these properties. The body is shared."""
-        return cls(
-            destination, message.body, properties, message.content_type, message.priority, message.persistent,
-            message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text, seq,
-        )  # fmt: skip
-
     @property
     def is_stripped(self) -> bool:
         return True

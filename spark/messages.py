@@ -68,14 +68,13 @@ def batches(messages: Iterable[Received], include_headers: bool) -> Iterator[pa.
     rest = iter(messages)
     while chunk := _chunk(rest):
         headers = [message.headers for message in chunk]
-        ids = [message.id for message in chunk]
         columns: list[list[object]] = [
             [each.get(KEY_HEADER) for each in headers],
             [message.body for message in chunk],
             [message.destination for message in chunk],
-            [int(id.rpartition("-")[2]) for id in ids],
+            [offset_of(message) for message in chunk],
             [1000 * int(each.get("timestamp", "0")) for each in headers],
-            list(ids),
+            [message.id for message in chunk],
             [each.get("redelivered") == "true" for each in headers],
         ]
         if include_headers:

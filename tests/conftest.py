@@ -13,8 +13,11 @@ TESTS = Path(__file__).resolve().parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files run beside each other, tests of a file do not: what a module's fixtures hold is made once. Tests with Spark
-    are one group, as they share a session that takes ten seconds to start."""
+    are one group, as they share a session that takes ten seconds to start. A name made of a set is another one in each
+    process, and then the processes refuse to share the tests."""
     for item in items:
+        if "set({" in item.name:
+            raise pytest.UsageError(f"{item.nodeid}: give ids to parameters that hold a set")
         path = item.path.relative_to(TESTS)
         item.add_marker(pytest.mark.xdist_group("spark" if path.parts[0] == "spark" else str(path)))
 

@@ -1,4 +1,9 @@
-"""A relay between a client and a broker that can fall silent without a word, as a pulled cable does."""
+"""A relay between clients and brokers. It keeps answers back, so that a request is carried out and its client never
+told; or it falls silent without a word, as a pulled cable does.
+
+Invariant: until `freeze` bytes to a broker pass; bytes to a client pass until it is cut off from answers, and then
+never again; where one side ends the other one does, at once. After `freeze` nothing passes, and nothing is closed.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +11,109 @@ import contextlib
 import selectors
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from brokers import DEADLINE_S
 
 PIECE_BYTES = 64 << 10
 
 
 class Relay:
-    """Listens on `port`. After `freeze` nothing passes any more, and no socket is closed."""
+    """`ports` = for each of the brokers' ports one that leads there. A thread of its own carries the bytes."""
 
-    def __init__(self, broker_port: int) -> None:
-        self._broker_port = broker_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._partners: dict[socket.socket, socket.socket] = {}
+    def __init__(self, broker_ports: Sequence[int]) -> None:
+        self._listeners = {socket.create_server(("127.0.0.1", 0)): port for port in broker_ports}
+        self.ports = [int(listener.getsockname()[1]) for listener in self._listeners]
+        self._brokers: dict[socket.socket, socket.socket] = {}  # client → broker
+        self._clients: dict[socket.socket, socket.socket] = {}  # broker → client
+        self._kept: dict[socket.socket, bytes] = {}  # broker → what its client is not told
+        self._changed = threading.Condition()
         self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._run)
+        self._selector = selectors.DefaultSelector()
+        for sock in (*self._listeners, self._woken):
+            self._selector.register(sock, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="relay")
         self._thread.start()
 
+    def silence(self) -> None:
+        """From now on no client that is connected hears anything."""
+        with self._changed:
+            self._kept = dict.fromkeys(self._clients, b"")
+
+    def wait_answered(self, connections: int) -> None:
+        """Until so many of them would have got a receipt."""
+
+        def answered() -> bool:
+            return sum(b"RECEIPT\n" in data for data in self._kept.values()) >= connections
+
+        with self._changed:
+            assert self._changed.wait_for(answered, DEADLINE_S), f"fewer than {connections} receipts: {self._kept}"
+
     def freeze(self) -> None:
-        """From now on: silence. Who connects gets no answer."""
+        """From now on: silence, on both sides. Who connects gets no answer."""
         self._wake.close()
         self._thread.join()
 
     def close(self) -> None:
         """The cable is in again, and both sides see the end."""
         self.freeze()
-        for sock in (*self._partners, self._listener, self._woken):
+        for sock in (*self._brokers, *self._clients, *self._listeners, self._woken):
             sock.close()
+        self._selector.close()
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for sock in (self._listener, self._woken):
-                selector.register(sock, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    sock = key.fileobj
-                    assert isinstance(sock, socket.socket)
-                    if sock is self._woken:
-                        return
-                    if sock is self._listener:
-                        client, broker = sock.accept()[0], socket.create_connection(("127.0.0.1", self._broker_port))
-                        self._partners |= {client: broker, broker: client}
-                        selector.register(client, selectors.EVENT_READ)
-                        selector.register(broker, selectors.EVENT_READ)
-                        continue
-                    with contextlib.suppress(ConnectionError):
-                        if data := sock.recv(PIECE_BYTES):
-                            self._partners[sock].sendall(data)
-                            continue
-                    selector.unregister(sock)
-                    with contextlib.suppress(OSError):  # the other side was first
-                        self._partners[sock].shutdown(socket.SHUT_WR)
+        while True:
+            for key, _ in self._selector.select():
+                sock = key.fileobj
+                assert isinstance(sock, socket.socket)
+                if sock is self._woken:
+                    return
+                if sock in self._listeners:
+                    self._accept(sock)
+                elif sock in self._brokers or sock in self._clients:  # else the other side ended in this round
+                    self._carry(sock)
+
+    def _accept(self, listener: socket.socket) -> None:
+        client = listener.accept()[0]
+        try:
+            broker = socket.create_connection(("127.0.0.1", self._listeners[listener]))
+        except ConnectionError:  # not the master
+            client.close()
+            return
+        with self._changed:
+            self._brokers[client], self._clients[broker] = broker, client
+        for sock in (client, broker):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(sock, selectors.EVENT_READ)
+
+    def _carry(self, sock: socket.socket) -> None:
+        data = b""
+        with contextlib.suppress(ConnectionError):  # as good as an end
+            data = sock.recv(PIECE_BYTES)
+            with self._changed:
+                if sock in self._kept:
+                    self._kept[sock] += data
+                    self._changed.notify_all()
+                elif data:
+                    (self._brokers.get(sock) or self._clients[sock]).sendall(data)
+        if not data:
+            self._end(sock)
+
+    def _end(self, sock: socket.socket) -> None:
+        client = sock if sock in self._brokers else self._clients[sock]
+        with self._changed:
+            broker = self._brokers.pop(client)
+            del self._clients[broker]
+            self._kept.pop(broker, None)
+        for each in (client, broker):
+            self._selector.unregister(each)
+            each.close()
 
 
 @contextlib.contextmanager
 def relayed(broker_port: int) -> Iterator[Relay]:
     """A relay to that broker, closed at the end."""
-    relay = Relay(broker_port)
+    relay = Relay([broker_port])
     try:
         yield relay
     finally:

@@ -28,7 +28,7 @@ consumer.receive(3600)
 def test_our_client_is_not_refused_for_its_own_ghost(brokers: Brokers) -> None:
     broker = brokers.master("a", **QUIET)
     with relayed(broker.port) as relay, amq.connect(f"stomp://127.0.0.1:{broker.port}") as other:
-        url = f"failover:(stomp://127.0.0.1:{relay.port},stomp://127.0.0.1:{broker.port})?randomize=false"
+        url = f"failover:(stomp://127.0.0.1:{relay.ports[0]},stomp://127.0.0.1:{broker.port})?randomize=false"
         with amq.connect(url + "&nested.heartBeat=1000&nested.connectTimeout=500", client_id="c") as connection:
             consumer = connection.session().consumer("/topic/t", subscription="s")
             producer = other.session().producer("/topic/t")

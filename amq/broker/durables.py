@@ -75,8 +75,7 @@ class Durables:
             audience = self._routes[topic] = Audience()
             for record in self._known.values():
                 if any(_means(name, topic) for name in record.topics):
-                    prefix = record.definition["message_id_prefix"]
-                    audience.add(record, Selector(record.selector, prefix) if record.selector else None)
+                    audience.add(record, selector_of(record))
         return audience
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -247,6 +246,11 @@ def _key(record: Subscribed) -> Key:
 
 def _seq(record: Subscribed) -> int:
     return int(record.queue.rpartition(":")[2])
+
+
+def selector_of(record: Subscribed) -> Selector | None:
+    """What the durable subscription `record` wants of its topics, None = everything."""
+    return Selector(record.selector, record.definition["message_id_prefix"]) if record.selector else None
 
 
 def _means(name: str, topic: str) -> bool:

@@ -42,11 +42,11 @@ class Links:
         """A connection of `client` has logged in."""
         if not client.id:
             return
-        others = self._clients.setdefault(client._replace(instance=""), {})
+        key = client._replace(instance="")
         if self._broker.config.allow_link_stealing:
-            for other in list(others):
+            for other in list(self._clients.get(key, ())):
                 other.steal(_stolen(client, "allowLinkStealing"))
-        self._clients.setdefault(client._replace(instance=""), {})[session] = None
+        self._clients.setdefault(key, {})[session] = None
 
     def claim(self, session: Session, client: Client) -> None:
         """It says something for the first time: the client has given up its older connection, if there is one."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from amq.broker.durables import selector_of
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.errors import StoreFullError
 from amq.journal.subscription import Subscribed
 from amq.message import Copy, Message, Shared
-from amq.selectors import Selector
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
@@ -94,10 +94,9 @@ class Recall:
 
     def _choose(self) -> None:
         record, broker = self._record, self._broker
-        selector = Selector(record.selector, record.definition["message_id_prefix"]) if record.selector else None
         own = self._peer if record.no_local else None
-        found = broker.topics.recent.find(record.topics, selector, own, broker.clock.wall_ms())[-RECALLED_MAX:]
-        self._left.extend((message, self._first_seq + i) for i, message in enumerate(found))
+        found = broker.topics.recent.find(record.topics, selector_of(record), own, broker.clock.wall_ms())
+        self._left.extend((message, self._first_seq + i) for i, message in enumerate(found[-RECALLED_MAX:]))
 
 
 class Recalls:

@@ -15,6 +15,7 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench import brokers  # noqa: E402
+from tests.brokers import Broker, Brokers  # noqa: E402
 
 
 class MemoryBroker(brokers.Broker):
@@ -27,6 +28,13 @@ class MemoryBroker(brokers.Broker):
         # exec keeps the process id; the variable is for the import of bench.wire alone.
         script = str(HERE / "memory_broker.py")
         return ["env", f"PYTHONPATH={ROOT}", sys.executable, script, str(self.port), self.options.get("flaw", "")]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A real broker, which is the master."""
+    with Brokers(tmp_path) as group:
+        yield group.master("a")
 
 
 @pytest.fixture

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from bench import scheduling
 from bench.load import LoadError
 from bench.wire import Connection, encode
-from tests.brokers import Broker, Brokers
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Brokers(tmp_path) as brokers:
-        yield brokers.master("a")
+from tests.brokers import Broker
 
 
 @pytest.fixture

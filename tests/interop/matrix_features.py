@@ -259,10 +259,10 @@ def message_groups(peer: Peer) -> Story:
     work(6)
     yield BEFORE
     work(4)
-    which, message = _held(consumers)
+    kills, (which, message) = peer.kills, _held(consumers)
     yield During(message.ack)
     if not peer.unread:
-        done.append((0, which, message))
+        done.append((kills, which, message))
     work(2)
     yield AFTER
     work(24 - len(done))

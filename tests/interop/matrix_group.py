@@ -20,7 +20,7 @@ from typing import Any
 
 from brokers import DEADLINE_S, SERVING, Broker, Brokers
 from matrix_clients import Link
-from matrix_relay import Relay
+from relay import Relay
 
 CONFIG = """
 [destinations."matrix.poison.>"]

@@ -163,7 +163,7 @@ EVERYTHING = Wanted()
         {"times_us": (1_700_000_000_050_000, 1_700_000_000_099_000)}, {"times_us": (-1, 1_600_000_000_000_000)},
         {"kinds": frozenset({MESSAGES}), "destinations": frozenset({"queue://a"}), "offsets": (0, 1 << 45)},
     ],
-    ids=str,
+    ids=["messages", "left", "no-kind", "queue", "destinations", "offsets", "epochs", "times", "never", "each"],
 )  # fmt: skip
 def test_what_is_wanted_is_what_a_filter_leaves(world: World, narrow: dict[str, Any]) -> None:
     wanted = EVERYTHING.within(**narrow)
