@@ -423,7 +423,7 @@ class Broker(State):
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def commit(self, transaction: Transaction, peer: Peer, receipt: str, outcome_id: str) -> None:
+    def commit(self, transaction: Transaction, peer: Waiter, receipt: str, outcome_id: str) -> None:
         """Everything in `transaction` takes effect together. Raises TransactionRolledBackError, StoreFullError."""
         assert self.journal is not None
         journal = self.journal

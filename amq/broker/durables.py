@@ -81,25 +81,33 @@ class Durables:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def complete(self, transaction: Transaction) -> None:
-        """It commits: see `add_copies`; what that adds counts from now on. Again = nothing."""
+        """It commits: see `add_copies`; what that adds counts from now on. Again = nothing. Raises
+        TransactionRolledBackError where somebody else is just storing some of it, which may yet fail."""
         if transaction.published and not transaction.sends_to_durables:
-            self._broker.memory_bytes += memory_bytes(self.add_copies(transaction))
+            added, stored_by_others = self.add_copies(transaction)
+            self._broker.memory_bytes += memory_bytes(added)
+            if stored_by_others:
+                raise transaction.roll_back_duplicate(None, stored_by_others[0])
 
-    def add_copies(self, transaction: Transaction) -> list[Message]:
-        """What `transaction` sends to topics goes to them too. Returns what was added."""
+    def add_copies(self, transaction: Transaction) -> tuple[list[Message], list[Message]]:
+        """What `transaction` sends to topics goes to them too. Returns what was added, and what was not because it is
+        on its way there for somebody else."""
         added: list[Message] = []
+        stored_by_others: list[Message] = []
         for message in transaction.published if self._known else ():
             shared = Shared(None, encodes=False)
             for queue_name in self._holders(message):
                 copy = Copy.of(message, queue_name)
-                if copy.persistent and copy.duplicate_id and self._broker.is_duplicate(copy):
-                    continue  # sent again
+                if copy.persistent and copy.duplicate_id and self._broker.is_duplicate(copy):  # sent again
+                    if copy.duplicate_id in self._broker.queue(queue_name).duplicates_pending:
+                        stored_by_others.append(copy)
+                    continue
                 copy.original, copy.shared = message, shared
                 added.append(copy)
                 shared.others += 1
             shared.others -= 1
         transaction.sends += added
-        return added
+        return added, stored_by_others
 
     def queues_for(self, transaction: Transaction) -> dict[str, bool]:
         """Where `complete` would put something; and is that persistent?"""
@@ -108,15 +116,6 @@ class Durables:
             for name in self._holders(message):
                 found[name] = message.persistent or found.get(name, False)
         return found
-
-    def on_its_way(self, messages: list[Message]) -> Record | None:
-        """The record on its way that stores one of `messages`, sent to topics, for a subscription: the last such."""
-        records = (
-            self._broker.queue(name).duplicates_pending.get(message.duplicate_id)
-            for message in messages
-            for name in self._holders(message)
-        )
-        return next((record for record in reversed(list(records)) if record is not None), None)
 
     def _holders(self, message: Message) -> Iterator[str]:
         audience = self._audience(message.destination)

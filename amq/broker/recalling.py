@@ -15,6 +15,7 @@ from amq.broker.durables import selector_of
 from amq.broker.subscription import Peer
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.errors import StoreFullError
+from amq.journal.records import Record
 from amq.journal.subscription import Subscribed
 from amq.message import Copy, Message, Shared
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 RECALLED_MAX = 1 << 20  # messages of one subscription
 PIECE_BYTES = 1 << 20  # of bodies that are stored together
-HANDED_OUT, STORED = "handed out", "stored"  # stand for receipts
+HANDED_OUT, STORED, AGAIN = "handed out", "stored", "again"  # stand for receipts
 
 
 class Recall:
@@ -42,10 +43,10 @@ class Recall:
         broker.journal.confirm(self, HANDED_OUT)
 
     def confirm(self, receipt: str) -> None:
-        """Everything sent before is durable, or a piece is stored."""
+        """Everything sent before is durable, or a piece is stored, or what was sent again of one."""
         if receipt == STORED:
             self._take_piece_off()
-        else:
+        elif receipt == HANDED_OUT:
             topics = self._broker.topics
             topics.on_their_way -= 1
             topics.hand_out(self._broker.clock.wall_ms())
@@ -53,7 +54,7 @@ class Recall:
         self.go_on()
 
     def fail(self, _error: Exception, _receipt: str) -> None:
-        """The disk is full: the piece is stored when it is not, see `Recalls.sweep`."""
+        """The disk is full: the piece is stored when it is not, see `Recalls.sweep`. So is what was sent again."""
         self.is_refused = True
 
     def go_on(self) -> None:
@@ -62,23 +63,14 @@ class Recall:
         self.is_refused = False
         while self._left and broker.durables.knows(self._record):
             transaction = Transaction(broker, "")
-            size = 0
-            for message, seq in self._left:
-                copy = Copy.of(message, self._record.queue, seq)
-                copy.original, copy.shared = message, Shared(None, encodes=False)
-                transaction.sends.append(copy)
-                size += len(copy.body)
-                if size >= PIECE_BYTES:
-                    break
-            self._piece = len(transaction.sends)
-            transaction.sends = [
-                copy for copy in transaction.sends
-                if not (copy.persistent and copy.duplicate_id and broker.is_duplicate(copy))  # sent again meanwhile
-            ]  # fmt: skip
+            resent = self._fill(transaction)
+            if resent is not None:
+                broker.follow(resent, self, AGAIN)
+                return
             broker.memory_bytes += memory_bytes(transaction.sends)
             waits = any(copy.persistent for copy in transaction.sends)
             try:
-                broker.commit(transaction, self, STORED if waits else "", "")  # type: ignore[arg-type]
+                broker.commit(transaction, self, STORED if waits else "", "")
             except StoreFullError:
                 self.is_refused = True
                 return
@@ -86,6 +78,29 @@ class Recall:
                 return
             self._take_piece_off()
         broker.recalls.ended(self._record)
+
+    def _fill(self, transaction: Transaction) -> Record | None:
+        """The next piece, without what the subscription has got already. Returns the record on its way that stores some
+        of it: what was sent again meanwhile comes once, and may yet fail."""
+        broker, name = self._broker, self._record.queue
+        ids: set[str] = set()  # what a client sent twice is kept twice
+        size = self._piece = 0
+        for message, seq in self._left:
+            copy = Copy.of(message, name, seq)
+            copy.original, copy.shared = message, Shared(None, encodes=False)
+            id = copy.duplicate_id if copy.persistent else ""
+            if id and broker.is_duplicate(copy):
+                resent = broker.queue(name).duplicates_pending.get(id)
+                if resent is not None:
+                    return resent
+            elif not id or id not in ids:
+                transaction.sends.append(copy)
+                ids.add(id)
+            self._piece += 1
+            size += len(copy.body)
+            if size >= PIECE_BYTES:
+                break
+        return None
 
     def _take_piece_off(self) -> None:
         for _ in range(self._piece):

@@ -3,7 +3,8 @@
 Three things lead elsewhere: a composite name (`queue://a,topic://b`), a divert (an option of destinations), and a
 virtual topic, whose messages also go to every queue that was made to consume it (`Consumer.NAME.VirtualTopic.X`).
 Invariants: a message gets to all of its destinations or to none, its persistent parts in one record of the journal, and
-to each of them once; what was led somewhere is not led on from there.
+to each of them once: a part that somebody else's record is just storing is waited for; what was led somewhere is not
+led on from there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from amq.broker.names import (
     words_of,
 )
 from amq.broker.queue import Queue
-from amq.broker.subscription import Peer
+from amq.broker.subscription import Peer, Waiter
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.config.destinations import matches, parse_pattern
 from amq.message import ORIGINAL_DESTINATION, Copy, Message, Shared
@@ -31,6 +32,24 @@ if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
 ROUTES_MAX = 10_000  # names whose route is remembered
+PART = "part"  # stands for a receipt where one answer waits for several records
+
+
+class Together:
+    """Confirms `receipt` to `peer` when all of the `count` that it waits for are done, fails where one fails."""
+
+    def __init__(self, peer: Peer, receipt: str, count: int) -> None:
+        self._peer = peer
+        self._receipt = receipt
+        self._count = count
+
+    def confirm(self, _receipt: str) -> None:
+        self._count -= 1
+        if not self._count and self._receipt:
+            self._peer.confirm(self._receipt)
+
+    def fail(self, error: Exception, _receipt: str) -> None:
+        self._peer.fail(error, self._receipt)
 
 
 class Routing:
@@ -133,20 +152,33 @@ class Routing:
             else:
                 transaction.add([message])
         if known and not transaction.sends:  # resent: what went to topics did so as well
-            pending = broker.queue(known[-1].queue_name).duplicates_pending
-            broker.follow(pending.get(known[-1].duplicate_id), peer, receipt)
+            self._confirm_with(known, None, peer, receipt)
             return None
         for message in transaction.sends:
             if message.shared is not None:
                 message.shared.others = len(transaction.sends) - 1
         transaction.sends_to_durables = True
-        broker.durables.add_copies(transaction)
-        first = None if transaction.sends else broker.durables.on_its_way(transaction.published)
-        if first is not None:  # resent: what it was sent for is not done yet
-            broker.follow(first, peer, receipt)
+        _, stored_by_others = broker.durables.add_copies(transaction)
+        if stored_by_others and not transaction.sends:  # resent: what it was sent for is not done yet
+            self._confirm_with(stored_by_others, None, peer, receipt)
             return None
         room = broker.limits.room_to_commit(transaction)
         if room is None:
             broker.memory_bytes += memory_bytes(transaction.sends + transaction.published)
-            broker.commit(transaction, peer, receipt, "")
+            self._confirm_with(known + stored_by_others, transaction, peer, receipt)
         return room
+
+    def _confirm_with(self, known: list[Message], transaction: Transaction | None, peer: Peer, receipt: str) -> None:
+        """Commit `transaction`, None = there is nothing to commit. Confirmed when that is done, and what is on its way
+        of `known` for somebody else."""
+        broker = self._broker
+        found = [broker.queue(message.queue_name).duplicates_pending.get(message.duplicate_id) for message in known]
+        records = {id(record): record for record in found if record is not None}
+        waiter: Waiter = Together(peer, receipt, len(records) + 1) if records else peer
+        part = PART if records else receipt
+        if transaction is None:
+            broker.follow(None, waiter, part)
+        else:
+            broker.commit(transaction, waiter, part, "")
+        for record in records.values():
+            broker.follow(record, waiter, part)

@@ -282,7 +282,7 @@ class Scheduler:
                 firing.again.setdefault(message.seq, []).append(again)
         broker.memory_bytes += memory_bytes(firing.sends + firing.published)
         self.on_their_way[firing] = None
-        broker.commit(firing, firing, ON_ITS_WAY, "")  # type: ignore[arg-type]
+        broker.commit(firing, firing, ON_ITS_WAY, "")
 
 
 def check_scheduled(message: Message) -> None:

@@ -77,7 +77,7 @@ class Transaction:
         self._let_go()
         broker.wake()
 
-    def roll_back_duplicate(self, group: Group | Prepared, message: Message) -> TransactionRolledBackError:
+    def roll_back_duplicate(self, group: Group | Prepared | None, message: Message) -> TransactionRolledBackError:
         """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
         owner = self.broker.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)
         self.roll_back()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from amq.protocols.commands import ACK_AUTO
 from amq.protocols.stomp.destination import full_name as wire_to_full
+from tests.broker.test_broker_disk import fill_disk, room_again
 from tests.broker.world import Client, World
 
 TOPIC = "topic://t"
@@ -77,6 +78,40 @@ def test_what_is_resent_is_confirmed_with_what_was_sent_first(world: World) -> N
     world.settle()
     assert second.confirmed == [receipt]
     assert subscriber(world).bodies == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_transaction_that_sends_what_is_just_being_stored_is_rolled_back(world: World, stored: bool) -> None:
+    """It was confirmed without its copy, and the one on its way then met a full disk."""
+    leave(world, subscriber(world))
+    send(world, b"0", "a")
+    first, client = world.connect(), world.connect()
+    client.subscribe("a")
+    world.settle()
+    first.send(b"1", TOPIC, duplicate_id="id")
+    world.turn()
+    if not stored:
+        fill_disk(world)
+    client.begin()
+    client.ack(b"0", "t")
+    for body, topic, id in ((b"2", TOPIC, "other"), (b"1", TOPIC, "id"), (b"1", "topic://u", "id")):
+        client.send(body, topic, transaction="t", duplicate_id=id)
+    receipt = client.commit()
+    world.settle()
+    assert first.codes == ([] if stored else ["STORE_FULL"])
+    assert client.errors == [("TRANSACTION_ROLLED_BACK", receipt)]
+    if not stored:
+        room_again(world)
+    assert world.stored("a") == [b"0"]
+    world.check_at_rest()
+    again = world.connect()
+    again.begin()
+    again.send(b"1", TOPIC, transaction="t", duplicate_id="id")
+    again.commit()
+    world.settle()
+    assert again.codes == []
+    world.crash_and_recover()
+    assert subscriber(world).bodies == [b"1"]
 
 
 def test_one_body_for_all(world: World) -> None:

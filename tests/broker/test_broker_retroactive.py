@@ -287,6 +287,39 @@ def test_what_is_sent_again_meanwhile_comes_once(tmp_path: Any) -> None:
     world.check_at_rest()
 
 
+def test_what_was_sent_twice_before_comes_once(tmp_path: Any) -> None:
+    """Who is there gets it twice, and it is kept twice. Here that ended the broker."""
+    world = world_with(tmp_path)
+    publish(world, b"1", b"1", duplicate_id="1")
+    publish(world, b"2", duplicate_id="2")
+    client = durable(world)
+    world.settle()
+    assert client.bodies == [b"1", b"2"]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_is_just_being_sent_again_is_waited_for(tmp_path: Any, stored: bool) -> None:
+    """It was left out, and missed where the disk had no room for what was sent again."""
+    world = world_with(tmp_path)
+    producer = publish(world, b"1", duplicate_id="1")
+    client = durable(world)
+    world.turn()
+    producer.send(b"1", T, duplicate_id="1")
+    world.runner.step()  # the subscription is on the disk
+    if not stored:
+        fill_disk(world)
+    world.settle()
+    assert producer.codes == ([] if stored else ["STORE_FULL"])
+    if not stored:
+        assert client.bodies == []
+        room_again(world)
+        world.broker.sweep()
+        world.settle()
+    assert client.bodies == [b"1"]
+    world.check_at_rest()
+
+
 @pytest.mark.parametrize("low", [True, False])
 def test_many_are_stored_in_pieces_and_a_full_disk_puts_them_off(tmp_path: Any, low: bool) -> None:
     """`low`: nothing new is taken from the beginning; else a piece meets the end of the disk."""

@@ -12,6 +12,7 @@ import pytest
 from amq.config.destinations import DestinationOptions
 from amq.errors import ConfigError
 from amq.protocols.commands import ACK_AUTO
+from tests.broker.test_broker_two_phase import finish, prepare
 from tests.broker.world import Client, World
 
 BOTH = "queue://a,topic://t,queue://b"
@@ -89,6 +90,33 @@ def test_a_resent_composite_is_stored_once(world: World) -> None:
     world.settle()
     assert receipt in other.confirmed
     assert world.stored("a") == world.stored("b") == topic.bodies == [b"x", b"y"]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("route", ["queue://a,queue://b,queue://c", "queue://a,queue://b,queue://c,queue://d"])
+def test_a_resent_composite_waits_for_each_of_its_parts(world: World, route: str, commit: bool) -> None:
+    """Two are prepared, one is stored, one is new. It was confirmed when the last of them was safe."""
+    for queue in "ab":
+        other = world.connect()
+        other.begin()
+        other.send(b"x", queue, transaction="t", duplicate_id="1")
+        prepare(other, queue)
+    send(world, "queue://c", duplicate_id="1")
+    producer = world.connect()
+    receipt = producer.send(b"x", route, duplicate_id="1")
+    world.settle()
+    finish(world, "b")
+    assert (producer.confirmed, producer.codes) == ([], [])
+    finish(world, "a", commit=commit)
+    assert producer.confirmed == ([receipt] if commit else [])
+    assert producer.errors == ([] if commit else [("TRANSACTION_ROLLED_BACK", receipt)])
+    assert world.stored("a") == ([b"x"] if commit else [])
+    assert world.stored("b") == world.stored("c") == [b"x"]
+    world.check_at_rest()
+    assert send(world, route, duplicate_id="1").confirmed
+    for queue in route.split(","):
+        assert world.stored(queue.removeprefix("queue://")) == [b"x"]
     world.check_at_rest()
 
 
