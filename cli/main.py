@@ -26,10 +26,7 @@ COMMANDS = {
     "transactions": ("transactions", "Look at prepared transactions, and commit or roll them back by hand."),
     "demo": ("demo", "Kill the master again and again while a file goes through a queue."),
     "perf": ("perf", "Measure throughput and latency with several processes."),
-    "pipeline": (
-        "pipeline",
-        "Run a data pipeline with Spark: files to queues, journals to statistics. docs/spark.md explains them.",
-    ),
+    "pipeline": ("pipeline", "Run a data pipeline with Spark: files to queues, queues to files, journals to figures."),
     "journal": ("journal", "Look into the journal of a store, move it, repair it."),
     "config": ("config", "Show or check the configuration."),
     "user": ("user", "Manage the users file."),

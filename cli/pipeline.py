@@ -23,9 +23,9 @@ def _show(figures: dict[str, Any], as_json: bool) -> None:
 
 @click.group(epilog=examples("amq pipeline list", "amq pipeline run audit --store /mnt/shared/amq --output /tmp/audit"))
 def pipeline() -> None:
-    """Run a data pipeline with Spark: files to queues, journals to statistics. docs/spark.md explains them.
+    """Run a data pipeline with Spark: files to queues, queues to files, journals to figures.
 
-    Needs Java 17 and `pip install 'amq[spark]'`.
+    Needs Java 17 and `pip install 'amq[spark]'`. docs/spark.md explains them.
     """
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from pyspark_amq.pipelines.frame import Pipeline
 
-NAMES = ("ingest", "audit", "replay")
+NAMES = ("ingest", "drain", "audit", "replay")
 
 
 def load(name: str) -> Pipeline:

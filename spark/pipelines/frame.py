@@ -19,11 +19,13 @@ from typing import Any
 import click
 
 from amq.client import connect
+from amq.config import units
 from amq.errors import AmqError
-from pyspark_amq.options import AT_LEAST_ONCE, DEDUP, EXACTLY_ONCE, SinkOptions, full_names, read
+from pyspark_amq.options import AT_LEAST_ONCE, DEDUP, EXACTLY_ONCE, BrokerOptions, SinkOptions, full_names, read
 
 LOCAL = "local[*]"
 LOGIN_TIMEOUT_S = 60.0  # to find the master, also in the middle of a takeover
+PROGRESS_S = 1.0  # Spark keeps the progress of the last hundred micro-batches: so often they are counted
 DEFAULT_URL = "stomp://127.0.0.1:61613"
 JAVA = "it needs Java 17 or later, on PATH or at JAVA_HOME: install openjdk-17-jre-headless or the like"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM, and this process in it
@@ -77,6 +79,19 @@ def moment_ms(_context: click.Context | None, _option: click.Parameter | None, t
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def duration_s(_context: click.Context | None, _option: click.Parameter | None, text: str | None) -> float | None:
+    """`10s`, `5min` → seconds. Raises BadParameter."""
+    if text is None:
+        return None
+    try:
+        ms = units.parse_duration_ms(text)
+    except ValueError:
+        ms = 0
+    if ms <= 0:
+        raise click.BadParameter(f"{text!r}: write a duration such as 500ms, 10s or 1h")
+    return ms / 1000
+
+
 def broker_options() -> list[click.Option]:
     """--url, --user and --password."""
     return [
@@ -105,7 +120,11 @@ def sink_settings(options: Options) -> dict[str, str]:
 
 def check_sink(options: Options) -> None:
     """Does the sink take these options, and is there a broker that lets us in? Raises AmqError."""
-    given = read(SinkOptions, sink_settings(options))
+    log_in(read(SinkOptions, sink_settings(options)))
+
+
+def log_in(given: BrokerOptions) -> None:
+    """Is there a broker that lets us in? Raises AmqError."""
     connect(given.url, login=given.user or "", passcode=given.password or "", timeout=LOGIN_TIMEOUT_S).close()
 
 
@@ -164,6 +183,24 @@ def session(name: str, master: str, settings: Mapping[str, str], environ: Mutabl
         yield spark
     finally:
         spark.stop()
+
+
+def follow(query: Any, say: Say) -> dict[str, Any]:
+    """Let a stream run to its end, which comes with us at the latest. Returns how many messages it read, in how many
+    micro-batches. Raises what it died of."""
+    batches: dict[int, int] = {}
+    try:
+        ended = False
+        while not ended:
+            ended = query.awaitTermination(PROGRESS_S)
+            for each in query.recentProgress:
+                number, messages = each["batchId"], each["numInputRows"]
+                if messages and number not in batches:
+                    batches[number] = messages
+                    say(f"micro-batch {number}: {messages:,} messages")
+    finally:
+        query.stop()
+    return {"messages": sum(batches.values()), "batches": len(batches)}
 
 
 def execute(

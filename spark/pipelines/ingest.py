@@ -20,6 +20,7 @@ from pyspark_amq.pipelines.frame import (
     broker_options,
     check_sink,
     delivery_option,
+    follow,
     sink_settings,
 )
 
@@ -43,13 +44,8 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
         return dict(sent.get)
     stream = spark.readStream.format(kind).options(**read).schema(files.schema).load(path)
     writer = _rows(stream, options).writeStream.format("amq").options(**settings)
-    query = writer.option("checkpointLocation", options["checkpoint"]).trigger(availableNow=True).start()
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-    progress = [each for each in query.recentProgress if each["numInputRows"]]
-    return {"messages": sum(each["numInputRows"] for each in progress), "batches": len(progress)}
+    writer = writer.option("checkpointLocation", options["checkpoint"])
+    return follow(writer.trigger(availableNow=True).start(), say)
 
 
 def _rows(files: Any, options: Options) -> Any:

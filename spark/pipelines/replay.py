@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from amq.client.core import RESERVED_HEADERS
+from amq.protocols.stomp.destination import wire_name
 from pyspark_amq.options import MESSAGES, MOVES
 from pyspark_amq.pipelines.frame import (
     Options,
@@ -27,6 +29,9 @@ from pyspark_amq.pipelines.frame import (
 )
 
 COLUMNS = ("value", "key", "headers", "destination")
+OF_A_DELIVERY = [
+    *RESERVED_HEADERS, "ack", "JMSXDeliveryCount", "message-id", "redelivered", "subscription", "timestamp"
+]  # fmt: skip
 
 
 def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
@@ -79,7 +84,10 @@ def _of_parquet(spark: Any, options: Options) -> Any:
     if missing:
         raise PipelineError(f"{options['parquet']} has no column {missing[0]}: it has {', '.join(rows.columns)}")
     if options["source"]:
-        rows = rows.where(F.col("destination").isin(options["source"]))
+        names = [*options["source"], *(wire_name(name, "") for name in options["source"])]  # of journals, of drains
+        rows = rows.where(F.col("destination").isin(names))
+    if "headers" in rows.columns and rows.schema["headers"].dataType.typeName() == "map":
+        rows = rows.withColumn("headers", F.map_filter("headers", lambda name, _: ~name.isin(OF_A_DELIVERY)))
     return rows
 
 

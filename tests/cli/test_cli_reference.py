@@ -46,7 +46,7 @@ def test_the_contract() -> None:
         "amq config show", "amq config check", "amq user add", "amq user remove", "amq user list",
         "amq dlq list", "amq dlq retry", "amq dlq purge", "amq schedule list", "amq schedule remove",
         "amq transactions list", "amq transactions commit", "amq transactions rollback", "amq pipeline list",
-        "amq pipeline run ingest", "amq pipeline run audit", "amq pipeline run replay",
+        "amq pipeline run ingest", "amq pipeline run drain", "amq pipeline run audit", "amq pipeline run replay",
     }  # fmt: skip
     words = {
         name: {word for option in reference.options(command) for word in option.opts}

@@ -30,6 +30,7 @@ from tests.spark.journal_stores import made
 
 FIRST = 1 << 44
 DEADLINE_S = 600.0  # a JVM begins, on a machine that has other work
+DRAIN = ["drain", "--url", "stomp://127.0.0.1:1", "--destination", "/queue/a", "--output", "/proc/self"]
 
 
 # -- audit -------------------------------------------------------------------------------------------------------------
@@ -246,6 +247,11 @@ def test_commands_load_no_spark() -> None:
         (["replay", "--url", "stomp://127.0.0.1:1", "--parquet", "/nowhere", "--starting-offset", "1"], 2, "range"),
         (["replay", "--url", "stomp://127.0.0.1:1", "--parquet", "/nowhere"], 1, "no such file.*PIPELINE_FAILED"),
         (["ingest", "--url", "stomp://127.0.0.1:1", "--input", "/nowhere", "--destination", "a"], 1, "no such file"),
+        ([*DRAIN, "--option", "startingOffsets=soon"], 3, "'startingOffsets' must.*'soon'.*OPTION_INVALID"),
+        ([*DRAIN, "--option", "startingOffsets=latest"], 3, "must be earliest.*OPTION_INVALID"),
+        ([*DRAIN, "--option", "includeHeaders"], 2, "'includeHeaders': write NAME=VALUE"),
+        ([*DRAIN, "--interval", "soon"], 2, "'soon': write a duration"),
+        (DRAIN, 1, "/proc/self has files that no drain wrote.*PIPELINE_FAILED"),
         (["audit", "--store", "/nowhere", "--output", "/tmp", "--starting-timestamp", "noon"], 2, "'noon'.*write 20"),
         (["audit", "--store", "/nowhere", "--output", "/tmp", "--destination", "/queue/"], 2, "must be a destination"),
     ],

@@ -1,0 +1,174 @@
+"""drain: messages become rows of Parquet files.
+
+Invariant: every message is in the files once, for those who read them through Spark, whatever was killed meanwhile: a
+micro-batch always holds the same messages, and counts once, by its number. So a checkpoint and an output belong
+together; two that do not are refused, since Spark would take new micro-batches for old ones and drop them without a
+word. What is acknowledged is in the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from pyspark_amq.options import SourceOptions, read
+from pyspark_amq.pipelines.frame import (
+    Options,
+    Pipeline,
+    PipelineError,
+    Say,
+    broker_options,
+    duration_s,
+    follow,
+    log_in,
+)
+
+CHECKPOINT = "_checkpoint"  # below the output, where nobody looks for rows
+_BATCH = re.compile(r"([0-9]+)(?:\.compact)?")
+
+Names = Callable[[str], Sequence[str]]  # those in a directory; none where there is no such directory
+
+
+def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
+    """Write what waits, or with an interval whatever comes. Returns how many messages, in how many micro-batches."""
+    from pyspark.sql import functions as F
+
+    output, checkpoint = options["output"], _checkpoint(options)
+    check_pair(lambda path: _names(spark, path), output, checkpoint)
+    settings = source_settings(options)
+    rows = spark.readStream.format("amq").options(**settings).load()
+    if options["text"]:
+        rows = rows.withColumn("value", F.col("value").cast("string"))
+    say(f"writing {options['destination']} to {output}")
+    writer = rows.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
+    if options["interval"] is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(1000 * options['interval'])} milliseconds")
+    figures = follow(writer.start(), say)
+    _acknowledge(spark, checkpoint, settings)
+    return {**figures, "output": output}
+
+
+def _acknowledge(spark: Any, checkpoint: str, settings: Mapping[str, str]) -> None:
+    """All that is written. Else Spark would do that when the next micro-batch begins, and until then the last one would
+    be kept for us. Raises AmqError."""
+    from pyspark_amq.source import AmqStreamReader
+
+    committed = _last(_names(spark, f"{checkpoint}/commits"))
+    if committed < 0:
+        return
+    text = spark.read.text(f"{checkpoint}/offsets/{committed}", wholetext=True).first().value
+    reader = AmqStreamReader(read(SourceOptions, settings))
+    try:
+        reader.commit(json.loads(text.rstrip("\n").rpartition("\n")[2]))  # the offset of its only source
+    finally:
+        reader.stop()
+
+
+def source_settings(options: Options) -> dict[str, str]:
+    """What these say as options of `format("amq")`."""
+    names = ("url", "user", "password", "destination", "subscription")
+    return {**{name: options[name] for name in names if options[name]}, **dict(options["option"])}
+
+
+def _checkpoint(options: Options) -> str:
+    return options["checkpoint"] or f"{options['output'].rstrip('/')}/{CHECKPOINT}"
+
+
+def check_pair(names: Names, output: str, checkpoint: str) -> None:
+    """Do these belong together? A checkpoint plans a micro-batch, the output has it, the checkpoint commits it: in this
+    order. Raises PipelineError."""
+    written = _last(names(f"{output}/_spark_metadata"))
+    planned, committed = (_last(names(f"{checkpoint}/{each}")) for each in ("offsets", "commits"))
+    if not committed <= written <= planned:
+        raise PipelineError(
+            f"{output} and the checkpoint {checkpoint} do not belong together: the output has micro-batches up to "
+            f"{written}, the checkpoint {planned}. Give each output its own checkpoint, and keep or delete both at once"
+        )
+    if planned < 0 and any(not name.startswith(("_", ".")) for name in names(output)):
+        raise PipelineError(f"{output} has files that no drain wrote, and nobody would see them any more: give another")
+
+
+def _last(names: Sequence[str]) -> int:
+    """Number of the last micro-batch, -1 = there is none."""
+    found = [match for match in map(_BATCH.fullmatch, names) if match]
+    return max((int(match[1]) for match in found), default=-1)
+
+
+def _names(spark: Any, path: str) -> Sequence[str]:
+    """On whatever file system of Spark's."""
+    place = spark._jvm.org.apache.hadoop.fs.Path(path)
+    files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    return [each.getPath().getName() for each in files.listStatus(place)] if files.exists(place) else []
+
+
+def _local_names(path: str) -> Sequence[str]:
+    return os.listdir(path) if os.path.exists(path) else []
+
+
+def _check(options: Options) -> None:
+    from pyspark_amq.source import AmqStreamReader
+
+    given = read(SourceOptions, source_settings(options))
+    AmqStreamReader(given)
+    if "://" not in options["output"] + _checkpoint(options):
+        check_pair(_local_names, options["output"], _checkpoint(options))
+    log_in(given)
+
+
+def _pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    found = [text.partition("=") for text in texts]
+    wrong = [text for text, (name, equals, _) in zip(texts, found, strict=True) if not (name and equals)]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r}: write NAME=VALUE")
+    return [(name, value) for name, _, value in found]
+
+
+PIPELINE = Pipeline(
+    "drain",
+    """Write the messages of a queue, or of a durable subscription to a topic, to Parquet files.
+
+    Takes what waits when it begins, and ends; with --interval it goes on, and writes so often what has come. Every
+    message is written once and then acknowledged, whatever was killed meanwhile: run it again with the same --output,
+    after a failure or from time to time. The columns are those of format amq, which docs/spark.md names.
+    """,
+    [
+        *broker_options(),
+        click.Option(
+            ["--destination"], metavar="NAME", required=True, help="/queue/NAME, /topic/NAME, or several with commas."
+        ),
+        click.Option(
+            ["--subscription"], metavar="NAME", default="drain", show_default=True,
+            help="In whose name messages are kept until they are written: of a topic that durable subscription. "
+            "One for each drain of a destination.",
+        ),
+        click.Option(
+            ["--output"], metavar="DIR", required=True, help="Where the files go; any file system of Spark's."
+        ),
+        click.Option(
+            ["--checkpoint"], metavar="DIR", default="",
+            help=f"Where it is kept what was written already. Default: {CHECKPOINT} in --output.",
+        ),
+        click.Option(
+            ["--interval"], metavar="DURATION", callback=duration_s, help="Do not end: write so often, such as 1m."
+        ),
+        click.Option(["--text"], is_flag=True, help="Bodies are text: the column value is a string, not bytes."),
+        click.Option(
+            ["--option"], metavar="NAME=VALUE", multiple=True, callback=_pairs,
+            help="Any other option of the source: includeHeaders=true, maxOffsetsPerTrigger=10000. May be repeated.",
+        ),
+    ],
+    [
+        "--destination /queue/orders --output /data/orders",
+        "--destination /topic/prices --subscription lake --output /data/prices --text --interval 1m",
+        "--destination /queue/orders --output s3a://lake/orders --option maxOffsetsPerTrigger=100000 --json",
+    ],
+    _check,
+    run,
+)  # fmt: skip

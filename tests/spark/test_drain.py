@@ -1,0 +1,235 @@
+"""`drain` with real brokers, hurt at each step: what is read back from its Parquet files is what was sent, each message
+once; what is acknowledged is there; a checkpoint and an output that do not belong together are refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from brokers import Broker, Brokers
+
+import amq
+from pyspark_amq.pipelines import drain, frame, load
+from tests.cli.amq_process import ROOT, command
+from tests.spark.session import environment
+from tests.spark.source_driver import patiently
+
+QUEUE = "/queue/orders"
+DEADLINE_S = 600.0  # a JVM begins, on a machine that has other work
+
+
+def url(*brokers: Broker) -> str:
+    return f"failover:({','.join(f'stomp://127.0.0.1:{broker.port}' for broker in brokers)})"
+
+
+def options(where: str, output: Path | str, **changes: Any) -> dict[str, Any]:
+    """As the command line has them."""
+    given = {
+        "url": where, "user": "", "password": "", "destination": QUEUE, "subscription": "drain", "output": str(output),
+        "checkpoint": "", "interval": None, "text": True, "option": [("maxOffsetsPerTrigger", "1000")],
+    }  # fmt: skip
+    return given | changes
+
+
+def send(where: str, numbers: Iterable[int], destination: str = QUEUE) -> None:
+    with amq.connect(where) as connection, connection.session() as session:
+        producer = session.producer(destination)
+        for number in numbers:
+            producer.send(b"%d" % number, wait=False)
+        producer.flush()
+
+
+def written(spark: Any, output: Path | str) -> list[int]:
+    return sorted(int(row.value) for row in spark.read.parquet(str(output)).select("value").collect())
+
+
+def kept(where: str) -> list[dict[str, int]]:
+    """What is leased still."""
+    with amq.connect(where) as connection:
+        return [dict(each.acks) for each in connection.recover()]
+
+
+# -- with Spark --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_queue_through_a_takeover_and_again(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    where, output, said = url(master, slave), tmp_path / "out", []
+    send(where, range(3000))
+    pipeline = load("drain")
+
+    def say(text: str) -> None:
+        said.append(text)
+        if master.alive and text.startswith("micro-batch"):
+            master.kill()
+
+    def run(**changes: Any) -> Any:
+        given = options(where, output, **changes)
+        pipeline.check(given)
+        return patiently(lambda: pipeline.run(spark, given, say))
+
+    assert run() == {"messages": 3000, "batches": 3, "output": str(output)}
+    assert not master.alive
+    assert said[0] == f"writing {QUEUE} to {output}"
+    assert said[1:] == [f"micro-batch {number}: 1,000 messages" for number in range(3)]
+    assert written(spark, output) == list(range(3000))
+    assert kept(where) == [], "the last micro-batch is acknowledged too"
+    assert run()["messages"] == 0
+    send(where, range(3000, 3010))
+    assert run()["messages"] == 10
+    assert written(spark, output) == list(range(3010))
+    assert kept(where) == []
+    (row,) = spark.read.parquet(str(output)).where("value = '7'").collect()
+    assert (row.destination, row.redelivered, row.key) == (QUEUE, False, None)
+
+    send(where, [3010])
+    for elsewhere in (f"file://{output}", str(output)):
+        with pytest.raises(frame.PipelineError, match=r"do not belong together: .* up to 3, the checkpoint -1"):
+            pipeline.run(spark, options(where, elsewhere, checkpoint=f"file://{tmp_path}/other"), say)
+    assert kept(where) == [], "nothing was read for what is refused"
+    shutil.rmtree(output)
+    with amq.connect(where) as connection, connection.session() as session:
+        session.producer(QUEUE).send(b"\xff", headers={"colour": "red", "correlation-id": "k"})
+    assert run(text=False, option=[("includeHeaders", "true")])["messages"] == 2, "a new beginning"
+    assert {bytes(row.value) for row in spark.read.parquet(str(output)).collect()} == {b"3010", b"\xff"}
+    bounds = dict.fromkeys(("starting_offset", "ending_offset", "starting_timestamp", "ending_timestamp"))
+    again = bounds | {
+        "url": where, "user": "", "password": "", "delivery": "exactly-once", "store": None, "parquet": str(output),
+        "source": ["queue://orders"], "destination": "/queue/again", "ordered": True,
+    }  # fmt: skip
+    assert patiently(lambda: load("replay").run(spark, again, str)) == {"messages": 2, "bytes": 5}
+    with amq.connect(where) as connection, connection.session() as session:
+        browser = session.browser("/queue/again")
+        first, second = browser.receive(60), browser.receive(60)
+    assert first is not None
+    assert second is not None
+    assert (first.body, second.body, second.headers["colour"]) == (b"3010", b"\xff", "red")
+    assert second.headers["correlation-id"] == "k"
+
+
+@pytest.mark.slow
+def test_a_topic_without_end_whose_driver_is_killed(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
+    """A command that goes on until it is killed with -9, in the middle of a micro-batch; the next run finishes that."""
+    where, topic, output = url(brokers.master("a")), "/topic/prices", tmp_path / "out"
+    with amq.connect(where) as connection, connection.session() as session:
+        session.consumer(topic, prefetch=0, subscription="lake").close()
+    send(where, range(1500), topic)
+    words = ["--url", where, "--destination", topic, "--subscription", "lake", "--output", output, "--text"]
+    words += ["--interval", "10ms", "--master", "local[1]", "--option", "maxOffsetsPerTrigger=500"]
+    with (tmp_path / "log").open("wb") as log:
+        driver = subprocess.Popen(
+            command("pipeline", "run", "drain", *words), cwd=ROOT, start_new_session=True, stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL, env=os.environ | environment(tmp_path / "driver"),
+        )  # fmt: skip
+    try:
+        wait_for((output / "_checkpoint" / "offsets" / "1").exists, driver, tmp_path / "log")
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    send(where, range(1500, 1600), topic)
+    given = options(where, output, destination=topic, subscription="lake")
+    pipeline = load("drain")
+    pipeline.check(given)
+    patiently(lambda: pipeline.run(spark, given, str))
+    assert written(spark, output) == list(range(1600))
+    assert kept(where) == []
+
+
+def wait_for(there: Callable[[], bool], driver: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not there():
+        assert driver.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.002)
+
+
+# -- without -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "planned", "committed", "fits"),
+    [
+        ([], [], [], True), ([], ["0"], [], True), (["0"], ["0"], [], True), (["0"], ["0"], ["0"], True),
+        (["0", ".0.crc", "9.compact", "10"], ["9", "10", "11"], ["9", "10"], True),
+        (["9.compact"], ["0"], [], False), (["0"], [], [], False), ([], ["0"], ["0"], False),
+        (["8"], ["8", "9"], ["8", "9"], False),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_and_an_output_belong_together(
+    written: list[str], planned: list[str], committed: list[str], fits: bool
+) -> None:
+    there = {"o/_spark_metadata": written, "c/offsets": planned, "c/commits": committed, "o": []}
+    if fits:
+        drain.check_pair(there.__getitem__, "o", "c")
+    else:
+        with pytest.raises(frame.PipelineError, match="do not belong together"):
+            drain.check_pair(there.__getitem__, "o", "c")
+
+
+def test_files_of_somebody_else_are_not_hidden(tmp_path: Path) -> None:
+    (tmp_path / "_checkpoint").mkdir()
+    (tmp_path / ".hidden").touch()
+    drain.check_pair(drain._local_names, str(tmp_path), str(tmp_path / "_checkpoint"))
+    (tmp_path / "table.parquet").touch()
+    with pytest.raises(frame.PipelineError, match="has files that no drain wrote"):
+        drain.check_pair(drain._local_names, str(tmp_path), str(tmp_path / "_checkpoint"))
+
+
+class Query:
+    """A stream as Spark shows it: with the progress of its last two micro-batches."""
+
+    def __init__(self, *rows: int, error: Exception | None = None) -> None:
+        self.recentProgress: list[dict[str, int]] = []
+        self.stopped = False
+        self._rows = list(enumerate(rows))
+        self._error = error
+
+    def awaitTermination(self, _timeout_s: float) -> bool:
+        if not self._rows:
+            if self._error is not None:
+                raise self._error
+            return True
+        number, rows = self._rows.pop(0)
+        idle = {"batchId": number + 1, "numInputRows": 0}
+        self.recentProgress = [*self.recentProgress[-2:-1], {"batchId": number, "numInputRows": rows}, idle]
+        return False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_micro_batches_are_counted_once_though_spark_forgets_them() -> None:
+    query, said = Query(5, 0, 1000, 2, 3), []
+    assert frame.follow(query, said.append) == {"messages": 1010, "batches": 4}
+    assert said == [f"micro-batch {text} messages" for text in ("0: 5", "2: 1,000", "3: 2", "4: 3")]
+    assert query.stopped
+    query = Query(1, error=ValueError("it died"))
+    with pytest.raises(ValueError, match="it died"):
+        frame.follow(query, str)
+    assert query.stopped
+
+
+def test_options() -> None:
+    given = options("u", "/o", password="secret", option=[("includeHeaders", "true"), ("failOnDataLoss", "false")])
+    assert drain.source_settings(given) == {
+        "url": "u", "password": "secret", "destination": QUEUE, "subscription": "drain", "includeHeaders": "true",
+        "failOnDataLoss": "false",
+    }  # fmt: skip
+    assert drain._checkpoint(given) == "/o/_checkpoint"
+    assert drain._checkpoint(given | {"checkpoint": "/c"}) == "/c"
+
+
+def test_a_duration() -> None:
+    assert [frame.duration_s(None, None, text) for text in ("500ms", "10s", "1.5m", None)] == [0.5, 10, 90, None]
+    for wrong in ("0", "soon", "-1s"):
+        with pytest.raises(click.BadParameter, match=f"'{wrong}': write a duration"):
+            frame.duration_s(None, None, wrong)
