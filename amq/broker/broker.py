@@ -434,7 +434,7 @@ class Broker(State):
             raise transaction.roll_back_repeated(outcome_id)
         self.durables.complete(transaction)
         group = transaction.to_group(outcome_id)
-        if journal.full and takes_space(group):
+        if not transaction.has_room() and takes_space(group):
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")
         for message in transaction.sends:

@@ -73,9 +73,8 @@ class Durables:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             audience = self._routes[topic] = Audience()
-            for record in self._known.values():
-                if any(_means(name, topic) for name in record.topics):
-                    audience.add(record, selector_of(record))
+            for record in self._subscribed(topic):
+                audience.add(record, selector_of(record))
         return audience
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -116,6 +115,13 @@ class Durables:
             for name in self._holders(message):
                 found[name] = message.persistent or found.get(name, False)
         return found
+
+    def heard_by(self, topic: str) -> Iterator[str]:
+        """Full names of the queues of those that get some of what is sent there."""
+        return (record.queue for record in self._subscribed(topic))
+
+    def _subscribed(self, topic: str) -> Iterator[Subscribed]:
+        return (record for record in self._known.values() if any(_means(name, topic) for name in record.topics))
 
     def _holders(self, message: Message) -> Iterator[str]:
         audience = self._audience(message.destination)

@@ -8,11 +8,12 @@ delivery follows a routing and options of that moment. Work in one step is bound
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER
-from amq.broker.names import SCHEDULE_SCHEME, TOPIC_SCHEME, check_sent_to, is_temporary, plain_name
+from amq.broker.names import SCHEDULE_SCHEME, TOPIC_SCHEME, check_sent_to, is_temporary, is_topic, plain_name
 from amq.broker.queue import Queue
 from amq.broker.schedule import Schedule, schedule_name
 from amq.broker.subscription import Peer
@@ -66,6 +67,12 @@ class Firing(Transaction):
             if message.segment is None:
                 self.broker.consumed(self._schedule, message)
         super().finish(group)
+
+    def has_room(self) -> bool:
+        """Also at the limit of the store: see `Scheduler._is_held_up`."""
+        journal = self.broker.journal
+        assert journal is not None
+        return not journal.disk_full
 
     def withdraw(self) -> None:
         super().withdraw()
@@ -218,7 +225,7 @@ class Scheduler:
             if schedule.armed_ms != when_ms or broker.queues.get(schedule.name) is not schedule:
                 continue
             schedule.armed_ms = NEVER
-            if broker.journal.full:
+            if self._is_held_up(schedule):
                 self.arm(schedule, now_ms + FULL_MS)
                 continue
             self._deliver(schedule, schedule.take_due(now_ms, STEP_MESSAGES))
@@ -237,7 +244,7 @@ class Scheduler:
         assert broker.journal is not None
         if self.leaving:
             messages = [message for message in messages if message.seq not in self.leaving]
-        if broker.journal.full:
+        if broker.journal.disk_full:
             self.put_back(schedule, messages)
             return
         now_ms = broker.clock.wall_ms()
@@ -251,6 +258,23 @@ class Scheduler:
             size += len(message.body)
         if piece:
             self._fire(schedule, piece, now_ms)
+
+    def _is_held_up(self, schedule: Schedule) -> bool:
+        """Must what falls due there wait for room? At the limit of the store only until all that fell due before was
+        consumed: nothing else gives the room of what is scheduled. And so long, or jobs that repeat for nobody would
+        lead past it for ever."""
+        journal = self._broker.journal
+        assert journal is not None
+        if not journal.at_limit or journal.disk_full:
+            return journal.disk_full
+        return any(queue.taken_bytes for queue in self._targets(schedule))
+
+    def _targets(self, schedule: Schedule) -> Iterator[Queue]:
+        broker = self._broker
+        for name in broker.routing.of(schedule.target):
+            for waiting in broker.durables.heard_by(name) if is_topic(name) else (name,):
+                if waiting in broker.queues:
+                    yield broker.queues[waiting]
 
     def put_back(self, schedule: Schedule, messages: list[Message]) -> None:
         """The disk has no room for them: they are tried again."""

@@ -77,6 +77,12 @@ class Transaction:
         self._let_go()
         broker.wake()
 
+    def has_room(self) -> bool:
+        """Does the store take what is sent in it?"""
+        journal = self.broker.journal
+        assert journal is not None
+        return not journal.full
+
     def roll_back_duplicate(self, group: Group | Prepared | None, message: Message) -> TransactionRolledBackError:
         """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
         owner = self.broker.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)

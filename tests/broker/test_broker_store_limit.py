@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from amq.protocols.commands import ACK_AUTO
+from tests.broker.test_broker_durables import leave, subscriber
 from tests.broker.test_broker_limits import MakeWorld, ack_all, consumer, send_many
+from tests.broker.test_broker_scheduling import later, schedule, scheduled
 from tests.broker.world import Client, World
 
 SEGMENT_BYTES = 16 << 10
@@ -168,3 +172,50 @@ def test_ids_that_nearly_fill_the_store_leave_a_way_out(make_world: MakeWorld) -
         assert len(world.segments()) <= 16
     assert reached
     assert len(producer.confirmed) == 3000
+
+
+@pytest.mark.parametrize("repeat", ["0", "2"])
+def test_at_the_store_limit_what_falls_due_is_delivered(make_world: MakeWorld, repeat: str) -> None:
+    """What is scheduled fills the store: to hold it back would make no room, for ever."""
+    world = small_store(make_world)
+    producer = world.connect()
+    times = {"AMQ_SCHEDULED_DELAY": "60000", "AMQ_SCHEDULED_PERIOD": "60000", "AMQ_SCHEDULED_REPEAT": repeat}
+    while producer.reading:
+        send_many(producer, 5, properties=times)
+        world.settle()
+    count = len(scheduled(world))
+    client = consumer(world, ack=ACK_AUTO)
+    later(world, 59.9)
+    assert world.journal.at_limit
+    assert client.bodies == []
+    for _ in range(400):
+        later(world, 1.0)
+        world.broker.sweep()
+        world.settle()
+    assert len(client.bodies) >= count * (1 + int(repeat)), "held up for ever"
+    assert scheduled(world) == []
+    assert producer.reading
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("topic", [False, True], ids=["queue", "durable subscription"])
+def test_at_the_store_limit_jobs_that_repeat_for_nobody_wait(make_world: MakeWorld, topic: bool) -> None:
+    """They would lead past it without end."""
+    world = small_store(make_world)
+    if topic:
+        leave(world, subscriber(world))
+    bodies = [b"%d" % number * 1000 for number in range(5)]
+    schedule(world, *bodies, queue="topic://t" if topic else "a", DELAY="100", PERIOD="100", REPEAT="-1")
+    for _ in range(30):
+        later(world, 1.0)
+    assert world.journal.at_limit
+    assert len(world.segments()) <= 16
+    waited = sum(queue.stored for queue in world.broker.queues.values())
+    client = subscriber(world, ack=ACK_AUTO) if topic else consumer(world, ack=ACK_AUTO)
+    for _ in range(30):
+        later(world, 1.0)
+        world.broker.sweep()
+        world.settle()
+    assert len(client.bodies) > 2 * waited, "nothing falls due any more"
+    assert not world.journal.at_limit
+    world.check_at_rest()
