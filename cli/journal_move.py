@@ -44,7 +44,9 @@ BUFFER_BYTES = 1 << 20
 @click.option("--output", metavar="FILE", default="-", help="Where to write; a file gets its name when it is whole.")
 @options_option
 def export_(store: str, destinations: tuple[str, ...], output: str, options: tuple[str, ...]) -> None:
-    """Write every live message as a line of JSON, in the order of its queue, and durable subscriptions.
+    """Write every live message as a line of JSON, in the order of its queue, and what else is to be known of a store.
+
+    That is durable subscriptions, prepared transactions, committed batches, and ids that are remembered.
 
     Also while a master serves: a message is written if it is live when it is read. To move a store, stop its brokers
     first. The journal is read twice; memory is about 32 bytes a message. Where something is damaged the rest is
@@ -158,7 +160,8 @@ def _import(config: BrokerConfig, file: BinaryIO, name: str, total_bytes: int | 
 
 
 def _text(result: Result) -> str:
+    prepared = f", {result.prepared:,} transactions prepared" if result.prepared else ""
     return (
         f"{result.stored:,} messages stored, {result.skipped:,} were there already, "
-        f"{result.remembered:,} ids remembered"
+        f"{result.remembered:,} ids remembered{prepared}"
     )

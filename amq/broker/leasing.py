@@ -20,7 +20,7 @@ from amq.broker.names import check_queue, is_topic, wire_name
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
 from amq.errors import CommandError
-from amq.journal.records import HELD_SCHEME, Group, Moved, Prepared
+from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared
 from amq.message import Message
 from amq.protocols.commands import Lease, Settle, Subscribe
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from amq.broker.broker import Broker
     from amq.broker.two_phase import TwoPhase
 
-LEASE = "lease:"  # what the owner and the xid of one begin with, and of nothing else
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
 SIZE_MAX = 64 << 20  # bytes in one lease

@@ -9,6 +9,7 @@ from __future__ import annotations
 from amq.config.destinations import ANY_REST, ANY_WORD
 from amq.errors import AccessError
 from amq.journal.records import HELD_SCHEME, SENT_SCHEME
+from amq.journal.records import real_name as real_name
 from amq.message import SUBSCRIPTION_SCHEME as SUBSCRIPTION_SCHEME
 from amq.message import wire_name as wire_name
 
@@ -30,11 +31,6 @@ def plain_name(name: str) -> str:
 def words_of(name: str) -> list[str]:
     """Of the full name of a destination: what stands between its dots."""
     return plain_name(name).split(".")
-
-
-def real_name(name: str) -> str:
-    """Of the queue to which a hidden one belongs; of any other its own."""
-    return name.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
 
 
 def shelves(name: str) -> tuple[str, str, str]:

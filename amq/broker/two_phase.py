@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from amq.broker.browser import Browser
-from amq.broker.leasing import LEASE, Answer, LeaseBrowser, Leasing
+from amq.broker.leasing import Answer, LeaseBrowser, Leasing
 from amq.broker.names import PREPARED_NAME, check_browsed, is_queued, shelves, wire_name
 from amq.broker.subscription import Peer, Waiter
-from amq.broker.transaction import Transaction, records_of
+from amq.broker.transaction import Transaction, memory_bytes, records_of
 from amq.errors import AmqError, CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.records import (
     ACKED,
     HELD_SCHEME,
+    LEASE,
     PURGED,
     SENT_SCHEME,
     XID_COMMITTED,
@@ -100,8 +101,7 @@ class TwoPhase:
     def prepare(self, transaction: Transaction | None, command: Prepare, peer: Peer) -> None:
         """`transaction` None = it is not open: a question. Raises TransactionRolledBackError, StoreFullError,
         CommandError: then all of it is rolled back."""
-        broker, journal = self._broker, self._broker.journal
-        assert journal is not None
+        broker = self._broker
         if transaction is None:
             self._confirm_prepared(command, peer)
             return
@@ -113,15 +113,30 @@ class TwoPhase:
         seq, timeout_ms = broker.next_seq(), command.timeout_ms
         if timeout_ms is None:
             timeout_ms = int(1000 * broker.config.prepared_transaction_timeout_s)
-        sends: dict[str, list[int]] = {}
-        acks: dict[str, list[int]] = {}
-        ids: list[tuple[str, str, int]] = []
-        prepared = Prepared(
-            command.xid, seq, broker.clock.wall_ms(), timeout_ms, command.owner, command.batch, sends, acks, ids
-        )
+        prepared = Prepared(command.xid, seq, broker.clock.wall_ms(), timeout_ms, command.owner, command.batch)
         for subscription, message in transaction.acks:
-            acks.setdefault(subscription.queue.name, []).append(message.seq)
-        moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in acks.items()]
+            prepared.acks.setdefault(subscription.queue.name, []).append(message.seq)
+        self._prepare(transaction, prepared, peer, command.receipt)
+
+    def restore(self, given: Prepared, sends: list[Message], peer: Waiter, receipt: str) -> bool:
+        """Prepare what was prepared in another store: `given`, whose `acks` wait here and are in no line any more, with
+        `sends`. False: this store knows that transaction, prepared or ended. Raises CommandError,
+        TransactionRolledBackError, StoreFullError."""
+        broker, xid = self._broker, given.xid
+        _check_names(xid, given.owner)
+        if xid in broker.prepared or xid in self._preparing or self._has_ended(xid):
+            return False
+        broker.memory_bytes += memory_bytes(sends)
+        transaction = Transaction(broker, "")
+        transaction.sends = sends
+        self._prepare(transaction, given, peer, receipt)
+        return True
+
+    def _prepare(self, transaction: Transaction, prepared: Prepared, peer: Waiter, receipt: str) -> None:
+        """`prepared` says what is acknowledged; what is sent is added to it."""
+        broker, journal = self._broker, self._broker.journal
+        assert journal is not None
+        moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in prepared.acks.items()]
         if journal.full and transaction.sends:
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")
@@ -131,32 +146,26 @@ class TwoPhase:
                     raise transaction.roll_back_duplicate(prepared, message)
                 broker.admit_id(message, prepared)
             message.seq = broker.next_seq()
-            sends.setdefault(message.queue_name, []).append(message.seq)
+            prepared.sends.setdefault(message.queue_name, []).append(message.seq)
             if message.duplicate_id:
-                ids.append((message.queue_name, message.duplicate_id, message.seq))
+                prepared.ids.append((message.queue_name, message.duplicate_id, message.seq))
         for message in transaction.sends:
             message.destination = SENT_SCHEME + message.queue_name
             if isinstance(message, Copy):
                 message.queue_name = message.destination
         records = [*records_of(transaction.sends), *moves, prepared]
         group = Group(records, origin=Preparing(self, transaction, prepared))
-        self._preparing[command.xid] = group
-        self.append(group, peer, command.receipt)
+        self._preparing[prepared.xid] = group
+        self.append(group, peer, receipt)
         transaction.finish(group)
 
     def _check(self, transaction: Transaction, command: Prepare) -> None:
         """Raises TransactionRolledBackError, CommandError where it cannot be prepared."""
         xid = command.xid
-        if not 0 < len(xid) <= XID_CHARACTERS_MAX or "," in xid or not xid.isprintable():
-            raise CommandError(
-                f"xid {xid[:40]!r}: give up to {XID_CHARACTERS_MAX} printable characters, no comma", code="XID_INVALID"
-            )
-        if xid.startswith(LEASE) or command.owner.startswith(LEASE):
-            raise _reserved()
+        _check_names(xid, command.owner)
         if xid in self._refused:
             raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
-        ended = any(known + xid in self._broker.outcomes for known in (XID_COMMITTED, XID_ROLLED_BACK))
-        if ended or xid in self._preparing or xid in self._broker.prepared:
+        if self._has_ended(xid) or xid in self._preparing or xid in self._broker.prepared:
             raise TransactionRolledBackError(
                 f"{xid} was prepared before: give each transaction an xid of its own; this one was rolled back",
                 code="XID_IN_USE",
@@ -175,6 +184,10 @@ class TwoPhase:
             )
         if transaction.nacks or transaction.requeued:
             raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
+
+    def _has_ended(self, xid: str) -> bool:
+        """Does anybody remember that?"""
+        return any(how + xid in self._broker.outcomes for how in (XID_COMMITTED, XID_ROLLED_BACK))
 
     def _confirm_prepared(self, command: Prepare, peer: Peer) -> None:
         """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
@@ -230,7 +243,7 @@ class TwoPhase:
             self.append(group, peer, command.receipt)
         elif xid in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
-        elif XID_COMMITTED + xid in broker.outcomes or XID_ROLLED_BACK + xid in broker.outcomes:
+        elif self._has_ended(xid):
             self._check_outcome(xid, commit, XID_COMMITTED + xid in broker.outcomes)
             broker.journal.confirm(peer, command.receipt)
         else:
@@ -431,6 +444,16 @@ def browser(command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> Br
     check_browsed(command.destination)
     kind = PreparedBrowser if command.destination == PREPARED_NAME else Browser
     return kind(command, broker, peer, prefetch)
+
+
+def _check_names(xid: str, owner: str) -> None:
+    """Raises CommandError."""
+    if not 0 < len(xid) <= XID_CHARACTERS_MAX or "," in xid or not xid.isprintable():
+        raise CommandError(
+            f"xid {xid[:40]!r}: give up to {XID_CHARACTERS_MAX} printable characters, no comma", code="XID_INVALID"
+        )
+    if xid.startswith(LEASE) or owner.startswith(LEASE):
+        raise _reserved()
 
 
 def _reserved() -> CommandError:

@@ -1,7 +1,9 @@
 """Reading all live messages of a store, in the order in which their queues hold them: `amq journal export`.
 
 Reads only, also while a master works. Invariant: a message is given if it was live when it was read, once, and in the
-order of seqs; a record is verified again when it is read. Memory is that of `Liveness`: an index, no bodies.
+order of seqs; a record is verified again when it is read. What a prepared transaction acknowledged is given in its
+place, what it sent behind everything else, with the transaction, or, where it was committed meanwhile, as what it is by
+then. Memory is that of `Liveness`: an index, no bodies but those that one prepared transaction sent.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from amq.errors import CorruptError, StoreError
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
-from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, Item
+from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, InDoubt, Item
 from amq.journal.liveness import LiveIndex, Liveness, Place
 from amq.journal.multicast import Multicast, Raw
 from amq.journal.reader import decode_at
-from amq.journal.records import HELD_SCHEME, SENT_SCHEME
+from amq.journal.records import HELD_SCHEME, LEASE, SENT_SCHEME, Prepared, real_name
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
 from amq.message import SUBSCRIPTION_SCHEME, Message
@@ -97,6 +99,7 @@ class Export:
         self._wanted = set(wanted) if wanted is not None else None
         self._progress = progress
         self._index()
+        self._begin()
 
     def _index(self) -> None:
         inspection, self._liveness = self._look()
@@ -106,23 +109,24 @@ class Export:
         self.problems += [problem for problem in problems if problem not in self.problems]
 
     def items(self) -> Iterator[Item]:
-        """Durable subscriptions, committed batches, remembered ids; then messages, oldest first. Raises StoreError,
-        OSError."""
+        """Durable subscriptions, committed batches, remembered ids; then messages, oldest first; then what prepared
+        transactions sent, and they. Raises StoreError, OSError."""
         yield from self._remembered()
+        self._begin()
         reader = MessageReader(self._vfs, self._store)
-        after, given, stuck = -1, 0, 0
+        given, stuck = 0, 0
         try:
             while True:
-                before = after
+                before = self._after, len(self._in_doubt)
                 try:
-                    for seq, item in self._messages(reader, after):
-                        given, after = given + 1, seq
+                    for item in self._not_given(reader):
+                        given += isinstance(item, Exported)
                         yield item
                         if given % 1000 == 0:
                             self._progress(given, max(given, len(self._liveness.live)))
                     break
                 except _GoneError as error:
-                    stuck = 0 if after > before else stuck + 1
+                    stuck = 0 if before != (self._after, len(self._in_doubt)) else stuck + 1
                     if stuck >= ROUNDS_MAX:
                         raise StoreError(
                             f"segments are deleted faster than they can be read ({error.__cause__}): stop the brokers, "
@@ -134,32 +138,90 @@ class Export:
             reader.close()
         self._progress(given, given)
 
-    def _messages(self, reader: MessageReader, after: int) -> Iterator[tuple[int, Exported]]:
+    def _begin(self) -> None:
+        """Nothing is given yet. Which transactions are prepared? Not leases, whose numbers mean nothing elsewhere; and
+        none of which a queue is not wanted."""
+        self._after = -1  # all messages up to this one are given, but for what transactions in doubt sent
+        self._in_doubt: dict[str, Prepared] = {}  # by xid, oldest first: not given yet
+        self._sent: set[int] = set()  # what these sent, and what is not given yet
+        self._held: dict[int, str] = {}  # what they acknowledged → xid
+        self._held_given: dict[str, int] = {}  # xid → how many of these
+        for xid, (prepared, _) in sorted(self._liveness.prepared.items(), key=lambda item: item[1][0].seq):
+            if not xid.startswith(LEASE) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
+                self._in_doubt[xid] = prepared
+                self._sent.update(seq for seqs in prepared.sends.values() for seq in seqs)
+                self._held.update((seq, xid) for seqs in prepared.acks.values() for seq in seqs)
+
+    def _not_given(self, reader: MessageReader) -> Iterator[Item]:
+        for seq in self._liveness.live.seqs(self._after):
+            item = self._exported(reader, seq)
+            self._after = seq
+            if item is not None:
+                yield item
+        while self._in_doubt:
+            xid = next(iter(self._in_doubt))
+            yield from self._transaction(reader, xid) if xid in self._liveness.prepared else self._ended(reader, xid)
+            del self._in_doubt[xid]
+
+    def _transaction(self, reader: MessageReader, xid: str) -> list[Item]:
+        """What a prepared transaction sent, and it."""
+        prepared, live = self._in_doubt[xid], self._liveness.live
+        ids = {seq for _, _, seq in prepared.ids}
+        sent: list[Item] = []
+        for seq in sorted(seq for seqs in prepared.sends.values() for seq in seqs):
+            if (place := live.get(seq)) is not None:
+                message = self._read(reader, seq, place._replace(destination=real_name(place.destination)))
+                message.duplicate_id = message.duplicate_id if seq in ids else ""
+                sent.append(Exported(message, sent_by=xid))
+        held = self._held_given.get(xid, 0)
+        lost = sum(map(len, (*prepared.sends.values(), *prepared.acks.values()))) - len(sent) - held
+        if lost:
+            self._note(f"prepared transaction {xid}: {lost} of its messages are lost [STORE_CORRUPT]")
+        facts = prepared.xid, prepared.owner, prepared.batch, prepared.created_ms, prepared.timeout_ms
+        return [*sent, InDoubt(*facts, len(sent), held)]
+
+    def _ended(self, reader: MessageReader, xid: str) -> Iterator[Item]:
+        """What a transaction sent that was committed after its messages were passed over."""
+        for seq in sorted(seq for seqs in self._in_doubt[xid].sends.values() for seq in seqs):
+            if seq in self._sent and self._liveness.live.get(seq) is not None:
+                item = self._exported(reader, seq)
+                if item is not None:
+                    yield item
+
+    def _exported(self, reader: MessageReader, seq: int) -> Exported | None:
+        """A live message; None where it is not to be given here."""
         liveness = self._liveness
-        for seq in liveness.live.seqs(after):
-            place = liveness.live[seq]
-            if place.destination.startswith(SENT_SCHEME):
-                continue  # prepared, not committed: where it is imported it never will be
-            place = place._replace(destination=place.destination.removeprefix(HELD_SCHEME))
-            if not self._is_wanted(place.destination):
-                continue
-            if place.destination.startswith("?"):
-                where = f"{place.segment}: offset {place.offset}"
-                self._note(f"{where}: message {seq} of a destination whose name is lost [STORE_CORRUPT]")
-                continue
-            try:
-                message = reader.read(seq, place)
-            except FileNotFoundError as error:
+        place = liveness.live[seq]
+        if place.destination.startswith(SENT_SCHEME):
+            return None
+        held_by = self._held.get(seq, "") if place.destination.startswith(HELD_SCHEME) else ""
+        place = place._replace(destination=real_name(place.destination))
+        if not self._is_wanted(place.destination):
+            return None
+        if place.destination.startswith("?"):
+            where = f"{place.segment}: offset {place.offset}"
+            self._note(f"{where}: message {seq} of a destination whose name is lost [STORE_CORRUPT]")
+            return None
+        message = self._read(reader, seq, place)
+        ids = liveness.duplicates.get(place.destination)
+        if ids is None or ids.get(message.duplicate_id, (-1, ""))[0] != seq:
+            message.duplicate_id = ""  # forgotten: a younger message may have it by now
+        queue = place.destination if place.destination.startswith(SUBSCRIPTION_SCHEME) else ""
+        self._sent.discard(seq)
+        if held_by:
+            self._held_given[held_by] = self._held_given.get(held_by, 0) + 1
+        return Exported(message, *liveness.redelivered.get(seq, (0, 0)), queue, held_by=held_by)
+
+    @staticmethod
+    def _read(reader: MessageReader, seq: int, place: Place) -> Message:
+        try:
+            return reader.read(seq, place)
+        except FileNotFoundError as error:
+            raise _GoneError from error
+        except OSError as error:
+            if error.errno == errno.ESTALE:
                 raise _GoneError from error
-            except OSError as error:
-                if error.errno == errno.ESTALE:
-                    raise _GoneError from error
-                raise
-            ids = liveness.duplicates.get(place.destination)
-            if ids is None or ids.get(message.duplicate_id, (-1, ""))[0] != seq:
-                message.duplicate_id = ""  # forgotten: a younger message may have it by now
-            queue = place.destination if place.destination.startswith(SUBSCRIPTION_SCHEME) else ""
-            yield seq, Exported(message, *liveness.redelivered.get(seq, (0, 0)), queue)
+            raise
 
     def _is_wanted(self, name: str) -> bool:
         """Of a durable subscription: is one of its topics?"""

@@ -6,6 +6,7 @@
     batch       {"type": "batch", "owner": NAME, "batch": N}                  newest committed batch of a pipeline
     subscription {"type": "subscription", "queue": NAME, "definition": {...}} a durable one, and where its messages wait
     message     {"type": "message", "destination": NAME, "seq": N, "body": TEXT or "body_base64": BYTES, …}
+    prepared    {"type": "prepared", "xid": ID, "sends": N, "acks": N, …}     so many messages before it are its
     end         {"type": "end", "messages": N, "crc32": "xxxxxxxx", "problems": N}
 
 Invariant: a file without its end line, or with other lines than were written, is never taken for whole. The CRC covers
@@ -18,7 +19,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
@@ -58,18 +59,23 @@ class Exported:
     """A message, and how often it was delivered and came back, of which so many times as a failure.
 
     Its `seq` is the one that it had; its `duplicate_id` the one that its destination remembered, or "". `queue` is
-    that of the durable subscription for which it waits, "" = it is in the queue that is its destination.
+    that of the durable subscription for which it waits, "" = it is in the queue that is its destination. `sent_by` and
+    `held_by` are xids of prepared transactions: of the one that sent it, so that nobody may see it yet; of the one that
+    acknowledged it, and gives it back where it is rolled back.
     """
 
     message: Message
     deliveries: int = 0
     failures: int = 0
     queue: str = ""
+    sent_by: str = ""
+    held_by: str = ""
 
     def encode(self) -> bytes:
         facts = describe(self.message, bodies=True)
-        if self.queue:
-            facts["queue"] = self.queue
+        for name in ("queue", "sent_by", "held_by"):
+            if value := getattr(self, name):
+                facts[name] = value
         return _line({**facts, "deliveries": self.deliveries, "failures": self.failures})
 
 
@@ -109,6 +115,23 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A transaction that is prepared and neither committed nor rolled back: as `Prepared`, but that `sends` and `acks`
+    are how many messages it has sent and acknowledged. All of them were written before it."""
+
+    xid: str
+    owner: str
+    batch: int
+    created_ms: int
+    timeout_ms: int
+    sends: int
+    acks: int
+
+    def encode(self) -> bytes:
+        return _line({"type": "prepared", **asdict(self)})
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     messages: int
     crc32: int | None
@@ -120,7 +143,7 @@ class End:
         })  # fmt: skip
 
 
-Item = Exported | Ids | Durable | Batch
+Item = Exported | Ids | Durable | Batch | InDoubt
 
 
 class Writer:
@@ -154,6 +177,7 @@ class Reader:
         self.lines = 0
         self._name = name
         self._crc = 0
+        self._parts: dict[str, list[int]] = {}  # xid → how many it sent, and acknowledged; [] = it is whole
 
     def feed(self, line: bytes) -> Item | None:
         """The next line, with its line end. None for header and end line."""
@@ -174,11 +198,30 @@ class Reader:
                 return None
             else:
                 item = _read_item(found)
+                self._count(item)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise self._damaged(str(error)) from error
         self._crc = zlib.crc32(line, self._crc)
         self.messages += isinstance(item, Exported)
         return item
+
+    def _count(self, item: Item) -> None:
+        """A transaction is whole when its line comes, or is none."""
+        if isinstance(item, Exported) and (xid := item.sent_by or item.held_by):
+            parts = self._parts.setdefault(xid, [0, 0])
+            if not parts:
+                raise ValueError(f"a message of transaction {xid!r} stands behind the line of that")
+            parts[bool(item.held_by)] += 1
+        elif isinstance(item, InDoubt):
+            sends, acks = self._parts.get(item.xid, [0, 0]) or [-1, -1]
+            if sends < 0:
+                raise ValueError(f"transaction {item.xid!r} stands in the file twice")
+            if (sends, acks) != (item.sends, item.acks):
+                raise ValueError(
+                    f"transaction {item.xid!r} has sent {item.sends} messages and acknowledged {item.acks}: "
+                    f"{sends} and {acks} stand before this line"
+                )
+            self._parts[item.xid] = []
 
     def finish(self) -> None:
         """There are no more lines."""
@@ -202,6 +245,9 @@ class Reader:
 
     def _end(self, found: Mapping[str, Any]) -> None:
         end = End(_number(found, "messages", _U64_MAX), int(found["crc32"], 16) if "crc32" in found else None)
+        sent = [xid for xid, parts in self._parts.items() if parts and parts[0]]
+        if sent:
+            raise self._damaged(f"messages are sent by transaction {sent[0]!r}, and no line says that it is prepared")
         if end.messages != self.messages:
             raise self._cut(f"it holds {self.messages} messages, its end line says {end.messages}")
         if end.crc32 is not None and end.crc32 != self._crc:
@@ -263,6 +309,9 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         return Durable(queue, definition)
     if kind == "batch":
         return Batch(_text(found, "owner"), _number(found, "batch", _U64_MAX))
+    if kind == "prepared":
+        numbers = (_number(found, name, _U64_MAX) for name in ("batch", "created_ms", "timeout_ms", "sends", "acks"))
+        return InDoubt(_text(found, "xid"), _text(found, "owner"), *numbers)
     if kind != "message":
         raise ValueError(f"a line of type {kind!r} is unknown")
     if "body_base64" in found:
@@ -283,7 +332,10 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         _number(found, "seq", _U64_MAX),
     )  # fmt: skip
     deliveries, failures = (_number(found, name, _U32_MAX, 0) for name in ("deliveries", "failures"))
-    return Exported(message, deliveries, failures, _text(found, "queue", ""))
+    queue, sent_by, held_by = (_text(found, name, "") for name in ("queue", "sent_by", "held_by"))
+    if sent_by and (queue or held_by):
+        raise ValueError("a message that a prepared transaction sent is in no queue yet")
+    return Exported(message, deliveries, failures, queue, sent_by, held_by)
 
 
 def _text(found: Mapping[str, Any], name: str, default: str | None = None) -> str:

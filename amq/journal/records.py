@@ -34,6 +34,7 @@ KINDS = {
 # Nobody can address them, and no ids are remembered for them.
 SENT_SCHEME = "sent://"
 HELD_SCHEME = "held://"
+LEASE = "lease:"  # what xid and owner of a lease begin with, and of no other prepared transaction
 _SCHEDULE_SCHEME = "schedule://"
 
 # Why a message left its queue.
@@ -150,8 +151,8 @@ class Prepared:
     timeout_ms: int
     owner: str = ""
     batch: int = 0
-    sends: Mapping[str, list[int]] = field(default_factory=dict)
-    acks: Mapping[str, list[int]] = field(default_factory=dict)
+    sends: dict[str, list[int]] = field(default_factory=dict)
+    acks: dict[str, list[int]] = field(default_factory=dict)
     ids: list[tuple[str, str, int]] = field(default_factory=list)
 
     def body(self) -> bytes:
@@ -442,6 +443,11 @@ def prepared_bytes(record: Prepared) -> int:
 def is_hidden(destination: str) -> bool:
     """Is it a queue of prepared transactions?"""
     return destination.startswith((SENT_SCHEME, HELD_SCHEME))
+
+
+def real_name(destination: str) -> str:
+    """Of the queue to which a hidden one belongs; of any other its own."""
+    return destination.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
 
 
 def told_name(destination: str) -> str:

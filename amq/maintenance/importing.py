@@ -9,8 +9,10 @@ id (its producer's or one made of the export), and an importing master forgets n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, BinaryIO
 
 from amq.broker.broker import Broker
@@ -20,8 +22,8 @@ from amq.broker.transaction import Transaction, memory_bytes
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
 from amq.journal.export import store_uuid
-from amq.journal.interchange import Batch, Durable, Exported, Ids, Item, Reader
-from amq.journal.records import Duplicates, Group, Marker, Redelivered
+from amq.journal.interchange import Batch, Durable, Exported, Ids, InDoubt, Item, Reader
+from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
 from amq.journal.writer import JournalThread
 from amq.master import Master
 from amq.message import Copy, Message, Shared
@@ -42,6 +44,7 @@ class Result:
     stored: int = 0
     skipped: int = 0
     remembered: int = 0
+    prepared: int = 0
     read_bytes: int = 0
     ended: bool = False
 
@@ -63,6 +66,9 @@ class Import:
         self._changed = asyncio.Event()
         self._durables: dict[str, str] = {}  # queues of durable subscriptions, as the file and as the store names them
         self._ids_on_their_way: dict[str, tuple[str, list[tuple[str, int]]]] = {}
+        self._sent: dict[str, list[Message]] = {}  # by xid: what the next line may say is prepared
+        self._held: dict[str, list[tuple[str, str]]] = {}  # by xid: (queue, id) of what that acknowledged
+        self._taken: dict[str, set[int]] | None = None  # by queue: seqs of what is in no line any more
 
     async def run(self, file: BinaryIO, name: str) -> Result:
         """Import all of `file`. Raises StoreError (damaged or cut file, store in use), StoreFullError,
@@ -94,6 +100,8 @@ class Import:
             while lines := await _in(thread, loop, lambda: file.readlines(CHUNK_BYTES)):
                 for line in lines:
                     item = reader.feed(line)
+                    if isinstance(item, InDoubt) and self._taken is None:
+                        await self._confirmed(service, 0)
                     if item is not None:
                         self._take(item, reader)
                     elif reader.lines == 1:
@@ -147,6 +155,8 @@ class Import:
         elif isinstance(item, Batch):
             if item.batch > broker.prepared.markers.get(item.owner, (-1,))[0]:
                 broker.journal.append_record(Marker(item.owner, item.batch))
+        elif isinstance(item, InDoubt):
+            self._prepare(broker, item)
         else:
             self._remember(broker, item)
 
@@ -163,20 +173,21 @@ class Import:
             message = Copy.of(message, self._queue_of(item.queue))
         else:
             _check_access(message.destination, message)
+        if item.held_by:
+            self._held.setdefault(item.held_by, []).append((message.queue_name, message.duplicate_id))
+        if item.sent_by:
+            self._sent.setdefault(item.sent_by, []).append(message)
+            return
         if broker.is_duplicate(message):
             self.result.skipped += 1
             return
         size = len(message.body) + 1
         self._unconfirmed_bytes += size
-        try:
+        with self._full_disk_told():
             if isinstance(message, Copy):
                 self._store_for_subscription(broker, message, item.message, f"m{size}")
             else:
                 broker.store(message, self, f"m{size}")
-        except StoreFullError as error:
-            self.fail(error)
-            assert self._failure is not None
-            raise self._failure from error
         if item.deliveries or item.failures:
             assert broker.journal is not None
             broker.journal.append_record(
@@ -189,6 +200,46 @@ class Import:
         transaction.sends = [copy]
         broker.memory_bytes += memory_bytes(transaction.sends)
         broker.commit(transaction, self, receipt, "")
+
+    @contextmanager
+    def _full_disk_told(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreFullError as error:
+            self.fail(error)
+            assert self._failure is not None
+            raise self._failure from error
+
+    def _prepare(self, broker: Broker, item: InDoubt) -> None:
+        """All messages of the file are stored, but for what prepared transactions sent: here is one, whole."""
+        if self._taken is None:
+            self._taken = self._take_held(broker)
+        given = Prepared(item.xid, broker.next_seq(), item.created_ms, item.timeout_ms, item.owner, item.batch)
+        for name, id in self._held.pop(item.xid, ()):
+            seq = _seq_of(broker, name, id)
+            if seq in self._taken.get(name, ()):
+                given.acks.setdefault(name, []).append(seq)
+        sent = self._sent.pop(item.xid, [])
+        new = [message for message in sent if not broker.is_duplicate(message)]
+        size = sum(len(message.body) + 1 for message in new)
+        with self._full_disk_told():
+            if not broker.two_phase.restore(given, new, self, f"p{size}:{len(new)}"):
+                self.result.skipped += len(sent)
+                return
+        self.result.skipped += len(sent) - len(new)
+        self._unconfirmed_bytes += size
+
+    def _take_held(self, broker: Broker) -> dict[str, set[int]]:
+        """What transactions acknowledged is in no line of its queue any more, as if it had been delivered. Not what
+        expired meanwhile, nor what an earlier import has prepared."""
+        wanted: dict[str, set[int]] = {}
+        for name, id in chain.from_iterable(self._held.values()):
+            wanted.setdefault(name, set()).add(_seq_of(broker, name, id))
+        taken: dict[str, set[int]] = {}
+        for name, seqs in wanted.items():
+            queue = broker.queue(name)
+            taken[name] = {message.seq for message in queue.take_out(seqs) + broker.take_from_disk(queue, seqs)}
+        return taken
 
     def _remember(self, broker: Broker, item: Ids) -> None:
         """Ids of what is gone. They are as old as this line: older than the messages behind it."""
@@ -222,6 +273,11 @@ class Import:
         if receipt.startswith("m"):
             self.result.stored += 1
             self._unconfirmed_bytes -= int(receipt[1:])
+        elif receipt.startswith("p"):
+            size, _, count = receipt[1:].partition(":")
+            self.result.prepared += 1
+            self.result.stored += int(count)
+            self._unconfirmed_bytes -= int(size)
         else:
             assert self._master is not None
             broker = self._master.broker
@@ -270,6 +326,12 @@ async def _in(thread: JournalThread, loop: asyncio.AbstractEventLoop, job: Calla
 
     thread.submit(job, done)
     return await future
+
+
+def _seq_of(broker: Broker, queue_name: str, id: str) -> int:
+    """Of the message that the queue has got with that id, whatever became of it; 0 = there was none."""
+    found = broker.queue(queue_name).duplicates.get(id)
+    return found[0] if found is not None else 0
 
 
 def _check_access(destination: str, message: Message | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,30 @@ def test_heuristics_on_the_next_master(brokers: Brokers) -> None:
         assert run(url, "rollback", "x2")["outcome"] == "rolled back"
     assert contents(url) == ["x1", "x3"]
     assert [row["xid"] for row in run(url, "list")] == ["q/1"]
+
+
+def test_what_is_prepared_moves_with_its_store(brokers: Brokers, tmp_path: Path) -> None:
+    master = brokers.master("a")
+    prepare(url_of(master), "x1", "x2", prepared_timeout=0)
+    prepare(url_of(master), "q/1", owner="q", batch=7)
+    assert master.stop() == 0
+    with Brokers(tmp_path, tmp_path / "moved") as others:
+        file = tmp_path / "amq.jsonl"
+        done = amq("journal", "export", "--store", brokers.store, "--output", file)
+        assert done.returncode == 0, done.stderr
+        for text in ("3 messages stored, 0 were there already, 0 ids remembered, 3 transactions prepared\n",
+                     "0 messages stored, 3 were there already, 0 ids remembered\n"):  # fmt: skip
+            assert amq("journal", "import", "--store", others.store, file).stdout == text
+        url = url_of(others.master("b"))
+        assert [(row["xid"], row["owner"], row["batch"]) for row in run(url, "list")] == [
+            ("x1", "", 0), ("x2", "", 0), ("q/1", "q", 7),
+        ]  # fmt: skip
+        run(url, "commit", "x1")
+        run(url, "rollback", "x2")
+        with client.connect(url) as connection:
+            assert connection.commit_batch("q", 7, ["q/1"]) == "committed"
+        assert contents(url) == ["x1", "q/1"]
+        assert run(url, "list") == []
 
 
 def test_what_cannot_be_done(brokers: Brokers) -> None:

@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.errors import StoreError
-from amq.journal.interchange import VERSION, Batch, Durable, Exported, Header, Ids, Item, Reader, Writer, check_whole
+from amq.journal.interchange import (
+    VERSION,
+    Batch,
+    Durable,
+    Exported,
+    Header,
+    Ids,
+    InDoubt,
+    Item,
+    Reader,
+    Writer,
+    check_whole,
+)
 from amq.message import Message
 
 HEADER = Header("ab" * 16, 7, 1_700_000_000_000, None)
@@ -37,6 +49,7 @@ def items() -> st.SearchStrategy[Item]:
     return st.one_of(
         st.builds(Exported, messages(), counts, counts), st.builds(Ids, st.sampled_from(["", "queue://a"]), ids),
         st.builds(Durable, TEXT.map("subscription://{}".format), definitions), st.builds(Batch, TEXT, U64),
+        st.builds(Exported, messages(), counts, counts, held_by=TEXT),
     )  # fmt: skip
 
 
@@ -44,7 +57,8 @@ def fields(item: Item) -> object:
     if isinstance(item, Exported):
         message = {name: getattr(item.message, name) for name in Message.__slots__}
         counts = item.deliveries, item.failures
-        return message | {"counts": counts, "queue": item.queue, "properties": item.message.properties or None}
+        return message | {"counts": counts, "queue": item.queue, "properties": item.message.properties or None,
+                          "by": (item.sent_by, item.held_by)}  # fmt: skip
     return item
 
 
@@ -130,6 +144,43 @@ def test_a_message_that_cannot_be_stored_is_refused(change: dict[str, object]) -
     reader.feed(header)
     with pytest.raises(StoreError, match="line 2: ") as caught:
         reader.feed(json.dumps(json.loads(line) | change).encode() + b"\n")
+    assert caught.value.code == "EXPORT_DAMAGED"
+
+
+def in_doubt(xid: str = "x", sends: int = 0, acks: int = 0) -> InDoubt:
+    return InDoubt(xid, "job", 7, 1, 2, sends, acks)
+
+
+def test_a_prepared_transaction_and_its_messages() -> None:
+    sent, held = Message("queue://b", b"sent", seq=2), Message("queue://a", b"held", seq=1)
+    written: list[Item] = [
+        Exported(held, 1, 1, held_by="x"), Exported(held, held_by="ended meanwhile"), Exported(sent, sent_by="x"),
+        in_doubt("x", 1, 1), in_doubt("y"),
+    ]  # fmt: skip
+    assert [fields(item) for item in read(write(*written))] == [fields(item) for item in written]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([in_doubt(sends=1)], "line 2: transaction 'x' has sent 1 messages and acknowledged 0: 0 and 0 stand before"),
+        (["held", in_doubt(sends=1)], "line 3: .* 0 and 1 stand before"),
+        (["sent", "held", in_doubt(sends=2, acks=1)], "line 4: .* 1 and 1 stand before"),
+        ([in_doubt(), in_doubt()], "line 3: transaction 'x' stands in the file twice"),
+        ([in_doubt(), "held"], "line 3: a message of transaction 'x' stands behind the line of that"),
+        (["sent"], "line 3: messages are sent by transaction 'x', and no line says that it is prepared"),
+        (["both"], "line 2: a message that a prepared transaction sent is in no queue yet"),
+        ([InDoubt("x", "", 1 << 64, 0, 0, 0, 0)], "line 2: field 'batch' is missing or no number"),
+        ([InDoubt("x", "", 0, 0, -1, 0, 0)], "line 2: field 'timeout_ms' is missing or no number"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_transaction_that_is_not_whole_is_refused(given: list[Item | str], why: str) -> None:
+    sent = Message("queue://a", b"x", seq=1)
+    made = {name: Exported(sent, sent_by="x" * (name != "held"), held_by="x" * (name != "sent"))
+            for name in ("sent", "held", "both")}  # fmt: skip
+    with pytest.raises(StoreError, match=why + ".*: export again") as caught:
+        read(write(*(made[each] if isinstance(each, str) else each for each in given)))
     assert caught.value.code == "EXPORT_DAMAGED"
 
 

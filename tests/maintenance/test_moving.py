@@ -28,7 +28,6 @@ from amq.maintenance.importing import Import, Result
 from amq.message import Message
 from amq.protocols.commands import CommitBatch
 from amq.vfs import SystemVfs, Vfs
-from tests.broker.test_broker_two_phase import with_order
 from tests.broker.world import World
 from tests.fakes import FakeClock, FaultyVfs
 from tests.journal.test_interchange import items, message
@@ -298,18 +297,6 @@ def test_an_id_that_was_forgotten_is_not_exported(tmp_path: Path) -> None:
     found = list(exporter.items())
     assert [item.message.duplicate_id for item in found if isinstance(item, Exported)] == ["", "", "x"]
     assert load(tmp_path / "new", lines(found)).stored == 3
-    world.close()
-
-
-def test_what_is_prepared_is_exported_as_if_it_were_rolled_back(tmp_path: Path) -> None:
-    """Nobody could finish it where it is imported."""
-    world = World(tmp_path / "old")
-    with_order(world)
-    exporter = Export(VFS, world.store, lambda: (world.epoch, world.sealed), Liveness)
-    found = list(exporter.items())
-    given = [(item.message.destination, item.message.body) for item in found if isinstance(item, Exported)]
-    assert (given, exporter.problems) == ([("queue://a", b"order")], [])
-    assert load(tmp_path / "new", lines(found)).stored == 1
     world.close()
 
 
