@@ -135,6 +135,35 @@ def test_a_prepare_that_waits_goes_on_when_what_was_committed_is_consumed(make_w
     world.check_at_rest()
 
 
+@pytest.mark.parametrize("timeout_ms", [0, 10_000])
+def test_a_part_holds_up_the_others_of_its_batch_until_somebody_or_its_timeout_ends_it(
+    make_world: MakeWorld, timeout_ms: int
+) -> None:
+    """The coordinator waits for all parts, so it will not."""
+    world = make_world(queue_limit_bytes=LIMIT, transaction_timeout_s=60.0)
+    prepared(world, "part/1", bytes(LIMIT), owner="job", batch=1, timeout_ms=timeout_ms)
+    second = world.connect()
+    second.begin()
+    second.send(b"2", transaction="t")
+    token = prepare(second, "part/2", owner="job", batch=1)
+    for seconds in (30.0, 31.0):
+        assert (token in second.confirmed, second.codes) == (seconds > 30 and timeout_ms > 0, [])
+        world.clock.advance(seconds)
+        world.broker.sweep()
+        second.session.expire_transactions(world.clock.monotonic())
+        world.settle()
+    assert second.codes == ([] if timeout_ms else ["TRANSACTION_TIMEOUT"])
+    if not timeout_ms:
+        third = world.connect()
+        third.begin()
+        third.send(b"2", transaction="t")
+        token = prepare(third, "part/2", owner="job", batch=1)
+        assert token not in third.confirmed
+        finish(world, "part/1", commit=False)
+        assert token in third.confirmed
+    world.check_at_rest()
+
+
 def test_a_full_store_holds_up_a_prepare(make_world: MakeWorld) -> None:
     world = small_store(make_world)
     client = world.connect()
