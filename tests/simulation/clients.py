@@ -30,6 +30,7 @@ class Application:
         self.stopping = False  # begin nothing new
         self.process: Process | None = None
         self._url = url
+        self.client_id = ""
 
     def start(self, process: Process) -> None:
         self.process = process
@@ -44,8 +45,9 @@ class Application:
         while True:
             try:
                 connection = await aio.connect(
-                    self._url, timeout=CALL_S, clock=self.process, rng=Random(self.rng.getrandbits(64))
-                )
+                    self._url, timeout=CALL_S, clock=self.process, rng=Random(self.rng.getrandbits(64)),
+                    client_id=self.client_id,
+                )  # fmt: skip
                 try:
                     await self.work(connection)
                 finally:
@@ -95,7 +97,7 @@ class Producer(Application):
             self._pending.append(message_id)
 
     async def work(self, connection: aio.Connection) -> None:
-        producer = connection.session().producer(f"/queue/{self._queue}")
+        producer = connection.session().producer(address(self._queue))
         while True:
             if not self._pending:
                 await self.nap(self._pause_s)
@@ -219,7 +221,7 @@ class Consumer(Application):
             self._more.append(self._queue)
             self._queue = self._more.pop(0)
         session = connection.session()
-        consumer = await session.consumer(f"/queue/{self._queue}", prefetch=self._prefetch, timeout=CALL_S)
+        consumer = await self._subscribe(session)
         held: list[aio.Message] = []
         for _ in range(self.rng.randint(20, 200)):
             message = await consumer.receive(0.3)
@@ -232,6 +234,9 @@ class Consumer(Application):
                 held.clear()
             if message is None and self._more:
                 break
+
+    async def _subscribe(self, session: aio.Session) -> aio.Consumer:
+        return await session.consumer(address(self._queue), prefetch=self._prefetch, timeout=CALL_S)
 
     def _id(self, message: aio.Message) -> str:
         return (DEAD if self._queue.startswith(DLQ) else "") + application_id(message)
@@ -295,3 +300,6 @@ def application_id(message: aio.Message) -> str:
     return message.body.rstrip(b".").decode()
 
 
+def address(name: str) -> str:
+    """Of a queue, by its name alone."""
+    return name if name.startswith("/") else f"/queue/{name}"

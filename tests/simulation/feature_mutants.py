@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from amq.broker import groups
+from amq.broker import groups, scheduler
 from amq.broker.broker import Broker
+from amq.broker.durables import Durables
+from amq.broker.names import SCHEDULE_SCHEME
 from amq.broker.prepared import PreparedTransactions
+from amq.broker.queue import Queue
+from amq.broker.scheduler import Firing, Scheduler
+from amq.broker.timing import REPEAT, Due
 from amq.broker.two_phase import TwoPhase
-from amq.journal.records import Group, Moved, Prepared, Record, Resolved
+from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
+from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
 from amq.protocols.commands import CommitBatch, Prepare
 from tests.simulation.mutants import Mutant
 
@@ -148,3 +154,135 @@ def parts_of_a_committed_batch_are_prepared() -> AbstractContextManager[object]:
         real(two_phase, transaction, Prepare(command.transaction, command.xid, receipt=command.receipt))
 
     return patch.object(TwoPhase, "_check", check)
+
+
+# -- durable subscriptions ---------------------------------------------------------------------------------------------
+
+
+@mutant_of("durable")
+def durable_subscriptions_are_forgotten_at_takeover() -> AbstractContextManager[object]:
+    real = Broker.start_serving
+
+    def start(broker: Broker, *arguments: Any) -> None:
+        broker.subscriptions.clear()
+        real(broker, *arguments)
+
+    return patch.object(Broker, "start_serving", start)
+
+
+@mutant_of("durable")
+def a_durable_subscriber_misses_what_comes_while_it_is_away() -> AbstractContextManager[object]:
+    real = Durables._holders
+
+    def holders(durables: Durables, message: Message) -> Iterator[str]:
+        queues = durables._broker.queues
+        return (name for name in real(durables, message) if name in queues and queues[name].subscriptions)
+
+    return patch.object(Durables, "_holders", holders)
+
+
+@mutant_of("durable")
+def the_selector_of_a_durable_subscription_is_not_looked_at() -> AbstractContextManager[object]:
+    real = Durables._create
+
+    def create(durables: Durables, definition: dict[str, Any]) -> Any:
+        return real(durables, definition | {"selector": ""})
+
+    return patch.object(Durables, "_create", create)
+
+
+@mutant_of("durable")
+def a_durable_subscription_gets_what_is_sent_again() -> AbstractContextManager[object]:
+    real = Broker.is_duplicate
+
+    def is_duplicate(broker: Broker, message: Message) -> bool:
+        return not isinstance(message, Copy) and real(broker, message)
+
+    return patch.object(Broker, "is_duplicate", is_duplicate)
+
+
+@mutant_of("durable")
+def what_a_durable_subscription_remembers_is_forgotten_at_takeover() -> AbstractContextManager[object]:
+    real = Broker.start_serving
+
+    def start(broker: Broker, *arguments: Any) -> None:
+        real(broker, *arguments)
+        for queue in broker.queues.values():
+            if queue.name.startswith(SUBSCRIPTION_SCHEME):
+                queue.duplicates.clear()
+
+    return patch.object(Broker, "start_serving", start)
+
+
+@mutant_of("durable")
+def what_is_acknowledged_in_a_durable_subscription_comes_again() -> AbstractContextManager[object]:
+    real = Broker.consumed
+
+    def consumed(broker: Broker, queue: Queue, message: Message) -> None:
+        if isinstance(message, Copy):
+            broker._remove(queue, message)
+        else:
+            real(broker, queue, message)
+
+    return patch.object(Broker, "consumed", consumed)
+
+
+# -- scheduled messages ------------------------------------------------------------------------------------------------
+
+
+@mutant_of("scheduled")
+def what_fell_due_stays_in_the_schedule() -> AbstractContextManager[object]:
+    real = Firing.to_group
+
+    def to_group(firing: Firing, outcome_id: str) -> Group:
+        group = real(firing, outcome_id)
+        group.records = [record for record in group.records if not isinstance(record, Consumed)]
+        return group
+
+    return patch.object(Firing, "to_group", to_group)
+
+
+@mutant_of("scheduled")
+def what_falls_due_leaves_the_schedule_first_and_is_delivered_then() -> AbstractContextManager[object]:
+    """In two steps: a master that dies between them loses it."""
+    real = Firing.to_group
+
+    def to_group(firing: Firing, outcome_id: str) -> Group:
+        group = real(firing, outcome_id)
+        for record in [record for record in group.records if isinstance(record, Consumed)]:
+            group.records.remove(record)
+            firing.broker.journal.append_record(record)
+        return group
+
+    return patch.object(Firing, "to_group", to_group)
+
+
+@mutant_of("scheduled")
+def messages_fall_due_a_little_early() -> AbstractContextManager[object]:
+    real = Scheduler.step
+
+    def step(scheduler: Scheduler, now_ms: int) -> None:
+        real(scheduler, now_ms + 200)
+
+    return patch.object(Scheduler, "step", step)
+
+
+@mutant_of("scheduled")
+def what_comes_again_does_so_once_too_often() -> AbstractContextManager[object]:
+    real = scheduler.fall_due
+
+    def fall_due(properties: Any, due_ms: int, now_ms: int) -> Due:
+        found = real(properties, due_ms, now_ms)
+        return Due(found.is_delivered, [(when, {**rest, REPEAT: properties[REPEAT]}) for when, rest in found.again])
+
+    return patch.object(scheduler, "fall_due", fall_due)
+
+
+@mutant_of("scheduled")
+def what_is_sent_again_is_scheduled_twice() -> AbstractContextManager[object]:
+    real = Broker.is_duplicate
+
+    def is_duplicate(broker: Broker, message: Message) -> bool:
+        return not message.queue_name.startswith(SCHEDULE_SCHEME) and real(broker, message)
+
+    return patch.object(Broker, "is_duplicate", is_duplicate)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amq.config.destinations import DestinationOptions
 from tests.simulation.clients import Application
 from tests.simulation.oracle import Checker, Oracle
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 Make = Callable[[str, str, Oracle, Random], Application]  # (name, url, oracle, dice)
 
@@ -28,6 +31,9 @@ class Feature(Checker):
     def options(self) -> dict[str, Any]:
         """Of the brokers."""
         return {}
+
+    def prepare(self, world: World) -> None:
+        """Make of `world`, which has not begun, what this needs."""
 
     def applications(self) -> list[Make]:
         """Who uses it."""

@@ -11,10 +11,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from amq.broker.broker import Broker
+from amq.broker.names import SCHEDULE_SCHEME
 from amq.broker.queue import QUEUE_SCHEME, Queue
+from amq.broker.scheduler import JOB_ID
 from amq.journal.batch import OpenBatch
 from amq.journal.records import DEAD_LETTERED, Consumed, Group, Record
-from amq.message import Message
+from amq.message import SUBSCRIPTION_SCHEME, Message
 
 if TYPE_CHECKING:
     from tests.simulation.oracle import Oracle
@@ -24,7 +26,13 @@ DEAD = "dead-"
 
 
 def identity(message: Message) -> str:
-    """The id that its application gave, of a dead letter with `DEAD` before it."""
+    """The id that its application gave; with `DEAD` before it of a dead letter, with the name of its queue behind it
+    where it waits for a durable subscription, with its seq where it is or was scheduled.
+    """
+    if message.queue_name.startswith(SCHEDULE_SCHEME) or JOB_ID in (message.properties or {}):
+        return f"{message.body.rstrip(b'.').decode()}#{message.seq}"
+    if message.queue_name.startswith(SUBSCRIPTION_SCHEME):
+        return f"{message.duplicate_id}@{message.queue_name}"
     if message.destination.startswith(QUEUE_SCHEME + DLQ):
         return DEAD + message.body.rstrip(b".").decode()
     return message.duplicate_id

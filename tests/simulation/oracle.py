@@ -119,6 +119,10 @@ class Oracle:
         self._digest.update(line.encode())
         self.tail.append(line)
 
+    @property
+    def now_s(self) -> float:
+        return self._scheduler.now
+
     def digest(self) -> str:
         return self._digest.hexdigest()
 
@@ -231,10 +235,10 @@ class Oracle:
                 self._record(epoch, part)
 
     def _check_order(self, message: Message) -> None:
-        sent = self.sent.get(message.duplicate_id)
+        sent = self.sent.get(identity(message))
         if sent is None or sent.may_be_early:
             return
-        key = (sent.queue, sent.producer)
+        key = (message.queue_name, sent.producer)
         seq, number = self._order.get(key, (0, -1))
         if number > sent.number:
             self.broken("order", f"{message.duplicate_id} was stored behind number {number} of its producer")
@@ -442,6 +446,7 @@ def _summary(broker: Broker) -> dict[str, object]:
     """What of its state the journal says: places, ids."""
     found: dict[str, object] = {"outcomes": [(id, seq) for id, (seq, _) in broker.outcomes.items()]}
     found["prepared"] = {xid: prepared for xid, (prepared, _) in broker.prepared.items()}
+    found["subscriptions"] = {name: record.definition for name, record in broker.subscriptions.items()}
     found["markers"] = {owner: batch for owner, (batch, _) in broker.prepared.markers.items()}
     for name, queue in broker.queues.items():
         ids = [(id, seq) for id, (seq, _) in queue.duplicates.items()]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.simulation.durable import Durables
 from tests.simulation.features import Feature
 from tests.simulation.grouped import Groups
+from tests.simulation.scheduled import Scheduled
 from tests.simulation.two_phase import TwoPhase
 
 CHANCE = 0.12
-FEATURES: dict[str, type[Feature]] = {"groups": Groups, "two-phase": TwoPhase}
+FEATURES: dict[str, type[Feature]] = {
+    "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
+}  # fmt: skip
 
 
 def choose(seed: int) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from tests.simulation.swarm import FEATURES
 SEEDS = range(1, 4)
 WANTED = {
     "groups": {"in groups": 150},
+    "durable": {"for durable subscriptions": 400, "not missed": 300},
+    "scheduled": {"scheduled": 200, "fell due": 200, "fell due again": 80},
     "two-phase": {"prepared": 60, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3},
 }
 

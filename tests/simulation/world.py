@@ -135,6 +135,8 @@ class World:
         self._make_brokers(rng)
         self._make_applications(rng)
         self.faults = schedule(Random(rng.getrandbits(64)), self.period_s, focus) if faults is None else faults
+        for feature in self._made:
+            feature.prepare(self)
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
