@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 DEFAULT_PRIORITY = 4
@@ -159,3 +160,13 @@ class Copy(Message):
             original = {ORIGINAL_DESTINATION: wire_name(message.destination)}
             copy.properties = {**(message.properties or {}), **original}
         return copy
+
+
+def alike(like: Message, bodies: Iterable[bytes]) -> list[Message]:
+    """Messages without properties and ids that differ from `like` in their bodies alone."""
+    destination, content_type, priority, text = like.destination, like.content_type, like.priority, like.text
+    persistent, timestamp_ms, expires_ms = like.persistent, like.timestamp_ms, like.expires_ms
+    return [
+        Message(destination, body, None, content_type, priority, persistent, timestamp_ms, expires_ms, "", text)
+        for body in bodies
+    ]

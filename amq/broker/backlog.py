@@ -17,6 +17,13 @@ NEVER = 1 << 63  # as first seq: no message
 
 
 Columns = list["array[int]"]  # of some rows: seqs, segments, offsets, sizes, and times of expiry where some do
+TYPECODES = "QQIIQ"  # of these columns
+
+
+def columns_of(rows: Iterable[tuple[int, ...]]) -> Columns:
+    """Rows of five numbers, at least one, as columns by seq."""
+    columns = [array(code, column) for code, column in zip(TYPECODES, zip(*sorted(rows), strict=True), strict=True)]
+    return columns if any(columns[4]) else columns[:4]
 
 
 class Place(NamedTuple):
@@ -39,6 +46,12 @@ class _Chunk:
         self.expires: array[int] | None = None  # wall-clock milliseconds, 0 = never
         self.next_expiry_ms = NEVER  # none expires before
 
+    @classmethod
+    def of(cls, columns: Columns) -> _Chunk:
+        chunk = cls()
+        chunk.put_all(0, columns)
+        return chunk
+
     def columns(self) -> Columns:
         columns = [self.seqs, self.segments, self.offsets, self.sizes]
         return columns if self.expires is None else [*columns, self.expires]
@@ -51,19 +64,30 @@ class _Chunk:
         if expires_ms:
             self.next_expiry_ms = min(self.next_expiry_ms, expires_ms)
 
+    def put_all(self, row: int, columns: Columns) -> None:
+        """Rows come in together, the first as `row`."""
+        more = columns[4] if len(columns) > 4 else None
+        if self.expires is None and more is not None:
+            self.expires = array("Q", bytes(8 * len(self.seqs)))
+        elif self.expires is not None and more is None:
+            columns = [*columns, array("Q", bytes(8 * len(columns[0])))]
+        for mine, theirs in zip(self.columns(), columns, strict=True):
+            mine[row:row] = theirs
+        if more is not None:
+            self.next_expiry_ms = min(self.next_expiry_ms, min(filter(None, more), default=NEVER))
+
     def delete(self, start: int, stop: int) -> None:
         for column in self.columns():
             del column[start:stop]
 
-    def split(self) -> _Chunk:
-        """Keep the first half, return the second."""
+    def split(self, row: int) -> _Chunk:
+        """Keep the rows before `row`, return the others."""
         other = _Chunk()
-        half = len(self.seqs) // 2
-        other.seqs, other.segments = self.seqs[half:], self.segments[half:]
-        other.offsets, other.sizes = self.offsets[half:], self.sizes[half:]
+        other.seqs, other.segments = self.seqs[row:], self.segments[row:]
+        other.offsets, other.sizes = self.offsets[row:], self.sizes[row:]
         if self.expires is not None:
-            other.expires, other.next_expiry_ms = self.expires[half:], self.next_expiry_ms
-        self.delete(half, 2 * half + 1)
+            other.expires, other.next_expiry_ms = self.expires[row:], self.next_expiry_ms
+        self.delete(row, len(self.seqs))
         return other
 
     def place(self, row: int) -> Place:
@@ -120,14 +144,6 @@ class Backlog:
     def find(self, seq: int) -> Place | None:
         found = self._locate(seq)
         return self._chunks[found[0]].place(found[1]) if found else None
-
-    def row(self, seq: int) -> tuple[int, ...] | None:
-        """Seq, segment, offset, size and time of expiry of a message; None = it is not here."""
-        found = self._locate(seq)
-        if found is None:
-            return None
-        chunk, row = self._chunks[found[0]], found[1]
-        return *chunk.place(row), chunk.expires[row] if chunk.expires is not None else 0
 
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
         """The message, if it is here, stands elsewhere now."""
@@ -220,18 +236,28 @@ class Backlog:
                     yield seq, size
 
     def extend(self, columns: Columns) -> bool:
-        """Add rows, seqs ascending, all behind what is here. False, and nothing is done, where they are not."""
-        seqs = columns[0]
-        if self._chunks and self._chunks[-1].seqs[-1] >= seqs[0]:
+        """Add rows, seqs ascending. False, and nothing is done, where one of them is here, or one that is here belongs
+        between them."""
+        seqs, chunks, firsts = columns[0], self._chunks, self._firsts
+        i = bisect_right(firsts, seqs[0]) - 1
+        row = bisect_left(chunks[i].seqs, seqs[0]) if i >= 0 else 0
+        is_inside = i >= 0 and row < len(chunks[i].seqs)
+        behind = chunks[i].seqs[row] if is_inside else firsts[i + 1] if i + 1 < len(firsts) else NEVER
+        if behind <= seqs[-1]:
             return False
-        if not self._chunks:
-            self.first = seqs[0]
-        chunk = self._append_chunk(seqs[0])
-        chunk.seqs, chunk.segments, chunk.offsets, chunk.sizes = columns[:4]
-        if len(columns) > 4:
-            chunk.expires = columns[4]
-            chunk.next_expiry_ms = min(filter(None, columns[4]), default=NEVER)
+        room = CHUNK_ROWS - len(seqs)
+        if is_inside and len(chunks[i].seqs) > room:
+            self._insert(i + 1, [chunks[i].split(row)])
+        if i >= 0 and len(chunks[i].seqs) <= room:
+            chunks[i].put_all(row, columns)
+        elif i + 1 < len(chunks) and len(chunks[i + 1].seqs) <= room:
+            chunks[i + 1].put_all(0, columns)
+            firsts[i + 1] = seqs[0]
+        else:
+            starts = range(0, len(seqs), CHUNK_ROWS)
+            self._insert(i + 1, [_Chunk.of([column[at : at + CHUNK_ROWS] for column in columns]) for at in starts])
         self._count += len(seqs)
+        self.first = firsts[0]
         return True
 
     def due(self, now_ms: int, rows_max: int) -> list[Place]:
@@ -273,7 +299,10 @@ class Backlog:
         chunk = self._chunks[i]
         if len(chunk.seqs) < CHUNK_ROWS:
             return chunk
-        other = chunk.split()
-        self._chunks.insert(i + 1, other)
-        self._firsts.insert(i + 1, other.seqs[0])
+        other = chunk.split(len(chunk.seqs) // 2)
+        self._insert(i + 1, [other])
         return other if seq > other.seqs[0] else chunk
+
+    def _insert(self, i: int, chunks: list[_Chunk]) -> None:
+        self._chunks[i:i] = chunks
+        self._firsts[i:i] = [chunk.seqs[0] for chunk in chunks]

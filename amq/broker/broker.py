@@ -51,6 +51,7 @@ from amq.journal.records import (
     Trimmed,
     takes_space,
 )
+from amq.journal.run import Run
 from amq.message import LARGE_BODY_BYTES, Message
 
 OVERDUE = "expired"  # the reason in dead letters
@@ -67,11 +68,9 @@ class Broker(State):
         # (outcome, transaction) of which was told "rolled back", which must stay true; oldest first.
         self.outcomes_refused: dict[tuple[str, str], None] = {}
         self.limits, self.links = Limits(self), Links(self)
-        self.topics = Topics(self)
-        self.advisories = Advisories(self)
+        self.topics, self.advisories = Topics(self), Advisories(self)
         self.temporaries, self.durables, self.recalls = Temporaries(self), Durables(self), Recalls(self)
-        self.routing = Routing(self)
-        self.gatherings, self.pulling = Gatherings(self), Pulling(self)
+        self.routing, self.gatherings, self.pulling = Routing(self), Gatherings(self), Pulling(self)
         self.redelivery, self.retention = Redelivery(self), Retention(self)
         self.scheduler, self.two_phase = Scheduler(self), TwoPhase(self)
         self.take_epoch(epoch)
@@ -416,7 +415,8 @@ class Broker(State):
         batch = self.journal.open
         self.journal.append_record(group)
         for part, (_, size) in zip(group.records, group.places, strict=True):
-            for message in (part,) if isinstance(part, Message) else part.copies if isinstance(part, Multicast) else ():
+            held = (part,) if isinstance(part, Message | Run) else part.copies if isinstance(part, Multicast) else ()
+            for message in held:
                 message.size = size
                 self.queue(message.queue_name).pending_bytes += size
         return batch

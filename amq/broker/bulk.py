@@ -8,34 +8,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amq.broker.names import is_stored
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.broker.transaction import Transaction
 from amq.errors import CommandError
-from amq.message import Message
+from amq.journal.run import Run
 from amq.protocols.commands import Command, Send, SendMany
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
 
-def add(broker: Broker, transaction: Transaction, messages: list[Message]) -> bool:
-    """Add `messages`, which differ in their bodies alone and have no properties. False: one by one, please."""
-    queue = broker.queues.get(messages[0].destination)
-    size = _bytes(messages)
+def add(broker: Broker, transaction: Transaction, command: SendMany) -> bool:
+    """Add what is to be sent. False: one by one, please. Raises AccessError."""
+    name = command.like.destination
+    queue = broker.queues.get(name)
+    size = _bytes(command.bodies)
+    if queue is None:
+        led_elsewhere = broker.routing.of(name) != (name,) or not is_stored(name)
+    else:
+        led_elsewhere = queue.is_diverted
     if (
-        queue is None
-        or queue.is_diverted
+        led_elsewhere
         or broker.memory_bytes + size > broker.config.memory_limit_bytes
-        or queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes
+        or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
         or broker.journal.at_limit  # type: ignore[union-attr]
         or transaction.size + size > broker.config.max_transaction_size_bytes
     ):
         return False
-    now_ms = broker.clock.wall_ms()
-    for message in messages:
-        message.timestamp_ms = now_ms
+    command.like.timestamp_ms = broker.clock.wall_ms()
     take_memory(broker, transaction, size)
-    transaction.sends += messages
+    transaction.queued.append(Run(command.like, command.bodies))
     return True
 
 
@@ -55,9 +58,9 @@ def held_bytes(command: Command) -> int:
     """What a command takes while it waits."""
     if isinstance(command, Send):
         return len(command.message.body) + MESSAGE_OVERHEAD_BYTES
-    return _bytes(command.messages) if isinstance(command, SendMany) else 0
+    return _bytes(command.bodies) if isinstance(command, SendMany) else 0
 
 
-def _bytes(messages: list[Message]) -> int:
-    """What messages take that share nothing."""
-    return sum([len(message.body) for message in messages]) + MESSAGE_OVERHEAD_BYTES * len(messages)
+def _bytes(bodies: list[bytes]) -> int:
+    """What messages of these bodies take."""
+    return sum(map(len, bodies)) + MESSAGE_OVERHEAD_BYTES * len(bodies)

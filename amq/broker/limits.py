@@ -110,8 +110,8 @@ class Limits:
         """
         queues = self._broker.queues
         into = self._broker.durables.queues_for(transaction)  # queue → does something persistent come there?
-        for message in transaction.sends:
-            into[message.queue_name] = message.persistent or into.get(message.queue_name, False)
+        for item in transaction.queued:
+            into[item.queue_name] = item.persistent or into.get(item.queue_name, False)
         if any(into.values()) and self._store_is_full():
             if self._broker.config.producer_flow_control == "fail":
                 raise TransactionRolledBackError(

@@ -162,27 +162,14 @@ class Queue:
         if self.picker is not None:
             self.picker.came(priority, message.seq)
 
-    def rows(self, seqs: Iterable[int]) -> list[tuple[int, ...]]:
-        """(priority, seq, segment, offset, size, time of expiry) of the stored messages that are here, of `seqs`."""
-        found: list[tuple[int, ...]] = []
-        for seq in seqs:
-            message = self.messages.get(seq)
-            if message is not None and isinstance(message.segment, Segment):
-                found.append(
-                    (message.priority, seq, message.segment.code, message.offset, message.size, message.expires_ms)
-                )
-                continue
-            for priority, backlog in self.backlogs.items():
-                if row := backlog.row(seq):
-                    found.append((priority, *row))
-                    break
-        return found
-
-    def add_row(self, priority: int, seq: int, segment: int, offset: int, size: int, expires_ms: int) -> None:
-        """A message waits here on disk that stood in another queue before."""
-        self.own_backlog(priority).add(seq, segment, offset, size, expires_ms)
+    def add_rows(self, priority: int, columns: Columns) -> bool:
+        """Messages wait here on disk that stood in another queue before. False, and nothing is done, where one of them
+        is here already, or others belong between them."""
+        if not self.own_backlog(priority).extend(columns):
+            return False
         if self.picker is not None:
-            self.picker.came(priority, seq)
+            self.picker.came(priority, columns[0][0])
+        return True
 
     def page_out(self, message: Message, segment: int) -> None:
         """`message`, which no level holds, waits on disk from now on. `segment` = code of where it stands."""

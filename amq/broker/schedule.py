@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from amq.broker.backlog import NEVER
+from amq.broker.backlog import NEVER, Columns
 from amq.broker.names import SCHEDULE_SCHEME, plain_name
 from amq.broker.queue import NO_LIMIT, Queue
 from amq.config.schema import BrokerConfig
@@ -66,9 +66,9 @@ class Schedule(Queue):
         super().page_out(message, segment)
         self.next_ms = min(self.next_ms, message.expires_ms)
 
-    def add_row(self, priority: int, seq: int, segment: int, offset: int, size: int, expires_ms: int) -> None:
-        super().add_row(priority, seq, segment, offset, size, expires_ms)
-        self.next_ms = min(self.next_ms, expires_ms)
+    def add_rows(self, priority: int, columns: Columns) -> bool:
+        self.next_ms = min(self.next_ms, *columns[4])
+        return super().add_rows(priority, columns)
 
     def look_on_disk(self) -> None:
         """Find `next_ms` anew."""

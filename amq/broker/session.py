@@ -198,7 +198,7 @@ class Session:
             broker.store(message, self._peer, command.receipt)
 
     def _send_many(self, command: SendMany) -> None:
-        if not bulk.add(self._broker, self._transaction(command.transaction), command.messages):
+        if not bulk.add(self._broker, self._transaction(command.transaction), command):
             self.handle([Send(message, "", command.transaction) for message in command.messages])
 
     def _send_later(self, command: Send) -> bool:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
-from amq.broker.backlog import CHUNK_ROWS
+from amq.broker.backlog import CHUNK_ROWS, TYPECODES, columns_of
 from amq.broker.queue import PRIORITIES, Queue
 from amq.broker.state import State
 from amq.broker.window import Window
@@ -45,7 +45,6 @@ from amq.message import Message
 
 _CODE = struct.Struct("<Q")
 _ROWS = struct.Struct("<BBI")  # priority, whether there is a column of expiry times, rows
-_TYPECODES = "QQIIQ"  # seq, segment, offset, size, expires
 ITEMS = 2048  # counts or ids in one block
 
 Block = tuple[int, bytes]
@@ -108,11 +107,7 @@ def _dump_resident(messages: dict[int, Message]) -> Iterator[Block]:
                 row = (seq, message.segment.code, message.offset, message.size, message.expires_ms)
                 by_priority[message.priority].append(row)
         for priority, rows in by_priority.items():
-            columns = [
-                array(code, column)
-                for code, column in zip(_TYPECODES, zip(*sorted(rows), strict=True), strict=True)
-            ]
-            yield ROWS, _encode_rows(priority, columns if any(columns[4]) else columns[:4])
+            yield ROWS, _encode_rows(priority, columns_of(rows))
 
 
 def _dump_counts(queue: Queue, seqs: Iterable[int]) -> Iterator[Block]:
@@ -286,7 +281,7 @@ def _decode_rows(payload: bytes) -> tuple[int, list[array[int]]]:
     if priority >= PRIORITIES or not rows:
         raise ValueError(f"{rows} rows of priority {priority}")
     columns, position = [], _ROWS.size
-    for code in _TYPECODES[: 5 if expires else 4]:
+    for code in TYPECODES[: 5 if expires else 4]:
         column = array(code)
         stop = position + rows * column.itemsize
         column.frombytes(payload[position:stop])

@@ -19,6 +19,7 @@ from amq.broker.names import SCHEDULE_SCHEME, plain_name, real_name, shelves
 from amq.broker.prepared import PreparedTransactions
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.schedule import Schedule
+from amq.broker.staging import stage
 from amq.broker.subscribed import SubscribedTable
 from amq.broker.window import Window
 from amq.config.destinations import Policies
@@ -44,6 +45,7 @@ from amq.journal.records import (
     is_hidden,
 )
 from amq.journal.recovery import Recovered, Segment
+from amq.journal.run import Run
 from amq.journal.subscription import Subscribed
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Copy, Message, Stub
 
@@ -209,7 +211,7 @@ class State:
         elif isinstance(record, Outcomes):
             assert segment is not None
             self._apply_ids(self.outcomes, record.ids, segment)
-        elif isinstance(record, Moved | Prepared | Resolved | Marker | Subscribed):
+        elif isinstance(record, Moved | Prepared | Resolved | Marker | Subscribed | Run):
             assert segment is not None
             self._apply_rare(record, segment)
         elif isinstance(record, Trimmed):
@@ -408,9 +410,11 @@ class State:
         queue.duplicates.forget()
         self.emptied[queue] = None
 
-    def _apply_rare(self, record: Moved | Prepared | Resolved | Marker | Subscribed, segment: Segment) -> None:
+    def _apply_rare(self, record: Moved | Prepared | Resolved | Marker | Subscribed | Run, segment: Segment) -> None:
         if isinstance(record, Moved):
             move(self, record, segment)
+        elif isinstance(record, Run):
+            stage(self, record, segment)
         elif isinstance(record, Subscribed):
             self._apply_subscribed(record, segment)
         else:

@@ -16,6 +16,7 @@ from amq.broker.subscription import Peer, Subscription
 from amq.errors import TransactionRolledBackError
 from amq.journal.multicast import HOLDERS_MAX, Multicast
 from amq.journal.records import ACKED, Consumed, Group, Prepared, Record
+from amq.journal.run import Run
 from amq.message import Copy, Message
 
 if TYPE_CHECKING:
@@ -24,22 +25,34 @@ if TYPE_CHECKING:
 
 class Transaction:
     """`acks`, `nacks` and `requeued` = (subscription, message); `requeued` were refused and shall come again.
-    `used_at` is monotonic seconds."""
+    `queued` is what was sent to queues, in order. `used_at` is monotonic seconds."""
 
-    __slots__ = ("acks", "broker", "nacks", "name", "published", "requeued", "sends", "sends_to_durables", "size",
+    __slots__ = ("acks", "broker", "nacks", "name", "published", "queued", "requeued", "sends_to_durables", "size",
                  "used_at")  # fmt: skip
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
         self.name = name
         self.used_at = broker.clock.monotonic()
-        self.sends: list[Message] = []
+        self.queued: list[Message | Run] = []
         self.published: list[Message] = []  # to topics
         self.sends_to_durables = False  # are in `sends` what durable subscriptions get of that?
         self.acks: list[tuple[Subscription, Message]] = []
         self.nacks: list[tuple[Subscription, Message]] = []
         self.requeued: list[tuple[Subscription, Message]] = []
         self.size = 0
+
+    @property
+    def sends(self) -> list[Message]:
+        """`queued`, from now on one by one."""
+        if any(item.__class__ is Run for item in self.queued):
+            parts = [item.messages() if isinstance(item, Run) else (item,) for item in self.queued]
+            self.queued = [message for part in parts for message in part]
+        return self.queued  # type: ignore[return-value]
+
+    @sends.setter
+    def sends(self, messages: list[Message]) -> None:
+        self.queued = [*messages]
 
     @property
     def settled(self) -> list[tuple[Subscription, Message]]:
@@ -49,7 +62,10 @@ class Transaction:
     def add(self, messages: list[Message]) -> None:
         """They are to be sent."""
         for message in messages:
-            (self.sends if is_queued(message.queue_name) else self.published).append(message)
+            if is_queued(message.queue_name):
+                self.queued.append(message)
+            else:
+                self.published.append(message)
 
     def to_group(self, outcome_id: str) -> Group:
         """The persistent part, as one record."""
@@ -66,9 +82,9 @@ class Transaction:
         broker = self.broker
         if self.published:
             broker.topics.publish_with(group, self.published)
-        for message in self.sends:
-            if not message.persistent:
-                broker.apply(message, None)
+        for item in self.queued:
+            if not item.persistent:
+                broker.apply(item, None)
         for subscription, message in self.acks:
             if message.segment is None:
                 broker.consumed(subscription.queue, message)
@@ -140,7 +156,7 @@ class Transaction:
             self.broker.give_back(queue, messages, [message.seq for message in messages], refused)
 
 
-def records_of(messages: Iterable[Message]) -> Iterator[Record]:
+def records_of(messages: Iterable[Message | Run]) -> Iterator[Record]:
     """What stores `messages`: those that are copies of one, and follow each other, together."""
     for original, found in groupby(messages, lambda message: message.original if isinstance(message, Copy) else None):
         if original is None:

@@ -37,6 +37,7 @@ from amq.journal.records import (
     Redelivered,
     Resolved,
 )
+from amq.journal.run import Run
 from amq.message import Copy, Message
 from amq.protocols.commands import CommitBatch, Finish, Prepare, Subscribe
 
@@ -137,23 +138,28 @@ class TwoPhase:
         broker, journal = self._broker, self._broker.journal
         assert journal is not None
         moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in prepared.acks.items()]
-        if journal.full and transaction.sends:
+        if journal.full and transaction.queued:
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")
-        for message in transaction.sends:
-            if message.duplicate_id:
-                if broker.is_duplicate(message):
-                    raise transaction.roll_back_duplicate(prepared, message)
-                broker.admit_id(message, prepared)
-            message.seq = broker.next_seq()
-            prepared.sends.setdefault(message.queue_name, []).append(message.seq)
-            if message.duplicate_id:
-                prepared.ids.append((message.queue_name, message.duplicate_id, message.seq))
-        for message in transaction.sends:
-            message.destination = SENT_SCHEME + message.queue_name
+        for item in transaction.queued:
+            if isinstance(item, Run):
+                item.seq = broker.next_seq(len(item.bodies))
+                prepared.sends.setdefault(item.queue_name, []).extend(item.seqs)
+                continue
+            if item.duplicate_id:
+                if broker.is_duplicate(item):
+                    raise transaction.roll_back_duplicate(prepared, item)
+                broker.admit_id(item, prepared)
+            item.seq = broker.next_seq()
+            prepared.sends.setdefault(item.queue_name, []).append(item.seq)
+            if item.duplicate_id:
+                prepared.ids.append((item.queue_name, item.duplicate_id, item.seq))
+        for item in transaction.queued:
+            message = item.like if isinstance(item, Run) else item
+            message.destination = SENT_SCHEME + item.queue_name
             if isinstance(message, Copy):
                 message.queue_name = message.destination
-        records = [*records_of(transaction.sends), *moves, prepared]
+        records = [*records_of(transaction.queued), *moves, prepared]
         group = Group(records, origin=Preparing(self, transaction, prepared))
         self._preparing[prepared.xid] = group
         self.append(group, peer, receipt)
@@ -175,7 +181,7 @@ class TwoPhase:
                 f"batch {command.batch} of {command.owner} is committed already: this transaction was rolled back",
                 code="BATCH_COMMITTED",
             )
-        kept = all(message.persistent and is_queued(message.queue_name) for message in transaction.sends)
+        kept = all(message.persistent and is_queued(message.queue_name) for message in transaction.queued)
         if transaction.published or not kept or any(message.segment is None for _, message in transaction.acks):
             raise CommandError(
                 "a prepared transaction outlives its master: send and acknowledge persistent messages of queues in it, "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
 from amq.journal.multicast import MULTICAST, Multicast
+from amq.journal.run import Run
 from amq.journal.subscription import SUBSCRIBED, Subscribed
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 
@@ -265,7 +267,7 @@ class Group:
         for record, (start, size) in zip(self.records, self.places, strict=True):
             if isinstance(record, Message):
                 record.offset, record.size = offset + start, size
-            elif isinstance(record, Multicast):
+            elif isinstance(record, Multicast | Run):
                 record.place(offset + start, size)
 
 
@@ -392,7 +394,7 @@ class Previous:
 
 Record = (
     Message | Destination | Consumed | Redelivered | Moved | Prepared | Resolved | Marker | Group | Copies | Duplicates
-    | Outcomes | Trimmed | Previous | Multicast | Subscribed
+    | Outcomes | Trimmed | Previous | Multicast | Subscribed | Run
 )  # fmt: skip
 
 
@@ -414,11 +416,28 @@ def encode_message(message: Message, destination: int) -> Chunk:
     return RECORD.pack(len(body), crc32(body, MESSAGE), MESSAGE) + body
 
 
+def encode_run(run: Run, destination: int) -> bytes:
+    """The records of its messages, each as `encode_message` makes it."""
+    like, content_type = run.like, run.like.content_type.encode()
+    head = MESSAGE_HEAD.pack(
+        0, destination, TEXT if like.text else 0, like.priority, like.timestamp_ms, like.expires_ms, len(content_type),
+        0, 0,
+    )[_U64.size :] + content_type  # fmt: skip
+    beside = _U64.size + len(head)
+    parts: list[bytes] = []
+    pack_seq, pack = _U64.pack, RECORD.pack
+    for seq, body in zip(run.seqs, run.bodies, strict=True):
+        record = pack_seq(seq) + head + body
+        parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
+    run.sizes = array("I", [RECORD_BYTES + beside + len(body) for body in run.bodies])
+    return b"".join(parts)
+
+
 def encode_record(record: Record, ids: dict[str, int]) -> Chunk:
     """Any record's bytes. `ids`: the number of each destination by name."""
     if isinstance(record, Message):
         return encode_message(record, ids[record.destination])
-    return record.encode(ids)
+    return encode_run(record, ids[record.destination]) if isinstance(record, Run) else record.encode(ids)
 
 
 def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]:
@@ -426,13 +445,6 @@ def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]
     rest = record[RECORD_BYTES + 12 :]
     head = bytes(record[RECORD_BYTES : RECORD_BYTES + 8]) + U32.pack(destination)
     return RECORD.pack(len(record) - RECORD_BYTES, crc32(rest, crc32(head, MESSAGE)), MESSAGE) + head, rest
-
-
-def copy_bytes(record: Duplicates | Outcomes | Subscribed | Group) -> int:
-    """About what it takes in the journal; a group has no messages."""
-    if isinstance(record, Subscribed):
-        return record.size
-    return RECORD_BYTES + (len(record.encode({})) if isinstance(record, Group) else len(json.dumps(record.ids)))
 
 
 def prepared_bytes(record: Prepared) -> int:
@@ -466,14 +478,14 @@ def takes_space(record: Record) -> bool:
     """Does storing this need room that a full disk should keep for acknowledgements?"""
     if isinstance(record, Group):
         return any(map(takes_space, record.records))
-    return isinstance(record, Message | Multicast | Copies)
+    return isinstance(record, Message | Multicast | Copies | Run)
 
 
 def destinations_of(records: Iterable[Record]) -> dict[str, None]:
     """Names of the destinations that `records` name, in the order of their first mention."""
     names: dict[str, None] = {}
     for record in records:
-        if isinstance(record, Message | Consumed | Redelivered | Duplicates):
+        if isinstance(record, Message | Consumed | Redelivered | Duplicates | Run):
             names[record.destination] = None
         elif isinstance(record, Moved):
             names[record.source] = names[record.target] = None

@@ -7,7 +7,7 @@ done", opaque to the broker ("" = none). `transaction` is the client's name for 
 
 from __future__ import annotations
 
-from amq.message import Message
+from amq.message import Message, alike
 
 ACK_AUTO = "auto"
 ACK_CLIENT = "client"
@@ -59,15 +59,21 @@ class Send(Command):
 
 
 class SendMany(Command):
-    """Add `messages` to a transaction. They are for one destination, have no properties and no ids, and differ in their
-    bodies alone."""
+    """Add messages to a transaction, at least one. They have no properties and no ids, and differ from `like`, which is
+    nobody else's and has no body, in their bodies alone."""
 
-    __slots__ = ("messages", "transaction")
+    __slots__ = ("bodies", "like", "transaction")
 
-    def __init__(self, messages: list[Message], transaction: str) -> None:
+    def __init__(self, like: Message, bodies: list[bytes], transaction: str) -> None:
         self.receipt = ""
-        self.messages = messages
+        self.like = like
+        self.bodies = bodies
         self.transaction = transaction
+
+    @property
+    def messages(self) -> list[Message]:
+        """One by one."""
+        return alike(self.like, self.bodies)
 
 
 class Subscribe(Command):

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.broker import backlog as module
-from amq.broker.backlog import NEVER, Backlog, Place
+from amq.broker.backlog import NEVER, Backlog, Place, columns_of
 
 SEQS = st.integers(0, 200)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), SEQS, st.sampled_from((0, 0, 5, 50, 500))),
+        st.tuples(st.just("extend"), st.lists(SEQS, min_size=1, max_size=9, unique=True), st.sampled_from((0, 5, 50))),
         st.tuples(st.just("discard"), st.lists(SEQS, max_size=6), st.just(0)),
         st.tuples(st.just("move"), SEQS, st.integers(1, 9)),
         st.tuples(st.just("due"), st.sampled_from((0, 7, 70, 700)), st.just(0)),
@@ -34,6 +35,13 @@ def test_as_a_dict_would(steps: list[tuple[str, object, int]]) -> None:
                 place = Place(what, 1 << 40, what * 2, 7)
                 backlog.add(*place, number)
                 model[what] = (place, number)
+            elif kind == "extend":
+                assert isinstance(what, list)
+                rows = [(seq, 1 << 40, seq * 2, 7, number * (seq % 2)) for seq in what]
+                fits = not any(min(what) <= seq <= max(what) for seq in model)
+                assert backlog.extend(columns_of(rows)) == fits
+                model.update({row[0]: (Place(*row[:4]), row[4]) for row in rows if fits})
+                assert all(0 < len(chunk.seqs) <= 4 for chunk in backlog._chunks)
             elif kind == "discard":
                 assert isinstance(what, list)
                 expected = [model.pop(seq) for seq in sorted(what) if seq in model]

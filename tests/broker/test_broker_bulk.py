@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.message import Message
-from amq.protocols.commands import ACK_INDIVIDUAL, Commit, Prepare, SendMany
+from amq.protocols.commands import ACK_INDIVIDUAL, Commit, Finish, Prepare, Send, SendMany
 from tests.broker.world import World
 
 MakeWorld = Callable[..., World]
 
 
-def many(*bodies: bytes, queue: str = "a", **fields: bool | int) -> list[Message]:
-    return [Message(f"queue://{queue}", body, **fields) for body in bodies]  # type: ignore[arg-type]
+def many(*bodies: bytes, queue: str = "a", **fields: Any) -> SendMany:
+    return SendMany(Message(f"queue://{queue}", b"", **fields), list(bodies), "t")
 
 
 def received(world: World, count: int) -> list[bytes]:
@@ -37,7 +41,7 @@ def test_they_are_stored_in_order_by_the_commit(make_world: MakeWorld, known: bo
     if known:
         client.send(b"0")
     client.begin()
-    client.do(SendMany(many(b"1", b"2", b"3", persistent=persistent), "t"), SendMany(many(b"4"), "t"))
+    client.do(many(b"1", b"2", b"3", persistent=persistent), many(b"4"))
     client.commit()
     world.settle()
     assert client.errors == []
@@ -56,7 +60,7 @@ def test_a_rollback_gives_all_memory_back(make_world: MakeWorld) -> None:
     world.settle()
     before = world.broker.memory_bytes
     client.begin()
-    client.do(SendMany(many(b"12", b"345"), "t"))
+    client.do(many(b"12", b"345"))
     assert world.broker.memory_bytes == before + 5 + 2 * MESSAGE_OVERHEAD_BYTES
     client.abort()
     world.settle()
@@ -69,7 +73,7 @@ def test_they_can_be_prepared(make_world: MakeWorld) -> None:
     client = world.connect()
     client.send(b"0")
     client.begin()
-    client.do(SendMany(many(b"1", b"2"), "t"), Prepare("t", "xid", 0, "", 0, "r"))
+    client.do(many(b"1", b"2"), Prepare("t", "xid", 0, "", 0, "r"))
     world.settle()
     assert "r" in client.confirmed
     ((prepared, _),) = world.broker.prepared.values()
@@ -81,7 +85,7 @@ def test_without_a_transaction_they_are_refused(make_world: MakeWorld) -> None:
     world = make_world()
     client = world.connect()
     client.send(b"0")
-    client.do(SendMany(many(b"1"), "t"))
+    client.do(many(b"1"))
     world.settle()
     assert client.codes == ["UNKNOWN_TRANSACTION"]
 
@@ -91,9 +95,9 @@ def test_a_transaction_that_grows_too_large_is_refused_whole(make_world: MakeWor
     client = world.connect()
     client.send(b"0")
     client.begin()
-    client.do(SendMany(many(b"1", b"2", b"3"), "t"))
+    client.do(many(b"1", b"2", b"3"))
     assert not client.refused
-    client.do(SendMany(many(b"4", b"5", b"6"), "t"))
+    client.do(many(b"4", b"5", b"6"))
     world.settle()
     assert client.codes == ["TRANSACTION_TOO_LARGE"]
     assert received(world, 1) == [b"0"]
@@ -109,7 +113,7 @@ def test_they_wait_for_memory_in_order(make_world: MakeWorld) -> None:
     while other.reading:
         other.send(bytes(1000), transaction="t", receipt=False)
     client.begin()
-    client.do(SendMany(many(b"1", b"2"), "t"), SendMany(many(b"3", b"4"), "t"), Commit("t", "c"))
+    client.do(many(b"1", b"2"), many(b"3", b"4"), Commit("t", "c"))
     world.settle()
     assert not client.reading
     assert "c" not in client.confirmed
@@ -118,3 +122,98 @@ def test_they_wait_for_memory_in_order(make_world: MakeWorld) -> None:
     assert client.reading
     assert "c" in client.confirmed
     assert received(world, 5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def scattered(world: World, seed: int, together: bool) -> None:
+    """A history of transactions, of which some meet a full disk. `together`: what can be sent in one command, is."""
+    dice = random.Random(seed)
+    client, open_xids = world.connect(), []
+    for number in range(12):
+        if client.refused:
+            client = world.connect()
+        client.begin()
+        for _ in range(dice.randrange(1, 6)):
+            bodies = [dice.randbytes(dice.randrange(30)) for _ in range(dice.randrange(1, 40))]
+            command = many(
+                *bodies, queue=dice.choice("ab"), priority=dice.choice([4, 4, 9]), text=dice.random() < 0.5,
+                content_type=dice.choice(["", "a/b"]), expires_ms=dice.choice([0, 0, 1 << 41]),
+            )  # fmt: skip
+            ones = [Send(message, "", "t") for message in command.messages]
+            client.do(*([command] if together else ones))
+            if dice.random() < 0.4:
+                client.send(b"own", transaction="t", receipt=False, properties={"a": "b"})
+            if dice.random() < 0.1:
+                client.send(b"id", transaction="t", receipt=False, duplicate_id=f"id {dice.randrange(4)}")
+        what = dice.choice(["prepare", "prepare", "prepare", "commit", "abort", "full"])
+        world.journal._exhausted = what == "full"
+        if what == "commit":
+            client.commit()
+        elif what == "abort":
+            client.abort()
+        else:
+            client.do(Prepare("t", f"x{number}", 0, "", 0, world.next_receipt()))
+        world.settle()
+        world.check()
+        world.journal._exhausted = world.journal.full = world.journal.disk_full = False
+        open_xids += [xid for xid in world.broker.prepared if xid not in open_xids]
+        if open_xids and dice.random() < 0.5:
+            xid = open_xids.pop(dice.randrange(len(open_xids)))
+            world.connect().do(Finish(xid, dice.random() < 0.7, world.next_receipt()))
+            world.settle()
+    world.check_at_rest()
+
+
+def counters(world: World) -> dict[str, Any]:
+    return {
+        "memory": world.broker.memory_bytes, "segments": world.journal.segments,
+        "queues": {
+            name: (queue.enqueued, queue.acknowledged, queue.stored_bytes, queue.pending_bytes, queue.expiring,
+                   queue.waiting, {priority: list(each) for priority, each in queue.backlogs.items()})
+            for name, queue in world.broker.queues.items()
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_journal_and_all_that_is_counted_are_as_of_messages_that_come_one_by_one(
+    make_world: MakeWorld, seed: int
+) -> None:
+    journals: list[dict[str, bytes]] = []
+    counted: list[dict[str, Any]] = []
+    for together in (True, False):
+        world = make_world(memory_limit_bytes=1 << 30)
+        scattered(world, seed, together)
+        directory = Path(world.store, JOURNAL_DIRECTORY)
+        journals.append({path.name: path.read_bytes() for path in sorted(directory.glob("*.seg"))})
+        counted.append(counters(world))
+    assert counted[0] == counted[1]
+    assert journals[0] == journals[1]
+    assert len(journals[0]) > 1
+
+
+def test_to_a_queue_that_does_not_exist_they_go_together_too(make_world: MakeWorld) -> None:
+    """As the first batch of a pipeline does."""
+    world = make_world()
+    client = world.connect()
+    client.begin()
+    client.do(many(b"1", b"2"))
+    (transaction,) = client.session._transactions.values()
+    assert len(transaction.queued) == 1
+    client.commit()
+    world.settle()
+    assert received(world, 2) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("queue", ["a.*", "a,queue://b"])
+def test_where_a_name_stands_for_others_each_goes_its_way(make_world: MakeWorld, queue: str) -> None:
+    world = make_world()
+    client = world.connect()
+    client.begin()
+    client.do(many(b"1", b"2", queue=queue))
+    if client.refused:
+        world.settle()
+        assert client.codes == ["DESTINATION_REFUSED"]
+        return
+    client.commit()
+    world.settle()
+    assert (world.stored("a"), world.stored("b")) == ([b"1", b"2"], [b"1", b"2"])

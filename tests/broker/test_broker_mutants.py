@@ -16,14 +16,23 @@ from unittest import mock
 import pytest
 
 from amq.broker import broker as broker_module
-from amq.broker import checkpointing, copying, limits, moving, paging, snapshot, state, trimming
+from amq.broker import checkpointing, copying, limits, moving, paging, snapshot, staging, state, trimming
 from amq.broker.queue import Queue
 from amq.errors import AmqError
 from amq.journal import checkpoint, compaction, follower, journal
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
 from amq.journal.follower import DivergedError
 from amq.journal.recovery import seal
-from tests.broker import states, test_broker_compaction, test_broker_followers, test_broker_limits, test_broker_moved
+from tests.broker import (
+    states,
+    test_broker_bulk,
+    test_broker_compaction,
+    test_broker_followers,
+    test_broker_limits,
+    test_broker_moved,
+    test_broker_moving,
+    test_snapshot,
+)
 from tests.broker.test_broker_model import MODES
 from tests.broker.test_broker_model_limits import DroppingMachine
 from tests.broker.test_broker_walks import WALK_STEPS, walk
@@ -208,9 +217,20 @@ def moved_keep_nothing(make_world: MakeWorld) -> None:
     test_broker_moved.test_a_moved_message_keeps_no_segment(make_world, test_broker_moved.SENT, test_broker_moved.HELD)
 
 
+def moved_meanwhile(_make_world: MakeWorld) -> None:
+    """Messages move while a checkpoint is dumped."""
+    test_snapshot.test_what_moves_to_a_queue_that_was_dumped_before()
+    test_broker_moving.test_a_checkpoint_that_has_one_twice_and_its_neighbours_once()
+
+
+def staged(make_world: MakeWorld) -> None:
+    """Many messages of a transaction come in one command."""
+    test_broker_bulk.test_the_journal_and_all_that_is_counted_are_as_of_messages_that_come_one_by_one(make_world, 0)
+
+
 SCENARIOS: tuple[Callable[[MakeWorld], None], ...] = (
     deposed, deposed_in_a_new_segment, another_past, rotten, back_to_disk, in_flight, blocked, oldest_first,
-    pinned, chained, copied_from, keeps_pace, epoch_seen_late, segment_seen_late,
+    pinned, chained, copied_from, keeps_pace, epoch_seen_late, segment_seen_late, moved_meanwhile, staged,
 )  # fmt: skip
 CHECKS: dict[str, Callable[[MakeWorld], None]] = {
     check.__name__: check for check in (walks, dropping_walks, moved, moved_keep_nothing, *SCENARIOS)
@@ -357,7 +377,27 @@ MUTANTS = (
     ),
     Mutant(
         "the segment of a move may go before that of the message", moving, "move",
-        "segment.refers.add(code)", "pass", "moved", (state,),
+        "segment.refers.update({*columns[1]} - {segment.code})", "pass", "moved", (state,),
+    ),
+    Mutant(
+        "what moves counts also in the queue that it has left", moving, "_taken",
+        "queue.stored_bytes -= sum(sizes)", "pass", "moved",
+    ),
+    Mutant(
+        "a checkpoint is not told of what moves", moving, "_put", "_note(state, queue, priority, columns)", "pass",
+        "moved_meanwhile",
+    ),
+    Mutant(
+        "what a checkpoint has in both queues counts twice", moving, "_put",
+        "state._segments[codes[0]].leave(offsets[0], sizes[0])", "pass", "moved_meanwhile",
+    ),
+    Mutant(
+        "what is staged together does not hold its segment", staging, "stage", "segment.live += count", "pass",
+        "staged", (state,),
+    ),
+    Mutant(
+        "what is staged together is not free when it is on disk", staging, "stage",
+        "state.memory_bytes -= sum(map(len, run.bodies)) + count * MESSAGE_OVERHEAD_BYTES", "pass", "staged", (state,),
     ),
     Mutant(
         "compaction looks only where the message was stored", copying.Source, "_parts",

@@ -28,6 +28,7 @@ from amq.journal.records import (
     encode_record,
     takes_space,
 )
+from amq.journal.run import Run
 from amq.journal.subscription import Subscribed
 from amq.message import Message
 
@@ -130,3 +131,16 @@ def test_what_takes_space_and_names_destinations() -> None:
     message, consumed = Message("queue://a", b""), Consumed("queue://b", 0, [1])
     assert [takes_space(r) for r in (message, consumed, Group([message]), Group([consumed]))] == [1, 0, 1, 0]
     assert destinations_of([Group([message, consumed]), Trimmed(1, 1)]) == dict.fromkeys(("queue://a", "queue://b"))
+
+
+@given(messages, st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(1, 1 << 60))
+def test_a_run_is_in_the_journal_what_its_messages_are(like: Message, bodies: list[bytes], seq: int) -> None:
+    like.properties, like.duplicate_id, like.body = None, "", b""
+    run = Run(like, bodies)
+    run.seq = seq
+    written, alone = encode_record(run, IDS), [encode_record(message, IDS) for message in run.messages()]
+    assert [message.seq for message in run.messages()] == list(range(seq, seq + len(bodies)))
+    assert written == b"".join(alone)  # type: ignore[arg-type]
+    assert list(run.sizes) == [message.size for message in run.messages()] == list(map(len, alone))
+    assert destinations_of([run]) == destinations_of(run.messages())
+    assert takes_space(Group([run]))
