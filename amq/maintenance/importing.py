@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, BinaryIO
 
 from amq.broker.broker import Broker
@@ -68,7 +67,8 @@ class Import:
         self._ids_on_their_way: dict[str, tuple[str, list[tuple[str, int]]]] = {}
         self._sent: dict[str, list[Message]] = {}  # by xid: what the next line may say is prepared
         self._held: dict[str, list[tuple[str, str]]] = {}  # by xid: (queue, id) of what that acknowledged
-        self._taken: dict[str, set[int]] | None = None  # by queue: seqs of what is in no line any more
+        self._in_line: list[tuple[str, str]] = []  # of that, what is in the line of its queue still
+        self._taken: dict[str, set[int]] = {}  # by queue: seqs of what is in no line any more
 
     async def run(self, file: BinaryIO, name: str) -> Result:
         """Import all of `file`. Raises StoreError (damaged or cut file, store in use), StoreFullError,
@@ -100,7 +100,7 @@ class Import:
             while lines := await _in(thread, loop, lambda: file.readlines(CHUNK_BYTES)):
                 for line in lines:
                     item = reader.feed(line)
-                    if isinstance(item, InDoubt) and self._taken is None:
+                    if isinstance(item, InDoubt) and self._in_line:
                         await self._confirmed(service, 0)
                     if item is not None:
                         self._take(item, reader)
@@ -174,7 +174,8 @@ class Import:
         else:
             _check_access(message.destination, message)
         if item.held_by:
-            self._held.setdefault(item.held_by, []).append((message.queue_name, message.duplicate_id))
+            self._in_line.append((message.queue_name, message.duplicate_id))
+            self._held.setdefault(item.held_by, []).append(self._in_line[-1])
         if item.sent_by:
             self._sent.setdefault(item.sent_by, []).append(message)
             return
@@ -211,9 +212,8 @@ class Import:
             raise self._failure from error
 
     def _prepare(self, broker: Broker, item: InDoubt) -> None:
-        """All messages of the file are stored, but for what prepared transactions sent: here is one, whole."""
-        if self._taken is None:
-            self._taken = self._take_held(broker)
+        """A transaction is whole: what it acknowledged is stored, what it sent is to be stored with it."""
+        self._take_held(broker)
         given = Prepared(item.xid, broker.next_seq(), item.created_ms, item.timeout_ms, item.owner, item.batch)
         for name, id in self._held.pop(item.xid, ()):
             seq = _seq_of(broker, name, id)
@@ -229,17 +229,17 @@ class Import:
         self.result.skipped += len(sent) - len(new)
         self._unconfirmed_bytes += size
 
-    def _take_held(self, broker: Broker) -> dict[str, set[int]]:
+    def _take_held(self, broker: Broker) -> None:
         """What transactions acknowledged is in no line of its queue any more, as if it had been delivered. Not what
         expired meanwhile, nor what an earlier import has prepared."""
         wanted: dict[str, set[int]] = {}
-        for name, id in chain.from_iterable(self._held.values()):
+        for name, id in self._in_line:
             wanted.setdefault(name, set()).add(_seq_of(broker, name, id))
-        taken: dict[str, set[int]] = {}
+        self._in_line = []
         for name, seqs in wanted.items():
             queue = broker.queue(name)
-            taken[name] = {message.seq for message in queue.take_out(seqs) + broker.take_from_disk(queue, seqs)}
-        return taken
+            taken = queue.take_out(seqs) + broker.take_from_disk(queue, seqs)
+            self._taken.setdefault(name, set()).update(message.seq for message in taken)
 
     def _remember(self, broker: Broker, item: Ids) -> None:
         """Ids of what is gone. They are as old as this line: older than the messages behind it."""

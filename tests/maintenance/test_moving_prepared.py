@@ -22,6 +22,7 @@ from amq.protocols.commands import ACK_AUTO, Ack, Lease
 from tests.broker.test_broker_two_phase import drain, finish, listed, prepare
 from tests.broker.world import World
 from tests.fakes import FaultyVfs
+from tests.large import large_from
 from tests.maintenance.test_moving import VFS, export, lines, load, sealing
 
 FOR_LONG_MS = 10**15
@@ -288,6 +289,21 @@ def test_a_message_that_the_store_has_is_not_sent_again(old: World, tmp_path: Pa
     world = Moved(tmp_path / "new")
     finish(world)
     assert world.stored("b") == [b"first", b"2"]
+    world.close()
+
+
+@pytest.mark.parametrize("large_bytes", [0, 1 << 20])
+def test_lines_in_another_order(tmp_path: Path, large_bytes: int) -> None:
+    """Each transaction behind its own messages: so two exports are made one. Large ones wait on disk alone."""
+    given: list[Item] = []
+    for seq, xid in enumerate("xy", start=1):
+        held = Message("queue://a", xid.encode(), seq=seq)
+        given += [Exported(held, held_by=xid), InDoubt(**{**PREPARED, "xid": xid}, sends=0, acks=1)]  # type: ignore[arg-type]
+    with large_from(large_bytes):
+        assert load(tmp_path / "new", lines(given)).prepared == 2
+    world = Moved(tmp_path / "new")
+    assert [(each["xid"], each["acks"]) for each in listed(world)] == [("x", {"/queue/a": 1}), ("y", {"/queue/a": 1})]
+    assert world.stored("a") == []
     world.close()
 
 
