@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -64,7 +65,7 @@ class Pipeline:
 
 
 class Driver:
-    """A process group: Python, its JVM, and what that started."""
+    """Python, its JVM, and what that started: its executors, and workers that commit batches."""
 
     def __init__(self, words: dict[str, Any]) -> None:
         self._log = Path(words["session"]) / "driver.log"
@@ -77,8 +78,10 @@ class Driver:
             )  # fmt: skip
 
     def kill(self) -> None:
-        """kill -9, the JVM too."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        """kill -9 of all. Workers have process groups of their own, and one that lives on would commit."""
+        for pid in _with_descendants(self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def wait(self) -> int:
         """Its exit code, negative where a signal ended it."""
@@ -99,6 +102,19 @@ class Driver:
         if self._process.poll() is None:
             self.kill()
             self._process.wait(DEADLINE_S)
+
+
+def _with_descendants(pid: int) -> list[int]:
+    """Process ids, parents first."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found
 
 
 def make_files(directory: Path, numbers: Iterable[int]) -> None:

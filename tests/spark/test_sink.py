@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 import amq
 from tests.brokers import DEADLINE_S, Brokers
 from tests.spark.pipeline import QUEUE, Pipeline, make_files, rows, stored
-from tests.spark.proxy import BATCH, PREPARE, ROLLBACK, Fate, Proxy
+from tests.spark.proxy import BATCH, PREPARE, ROLLBACK, Fate, Proxy, passing
 
 SECRET = "hunter2-hunter2"
 
@@ -29,6 +31,21 @@ def expected(*numbers: int) -> Counter[str]:
 def prepared(port: int) -> list[Any]:
     with amq.connect(url(port)) as connection:
         return connection.recover()
+
+
+@contextmanager
+def logged(spark: Any) -> Iterator[list[dict[str, str]]]:
+    """What the sink tells of the jobs in the block: there when it is left."""
+    found: list[dict[str, str]] = []
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    try:
+        logs = spark.tvf.python_worker_logs().where("logger = 'pyspark_amq.sink'").orderBy("ts")
+        before = logs.count()
+        yield found
+        logs = spark.tvf.python_worker_logs().where("logger = 'pyspark_amq.sink'").orderBy("ts")
+        found += [row.context for row in logs.collect()[before:]]
+    finally:
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
 
 
 def test_a_stream_and_what_spark_shows_of_it(
@@ -55,7 +72,10 @@ def test_a_batch_with_all_columns(spark: Any, brokers: Brokers, delivery: str) -
         "IF(id < 100, CAST(id AS STRING), NULL) AS key",
         "IF(id < 50, map('a:b', 'c\\n', 'gone', NULL), NULL) AS headers",
     )  # fmt: skip
-    frame.write.format("amq").mode("append").options(url=url(port), delivery=delivery, windowRows="30").save()
+    with logged(spark) as metrics:
+        frame.write.format("amq").mode("append").options(url=url(port), delivery=delivery, windowRows="30").save()
+    outcome = "committed" if delivery == "exactly-once" else "sent"
+    assert [(each["rows"], each["batch"], each["outcome"]) for each in metrics] == [("200", "0", outcome)]
     for name, rest in (("even", 0), ("odd", 1)):
         with amq.connect(url(port)) as connection, connection.session() as session:
             browser, found = session.browser(f"/queue/{name}"), {}
@@ -170,3 +190,40 @@ def test_a_checkpoint_older_than_the_broker_is_refused(spark: Any, brokers: Brok
     with pytest.raises(Exception, match="older than"):
         Pipeline(tmp_path, url(port), checkpoint="old").run(spark)
     assert stored(port) == expected(0, 1, 2)
+
+
+def kill_driver(proxy: Proxy, pipeline: Pipeline, master: str, directory: Path, batch: int, fate: Fate) -> None:
+    """Run a driver that is killed at the commit of this batch."""
+    with pipeline.drive(directory, master) as driver:
+
+        def hook(kind: str, headers: dict[str, str]) -> Fate:
+            if kind == BATCH and headers["batch"] == str(batch):
+                driver.kill()
+                return fate
+            return Fate.PASS
+
+        proxy.hook = hook
+        code = driver.wait()
+        assert code < 0, driver.log()
+    proxy.hook = passing
+
+
+@pytest.mark.slow
+def test_drivers_are_killed_on_both_sides_of_a_commit(
+    spark: Any, brokers: Brokers, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """kill -9 with all that it started: before a commit, on executors of their own that get shuffled rows, which come
+    in another order each time; then while a commit is on its way, with other partitions. Then the query goes on."""
+    port = brokers.master().port
+    make_files(tmp_path, range(4))
+    with Proxy(port) as proxy:
+        first, directory = Pipeline(tmp_path, proxy.url, partitions=4), tmp_path_factory.mktemp("cluster")
+        kill_driver(proxy, first, "local-cluster[2,1,900]", directory, 1, Fate.CUT_BEFORE)
+        assert stored(port) == expected(0)
+        assert prepared(port) != []
+        second, directory = Pipeline(tmp_path, proxy.url, partitions=3), tmp_path_factory.mktemp("local")
+        kill_driver(proxy, second, "local[2]", directory, 2, Fate.CUT_AFTER)
+        assert stored(port) == expected(0, 1, 2)
+        Pipeline(tmp_path, proxy.url, partitions=1).run(spark)
+    assert stored(port) == expected(0, 1, 2, 3)
+    assert prepared(port) == []

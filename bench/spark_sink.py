@@ -1,0 +1,229 @@
+"""How many rows a second Spark writes to the broker, beside what else one could do, and beside the socket alone.
+
+Each way writes the same rows as one micro-batch of a stream, on local[2]; what counts is the time of that micro-batch,
+of its commit too, without the start of the query. A small one goes before, to warm up. Ways: `format("amq")`;
+foreachBatch with a loop over rows that sends each with a client (ours, pipelined, or stomp.py); and the ceiling: the
+same frames to a socket whose other end throws them away. Invariant: a result is returned only when the queue held each
+row once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from bench import brokers, cli, host
+from bench.load import LoadError
+from bench.wire import Connection, WireError
+from tests.spark.session import environment, start, stop_jvm, why_no_spark
+
+EXAMPLES = ("--quick", "--rows 1000000 --json spark.json")
+WARM_UP_ROWS = 20_000
+BODY_BYTES = 100
+TIMEOUT_S = 600
+READ_TIMEOUT_S = 30.0
+# Throws away what comes, of any number of connections, in a process of its own.
+SINK = """
+import selectors, socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+selector = selectors.DefaultSelector()
+selector.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            selector.register(listener.accept()[0], selectors.EVENT_READ)
+        elif not key.fileobj.recv(1 << 20):
+            selector.unregister(key.fileobj)
+            key.fileobj.close()
+"""
+Start = Callable[[Any, str], Any]  # (rows, queue) → the writer of a stream
+
+
+def to_amq(url: str, delivery: str) -> Start:
+    def writer(rows: Any, queue: str) -> Any:
+        return rows.writeStream.format("amq").options(url=url, destination=queue, delivery=delivery)
+
+    return writer
+
+
+def row_by_row(send_all: Callable[[Iterator[Any], str], None]) -> Start:
+    def writer(rows: Any, queue: str) -> Any:
+        def one(batch: Any, _: int) -> None:
+            batch.foreachPartition(lambda partition: send_all(partition, queue))
+
+        return rows.writeStream.foreachBatch(one)
+
+    return writer
+
+
+def with_our_client(url: str) -> Callable[[Iterator[Any], str], None]:
+    def send_all(rows: Iterator[Any], queue: str) -> None:
+        import amq
+
+        with amq.connect(url) as connection, connection.session() as session:
+            producer = session.producer(queue)
+            for row in rows:
+                producer.send(row.value, wait=False)
+
+    return send_all
+
+
+def with_stomp_py(port: int) -> Callable[[Iterator[Any], str], None]:
+    def send_all(rows: Iterator[Any], queue: str) -> None:
+        import stomp
+        from stomp.listener import WaitingListener
+
+        connection = stomp.StompConnection12([("127.0.0.1", port)])
+        last = WaitingListener("last")
+        connection.set_listener("", last)
+        connection.connect(wait=True)
+        for row in rows:
+            connection.send(queue, row.value)
+        connection.send(queue + ".end", "", receipt="last")
+        last.wait_on_receipt()
+        connection.disconnect()
+
+    return send_all
+
+
+def to_socket(spark: Any, port: int) -> Start:
+    """A data source of our own, whose tasks do what those of `format("amq")` do, less the broker."""
+    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+    class ToSocket(DataSourceStreamArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> Any:
+            import pyarrow as pa
+
+            from amq.client import bulk
+
+            head = b"SEND\ndestination:/queue/bench\ntransaction:1"
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                for batch in iterator:
+                    bodies = batch.column("value").cast(pa.binary()).to_pylist()
+                    for part in bulk.pieces(bodies):
+                        sock.sendall(bulk.encode(head, bodies[part], None, True))
+            return WriterCommitMessage()
+
+    class Discarding(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "discarding"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: ARG002
+            return ToSocket()
+
+    spark.dataSource.register(Discarding)
+    return lambda rows, _: rows.writeStream.format("discarding")
+
+
+def run(spark: Any, way: Start, queue: str, rows: int) -> float:
+    """Seconds of a micro-batch of so many rows."""
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
+    values = stream.selectExpr(f"lpad(CAST(value AS STRING), {BODY_BYTES}, '.') AS value")
+    with tempfile.TemporaryDirectory() as checkpoint:
+        writer = way(values, queue).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        query = writer.start()
+        if not query.awaitTermination(TIMEOUT_S):
+            raise LoadError("the query does not end")
+        return sum(progress["durationMs"]["addBatch"] for progress in query.recentProgress) / 1000
+
+
+def take_all(port: int, queue: str, rows: int) -> None:
+    """Consume the queue, which must hold each row once. Raises LoadError, WireError."""
+    seen = bytearray(rows)
+    with Connection(port) as connection:
+        connection.send("SUBSCRIBE", {"id": "1", "destination": queue, "ack": "auto", "activemq.prefetchSize": 10_000})
+        count = 0
+        while count < rows:
+            try:
+                frames = connection.read(READ_TIMEOUT_S)
+            except TimeoutError as error:
+                raise LoadError(f"{queue} held {count} of {rows} rows") from error
+            for frame in frames:
+                seen[int(frame.body.lstrip(b"."))] += 1
+            count += len(frames)
+    if set(seen) != {1}:
+        missing = seen.count(0)
+        raise LoadError(f"{queue}: {missing} rows are missing, {rows - missing - seen.count(1)} came twice")
+
+
+def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[dict[str, Any]]:
+    results = []
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
+        os.environ.update(environment(home))
+        cli.progress("starting Spark")
+        spark = start(home, "local[2]")
+        stack.callback(stop_jvm)
+        stack.callback(spark.stop)
+        sink = subprocess.Popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE)
+        stack.callback(sink.wait)
+        stack.callback(sink.kill)
+        assert sink.stdout is not None
+        discarding = int(sink.stdout.readline())
+        broker = stack.enter_context(brokers.Group("amq", directory=directory, options=options)).wait_master()
+        url = f"failover:(stomp://127.0.0.1:{broker.port})"
+        ways = {
+            "socket only": to_socket(spark, discarding), "exactly-once": to_amq(url, "exactly-once"),
+            "at-least-once": to_amq(url, "at-least-once"), "dedup": to_amq(url, "dedup"),
+            "loop, amq client": row_by_row(with_our_client(url)),
+            "loop, stomp.py": row_by_row(with_stomp_py(broker.port)),
+        }  # fmt: skip
+        for number, (name, way) in enumerate(ways.items()):
+            cli.progress(name)
+            stored = name != "socket only"
+            for part, count in enumerate((min(WARM_UP_ROWS, rows), rows)):
+                queue = f"/queue/bench.{number}.{part}"
+                before_s = broker.cpu_s()
+                seconds = run(spark, way, queue, count)
+                cpu_us = (broker.cpu_s() - before_s) * 1e6 / count
+                if stored:
+                    take_all(broker.port, queue, count)
+            results.append(
+                {"way": name, "rows": rows, "seconds": seconds, "rows_per_s": rows / seconds,
+                 "broker_us_per_row": cpu_us if stored else 0.0}
+            )  # fmt: skip
+    return results
+
+
+def table(results: list[dict[str, Any]]) -> Table:
+    ceiling = results[0]["rows_per_s"]
+    plain = {result["way"]: result["rows_per_s"] for result in results}
+    shown = Table(title=f"Spark local[2] to the broker, {results[0]['rows']:,} rows of {BODY_BYTES} bytes")
+    for heading in ("", "rows/s", "of the socket", "× loop, amq client", "× loop, stomp.py", "broker CPU µs/row"):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for result in results:
+        rate = result["rows_per_s"]
+        shown.add_row(
+            result["way"], f"{rate:,.0f}", f"{rate / ceiling:.2f}", f"{rate / plain['loop, amq client']:.1f}",
+            f"{rate / plain['loop, stomp.py']:.1f}", f"{result['broker_us_per_row']:.1f}",
+        )  # fmt: skip
+    return shown
+
+
+def main() -> None:
+    parser = cli.parser("spark_sink", __doc__, EXAMPLES, peer=False)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="(default %(default)s)")
+    args = parser.parse_args()
+    cli.terminate_on_signal()
+    if why := why_no_spark():
+        sys.exit(f"failed: {why}")
+    try:
+        results = measure(50_000 if args.quick else args.rows, args.dir, cli.amq_options(args))
+    except (LoadError, WireError, OSError, brokers.BrokerError) as error:
+        sys.exit(f"failed: {error}")
+    cli.show(args, {"host": host.describe(args.dir), "spark_sink": results}, table(results))
+
+
+if __name__ == "__main__":
+    main()
