@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from hypothesis import given
 from hypothesis import strategies as st
 from stomp_cases import SMALL, one_by_one, opened
 
-from amq.protocols.commands import Command, Send, SendMany
+from amq.protocols.commands import Command, Malformed, Send, SendMany
+from amq.protocols.stomp import repeated
 from amq.protocols.stomp.server import StompServer
 
 HEADS = (
@@ -35,14 +38,18 @@ def slowly(server: StompServer, data: bytes) -> list[Command]:
     return server.receive(data)
 
 
-@given(st.lists(st.tuples(frames(), st.integers(1, 4)), max_size=6), st.lists(st.integers(1, 200), max_size=8))
-def test_the_same_as_one_by_one(repeated: list[tuple[bytes, int]], cuts: list[int]) -> None:
-    data = b"".join(frame * times for frame, times in repeated)
+@given(
+    st.lists(st.tuples(frames(), st.integers(1, 4)), max_size=6), st.lists(st.integers(1, 200), max_size=8),
+    st.sampled_from([60, 150, 900, 1 << 16]),
+)  # fmt: skip
+def test_the_same_as_one_by_one(some: list[tuple[bytes, int]], cuts: list[int], window_bytes: int) -> None:
+    data = b"".join(frame * times for frame, times in some)
     expected = one_by_one(slowly(opened("1.2", SMALL), data))
     server, found, position = opened("1.2", SMALL), [], 0
-    for cut in [*cuts, len(data)]:
-        found += server.receive(data[position : position + cut])
-        position += cut
+    with patch.object(repeated, "WINDOW_BYTES", window_bytes):
+        for cut in [*cuts, len(data)]:
+            found += server.receive(data[position : position + cut])
+            position += cut
     assert one_by_one(found) == expected
     assert server.pending() == opened_pending(data)
 
@@ -66,3 +73,13 @@ def test_ids_and_receipts_are_never_lost_in_a_crowd() -> None:
     for head in HEADS[4:7]:
         commands = opened("1.2").receive((head + b"\n\nabc\0") * 3)
         assert [type(command) for command in commands] == [Send] * 3
+
+
+def test_a_body_that_is_too_large_is_refused_where_it_stands() -> None:
+    for window_bytes in (100, 1 << 16):
+        with patch.object(repeated, "WINDOW_BYTES", window_bytes):
+            frame = HEADS[0] + b"\n\n%b\0"
+            found = opened("1.2", SMALL).receive(frame % b"a" * 3 + frame % (b"x" * 1001) + frame % b"b")
+            assert len(one_by_one(found)) == 4
+            assert isinstance(found[-1], Malformed)
+            assert found[-1].error.code == "BODY_TOO_BIG"

@@ -50,17 +50,18 @@ def _terminated(data: bytes, position: int, block: bytes, body_bytes_max: int) -
     bodies: list[bytes] = []
     behind = b"\0" + block
     while data.startswith(block, position):
-        *others, last = data[position + len(block) : position + WINDOW_BYTES].split(behind)
-        before = len(bodies)
-        for body in others:
-            if b"\0" in body or len(body) > body_bytes_max:
-                last = body  # something else stands behind it
-                break
-            bodies.append(body)
+        window = data[position + len(block) : position + WINDOW_BYTES]
+        *some, last = window.split(behind)
+        if window.count(b"\0") - last.count(b"\0") > len(some) or body_bytes_max < WINDOW_BYTES:
+            for i, body in enumerate(some):
+                if b"\0" in body or len(body) > body_bytes_max:  # something else stands behind it
+                    some, last = some[:i], body
+                    break
         body, end, _ = last.partition(b"\0")
         if end and len(body) <= body_bytes_max:
-            bodies.append(body)
-        if len(bodies) == before:
+            some.append(body)
+        if not some:
             break
-        position += sum([len(block) + len(body) + 1 for body in bodies[before:]])
+        bodies += some
+        position += (len(block) + 1) * len(some) + sum(map(len, some))
     return bodies
