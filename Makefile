@@ -1,6 +1,7 @@
 # What people type. Everything lives in .venv; a second run installs nothing that has not changed.
 #
 #   make demo    three brokers, a real text file, kill -9 of the master again and again
+#   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of the master both ways (Java 17)
 #   make test    everything under tests/
 #   make lint    ruff and mypy
 #   make bench   a few minutes of every benchmark
@@ -21,13 +22,16 @@ BENCH_ARGS ?=
 NFS_TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate nfs-test nfs-test-all clean
+.PHONY: help demo demo-spark test lint bench simulate nfs-test nfs-test-all clean
 
 help:
-	@sed -n '3,10s/^# \{0,1\}//p' Makefile
+	@sed -n '3,11s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
+
+demo-spark: $(VENV)/.installed-test
+	$(BIN)/amq demo-spark $(DEMO_ARGS)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(TEST_ARGS)

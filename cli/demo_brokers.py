@@ -19,11 +19,17 @@ STOP_S = 20.0
 MASTER, SLAVE, STARTING, DEAD = "master", "slave", "starting", "dead"
 _ROLES = {"master: serving clients": MASTER, "slave: waiting for the lock": SLAVE}
 _PR_SET_PDEATHSIG = 1
-# The kernel kills the broker when we are gone, then this becomes the broker. (A preexec_fn is unsafe beside threads.)
+# The kernel kills it when we are gone; then this becomes the command. (A preexec_fn is unsafe beside threads.)
 _LEASH = (
     f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
     "os.getppid() == int(sys.argv[1]) or sys.exit(); os.execv(sys.argv[2], sys.argv[2:])"
 )
+
+
+def leashed(command: list[str]) -> list[str]:
+    """The command as a process that dies with us. To be started by the main thread, which holds the leash."""
+    assert threading.current_thread() is threading.main_thread()
+    return [sys.executable, "-SEc", _LEASH, str(os.getpid()), *command]
 
 
 def free_port() -> int:
@@ -66,8 +72,7 @@ class DemoBroker:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Start a process. From the main thread: the kernel's leash is held by the thread that starts it."""
-        assert threading.current_thread() is threading.main_thread()
+        """Start a process. From the main thread."""
         self.role = STARTING
         self._wanted = True
         command = [
@@ -75,9 +80,8 @@ class DemoBroker:
             "-o", "logFormat=json",
         ]  # fmt: skip
         self._process = subprocess.Popen(
-            [sys.executable, "-SEc", _LEASH, str(os.getpid()), *command],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            leashed(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), name=f"log of {self.name}")
         self._reader.start()
 

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live picture on a terminal, a line for each event elsewhere."""
+"""What a demo shows while it runs: a live picture on a terminal, a line for each event elsewhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ _STYLES = {MASTER: "bold green", SLAVE: "cyan", DEAD: "bold red"}
 
 @dataclass(slots=True)
 class Picture:
-    """What there is to see. `takeovers_s` = from each kill to the first line from the next master."""
+    """What there is to see: the brokers, a bar for how much of all is done, and notes."""
 
     brokers: list[DemoBroker]
-    lines: int
-    confirmed: int = 0
-    received: int = 0
-    per_s: float = 0.0
-    takeovers_s: list[float] = field(default_factory=list)
+    total: int
+    done: int = 0
+    notes: list[str] = field(default_factory=list)
 
 
 class PlainView(AbstractContextManager["PlainView"]):
@@ -89,11 +87,5 @@ def _draw(picture: Picture) -> Any:
         role = Text(broker.role, style=_STYLES.get(broker.role, "yellow"))
         brokers.add_row(broker.name, role, epoch, broker.url, str(broker.pid or ""), kills)
     bar = Table.grid()
-    bar.add_row(ProgressBar(total=picture.lines, completed=picture.received, width=70))
-    takeovers = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in picture.takeovers_s)
-    return Group(
-        "", brokers, "", bar,
-        f"{picture.received:,} of {picture.lines:,} lines received, {picture.confirmed:,} confirmed to the sender, "
-        f"{picture.per_s:,.0f} lines/s",
-        f"from kill to first line: {takeovers or '-'}",
-    )  # fmt: skip
+    bar.add_row(ProgressBar(total=picture.total, completed=picture.done, width=70))
+    return Group("", brokers, "", bar, *picture.notes)

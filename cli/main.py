@@ -25,6 +25,7 @@ COMMANDS = {
     "dlq": ("dlq", "Look at dead letters, send them back to where they came from, or delete them."),
     "transactions": ("transactions", "Look at prepared transactions, and commit or roll them back by hand."),
     "demo": ("demo", "Kill the master again and again while a file goes through a queue."),
+    "demo-spark": ("demo_spark", "Kill the master while Spark writes rows to a queue and reads them back."),
     "perf": ("perf", "Measure throughput and latency with several processes."),
     "pipeline": ("pipeline", "Run a data pipeline with Spark: files to queues, queues to files, journals to figures."),
     "journal": ("journal", "Look into the journal of a store, move it, repair it."),
@@ -43,7 +44,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"amq.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

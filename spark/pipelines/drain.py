@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -26,9 +27,11 @@ from pyspark_amq.pipelines.frame import (
     duration_s,
     follow,
     log_in,
+    pairs_option,
 )
 
 CHECKPOINT = "_checkpoint"  # below the output, where nobody looks for rows
+METADATA = "_spark_metadata"  # Spark's own, of its file sink
 _BATCH = re.compile(r"([0-9]+)(?:\.compact)?")
 
 Names = Callable[[str], Sequence[str]]  # those in a directory; none where there is no such directory
@@ -81,10 +84,22 @@ def _checkpoint(options: Options) -> str:
     return options["checkpoint"] or f"{options['output'].rstrip('/')}/{CHECKPOINT}"
 
 
+def written_files(output: str) -> list[str]:
+    """Paths of the files whose rows count, of an output on a local disk. Raises OSError."""
+    directory = os.path.join(output, METADATA)
+    lists = {int(match[1]): match[0] for match in map(_BATCH.fullmatch, os.listdir(directory)) if match}
+    first = max((number for number, name in lists.items() if name.endswith(".compact")), default=0)  # holds all before
+    found = []
+    for number in range(first, len(lists) and max(lists) + 1):
+        with open(os.path.join(directory, lists[number]), encoding="utf-8") as lines:
+            found += [json.loads(line) for line in list(lines)[1:]]  # the first is its version
+    return [unquote(urlsplit(each["path"]).path) for each in found if each["action"] == "add"]
+
+
 def check_pair(names: Names, output: str, checkpoint: str) -> None:
     """Do these belong together? A checkpoint plans a micro-batch, the output has it, the checkpoint commits it: in this
     order. Raises PipelineError."""
-    written = _last(names(f"{output}/_spark_metadata"))
+    written = _last(names(f"{output}/{METADATA}"))
     planned, committed = (_last(names(f"{checkpoint}/{each}")) for each in ("offsets", "commits"))
     if not committed <= written <= planned:
         raise PipelineError(
@@ -122,14 +137,6 @@ def _check(options: Options) -> None:
     log_in(given)
 
 
-def _pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str]]:
-    found = [text.partition("=") for text in texts]
-    wrong = [text for text, (name, equals, _) in zip(texts, found, strict=True) if not (name and equals)]
-    if wrong:
-        raise click.BadParameter(f"{wrong[0]!r}: write NAME=VALUE")
-    return [(name, value) for name, _, value in found]
-
-
 PIPELINE = Pipeline(
     "drain",
     """Write the messages of a queue, or of a durable subscription to a topic, to Parquet files.
@@ -159,10 +166,7 @@ PIPELINE = Pipeline(
             ["--interval"], metavar="DURATION", callback=duration_s, help="Do not end: write so often, such as 1m."
         ),
         click.Option(["--text"], is_flag=True, help="Bodies are text: the column value is a string, not bytes."),
-        click.Option(
-            ["--option"], metavar="NAME=VALUE", multiple=True, callback=_pairs,
-            help="Any other option of the source: includeHeaders=true, maxOffsetsPerTrigger=10000. May be repeated.",
-        ),
+        pairs_option("--option", "Any other option of the source: includeHeaders=true, maxOffsetsPerTrigger=10000."),
     ],
     [
         "--destination /queue/orders --output /data/orders",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -27,7 +28,7 @@ LOCAL = "local[*]"
 LOGIN_TIMEOUT_S = 60.0  # to find the master, also in the middle of a takeover
 PROGRESS_S = 1.0  # Spark keeps the progress of the last hundred micro-batches: so often they are counted
 DEFAULT_URL = "stomp://127.0.0.1:61613"
-JAVA = "it needs Java 17 or later, on PATH or at JAVA_HOME: install openjdk-17-jre-headless or the like"
+JAVA = "Spark needs Java 17 or later, on PATH or at JAVA_HOME: install openjdk-17-jre-headless or the like"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM, and this process in it
 _OURS = re.compile(r"^(?:amq|pyspark_amq)\.[\w.]+: (.+)$", re.MULTILINE)  # last lines of our tracebacks
 
@@ -152,11 +153,27 @@ def range_options() -> list[click.Option]:
     ]  # fmt: skip
 
 
-def need_spark() -> None:
-    """Raises PipelineError where it is not installed."""
+def pairs_option(name: str, about: str) -> click.Option:
+    """An option NAME=VALUE that may be repeated; its value is a list of (name, value)."""
+
+    def pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str]]:
+        found = [text.partition("=") for text in texts]
+        for text, (key, equals, _) in zip(texts, found, strict=True):
+            if not (key and equals):
+                raise click.BadParameter(f"{text!r}: write NAME=VALUE")
+        return [(key, value) for key, _, value in found]
+
+    return click.Option([name], metavar="NAME=VALUE", multiple=True, callback=pairs, help=f"{about} May be repeated.")
+
+
+def need_spark(environ: Mapping[str, str]) -> None:
+    """Raises PipelineError where it, or Java, is not installed."""
     missing = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise PipelineError(f"{missing[0]} is not installed here: pip install 'amq[spark]'", code="SPARK_MISSING")
+    home = environ.get("JAVA_HOME")
+    if _SUBMITTED not in environ and shutil.which("java", path=f"{home}/bin" if home else environ.get("PATH")) is None:
+        raise PipelineError(f"there is no Java at {home}: {JAVA}" if home else JAVA, code="SPARK_MISSING")
 
 
 @contextmanager
@@ -208,7 +225,7 @@ def execute(
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
     """Run `pipeline`; its figures, with the time it took. Raises AmqError, OSError."""
-    need_spark()
+    need_spark(environ)
     pipeline.check(options)
     say("starting Spark")
     with session(pipeline.name, master, settings, environ) as spark:

@@ -21,6 +21,7 @@ from pyspark_amq.pipelines.frame import (
     check_sink,
     delivery_option,
     follow,
+    pairs_option,
     sink_settings,
 )
 
@@ -33,7 +34,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     kind, path = options["format"], options["input"]
-    read = {"header": "true"} if kind == "csv" else {}
+    read = ({"header": "true"} if kind == "csv" else {}) | dict(options["option"])
     settings = sink_settings(options)
     files = spark.read.format(kind).options(**read).load(path)
     say(f"sending {path} to {options['destination']}")
@@ -94,6 +95,7 @@ PIPELINE = Pipeline(
         click.Option(["--key"], metavar="COLUMN", default="", help="Column that is the message's correlation-id."),
         click.Option(["--checkpoint"], metavar="DIR", default="", help="Where it is kept what was sent already."),
         delivery_option(),
+        pairs_option("--option", "Any option of Spark's reader of the format: sep=;, maxFilesPerTrigger=10."),
     ],
     [
         "--input /data/orders.txt --destination /queue/orders",

@@ -93,7 +93,8 @@ def test_a_broker_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:
 
 def verdict(**changes: Any) -> Verdict:
     facts: dict[str, Any] = {
-        "lines": 10, "received": 10, "seconds": 1.0, "same": True, "kills": [Kill("a", 5, "b", 2, 0.1, 0.2)],
+        "lines": 10, "received": 10, "seconds": 1.0, "same": True,
+        "kills": [Kill("a", "b", 2, 0.1, line=5, first_line_s=0.2)],
         "delivered_again": 3, "stored_twice": 0, "acks_undone": 0, "left": 0, "problems": [],
     }  # fmt: skip
     return Verdict(**facts | changes)
@@ -108,7 +109,7 @@ def test_a_good_verdict() -> None:
     "flaw",
     [
         {"same": False}, {"stored_twice": 1}, {"acks_undone": 1}, {"left": 1}, {"problems": ["x"]},
-        {"kills": [Kill("a", 5)]},
+        {"kills": [Kill("a", line=5)]},
     ],
 )  # fmt: skip
 def test_each_broken_promise_spoils_the_verdict(flaw: dict[str, Any]) -> None:

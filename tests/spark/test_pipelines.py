@@ -152,7 +152,7 @@ def test_files_to_a_queue_and_the_journal_to_another(spark: Any, brokers: Broker
     ingest = load("ingest")
     options = shared | {
         "input": str(inbox), "format": "text", "destination": "/queue/in", "value": "", "key": "",
-        "checkpoint": str(tmp_path / "checkpoint"),
+        "checkpoint": str(tmp_path / "checkpoint"), "option": [("maxFilesPerTrigger", "1")],
     }  # fmt: skip
     ingest.check(options)
     assert ingest.run(spark, options, str)["messages"] == 400
