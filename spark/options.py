@@ -249,7 +249,7 @@ class SourceOptions(BrokerOptions):
         "minPartitions", _count, None, "into how many partitions a micro-batch is cut; without it up to 4", "8"
     )
     subscription: str | None = _option(
-        "subscription", _text, None, "name of the cursor of a stream, and of its durable subscriptions to topics", "etl"
+        "subscription", _text, None, "name of the cursor of a stream, and of durable subscriptions to topics", "etl"
     )
     ack: str = _option(
         "ack", _one_of("onCommit", "none"), "onCommit",

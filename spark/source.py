@@ -228,13 +228,14 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class AmqReader(DataSourceReader):
-    """A batch read: what is stored when it begins, of queues, in the order of delivery. It takes nothing."""
+    """A batch read: what is stored when it begins, of queues and of a durable subscription to topics, in the order of
+    delivery. It takes nothing."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._destinations = options.destination.split(",")
-        if any(map(_is_topic, self._destinations)):
-            why = "must be a queue for a batch read: a topic holds nothing"
+        if any(map(_is_topic, self._destinations)) and options.subscription is None:
+            why = "must be a queue for a batch read, or come with the option subscription: a topic itself holds nothing"
             raise refusal(SourceOptions, "destination", options.destination, why)
         if options.starting_offsets == LATEST:
             raise refusal(SourceOptions, "startingOffsets", LATEST, "must be earliest or JSON for a batch read")
@@ -254,7 +255,8 @@ class AmqReader(DataSourceReader):
         since_ms = self._options.starting_timestamp_ms or 0
         last = (-10, 0)
         with connect(self._options) as connection, connection.session() as session:
-            for message in _all_of(session.browser(partition.name, prefetch=PREFETCH)):
+            cursor = (self._options.subscription or "") if _is_topic(partition.name) else ""
+            for message in _all_of(session.browser(partition.name, prefetch=PREFETCH, subscription=cursor)):
                 offset = messages.offset_of(message)
                 place = (-message.priority, offset)
                 if place <= last:

@@ -348,7 +348,7 @@ class Session:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         if command.browser:
             prefetch = command.prefetch or broker.config.prefetch_size
-            subscription: Subscription = browser(command, broker, self._peer, prefetch)
+            subscription: Subscription = browser(command, broker, self._peer, prefetch, self._client.id)
             queue = subscription.queue
         elif is_gathered(command.destination) and not command.subscription_name:
             subscription = broker.gatherings.subscribe(command, self._peer)

@@ -442,11 +442,14 @@ class PreparedBrowser(Browser):
         return None
 
 
-def browser(command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> Browser:
-    """Who looks at the queue that `command` names, at what is prepared, or at what a lease holds. Raises CommandError,
-    AccessError."""
+def browser(command: Subscribe, broker: Broker, peer: Peer, prefetch: int, client_id: str) -> Browser:
+    """Who looks at the queue or durable subscription that `command` names, at what is prepared, or at what a lease
+    holds. Raises CommandError, AccessError."""
     if "lease" in command.options:
         return LeaseBrowser(command, broker, peer, prefetch)
+    if command.subscription_name:
+        queue = broker.durables.queue_of(command.subscription_name, client_id)
+        return Browser(command, broker, peer, prefetch, queue)
     check_browsed(command.destination)
     kind = PreparedBrowser if command.destination == PREPARED_NAME else Browser
     return kind(command, broker, peer, prefetch)

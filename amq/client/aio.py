@@ -226,11 +226,11 @@ class Session:
             await self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
 
     async def browser(
-        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
+        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
         headers: Mapping[str, str] | None = None, timeout: float | None = None,
     ) -> Browser:  # fmt: skip
-        """Look at the messages of `/queue/NAME` and take none."""
-        made = self._core.subscribe(destination, prefetch, selector, headers or {}, browses=True)
+        """Look at the messages of `/queue/NAME`, or of the durable `subscription` to a topic, and take none."""
+        made = self._core.subscribe(destination, prefetch, selector, named(headers, subscription), browses=True)
         return await self._open(made, Browser(self, made[0]), f"browse {destination}", timeout)
 
     async def lease_reader(

@@ -88,17 +88,18 @@ class Session:
             self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
 
     def browser(
-        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "",
+        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
         headers: Mapping[str, str] | None = None, timeout: float | None = None,
     ) -> Browser:  # fmt: skip
-        """Look at the messages of `/queue/NAME`, or of all queues of a pattern such as `/queue/DLQ.>`, in the order
-        of delivery. Nothing is taken, and nothing need be acknowledged.
+        """Look at the messages of `/queue/NAME`, or of all queues of a pattern such as `/queue/DLQ.>`, or at what waits
+        for the durable `subscription` to a topic, in the order of delivery. Nothing is taken, and nothing need be
+        acknowledged. Raises CommandError (UNKNOWN_SUBSCRIPTION).
         """
         self.connection._check_fork()
         with self._driver.lock:
-            subscription, request = self._core.subscribe(destination, prefetch, selector, headers or {}, browses=True)
+            made, request = self._core.subscribe(destination, prefetch, selector, named(headers, subscription), True)
             self.connection._await(request, f"browse {destination}", timeout)
-        browser = Browser(self, subscription)
+        browser = Browser(self, made)
         self._consumers.append(browser)
         return browser
 

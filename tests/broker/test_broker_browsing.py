@@ -280,3 +280,58 @@ def test_a_file_that_is_gone_without_a_reason_ends_the_mastership(
     monkeypatch.setattr(world.journal.reader, "read", lambda _, done: done(None, FileNotFoundError("gone")))
     browse(world)
     assert "gone" in world.failures[0]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_waits_for_a_durable_subscription(world: World, crash: bool) -> None:
+    """Also while its consumer holds it; nothing is taken, and it is of that client and name alone."""
+    owner, other = world.connect("c"), world.connect("d")
+    for client in (owner, other):
+        client.subscribe("topic://t", id="d", subscription_name="s", prefetch=1)
+    world.settle()
+    world.connect().send(b"1", "topic://t", properties={"k": "v"})
+    world.connect().send(b"2", "topic://t", priority=9)
+    world.settle()
+    other.ack(other.deliveries[0].body)
+    world.settle()
+    if crash:
+        world.crash_and_recover()
+    before = stored_state(world.broker, world.vfs, world.store)
+
+    def seen(client_id: str, name: str) -> Client:
+        client = world.connect(client_id)
+        client.subscribe("topic://t", ACK_AUTO, id="b", subscription_name=name, browser=True)
+        world.settle()
+        return client
+
+    client = seen("c", "s")
+    assert client.bodies == [b"2", b"1"]
+    assert client.browsed_ids == ["b"]
+    assert client.deliveries[1].message.destination == "topic://t"
+    assert len(seen("d", "s").bodies) == 1
+    assert seen("c", "none").codes == ["UNKNOWN_SUBSCRIPTION"]
+    assert seen("c", "").codes == ["DESTINATION_REFUSED"]
+    assert stored_state(world.broker, world.vfs, world.store) == before
+    world.check_at_rest()
+
+
+def test_a_durable_subscription_that_ends_while_it_is_browsed(world: World) -> None:
+    owner = world.connect("c")
+    owner.subscribe("topic://t", id="d", subscription_name="s")
+    world.settle()
+    for number in range(3):
+        world.connect().send(b"%d" % number, "topic://t")
+    world.settle()
+    browser = world.connect("c")
+    browser.subscribe("topic://t", ACK_CLIENT, 1, id="b", subscription_name="s", browser=True)
+    world.settle()
+    assert browser.bodies == [b"0"]
+    owner.lose()
+    world.settle()
+    world.connect("c").unsubscribe("", "s")
+    world.settle()
+    browser.ack(b"0")
+    world.settle()
+    assert browser.bodies == [b"0"]
+    assert browser.browsed_ids == ["b"], "what is gone is left out"
+    world.check_at_rest()

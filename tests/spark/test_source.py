@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 import amq
+from amq.errors import CommandError
+from pyspark_amq import options
+from pyspark_amq.source import AmqReader
 from tests.brokers import DEADLINE_S, ROOT, Broker, Brokers
 from tests.spark.source_driver import patiently
 
@@ -219,3 +222,26 @@ def test_a_batch_read(spark: Any, brokers: Brokers) -> None:
     assert len(left(where)) == 20, "nothing is taken"
     with pytest.raises(Exception, match="option 'destination' must be a queue for a batch read"):
         spark.read.format("amq").options(url=where, destination="/topic/t").load().collect()
+
+
+def test_a_batch_read_of_a_durable_subscription(brokers: Brokers) -> None:
+    """As Spark's tasks do it, without Spark."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    where, topic = url(master, slave), "/topic/t"
+    with amq.connect(where) as connection, connection.session() as session:
+        session.consumer(topic, prefetch=0, subscription="etl").close()
+    send(where, range(10), topic)
+    send(where, range(10, 15))
+
+    def read(destination: str, subscription: str) -> list[tuple[str, int]]:
+        given = {"url": where, "destination": destination, "subscription": subscription}
+        reader = AmqReader(options.read(options.SourceOptions, given))
+        rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        return [(row["destination"], int(row["value"])) for row in rows]
+
+    both = [*((topic, number) for number in range(10)), *((QUEUE, number) for number in range(10, 15))]
+    assert read(f"{topic},{QUEUE}", "etl") == both
+    master.kill()
+    assert read(f"{topic},{QUEUE}", "etl") == both, "nothing was taken"
+    with pytest.raises(CommandError, match="no durable subscription 'none'"):
+        read(topic, "none")
