@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from amq.broker.leasing import LEASE
 from amq.client import aio
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.records import Prepared
@@ -160,6 +161,8 @@ class Recoverer(Participant):
         while True:
             await self.nap(1.0)
             for prepared in await connection.recover(CALL_S):
+                if prepared.owner.startswith(LEASE):
+                    continue
                 branch = self._manager.branches.get(prepared.xid)
                 if branch is None:
                     self.oracle.broken("two-phase", f"{prepared} is shown, and nobody prepared it")

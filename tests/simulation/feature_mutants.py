@@ -8,18 +8,21 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from amq.broker import groups, scheduler
+from amq.broker import groups, leasing, scheduler
 from amq.broker.broker import Broker
 from amq.broker.durables import Durables
+from amq.broker.leasing import Leasing
 from amq.broker.names import SCHEDULE_SCHEME
 from amq.broker.prepared import PreparedTransactions
 from amq.broker.queue import Queue
+from amq.broker.retention import Keeper
 from amq.broker.scheduler import Firing, Scheduler
 from amq.broker.timing import REPEAT, Due
 from amq.broker.two_phase import TwoPhase
+from amq.client.leases import LeaseSubscription
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
-from amq.protocols.commands import CommitBatch, Prepare
+from amq.protocols.commands import CommitBatch, Lease, Prepare
 from tests.simulation.mutants import Mutant
 
 MUTANTS: dict[str, Mutant] = {}
@@ -286,3 +289,60 @@ def what_is_sent_again_is_scheduled_twice() -> AbstractContextManager[object]:
         return not message.queue_name.startswith(SCHEDULE_SCHEME) and real(broker, message)
 
     return patch.object(Broker, "is_duplicate", is_duplicate)
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+@mutant_of("leases")
+def to_ask_again_leases_more() -> AbstractContextManager[object]:
+    real = Leasing.lease
+
+    def lease(leasing: Leasing, command: Lease, *arguments: Any) -> None:
+        command.after = max((each.seq for each, _ in leasing._broker.prepared.values()), default=command.after)
+        real(leasing, command, *arguments)
+
+    return patch.object(Leasing, "lease", lease)
+
+
+@mutant_of("leases")
+def what_is_leased_goes_to_consumers_as_well() -> AbstractContextManager[object]:
+    return patch.object(leasing, "_take_out", lambda *_: None)
+
+
+@mutant_of("leases")
+def who_reads_a_lease_begins_anew_after_a_failover() -> AbstractContextManager[object]:
+    real = LeaseSubscription.request
+
+    def request(subscription: LeaseSubscription, machine: Any) -> Any:
+        subscription.delivered = 0
+        return real(subscription, machine)
+
+    return patch.object(LeaseSubscription, "request", request)
+
+
+# -- last values and rings ---------------------------------------------------------------------------------------------
+
+
+@mutant_of("kept")
+def a_newer_value_goes_in_place_of_the_older_one() -> AbstractContextManager[object]:
+    real = Keeper.came
+
+    def came(keeper: Keeper, message: Message) -> None:
+        before = set(keeper._superseded)
+        real(keeper, message)
+        if keeper._superseded != before:
+            keeper._superseded = before | {message.seq}
+
+    return patch.object(Keeper, "came", came)
+
+
+@mutant_of("kept")
+def keys_are_not_learnt_at_takeover() -> AbstractContextManager[object]:
+    return patch.object(Keeper, "_learn", lambda _: True)
+
+
+@mutant_of("kept")
+def a_ring_drops_one_too_many() -> AbstractContextManager[object]:
+    real = Keeper._oldest
+    return patch.object(Keeper, "_oldest", lambda keeper, count: real(keeper, count + 1))

@@ -7,12 +7,15 @@ from random import Random
 from tests.simulation.durable import Durables
 from tests.simulation.features import Feature
 from tests.simulation.grouped import Groups
+from tests.simulation.kept import Kept
+from tests.simulation.leased import Leases
 from tests.simulation.scheduled import Scheduled
 from tests.simulation.two_phase import TwoPhase
 
 CHANCE = 0.12
 FEATURES: dict[str, type[Feature]] = {
     "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
+    "leases": Leases, "kept": Kept,
 }  # fmt: skip
 
 

@@ -14,6 +14,8 @@ WANTED = {
     "groups": {"in groups": 150},
     "durable": {"for durable subscriptions": 400, "not missed": 300},
     "scheduled": {"scheduled": 200, "fell due": 200, "fell due again": 80},
+    "leases": {"leases": 60, "leased messages read": 200, "leases given back": 10},
+    "kept": {"last values": 60, "dropped from queue://v": 30, "dropped from queue://r": 30},
     "two-phase": {"prepared": 60, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3},
 }
 

@@ -26,8 +26,10 @@ def test_no_promise_is_broken() -> None:
         "takeovers by followers": 100, "diverged": 400, "copies": 20_000, "trims": 2_000,
         "queue at its limit": 6_000, "store at its limit": 300, "dropped": 1_500,
         "cuts": 500, "pause": 30, "kill": 30, "power_off": 30, "crash_server": 30, "trip": 100, "replaced": 3,
-        "for durable subscriptions": 3_000, "not missed": 3_000, "subscriptions ended": 20,
+        "for durable subscriptions": 3_000, "not missed": 3_000, "subscriptions ended": 10,
         "scheduled": 1_500, "fell due": 1_500, "fell due again": 600,
+        "leases": 400, "leases acknowledged": 300, "leases given back": 50,
+        "last values": 400, "dropped from queue://v": 200, "dropped from queue://r": 200,
         "in groups": 1_000, "prepared": 1_000, "two-phase rollbacks": 100, "ended by a later master": 30,
         "timed out": 10, "batch committed": 100, "batch duplicate": 10, "batch too old": 10, "batch run again": 3,
     }  # fmt: skip

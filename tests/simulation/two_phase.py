@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from amq.broker import two_phase
 from amq.broker.broker import Broker
+from amq.broker.leasing import LEASE
 from amq.broker.names import HELD_SCHEME, SENT_SCHEME
 from amq.broker.subscription import Subscription
 from amq.journal.batch import OpenBatch
@@ -142,7 +143,7 @@ class TwoPhase(Feature):
                 self._group(broker, record)
 
     def _group(self, broker: Broker, group: Group) -> None:
-        ends = [record for record in group.records if isinstance(record, Resolved)]
+        ends = [each for each in group.records if isinstance(each, Resolved) and not each.xid.startswith(LEASE)]
         for record in group.records:
             if isinstance(record, Prepared):
                 self._learn(record, broker.epoch)
@@ -158,7 +159,7 @@ class TwoPhase(Feature):
         for record in group.records:
             if isinstance(record, Marker) and ends:  # else it is written again
                 self._mark(record, frozenset(end.xid for end in ends if end.committed))
-            elif isinstance(record, Moved) and not is_hidden(record.target):
+            elif isinstance(record, Moved) and ends and not is_hidden(record.target):
                 source = broker.queue(record.source)
                 places = [source.find(seq) for seq in record.seqs]
                 size = sum(place.size for place in places if place is not None)
@@ -166,6 +167,8 @@ class TwoPhase(Feature):
 
     def _learn(self, record: Prepared, epoch: int) -> None:
         """It is prepared, says the journal."""
+        if record.owner.startswith(LEASE):
+            return  # see leased.py
         branch = self.branches.get(record.xid)
         if branch is None:
             self._broken(f"{record.xid} is prepared, and nobody did that")
