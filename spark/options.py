@@ -204,6 +204,9 @@ class SinkOptions(BrokerOptions):
     time_to_live_s: float = _option(
         "timeToLive", _seconds_or_none, "0", "after that a message expires; 0 = never", "24h"
     )
+    log_metrics: bool = _option(
+        "logMetrics", _truth, "false", "write a line of JSON for each batch to the driver's standard error", "true"
+    )
 
     def check(self) -> None:
         """Refuse what contradicts itself."""

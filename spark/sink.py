@@ -7,7 +7,9 @@ processes of their own, with nothing but what the tasks returned.
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -97,12 +99,17 @@ def _commit(options: SinkOptions, staged: list[Staged]) -> None:
     if options.delivery == EXACTLY_ONCE and (xids or any(message.late for message in staged)):
         with connect(options) as connection:
             outcome = connection.commit_batch(staged[0].owner, staged[0].batch, xids, options.send_timeout_s)
-    if staged:
-        log.info("batch %s", outcome, extra={"context": _metrics(staged, outcome, time.monotonic() - started_at)})
+    if not staged:
+        return
+    metrics = _metrics(staged, outcome, time.monotonic() - started_at)
+    log.info("batch %s", outcome, extra={"context": metrics})
+    if options.log_metrics:
+        sys.stderr.write(json.dumps({"logger": log.name, **metrics}) + "\n")
+        sys.stderr.flush()
 
 
 def _metrics(staged: list[Staged], outcome: str, commit_s: float) -> dict[str, str]:
-    """What Spark's table of worker logs shows of a batch: text, as the column `context` is."""
+    """What is told of a batch: text, as the column `context` of Spark's table of worker logs is."""
     metrics = {
         "owner": staged[0].owner, "batch": staged[0].batch, "outcome": outcome, "tasks": len(staged),
         "rows": sum(message.rows for message in staged), "bytes": sum(message.size for message in staged),

@@ -24,6 +24,7 @@ BAD_VALUES = {
     "minPartitions": "-2", "ack": "auto", "failOnDataLoss": "2", "includeHeaders": "", "pollInterval": "200 mb",
     "pushdown": "1.5", "user": "", "password": " ", "idColumn": "", "subscription": "", "path": "",
     "kinds": "messages", "startingOffset": "-1", "endingOffset": "1.5", "endingTimestamp": "noon", "includeValue": "?",
+    "logMetrics": "loud",
 }  # fmt: skip
 
 

@@ -192,8 +192,8 @@ def test_a_checkpoint_older_than_the_broker_is_refused(spark: Any, brokers: Brok
     assert stored(port) == expected(0, 1, 2)
 
 
-def kill_driver(proxy: Proxy, pipeline: Pipeline, master: str, directory: Path, batch: int, fate: Fate) -> None:
-    """Run a driver that is killed at the commit of this batch."""
+def kill_driver(proxy: Proxy, pipeline: Pipeline, master: str, directory: Path, batch: int, fate: Fate) -> str:
+    """Run a driver that is killed at the commit of this batch. Returns what it said."""
     with pipeline.drive(directory, master) as driver:
 
         def hook(kind: str, headers: dict[str, str]) -> Fate:
@@ -206,6 +206,7 @@ def kill_driver(proxy: Proxy, pipeline: Pipeline, master: str, directory: Path, 
         code = driver.wait()
         assert code < 0, driver.log()
     proxy.hook = passing
+    return driver.log()
 
 
 @pytest.mark.slow
@@ -217,8 +218,11 @@ def test_drivers_are_killed_on_both_sides_of_a_commit(
     port = brokers.master().port
     make_files(tmp_path, range(4))
     with Proxy(port) as proxy:
-        first, directory = Pipeline(tmp_path, proxy.url, partitions=4), tmp_path_factory.mktemp("cluster")
-        kill_driver(proxy, first, "local-cluster[2,1,900]", directory, 1, Fate.CUT_BEFORE)
+        first = Pipeline(tmp_path, proxy.url, partitions=4, options={"logMetrics": "true"})
+        directory = tmp_path_factory.mktemp("cluster")
+        said = kill_driver(proxy, first, "local-cluster[2,1,900]", directory, 1, Fate.CUT_BEFORE)
+        metrics = [json.loads(line) for line in said.splitlines() if line.startswith('{"logger": "pyspark_amq.sink"')]
+        assert [(each["batch"], each["rows"], each["outcome"]) for each in metrics] == [("0", "300", "committed")]
         assert stored(port) == expected(0)
         assert prepared(port) != []
         second, directory = Pipeline(tmp_path, proxy.url, partitions=3), tmp_path_factory.mktemp("local")
