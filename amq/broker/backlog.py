@@ -168,10 +168,10 @@ class Backlog:
             chunk = self._chunks[i]
             last = row + 1  # those that stand side by side, as nearly all do, go at once
             most = min(len(chunk.seqs) - last, len(seqs) - done)
-            if most > 0 and chunk.seqs[last + most - 1] == seqs[done + most - 1]:
-                if chunk.seqs[last : last + most].tolist() == seqs[done : done + most]:
-                    last += most
-                    done += most
+            ends_alike = most > 0 and chunk.seqs[last + most - 1] == seqs[done + most - 1]
+            if ends_alike and chunk.seqs[last : last + most].tolist() == seqs[done : done + most]:
+                last += most
+                done += most
             while last < len(chunk.seqs) and done < len(seqs) and chunk.seqs[last] == seqs[done]:
                 last += 1
                 done += 1
