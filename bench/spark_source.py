@@ -1,0 +1,163 @@
+"""What Spark reads a second: a queue as a stream and as a batch, and the journal, each into a sink that drops rows.
+
+A broker is filled with messages of one size; nothing else runs. Stream: `Trigger.AvailableNow`, from its start to its
+end, so with leases and acknowledgements. Journal: `format("amq-journal")`, which asks no broker. Before that some rows
+are read, so that workers are there. Invariant: a rate is returned only when as many rows came as there are messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+import amq
+from amq.errors import AmqError
+from bench import brokers, cli, host
+from bench.load import LoadError
+from bench.stats import Spread, spread
+from pyspark_amq.pipelines import frame
+from tests.spark.session import environment, start, stop_jvm, why_no_spark
+
+EXAMPLES = ("--quick", "--rows 1000000 --trials 5 --json spark_source.json")
+QUEUE, WARM_UP_QUEUE = "/queue/bench.rows", "/queue/bench.warmup"
+CURSOR, LEASES_ALL = "bench", (1 << 63) - 1
+WARM_UP_ROWS = 2000
+STREAM, BATCH, JOURNAL, JOURNAL_HEADS = "queue, stream", "queue, batch", "journal", "journal, no bodies"
+
+
+class Trial(NamedTuple):
+    """One reading of all rows; `broker_cpu_s` = what the broker worked meanwhile."""
+
+    seconds: float
+    broker_cpu_s: float
+
+
+class Bench:
+    """Rows in one broker, and a Spark that reads them. `url`, `store`: of the broker; `cpu_s`: what it has worked."""
+
+    def __init__(self, spark: Any, url: str, store: str, size_bytes: int, cpu_s: Callable[[], float]) -> None:
+        self._spark = spark
+        self._url = url
+        self._store = store
+        self._size_bytes = size_bytes
+        self._cpu_s = cpu_s
+
+    def fill(self, queue: str, rows: int) -> None:
+        """Send them. Raises AmqError."""
+        with amq.connect(self._url) as connection, connection.session() as session:
+            producer = session.producer(queue)
+            for number in range(rows):
+                producer.send(b"%d;" % number + b"x" * (self._size_bytes - len(b"%d;" % number)), wait=False)
+            producer.flush()
+
+    def read(self, what: str, queue: str, rows: int) -> Trial:
+        """Read all `rows` of `queue`. A stream takes them. Raises LoadError where others came."""
+        cpu_s, start_s = self._cpu_s(), time.monotonic()
+        found = self._stream(queue) if what == STREAM else self._once(what, queue)
+        trial = Trial(time.monotonic() - start_s, self._cpu_s() - cpu_s)
+        if found != rows:
+            raise LoadError(f"{what}: {found:,} rows came, there are {rows:,}")
+        return trial
+
+    def _stream(self, queue: str) -> int:
+        source = self._spark.readStream.format("amq").options(url=self._url, destination=queue, subscription=CURSOR)
+        with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
+            writer = source.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
+            found: int = frame.follow(writer.trigger(availableNow=True).start(), lambda _: None)["messages"]
+        with amq.connect(self._url) as connection:  # Spark leaves the last micro-batch to the next query
+            connection.settle(queue, CURSOR, LEASES_ALL)
+        return found
+
+    def _once(self, what: str, queue: str) -> int:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        if what == BATCH:
+            rows = self._spark.read.format("amq").options(url=self._url, destination=queue).load()
+        else:
+            bodies = str(what == JOURNAL).lower()
+            reader = self._spark.read.format("amq-journal").options(destination=queue, includeValue=bodies)
+            rows = reader.load(self._store)
+        seen = Observation("seen")
+        rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+        found: int = seen.get["rows"]
+        return found
+
+
+def measure(bench: Bench, rows: int, trials: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """All readings of `rows` rows, `trials` times each. Raises LoadError, AmqError."""
+    progress(f"sending {rows:,} rows")
+    bench.fill(WARM_UP_QUEUE, WARM_UP_ROWS)
+    bench.fill(QUEUE, rows)
+    found: dict[str, list[Trial]] = {}
+    for what in (BATCH, JOURNAL, JOURNAL_HEADS, STREAM):
+        progress(f"{what}: warming up")
+        bench.read(what, WARM_UP_QUEUE, WARM_UP_ROWS)
+        found[what] = []
+        for number in range(trials):
+            if what == STREAM and number:  # the one before took them
+                bench.fill(QUEUE, rows)
+            progress(f"{what}: {number + 1} of {trials}")
+            found[what].append(bench.read(what, QUEUE, rows))
+    return [
+        {
+            "what": what, "rows": rows, "per_s": spread([rows / trial.seconds for trial in done])._asdict(),
+            "broker_cpu_us": spread([1e6 * trial.broker_cpu_s / rows for trial in done])._asdict(),
+        }
+        for what, done in found.items()
+    ]  # fmt: skip
+
+
+def run(
+    rows: int, size_bytes: int, trials: int, directory: str | None, options: dict[str, str]
+) -> list[dict[str, Any]]:  # fmt: skip
+    """`measure` with a broker and a Spark of its own."""
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
+        broker = stack.enter_context(brokers.Group("amq", directory=directory, options=options)).wait_master()
+        os.environ.update(environment(home))
+        cli.progress("starting Spark")
+        spark = start(home, "local[2]")
+        stack.callback(stop_jvm)
+        stack.callback(spark.stop)
+        url = f"failover:(stomp://127.0.0.1:{broker.port})"
+        return measure(Bench(spark, url, str(broker.store), size_bytes, broker.cpu_s), rows, trials, cli.progress)
+
+
+def table(results: Sequence[dict[str, Any]], size_bytes: int) -> Table:
+    shown = Table(title=f"{results[0]['rows']:,} rows of {size_bytes} B through Spark local[2]")
+    for heading in ("", "rows/s", "lowest", "highest", "broker: CPU µs a row"):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for result in results:
+        rate, cpu = Spread(**result["per_s"]), Spread(**result["broker_cpu_us"])
+        shown.add_row(result["what"], *(f"{value:,.0f}" for value in rate), f"{cpu.median:.1f}")
+    return shown
+
+
+def main() -> None:
+    parser = cli.parser("spark_source", __doc__, EXAMPLES, peer=False)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="default %(default)s")
+    parser.add_argument("--size", type=int, default=100, metavar="BYTES", help="of a body (default %(default)s)")
+    parser.add_argument("--trials", type=int, default=3, help="default %(default)s")
+    args = parser.parse_args()
+    cli.terminate_on_signal()
+    if why := why_no_spark():
+        sys.exit(f"failed: {why}")
+    rows, trials = (20_000, 1) if args.quick else (args.rows, args.trials)
+    try:
+        results = run(rows, args.size, trials, args.dir, cli.amq_options(args))
+    except (LoadError, AmqError, OSError, brokers.BrokerError) as error:
+        sys.exit(f"failed: {error}")
+    cli.show(args, {"host": host.describe(args.dir), "spark_source": results}, table(results, args.size))
+
+
+if __name__ == "__main__":
+    main()

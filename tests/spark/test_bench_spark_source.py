@@ -1,0 +1,46 @@
+"""The bench of what Spark reads, against a real broker: it counts, and says so where rows are missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench import spark_source
+from bench.load import LoadError
+from tests.brokers import Brokers
+from tests.spark.source_driver import patiently
+
+
+class PatientBench(spark_source.Bench):
+    """Where the machine is too busy to start a worker within Spark's 10 s, it reads again."""
+
+    def read(self, what: str, queue: str, rows: int) -> spark_source.Trial:
+        read = super().read
+        return patiently(lambda: read(what, queue, rows))
+
+
+@pytest.mark.slow
+def test_all_is_read_and_counted(spark: Any, brokers: Brokers) -> None:
+    master, said, worked = brokers.master("a"), [], iter(range(1000))
+    url = f"failover:(stomp://127.0.0.1:{master.port})"
+    bench = PatientBench(spark, url, str(brokers.store), 100, lambda: next(worked))
+    results = spark_source.measure(bench, 500, 2, said.append)
+    kinds = [spark_source.BATCH, spark_source.JOURNAL, spark_source.JOURNAL_HEADS, spark_source.STREAM]
+    assert [result["what"] for result in results] == kinds
+    for result in results:
+        assert 0 < result["per_s"]["low"] <= result["per_s"]["median"] <= result["per_s"]["high"]
+        assert result["broker_cpu_us"]["median"] == 1e6 / 500, "a second for each reading"
+    assert said[0] == "sending 500 rows"
+    assert len(said) == 1 + 4 * 3
+    with pytest.raises(LoadError, match=r"queue, batch: 0 rows came, there are 500"):
+        bench.read(spark_source.BATCH, spark_source.QUEUE, 500)
+
+
+def test_the_table_shows_each_kind() -> None:
+    spread = {"median": 123456.0, "low": 1.0, "high": 2.0}
+    results = [{"what": spark_source.STREAM, "rows": 10, "per_s": spread, "broker_cpu_us": {**spread, "median": 9.87}}]
+    shown = spark_source.table(results, 100)
+    cells = [list(column.cells) for column in shown.columns]
+    assert cells == [[spark_source.STREAM], ["123,456"], ["1"], ["2"], ["9.9"]]
+    assert shown.title == "10 rows of 100 B through Spark local[2]"
