@@ -159,7 +159,8 @@ class Trimmer:
         headroom = headroom_bytes(live, stored, next_live, size, self._factor())
         consumed = self._journal.bytes_written - self._copied_bytes - 2 * live
         now = self._broker.clock.monotonic()
-        due = is_due(closed_live, headroom)
+        # At the limit whatever gives room is copied: one message that stays holds back all that refers to its segment.
+        due = is_due(closed_live, headroom) or (self._journal.at_limit and following is not None)
         if due:
             paid = COPY_RATE * (consumed - self._consumed) + IDLE_BYTES_PER_S * min(now - self._looked, 1.0)
             self._pending_bytes_max = max(min(PENDING_BYTES_MAX, PENDING_SHARE_MAX * size), paid)

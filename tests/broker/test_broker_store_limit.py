@@ -152,11 +152,14 @@ def test_a_store_that_is_full_of_what_lives_is_not_copied_again_and_again(make_w
     assert not journal.at_limit
 
 
-def test_ids_that_nearly_fill_the_store_leave_a_way_out(make_world: MakeWorld) -> None:
-    """Nothing waits, and what is dead takes less than a third more room than the ids that stand in it."""
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_ids_that_nearly_fill_the_store_leave_a_way_out(make_world: MakeWorld, waiting: int) -> None:
+    """What is dead takes less than a third more room than the ids that stand in it; or it is held back, all of it, by
+    the segment of a message that waits."""
     world = small_store(make_world, duplicate_window=900)
     producer = world.connect()
     world.connect().subscribe("a", ACK_AUTO)
+    send_many(producer, waiting, "waiting")
     reached = 0
     for number in range(3000):
         producer.send(b"x", "a", duplicate_id=f"{number:0140}")
@@ -171,7 +174,7 @@ def test_ids_that_nearly_fill_the_store_leave_a_way_out(make_world: MakeWorld) -
         assert producer.reading, f"held up for ever after {number} messages"
         assert len(world.segments()) <= 16
     assert reached
-    assert len(producer.confirmed) == 3000
+    assert len(producer.confirmed) == waiting + 3000
 
 
 @pytest.mark.parametrize("repeat", ["0", "2"])
