@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from brokers import Brokers
 
+# Before whatever is collected first imports them: a benchmark does.
+pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
+
 TESTS = Path(__file__).resolve().parent
 
 

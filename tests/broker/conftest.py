@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
-
-from tests.broker.world import World  # noqa: E402 (after the rewriting is asked for)
+from tests.broker.world import World
 
 
 @pytest.fixture

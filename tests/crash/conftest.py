@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-pytest.register_assert_rewrite("tests.broker.world")
-
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.broker.world", "tests.maintenance.damaged")
+pytest.register_assert_rewrite("tests.maintenance.damaged")
 
 
 @pytest.fixture(scope="module")
