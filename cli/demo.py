@@ -48,15 +48,12 @@ def demo(count: int, kills: int, path: str | None, store: str | None, keep: bool
 
     Exit code 0 where every line arrived, in order, and every promise was kept; 1 otherwise. Leaves no process behind.
     """
-    with demo_common.directory("amq-demo-", keep, as_json) as directory:
+
+    def make(directory: str, view: PlainView) -> _Demo:
         text = path or _make_text(os.path.join(directory, "input.txt"))
-        with demo_common.view(as_json) as view:
-            run = _Demo(directory, store or os.path.join(directory, "store"), text, count, kills, view)
-            try:
-                verdict = run.run()
-            finally:
-                run.end()
-        demo_common.tell(verdict, as_json, directory if keep else None)
+        return _Demo(directory, store or os.path.join(directory, "store"), text, count, kills, view)
+
+    demo_common.play("amq-demo-", keep, as_json, make)
 
 
 @dataclass(slots=True)

@@ -6,9 +6,11 @@ import os
 import shutil
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 import click
 
@@ -35,12 +37,12 @@ class Kill:
 
 
 @dataclass(slots=True)
-class Verdict:
+class Verdict(ABC):
     """What came of a demo: figures, and what they mean."""
 
+    @abstractmethod
     def sentences(self) -> Iterator[tuple[bool, str]]:
         """(was the promise kept?, what there is to say of it)."""
-        raise NotImplementedError
 
     @property
     def ok(self) -> bool:
@@ -145,7 +147,7 @@ def left_sentence(left: int, problems: list[str]) -> tuple[bool, str]:
 
 
 @contextmanager
-def directory(prefix: str, keep: bool, quiet: bool) -> Iterator[str]:
+def _directory(prefix: str, keep: bool, quiet: bool) -> Iterator[str]:
     """A temporary one; with `keep` it stays, and it is said where it is."""
     path = tempfile.mkdtemp(prefix=prefix)
     try:
@@ -158,12 +160,32 @@ def directory(prefix: str, keep: bool, quiet: bool) -> Iterator[str]:
             shutil.rmtree(path)
 
 
-def view(as_json: bool) -> PlainView:
+class Demo(Protocol):
+    """A demo at work. `run` raises AmqError where it cannot go on; `end` leaves nothing behind, whatever came of it."""
+
+    def run(self) -> Verdict: ...
+
+    def end(self) -> None: ...
+
+
+def play(prefix: str, keep: bool, as_json: bool, make: Callable[[str, PlainView], Demo]) -> None:
+    """Make a demo in a directory of its own, run it, and tell what came of it: see `_tell`."""
+    with _directory(prefix, keep, as_json) as path:
+        with _view(as_json) as shown:
+            run = make(path, shown)
+            try:
+                verdict = run.run()
+            finally:
+                run.end()
+        _tell(verdict, as_json, path if keep else None)
+
+
+def _view(as_json: bool) -> PlainView:
     """What fits where the output goes."""
     return PlainView(quiet=as_json) if as_json or not console().is_terminal else LiveView()
 
 
-def tell(verdict: Verdict, as_json: bool, kept: str | None) -> None:
+def _tell(verdict: Verdict, as_json: bool, kept: str | None) -> None:
     """Say it; end with exit code 1 where it is a bad one."""
     if as_json:
         print_json(asdict(verdict) | {"ok": verdict.ok, "directory": kept})

@@ -67,14 +67,9 @@ def demo_spark(rows: int, count: int, master: str, keep: bool, as_json: bool) ->
     minute or two; needs Java 17 and `pip install 'amq[spark]'`.
     """
     need_spark(os.environ)
-    with demo_common.directory("amq-demo-spark-", keep, as_json) as directory:
-        with demo_common.view(as_json) as view:
-            run = _Demo(Path(directory), rows, count, master, view)
-            try:
-                verdict = run.run()
-            finally:
-                run.end()
-        demo_common.tell(verdict, as_json, directory if keep else None)
+    demo_common.play(
+        "amq-demo-spark-", keep, as_json, lambda directory, view: _Demo(Path(directory), rows, count, master, view)
+    )
 
 
 @dataclass(slots=True)

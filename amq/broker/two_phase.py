@@ -125,7 +125,7 @@ class TwoPhase:
         TransactionRolledBackError, StoreFullError."""
         broker, xid = self._broker, given.xid
         _check_names(xid, given.owner)
-        if xid in broker.prepared or xid in self._preparing or self._has_ended(xid):
+        if self._is_known(xid):
             return False
         broker.memory_bytes += memory_bytes(sends)
         transaction = Transaction(broker, "")
@@ -171,7 +171,7 @@ class TwoPhase:
         _check_names(xid, command.owner)
         if xid in self._refused:
             raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
-        if self._has_ended(xid) or xid in self._preparing or xid in self._broker.prepared:
+        if self._is_known(xid):
             raise TransactionRolledBackError(
                 f"{xid} was prepared before: give each transaction an xid of its own; this one was rolled back",
                 code="XID_IN_USE",
@@ -190,6 +190,10 @@ class TwoPhase:
             )
         if transaction.nacks or transaction.requeued:
             raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
+
+    def _is_known(self, xid: str) -> bool:
+        """Is it prepared, or being prepared, or has it ended?"""
+        return xid in self._broker.prepared or xid in self._preparing or self._has_ended(xid)
 
     def _has_ended(self, xid: str) -> bool:
         """Does anybody remember that?"""

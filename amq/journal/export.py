@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
 from amq.errors import CorruptError, StoreError
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
@@ -149,8 +150,8 @@ class Export:
         for xid, (prepared, _) in sorted(self._liveness.prepared.items(), key=lambda item: item[1][0].seq):
             if not xid.startswith(LEASE) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
                 self._in_doubt[xid] = prepared
-                self._sent.update(seq for seqs in prepared.sends.values() for seq in seqs)
-                self._held.update((seq, xid) for seqs in prepared.acks.values() for seq in seqs)
+                self._sent.update(_seqs(prepared.sends))
+                self._held.update(dict.fromkeys(_seqs(prepared.acks), xid))
 
     def _not_given(self, reader: MessageReader) -> Iterator[Item]:
         for seq in self._liveness.live.seqs(self._after):
@@ -168,7 +169,7 @@ class Export:
         prepared, live = self._in_doubt[xid], self._liveness.live
         ids = {seq for _, _, seq in prepared.ids}
         sent: list[Item] = []
-        for seq in sorted(seq for seqs in prepared.sends.values() for seq in seqs):
+        for seq in sorted(_seqs(prepared.sends)):
             if (place := live.get(seq)) is not None:
                 message = self._read(reader, seq, place._replace(destination=real_name(place.destination)))
                 message.duplicate_id = message.duplicate_id if seq in ids else ""
@@ -182,7 +183,7 @@ class Export:
 
     def _ended(self, reader: MessageReader, xid: str) -> Iterator[Item]:
         """What a transaction sent that was committed after its messages were passed over."""
-        for seq in sorted(seq for seqs in self._in_doubt[xid].sends.values() for seq in seqs):
+        for seq in sorted(_seqs(self._in_doubt[xid].sends)):
             if seq in self._sent and self._liveness.live.get(seq) is not None:
                 item = self._exported(reader, seq)
                 if item is not None:
@@ -263,3 +264,7 @@ def store_uuid(vfs: Vfs, store: str) -> str:
         if header is not None:
             return header.store_uuid.hex()
     return ""
+
+
+def _seqs(by_queue: Mapping[str, list[int]]) -> Iterator[int]:
+    return chain.from_iterable(by_queue.values())

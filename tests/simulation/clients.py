@@ -128,7 +128,10 @@ class Producer(Application):
     def _settle(self, message_ids: list[str]) -> None:
         for message_id in message_ids:
             self._pending.remove(message_id)
-            self.oracle.confirmed(message_id)
+            self._confirmed(message_id)
+
+    def _confirmed(self, message_id: str) -> None:
+        self.oracle.confirmed(message_id)
 
     def _doubt(self) -> None:
         """Some of what is sent again may be stored already."""

@@ -172,11 +172,9 @@ class Publisher(Producer):
         super()._next()
         self._feature.begun.update(self._pending)
 
-    def _settle(self, message_ids: list[str]) -> None:
-        for message_id in message_ids:
-            self._pending.remove(message_id)
-            self._feature.confirmed.add(message_id)
-            self.oracle.log(f"published {message_id}")
+    def _confirmed(self, message_id: str) -> None:
+        self._feature.confirmed.add(message_id)
+        self.oracle.log(f"published {message_id}")
 
 
 class Subscriber(Consumer):

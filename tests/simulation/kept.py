@@ -123,11 +123,9 @@ class Quoter(Producer):
     def headers(self, message_id: str) -> dict[str, str] | None:
         return {KEY: key_of(message_id)}
 
-    def _settle(self, message_ids: list[str]) -> None:
-        for message_id in message_ids:
-            self._pending.remove(message_id)
-            self._feature.confirmed.add(message_id)
-            self.oracle.log(f"quoted {message_id}")
+    def _confirmed(self, message_id: str) -> None:
+        self._feature.confirmed.add(message_id)
+        self.oracle.log(f"quoted {message_id}")
 
 
 class Taker(Consumer):

@@ -177,11 +177,9 @@ class JobProducer(Producer):
         self._feature.begun_s.setdefault(message_id, self.oracle.now_s)
         return headers_of(message_id)
 
-    def _settle(self, message_ids: list[str]) -> None:
-        for message_id in message_ids:
-            self._pending.remove(message_id)
-            self._feature.confirmed.add(message_id)
-            self.oracle.log(f"scheduled {message_id}")
+    def _confirmed(self, message_id: str) -> None:
+        self._feature.confirmed.add(message_id)
+        self.oracle.log(f"scheduled {message_id}")
 
 
 class JobConsumer(Consumer):
