@@ -1,28 +1,35 @@
 """What Spark reads a second: a queue as a stream and as a batch, and the journal, each into a sink that drops rows.
 
 A broker is filled with messages of one size; nothing else runs. Stream: `Trigger.AvailableNow`, from its start to its
-end, so with leases and acknowledgements. Journal: `format("amq-journal")`, which asks no broker. Before that some rows
-are read, so that workers are there. Invariant: a rate is returned only when as many rows came as there are messages.
+end, so with leases and acknowledgements. Journal: `format("amq-journal")`, which asks no broker. Beside them a plain
+client, which gives each message to a loop and to no Spark: stomp.py; and the ceiling: a data source that cuts bodies
+out of bytes that somebody sends as fast as a socket takes them. Before each some rows are read, so that workers are
+there. Invariant: a rate is returned only when as many rows came as there are messages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
 import amq
+from amq.client.uri import parse
 from amq.errors import AmqError
 from bench import brokers, cli, host
 from bench.load import LoadError
 from bench.stats import Spread, spread
+from pyspark_amq.options import SourceOptions
 from pyspark_amq.pipelines import frame
 from tests.spark.session import environment, start, stop_jvm, why_no_spark
 
@@ -31,6 +38,11 @@ QUEUE, WARM_UP_QUEUE = "/queue/bench.rows", "/queue/bench.warmup"
 CURSOR, LEASES_ALL = "bench", (1 << 63) - 1
 WARM_UP_ROWS = 2000
 STREAM, BATCH, JOURNAL, JOURNAL_HEADS = "queue, stream", "queue, batch", "journal", "journal, no bodies"
+SOCKET, LOOP = "the socket alone", "stomp.py, no Spark"
+TAKES = (STREAM, LOOP)
+HEAD = b"MESSAGE\nsubscription:1\nmessage-id:1\ndestination:/queue/bench\ntimestamp:1\npersistent:true\n\n"
+PIECE_FRAMES = 2000
+SILENT_S = 30.0  # then nothing more comes
 
 
 class Trial(NamedTuple):
@@ -61,35 +73,124 @@ class Bench:
     def read(self, what: str, queue: str, rows: int) -> Trial:
         """Read all `rows` of `queue`. A stream takes them. Raises LoadError where others came."""
         cpu_s, start_s = self._cpu_s(), time.monotonic()
-        found = self._stream(queue) if what == STREAM else self._once(what, queue)
+        found = {STREAM: self._stream, LOOP: self._loop}.get(what, partial(self._once, what))(queue, rows)
         trial = Trial(time.monotonic() - start_s, self._cpu_s() - cpu_s)
         if found != rows:
             raise LoadError(f"{what}: {found:,} rows came, there are {rows:,}")
         return trial
 
-    def _stream(self, queue: str) -> int:
+    def _stream(self, queue: str, _rows: int) -> int:
         source = self._spark.readStream.format("amq").options(url=self._url, destination=queue, subscription=CURSOR)
         with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
             writer = source.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
-            found: int = frame.follow(writer.trigger(availableNow=True).start(), lambda _: None)["messages"]
+            found: int = frame.follow(writer.trigger(availableNow=True).start, lambda _: None)["messages"]
         with amq.connect(self._url) as connection:  # Spark leaves the last micro-batch to the next query
             connection.settle(queue, CURSOR, LEASES_ALL)
         return found
 
-    def _once(self, what: str, queue: str) -> int:
+    def _loop(self, queue: str, rows: int) -> int:
+        import stomp
+
+        class Rows(stomp.ConnectionListener):  # type: ignore[misc]
+            def __init__(self) -> None:
+                self.bodies: list[bytes] = []
+                self.all_came = threading.Event()
+
+            def on_message(self, frame: Any) -> None:
+                self.bodies.append(frame.body)
+                if len(self.bodies) == rows:
+                    self.all_came.set()
+
+        found, before = Rows(), -1
+        connection = stomp.StompConnection12([parse(self._url).uris[0].address], auto_decode=False)
+        connection.set_listener("", found)
+        connection.connect(wait=True)
+        prefetch = str(SourceOptions.prefetch_messages)  # as our source has it
+        connection.subscribe(queue, id=1, ack="auto", headers={"activemq.prefetchSize": prefetch})
+        while not found.all_came.wait(SILENT_S) and len(found.bodies) > before:
+            before = len(found.bodies)
+        connection.disconnect()
+        return len(found.bodies)
+
+    def _once(self, what: str, queue: str, count: int) -> int:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        if what == BATCH:
-            rows = self._spark.read.format("amq").options(url=self._url, destination=queue).load()
-        else:
-            bodies = str(what == JOURNAL).lower()
-            reader = self._spark.read.format("amq-journal").options(destination=queue, includeValue=bodies)
-            rows = reader.load(self._store)
-        seen = Observation("seen")
-        rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+        with contextlib.ExitStack() as stack:
+            if what == SOCKET:
+                port = stack.enter_context(sending(count, self._size_bytes))
+                from_socket(self._spark)
+                options = {"port": port, "frame": len(frame_of(self._size_bytes))}
+                rows = self._spark.read.format("from-socket").options(**options).load()
+            elif what == BATCH:
+                rows = self._spark.read.format("amq").options(url=self._url, destination=queue).load()
+            else:
+                bodies = str(what == JOURNAL).lower()
+                reader = self._spark.read.format("amq-journal").options(destination=queue, includeValue=bodies)
+                rows = reader.load(self._store)
+            seen = Observation("seen")
+            rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
         found: int = seen.get["rows"]
         return found
+
+
+def frame_of(size_bytes: int) -> bytes:
+    """One delivery."""
+    return HEAD + b"x" * size_bytes + b"\0"
+
+
+@contextlib.contextmanager
+def sending(rows: int, size_bytes: int) -> Iterator[int]:
+    """The port of somebody who sends so many deliveries to who connects first."""
+    piece = frame_of(size_bytes) * PIECE_FRAMES
+
+    def send() -> None:
+        with contextlib.suppress(OSError), listener.accept()[0] as sock:
+            for done in range(0, rows, PIECE_FRAMES):
+                sock.sendall(piece[: (rows - done) * len(piece) // PIECE_FRAMES])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def from_socket(spark: Any) -> None:
+    """Register a data source of our own, whose task takes deliveries of one size from a socket, and no more."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+
+    class FromSocket(DataSourceReader):
+        def __init__(self, options: Any) -> None:
+            self._port, self._frame = int(options["port"]), int(options["frame"])
+
+        def read(self, _partition: Any) -> Iterator[Any]:
+            import pyarrow as pa
+
+            size, head, rest = self._frame, len(HEAD), b""
+            with socket.create_connection(("127.0.0.1", self._port)) as sock:
+                while data := sock.recv(256 << 10):
+                    data = rest + data
+                    end = len(data) // size * size
+                    rest = data[end:]
+                    bodies = [data[start + head : start + size - 1] for start in range(0, end, size)]
+                    yield pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], ["value"])
+
+    class Sending(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "from-socket"
+
+        def schema(self) -> str:
+            return "value binary"
+
+        def reader(self, schema: Any) -> Any:  # noqa: ARG002
+            return FromSocket(self.options)
+
+    spark.dataSource.register(Sending)
 
 
 def measure(bench: Bench, rows: int, trials: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -98,15 +199,23 @@ def measure(bench: Bench, rows: int, trials: int, progress: Callable[[str], None
     bench.fill(WARM_UP_QUEUE, WARM_UP_ROWS)
     bench.fill(QUEUE, rows)
     found: dict[str, list[Trial]] = {}
-    for what in (BATCH, JOURNAL, JOURNAL_HEADS, STREAM):
+    taken: set[str] = set()
+
+    def read(what: str, queue: str, count: int) -> Trial:
+        if queue in taken:
+            bench.fill(queue, count)
+            taken.remove(queue)
+        if what in TAKES:
+            taken.add(queue)
+        return bench.read(what, queue, count)
+
+    for what in (SOCKET, BATCH, JOURNAL, JOURNAL_HEADS, STREAM, LOOP):
         progress(f"{what}: warming up")
-        bench.read(what, WARM_UP_QUEUE, WARM_UP_ROWS)
+        read(what, WARM_UP_QUEUE, WARM_UP_ROWS)
         found[what] = []
         for number in range(trials):
-            if what == STREAM and number:  # the one before took them
-                bench.fill(QUEUE, rows)
             progress(f"{what}: {number + 1} of {trials}")
-            found[what].append(bench.read(what, QUEUE, rows))
+            found[what].append(read(what, QUEUE, rows))
     return [
         {
             "what": what, "rows": rows, "per_s": spread([rows / trial.seconds for trial in done])._asdict(),

@@ -6,8 +6,7 @@ batch of a partition only, and would misread another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -61,12 +60,11 @@ def offset_of(message: Received) -> int:
     return int(message.id.rpartition("-")[2])
 
 
-def batches(messages: Iterable[Received], include_headers: bool) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of `messages`, in their order."""
+def batches(parts: Iterable[Sequence[Received]], include_headers: bool) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of the messages in `parts`, in their order."""
     fields = (*_FIELDS, _HEADERS) if include_headers else _FIELDS
     arrow = pa.schema([pa.field(name, kind) for name, _, kind in fields])
-    rest = iter(messages)
-    while chunk := _chunk(rest):
+    for chunk in _chunks(parts):
         headers = [message.headers for message in chunk]
         columns: list[list[object]] = [
             [each.get(KEY_HEADER) for each in headers],
@@ -83,12 +81,15 @@ def batches(messages: Iterable[Received], include_headers: bool) -> Iterator[pa.
         yield pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
 
-def _chunk(messages: Iterator[Received]) -> list[Received]:
+def _chunks(parts: Iterable[Sequence[Received]]) -> Iterator[list[Received]]:
+    """The same messages, about as many at a time as go into one Arrow batch."""
     chunk: list[Received] = []
     size = 0
-    for message in islice(messages, BATCH_ROWS):
-        chunk.append(message)
-        size += len(message.body)
-        if size >= BATCH_BYTES:
-            break
-    return chunk
+    for part in parts:
+        chunk += part
+        size += sum(len(message.body) for message in part)
+        if size >= BATCH_BYTES or len(chunk) >= BATCH_ROWS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

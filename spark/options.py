@@ -263,6 +263,10 @@ class SourceOptions(BrokerOptions):
         "failOnDataLoss", _truth, "true", "fail where messages that a query has not read are gone", "true"
     )
     include_headers: bool = _option("includeHeaders", _truth, "false", "a column `headers`", "true")
+    prefetch_messages: int = _option(
+        "prefetch", _count, "2000", "how many messages come to a task before it takes them, so twice as many may be in "
+        "its memory: fewer where they are large", "50",
+    )  # fmt: skip
     poll_interval_s: float = _option(
         "pollInterval", _seconds, "200ms", "how often an idle query asks the broker for new messages", "200ms"
     )

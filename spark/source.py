@@ -30,7 +30,6 @@ log = logging.getLogger("pyspark_amq.source")
 
 BATCH_MESSAGES_MAX = 1_000_000  # of a micro-batch without maxOffsetsPerTrigger
 PARTITIONS, PARTITION_MESSAGES_MIN = 4, 1000  # without minPartitions: no more of them, and no smaller
-PREFETCH = 2000
 TIMEOUT_S = 120.0  # without a broker so long a call fails
 UNKNOWN_LEASE, UNKNOWN_SUBSCRIPTION = "UNKNOWN_LEASE", "UNKNOWN_SUBSCRIPTION"
 
@@ -211,13 +210,14 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Slices)
         yield from messages.batches(self._messages(partition.slices), self._options.include_headers)
 
-    def _messages(self, slices: Sequence[Slice]) -> Iterator[messages.Received]:
+    def _messages(self, slices: Sequence[Slice]) -> Iterator[Sequence[messages.Received]]:
         with connect(self._options) as connection, connection.session() as session:
             for each in slices:
                 try:
                     reader = session.lease_reader(
-                        each.destination, self._cursor, each.lease, start=each.start, stop=each.stop, prefetch=PREFETCH
-                    )
+                        each.destination, self._cursor, each.lease, start=each.start, stop=each.stop,
+                        prefetch=self._options.prefetch_messages,
+                    )  # fmt: skip
                     with reader:
                         yield from _all_of(reader)
                 except CommandError as error:
@@ -251,25 +251,25 @@ class AmqReader(DataSourceReader):
         assert isinstance(partition, Destination)
         yield from messages.batches(self._messages(partition), self._options.include_headers)
 
-    def _messages(self, partition: Destination) -> Iterator[messages.Received]:
+    def _messages(self, partition: Destination) -> Iterator[Sequence[messages.Received]]:
         since_ms = self._options.starting_timestamp_ms or 0
         last = (-10, 0)
         with connect(self._options) as connection, connection.session() as session:
             cursor = (self._options.subscription or "") if _is_topic(partition.name) else ""
-            for message in _all_of(session.browser(partition.name, prefetch=PREFETCH, subscription=cursor)):
-                offset = messages.offset_of(message)
-                place = (-message.priority, offset)
-                if place <= last:
-                    continue
-                last = place
-                late = int(message.headers.get("timestamp", "0")) >= since_ms
-                if late and partition.after < offset <= partition.until:
-                    yield message
+            prefetch = self._options.prefetch_messages
+            for some in _all_of(session.browser(partition.name, prefetch=prefetch, subscription=cursor)):
+                places = [(-message.priority, messages.offset_of(message)) for message in some]
+                yield [
+                    message for message, place in zip(some, places, strict=True)
+                    if place > last and partition.after < place[1] <= partition.until
+                    and int(message.headers.get("timestamp", "0")) >= since_ms
+                ]  # fmt: skip
+                last = max(last, *places)
 
 
-def _all_of(browser: Browser) -> Iterator[Any]:
-    while (message := browser.receive(TIMEOUT_S)) is not None:
-        yield message
+def _all_of(browser: Browser) -> Iterator[Sequence[Any]]:
+    while some := browser.receive_many(TIMEOUT_S):
+        yield some
     if not browser.finished:
         raise CallTimeoutError(f"no broker went on for {TIMEOUT_S:g} s with what is read")
 

@@ -37,8 +37,8 @@ def send(connection: Connection, count: int, destination: str = QUEUE) -> list[b
 def read(connection: Connection, number: int, start: int = 0, stop: int | None = None) -> list[bytes]:
     with connection.session() as session:
         reader, found = session.lease_reader(QUEUE, "c", number, start=start, stop=stop), []
-        while (message := reader.receive(DEADLINE_S)) is not None:
-            found.append(message.body)
+        while some := reader.receive_many(DEADLINE_S):
+            found += [message.body for message in some]
         assert reader.finished
     return found
 
@@ -62,8 +62,8 @@ def test_batches_are_read_again_after_a_kill(brokers: Brokers) -> None:
             half = [message.body for _ in range(600) if (message := reader.receive(DEADLINE_S)) is not None]
             master.kill()
             second = driver.lease(QUEUE, "c", after=first.number)
-            while (message := reader.receive(DEADLINE_S)) is not None:
-                half.append(message.body)
+            while some := reader.receive_many(DEADLINE_S):
+                half += [message.body for message in some]
             assert reader.finished
         assert half == bodies[:1200]
         assert read(worker, first.number, 1000, 1100) == bodies[1000:1100]
@@ -94,7 +94,29 @@ def test_with_asyncio(brokers: Brokers) -> None:
                 assert lease.messages == 2
                 reader = await session.lease_reader("/topic/t", "c", lease.number, start=1)
                 assert [(message.body, message.destination) async for message in reader] == [(b"2", "/topic/t")]
+                again = await session.lease_reader("/topic/t", "c", lease.number)
+                first = await again.receive()
+                assert first is not None
+                rest = []
+                while some := await again.receive_many(DEADLINE_S):
+                    rest += [message.body for message in some]
+                assert (first.body, rest, again.finished) == (b"1", [b"2"], True)
+                await first.ack()  # of a message that was only shown: nothing
             await connection.settle("/topic/t", "c", lease.number)
             assert (await connection.lease("/topic/t", "c")).number == 0
 
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
+
+
+def test_a_browse_takes_all_that_has_come(brokers: Brokers) -> None:
+    """More than the prefetch, in order; nothing comes twice, and it ends."""
+    with amq.connect(url(brokers.master("a"))) as connection, connection.session() as session:
+        bodies = send(connection, 1000)
+        browser, found = session.browser(QUEUE, prefetch=30), []
+        while some := browser.receive_many(DEADLINE_S):
+            found += [message.body for message in some]
+            some[-1].ack()  # was only shown: nothing
+        assert browser.finished
+        assert browser.receive_many(0) == []
+        assert found == bodies
+        assert drain(connection, "a") == bodies

@@ -90,6 +90,17 @@ class _Chunk:
         self.delete(row, len(self.seqs))
         return other
 
+    def side_by_side(self, row: int, seqs: list[int], start: int) -> int:
+        """How many rows from `row` on, of which the first does, hold `seqs` from `start` on."""
+        most = min(len(self.seqs) - row, len(seqs) - start)
+        ends_alike = self.seqs[row + most - 1] == seqs[start + most - 1]
+        if ends_alike and self.seqs[row : row + most].tolist() == seqs[start : start + most]:  # as nearly all do
+            return most
+        count = 1
+        while count < most and self.seqs[row + count] == seqs[start + count]:
+            count += 1
+        return count
+
     def place(self, row: int) -> Place:
         return Place(self.seqs[row], self.segments[row], self.offsets[row], self.sizes[row])
 
@@ -145,6 +156,16 @@ class Backlog:
         found = self._locate(seq)
         return self._chunks[found[0]].place(found[1]) if found else None
 
+    def run(self, seqs: list[int], start: int) -> list[Place]:
+        """Where those of `seqs` from `start` on stand, as far as they stand side by side; [] = that one is not here."""
+        found = self._locate(seqs[start])
+        if found is None:
+            return []
+        chunk, row = self._chunks[found[0]], found[1]
+        stop = row + chunk.side_by_side(row, seqs, start)
+        columns = (chunk.seqs, chunk.segments, chunk.offsets, chunk.sizes)
+        return [*map(Place, *(column[row:stop] for column in columns))]
+
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
         """The message, if it is here, stands elsewhere now."""
         found = self._locate(seq)
@@ -159,22 +180,15 @@ class Backlog:
         # Consumers acknowledge in turns; what they do together stands side by side. Measured: half the time of a drain.
         seqs = sorted(seqs)
         while done < len(seqs):
-            seq = seqs[done]
-            done += 1
-            found = self._locate(seq)
+            found = self._locate(seqs[done])
             if found is None:
+                done += 1
                 continue
             i, row = found
             chunk = self._chunks[i]
-            last = row + 1  # those that stand side by side, as nearly all do, go at once
-            most = min(len(chunk.seqs) - last, len(seqs) - done)
-            ends_alike = most > 0 and chunk.seqs[last + most - 1] == seqs[done + most - 1]
-            if ends_alike and chunk.seqs[last : last + most].tolist() == seqs[done : done + most]:
-                last += most
-                done += most
-            while last < len(chunk.seqs) and done < len(seqs) and chunk.seqs[last] == seqs[done]:
-                last += 1
-                done += 1
+            count = chunk.side_by_side(row, seqs, done)
+            last = row + count
+            done += count
             gone.append([column[row:last] for column in chunk.columns()])
             self._count -= last - row
             chunk.delete(row, last)

@@ -187,15 +187,17 @@ class LeaseBrowser(Browser):
 
     def _places(self) -> list[Place]:
         """Where the next ones stand."""
+        seqs = self._seqs[self._position : self._position + LOOK_ROWS]
         size = self._broker.pager.look_bytes()
         places: list[Place] = []
-        for seq in self._seqs[self._position : self._position + LOOK_ROWS]:
-            place = self.queue.find(seq)
-            assert place is not None, "what a lease holds leaves with its end"
-            size -= place.size
-            if places and size < 0:
-                break
-            places.append(place)
+        while len(places) < len(seqs):
+            run = self.queue.find_run(seqs, len(places))
+            assert run, "what a lease holds leaves with its end"
+            for place in run:
+                size -= place.size
+                if places and size < 0:
+                    return places
+                places.append(place)
         return places
 
     def _looked(self, messages: list[Message] | None) -> None:

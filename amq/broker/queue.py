@@ -193,6 +193,10 @@ class Queue:
                 return place
         return None
 
+    def find_run(self, seqs: list[int], start: int) -> list[Place]:
+        """The same of those of `seqs` from `start` on that stand side by side; [] = that one is not there."""
+        return next((places for backlog in self.backlogs.values() if (places := backlog.run(seqs, start))), [])
+
     def stands_in(self, seq: int) -> int:
         """Code of the segment in which a message stands that has not left; 0 = in none."""
         message = self.messages.get(seq)

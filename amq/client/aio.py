@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -25,10 +24,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from amq.client import bulk, leases
+from amq.client.aio_consumer import Browser, Consumer, Message
 from amq.client.aio_driver import AsyncDriver, Listener
 from amq.client.core import (
     PREFETCH_DEFAULT,
-    Delivery,
     ProducerCore,
     SessionCore,
     Subscription,
@@ -40,9 +39,8 @@ from amq.client.core import (
 from amq.client.delayed import delayed
 from amq.client.driver import seconds
 from amq.client.durable import end_durable, named, unless_unknown
-from amq.client.errors import ConnectionClosedError, FlushError
+from amq.client.errors import FlushError
 from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
-from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
 from amq.client.requests import Request
 from amq.client.states import State
@@ -377,99 +375,6 @@ class Producer:
         failures, owner.failures = owner.failures, []
         if failures:
             raise FlushError(failures)
-
-
-class Consumer:
-    """Receives from one destination. Iterate over it with `async for`, or await `receive`."""
-
-    def __init__(self, session: Session, subscription: Subscription) -> None:
-        self._session = session
-        self._subscription = subscription
-        self._driver = session._driver
-        self._core = session._core
-
-    async def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when there was none for `timeout` seconds (None = wait for one, 0 = do not wait)."""
-        subscription = self._subscription
-        if not subscription.ready():
-            limit_s = math.inf if timeout is None else timeout
-            self._core.want(subscription)
-            if not await self._driver.wait(subscription.gate, subscription.ready, limit_s):
-                request = self._core.want_no_more(subscription)
-                await self._session.connection._await(request, "receive", None)
-                if request is None or not subscription.ready():
-                    return None
-        delivery = self._core.take(subscription)
-        if delivery is None:
-            return None
-        self._driver.kick()
-        return Message(self._session, delivery)
-
-    async def messages(self, timeout: float | None = None) -> AsyncIterator[Message]:
-        """Messages, until there is none for `timeout` seconds (None = for ever) or the consumer is closed."""
-        while True:
-            try:
-                message = await self.receive(timeout)
-            except ConnectionClosedError:
-                return
-            if message is None:
-                return
-            yield message
-
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return self.messages()
-
-    async def close(self, timeout: float | None = None) -> None:
-        """Unsubscribe; what was delivered and not acknowledged goes back to the queue."""
-        request = self._core.unsubscribe(self._subscription)
-        self._driver.kick()
-        await self._session.connection._await(request, "unsubscribe", timeout)
-        if self in self._session._consumers:
-            self._session._consumers.remove(self)
-
-    async def __aenter__(self) -> Consumer:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not self._session.connection.closed:
-            await self.close()
-
-
-class Browser(Consumer):
-    """Looks at messages and takes none. `receive` gives None at the end too: then `finished` is true. After a failover
-    the browse begins anew, so that messages may be shown again (by their `id`).
-    """
-
-    @property
-    def finished(self) -> bool:
-        """Everything that was there when the browse began has been received."""
-        return self._subscription.finished and not self._subscription.buffer
-
-
-class Message(ReceivedMessage):
-    """A received message that can be acknowledged."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session, delivery: Delivery) -> None:
-        super().__init__(delivery)
-        self._session = session
-
-    async def ack(self, *, wait: bool = False, timeout: float | None = None) -> None:
-        """Done with it: the broker forgets it. `wait` until the broker has confirmed that."""
-        await self._settle("ACK", wait, timeout)
-
-    async def nack(self, *, requeue: bool = False, wait: bool = False, timeout: float | None = None) -> None:
-        """Refuse it: it goes to the dead letters. With `requeue` it comes again, after `redeliveryDelay`, as often as
-        `maximumRedeliveries` allows."""
-        await self._settle("NACK", wait, timeout, requeue)
-
-    async def _settle(self, command: str, wait: bool, timeout: float | None, requeue: bool = False) -> None:
-        request = self._session._core.settle(self._delivery, command, wait, requeue)
-        self._session._driver.kick()
-        await self._session.connection._await(request, command, timeout)
 
 
 async def connect(

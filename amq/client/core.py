@@ -338,6 +338,16 @@ class SessionCore:
             delivery.settled = True
         return delivery
 
+    def take_all(self, subscription: Subscription) -> list[Delivery]:
+        """Hand over all that a browse has brought; [] = it is over. `Subscription.ready` must have been true."""
+        deliveries = [*subscription.buffer]
+        subscription.buffer.clear()
+        for delivery in deliveries:
+            delivery.settled = True
+        if deliveries and not subscription.finished:
+            self.machine.write(_settling("ACK", deliveries[-1]))
+        return deliveries
+
     def settle(self, delivery: Delivery, command: str, wait: bool, requeue: bool = False) -> Request | None:
         """ACK or NACK a delivery; a second time does nothing. A request, if any, ends when the broker has confirmed.
         `requeue`: a NACK after which the message comes again.

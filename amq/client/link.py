@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from amq.client.uri import BrokerUri
 from amq.errors import ProtocolError
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, encode
+from amq.protocols.stomp.recurring import Recurring
 
 VERSION = "1.2"
 SILENT_INTERVALS_MAX = 2  # a broker that misses so many of its heart-beats counts as lost
@@ -29,7 +30,7 @@ class Link:
     """
 
     __slots__ = (
-        "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_send_every_s",
+        "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_recurring", "_send_every_s",
         "accepted", "congested", "deadline", "dropped", "out", "server", "sliced", "uri",
     )  # fmt: skip
 
@@ -43,6 +44,7 @@ class Link:
         self.congested = False
         self.server = ""
         self._reader = FrameReader(DELIVERY_LIMITS, VERSION)
+        self._recurring = Recurring()
         self._send_every_s = 0.0
         self._receive_limit_s = 0.0
         self._last_sent_at = 0.0
@@ -67,10 +69,12 @@ class Link:
     def receive(self, data: bytes, now: float) -> Iterator[Frame | bytes]:
         """Frames completed by `data`; a plain RECEIPT as the bytes of its id. Raises ProtocolError after the last."""
         self._last_received_at = now
-        reader = self._reader
+        reader, recurring = self._reader, self._recurring
         reader.push(data)
         while True:
             if reader.unfinished is None:
+                while (frame := recurring.take(reader)) is not None:
+                    yield frame
                 buffer, offset = reader.buffer, reader.offset
                 while buffer.startswith(_RECEIPT, offset):  # the bulk of what a producer gets: not worth a Frame
                     start = offset + len(_RECEIPT)
@@ -85,6 +89,8 @@ class Link:
             frame = reader.next_frame()
             if frame is None:
                 break
+            if frame.command == "MESSAGE":
+                recurring.learn(frame)
             yield frame
         if reader.error is not None:
             raise reader.error

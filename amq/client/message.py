@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from amq.client.core import DUPLICATE_ID_HEADER, Delivery
 from amq.message import DEFAULT_PRIORITY
 
+SessionT = TypeVar("SessionT")
 
-class ReceivedMessage:
+
+class ReceivedMessage(Generic[SessionT]):
     """What was received. `body` is bytes as sent, `headers` every header as the broker wrote it."""
 
-    __slots__ = ("_delivery", "body", "headers")
+    __slots__ = ("_delivery", "_session", "body", "headers")
 
-    def __init__(self, delivery: Delivery) -> None:
+    def __init__(self, session: SessionT, delivery: Delivery) -> None:
+        self._session = session
         self._delivery = delivery
         self.body = delivery.frame.body
         self.headers = delivery.frame.headers

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeVar
 from amq.client import bulk
 from amq.client.core import (
     PREFETCH_DEFAULT,
-    Delivery,
     ProducerCore,
     SessionCore,
     Subscription,
@@ -400,20 +399,28 @@ class Browser(Consumer):
     the browse begins anew, so that messages may be shown again (by their `id`).
     """
 
+    def receive_many(self, timeout: float | None = None) -> list[Message]:
+        """All messages that have arrived, in order; [] where `receive` gives None. Raises what that raises."""
+        driver, subscription = self._driver, self._subscription
+        self._session.connection._check_fork()
+        with driver.lock:
+            limit_s = math.inf if timeout is None else timeout
+            if not driver.wait(subscription.gate, subscription.ready, limit_s):
+                return []
+            deliveries = self._core.take_all(subscription)
+            driver.flush()
+        return [Message(self._session, delivery) for delivery in deliveries]
+
     @property
     def finished(self) -> bool:
         """Everything that was there when the browse began has been received."""
         return self._subscription.finished and not self._subscription.buffer
 
 
-class Message(ReceivedMessage):
+class Message(ReceivedMessage["Session"]):
     """A received message that can be acknowledged."""
 
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session, delivery: Delivery) -> None:
-        super().__init__(delivery)
-        self._session = session
+    __slots__ = ()
 
     def ack(self, *, wait: bool = False, timeout: float | None = None) -> None:
         """Done with it: the broker forgets it. In mode `client` this and every earlier one of the consumer.

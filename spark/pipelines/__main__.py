@@ -1,6 +1,7 @@
 """The pipelines without the command line of amq, for spark-submit: `spark-submit …/__main__.py audit --store …`.
 
-Same names, options and figures as `amq pipeline run`, which is what people use where no cluster is.
+Same names, options and figures as `amq pipeline run`, which is what people use where no cluster is. Figures are a line,
+since spark-submit sends stdout and stderr of Python to one place.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pyspark_amq.pipelines import NAMES, load
 from pyspark_amq.pipelines.frame import command
 
 
-def _show(figures: dict[str, Any], as_json: bool) -> None:
-    click.echo(json.dumps(figures, indent=2 if as_json else None))
+def _show(figures: dict[str, Any], _as_json: bool) -> None:
+    click.echo(json.dumps(figures))
 
 
 def _epilog(*lines: str) -> str:

@@ -53,7 +53,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{round(1000 * options['interval'])} milliseconds")
-    figures = follow(writer.start(), say)
+    figures = follow(writer.start, say)
     _acknowledge(spark, checkpoint, settings)
     return {**figures, "output": output}
 

@@ -6,6 +6,7 @@ started is stopped, however the pipeline ends. Under spark-submit master and set
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import shutil
@@ -27,9 +28,11 @@ from pyspark_amq.options import AT_LEAST_ONCE, DEDUP, EXACTLY_ONCE, BrokerOption
 LOCAL = "local[*]"
 LOGIN_TIMEOUT_S = 60.0  # to find the master, also in the middle of a takeover
 PROGRESS_S = 1.0  # Spark keeps the progress of the last hundred micro-batches: so often they are counted
+STARTS_MAX = 10  # of a stream whose source is not up in the 10 s that Spark gives it
 DEFAULT_URL = "stomp://127.0.0.1:61613"
 JAVA = "Spark needs Java 17 or later, on PATH or at JAVA_HOME: install openjdk-17-jre-headless or the like"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM, and this process in it
+_TOO_SLOW = "Python worker failed to connect back"  # Spark says so of a source that is not up in time
 _OURS = re.compile(r"^(?:amq|pyspark_amq)\.[\w.]+: (.+)$", re.MULTILINE)  # last lines of our tracebacks
 
 Say = Callable[[str], None]
@@ -197,15 +200,36 @@ def session(name: str, master: str, settings: Mapping[str, str], environ: Mutabl
     except PySparkRuntimeError as error:
         raise PipelineError(f"Spark did not start: {JAVA} ({_first_line(error)})", code="SPARK_MISSING") from error
     try:
+        for package in ("pyspark_amq", "pyspark_amq_journal"):  # Spark would not look into what --py-files brings
+            spark.dataSource.register(importlib.import_module(package).DefaultSource)
         yield spark
     finally:
         spark.stop()
 
 
-def follow(query: Any, say: Say) -> dict[str, Any]:
+def follow(start: Callable[[], Any], say: Say) -> dict[str, Any]:
     """Let a stream run to its end, which comes with us at the latest. Returns how many messages it read, in how many
-    micro-batches. Raises what it died of."""
+    micro-batches. Raises what it died of.
+
+    `start` starts its query. It is called again where Python was not up in time to be the source of the stream: nothing
+    was read then, and on a machine that is busy for a moment it may be the next time."""
+    from pyspark.errors import PySparkException
+
     batches: dict[int, int] = {}
+    for starts in range(1, STARTS_MAX + 1):
+        try:
+            _watch(start(), batches, say)
+        except PySparkException as error:
+            if _TOO_SLOW not in str(error) or starts == STARTS_MAX:
+                raise
+            say(f"Python was not up in the 10 s that Spark gives a source: start {starts + 1} of {STARTS_MAX}")
+        else:
+            break
+    return {"messages": sum(batches.values()), "batches": len(batches)}
+
+
+def _watch(query: Any, batches: dict[int, int], say: Say) -> None:
+    """Until `query` ends, or we do: keep in `batches` how many messages each micro-batch had."""
     try:
         ended = False
         while not ended:
@@ -217,7 +241,6 @@ def follow(query: Any, say: Say) -> dict[str, Any]:
                     say(f"micro-batch {number}: {messages:,} messages")
     finally:
         query.stop()
-    return {"messages": sum(batches.values()), "batches": len(batches)}
 
 
 def execute(

@@ -46,7 +46,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
     stream = spark.readStream.format(kind).options(**read).schema(files.schema).load(path)
     writer = _rows(stream, options).writeStream.format("amq").options(**settings)
     writer = writer.option("checkpointLocation", options["checkpoint"])
-    return follow(writer.trigger(availableNow=True).start(), say)
+    return follow(writer.trigger(availableNow=True).start, say)
 
 
 def _rows(files: Any, options: Options) -> Any:

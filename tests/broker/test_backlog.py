@@ -64,6 +64,10 @@ def test_as_a_dict_would(steps: list[tuple[str, object, int]]) -> None:
             for seq in range(0, 201, 20):
                 assert backlog.find(seq) == model.get(seq, (None, 0))[0]
                 assert (seq in backlog) == (seq in model)
+                wanted = [*range(seq, 201)] if seq % 40 else sorted(each for each in model if each >= seq) or [seq]
+                run = backlog.run([0, *wanted], 1)
+                assert run == [model[each][0] for each in wanted[: len(run)]]
+                assert bool(run) == (wanted[0] in model)
 
 
 def test_head_stops_at_either_limit_and_gives_at_least_one() -> None:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.subscription import Subscription
 from amq.broker.topics import BATCH_BYTES_MAX
 from amq.config.destinations import matches
+from amq.message import LARGE_BODY_BYTES, Batch
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
@@ -196,6 +198,34 @@ def test_a_slow_socket_holds_nobody_up(world: World) -> None:
     publish(world, b"last")
     assert slow.bodies == [*numbered(5), b"last"]
     world.check_at_rest()
+
+
+def test_what_waited_goes_out_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By priority, in order, no more at a time than a socket may get at once, and large ones alone."""
+    clients, batches = [consumer(world) for _ in range(3)], list[list[bytes]]()
+    for client in clients:
+        client.session.set_writable(False)
+    large, big = b"l" * (LARGE_BODY_BYTES + 1), b"b" * (BATCH_BYTES_MAX // 2)
+    publish(world, *numbered(100), big, big, big, large, b"behind")
+    publish(world, b"urgent", b"too", priority=9)
+    assert not clients[0].bodies
+    deliver = Client.deliver_batch
+
+    def deliver_batch(client: Client, subscription: Subscription, batch: Batch) -> None:
+        batches.append([message.body for message in batch.messages])
+        assert all(message.shared is not None and message.shared.encoded is not None for message in batch.messages)
+        deliver(client, subscription, batch)
+
+    monkeypatch.setattr(Client, "deliver_batch", deliver_batch)
+    for client in clients:
+        client.session.set_writable(True)
+    publish(world, b"last")
+    for client in clients:
+        assert client.bodies == [b"urgent", b"too", *numbered(100), big, big, big, large, b"behind", b"last"]
+    assert [batch for batch in batches if batch[:1] == [b"000"]] == [[*numbered(100), big, big]] * 3
+    assert [b"urgent", b"too"] in batches
+    world.check_at_rest()
+    assert world.broker.memory_bytes == 0
 
 
 def test_a_slow_consumer_misses_the_oldest(make_world: Callable[..., World]) -> None:

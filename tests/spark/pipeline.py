@@ -1,7 +1,7 @@
 """A stream of files to a queue, as the tests run it: in their own session, and in drivers that are killed.
 
-`python -m tests.spark.pipeline JSON` is such a driver; the JSON holds the arguments of `Pipeline`, and `session` and
-`master`. Each file is a micro-batch; its lines are the rows, `FILE:NUMBER`.
+`python -m tests.spark.pipeline JSON` is such a driver; the JSON holds the arguments of `Pipeline`, and `session`,
+`master` and `conf`. Each file is a micro-batch; its lines are the rows, `FILE:NUMBER`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ class Pipeline:
         assert query.awaitTermination(QUERY_S_MAX), "the query does not end"
         return query
 
-    def drive(self, session: Path, master: str) -> Driver:
-        """A driver of its own, started, that runs it."""
+    def drive(self, session: Path, master: str, **conf: str) -> Driver:
+        """A driver of its own, started, that runs it. `conf`: settings of Spark, with _ for the dots."""
         words = {
             "directory": str(self.directory), "url": self.url, "partitions": self.partitions, "options": self.options,
             "checkpoint": self.checkpoint, "session": str(session), "master": master,
+            "conf": {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()},
         }  # fmt: skip
         return Driver(words)
 
@@ -91,9 +92,13 @@ class Driver:
             self.kill()
             raise AssertionError(f"the driver does not end:\n{self.log()}") from None
 
+    def said(self) -> list[str]:
+        """All lines that it has said."""
+        return self._log.read_text(errors="replace").splitlines()
+
     def log(self) -> str:
-        """The end of what it said."""
-        return self._log.read_text(errors="replace")[-5000:]
+        """The end of that."""
+        return "\n".join(self.said())[-5000:]
 
     def __enter__(self) -> Driver:
         return self
@@ -142,9 +147,9 @@ def stored(port: int, name: str = QUEUE) -> Counter[str]:
 
 
 def main(words: dict[str, Any]) -> None:
-    session, master = Path(words.pop("session")), words.pop("master")
+    session, master, conf = Path(words.pop("session")), words.pop("master"), words.pop("conf")
     pipeline = Pipeline(directory=Path(words.pop("directory")), **words)
-    pipeline.run(start(session, master))
+    pipeline.run(start(session, master, **conf))
 
 
 if __name__ == "__main__":

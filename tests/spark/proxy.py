@@ -1,7 +1,7 @@
 """A proxy before a broker that knows the moments at which an exactly-once sink may be hurt, and hurts it there.
 
 It passes bytes on and looks for COMMIT and ABORT frames. At each it asks `hook` (kind, headers) → Fate. Invariant: what
-comes after a frame waits for its fate.
+comes after a frame on its connection waits for its fate.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _KEPT_BYTES = 70_000  # the longest frame of that kind, and some more
 
 class Fate(Enum):
     PASS = "passes"
+    HELD = "passes when `let_go` is set, as it stood when the frame came"
     CUT_BEFORE = "never arrives, and the connection breaks"
     CUT_AFTER = "is carried out, and the connection breaks before the answer"
     REFUSED = "never arrives, and is answered with an error"
@@ -42,6 +43,7 @@ class Proxy:
     def __init__(self, target: int, hook: Hook = passing) -> None:
         self.target = target
         self.hook = hook
+        self.let_go = threading.Event()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -57,6 +59,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.let_go.set()
         shut(self._listener)
         for sock in self._sockets:
             shut(sock)
@@ -87,7 +90,11 @@ class Proxy:
     def decide(self, kind: str, headers: dict[str, str]) -> Fate:
         """One frame at a time, whatever connection it comes on."""
         with self._lock:
-            return self.hook(kind, headers)
+            fate, let_go = self.hook(kind, headers), self.let_go
+        if fate is not Fate.HELD:
+            return fate
+        let_go.wait()
+        return Fate.PASS
 
 
 class _Pair:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 JAVA_MAJOR_MIN = 17
+TWO_HOSTS = "two hosts"  # as master: a cluster of two hosts, a core each. Spark speculates on another host alone
 QUIET = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -80,14 +81,33 @@ def settings(directory: Path, master: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def start(directory: Path, master: str) -> Any:
-    """A SparkSession with these `settings`. The environment must be that of `environment`."""
+def start(directory: Path, master: str, **conf: str) -> Any:
+    """A SparkSession with these `settings` and `conf`. The environment must be that of `environment`."""
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName("amq tests")
-    for name, value in settings(directory, master).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    given = SparkConf(loadDefaults=False).setAll((settings(directory, master) | conf).items())
+    if master == TWO_HOSTS:
+        given.setMaster(_two_hosts(given.setMaster("local"), directory))
+    return SparkSession.builder.appName("amq tests").config(conf=given).getOrCreate()
+
+
+def _two_hosts(conf: Any, directory: Path) -> str:
+    """A cluster in the JVM of this process, started, as `local-cluster` is one; but its two workers are hosts of their
+    own. Returns its URL."""
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized(conf=conf)
+    java, gateway = SparkContext._jvm, SparkContext._gateway
+    deploy, settings, option = java.org.apache.spark.deploy, java.org.apache.spark.SparkConf(), java.scala.Option
+    port = deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", 0, 0, settings)._1().address().port()
+    masters = gateway.new_array(java.String, 1)
+    masters[0] = f"spark://127.0.0.1:{port}"
+    for number, host in enumerate(("127.0.0.2", "127.0.0.3")):
+        deploy.worker.Worker.startRpcEnvAndEndpoint(
+            host, 0, 0, 1, 1024, masters, str(directory / "work"), option.apply(number), settings, option.empty()
+        )  # one core, 1 GiB
+    return str(masters[0])
 
 
 def stop_jvm() -> None:

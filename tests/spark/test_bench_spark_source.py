@@ -26,13 +26,14 @@ def test_all_is_read_and_counted(spark: Any, brokers: Brokers) -> None:
     url = f"failover:(stomp://127.0.0.1:{master.port})"
     bench = PatientBench(spark, url, str(brokers.store), 100, lambda: next(worked))
     results = spark_source.measure(bench, 500, 2, said.append)
-    kinds = [spark_source.BATCH, spark_source.JOURNAL, spark_source.JOURNAL_HEADS, spark_source.STREAM]
+    kinds = [spark_source.SOCKET, spark_source.BATCH, spark_source.JOURNAL, spark_source.JOURNAL_HEADS]
+    kinds += [spark_source.STREAM, spark_source.LOOP]
     assert [result["what"] for result in results] == kinds
     for result in results:
         assert 0 < result["per_s"]["low"] <= result["per_s"]["median"] <= result["per_s"]["high"]
         assert result["broker_cpu_us"]["median"] == 1e6 / 500, "a second for each reading"
     assert said[0] == "sending 500 rows"
-    assert len(said) == 1 + 4 * 3
+    assert len(said) == 1 + 6 * 3
     with pytest.raises(LoadError, match=r"queue, batch: 0 rows came, there are 500"):
         bench.read(spark_source.BATCH, spark_source.QUEUE, 500)
 

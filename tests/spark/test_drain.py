@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -118,7 +119,8 @@ def test_a_queue_through_a_takeover_and_again(spark: Any, brokers: Brokers, tmp_
 
 @pytest.mark.slow
 def test_a_topic_without_end_whose_driver_is_killed(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
-    """A command that goes on until it is killed with -9, in the middle of a micro-batch; the next run finishes that."""
+    """A command that begins on a machine that is busy, and goes on until it is killed with -9, in the middle of a
+    micro-batch; the next run finishes that."""
     where, topic, output = url(brokers.master("a")), "/topic/prices", tmp_path / "out"
     with amq.connect(where) as connection, connection.session() as session:
         session.consumer(topic, prefetch=0, subscription="lake").close()
@@ -128,13 +130,15 @@ def test_a_topic_without_end_whose_driver_is_killed(spark: Any, brokers: Brokers
     with (tmp_path / "log").open("wb") as log:
         driver = subprocess.Popen(
             command("pipeline", "run", "drain", *words), cwd=ROOT, start_new_session=True, stdout=log, stderr=log,
-            stdin=subprocess.DEVNULL, env=os.environ | environment(tmp_path / "driver"),
+            stdin=subprocess.DEVNULL,
+            env=os.environ | environment(tmp_path / "driver") | busy(tmp_path),
         )  # fmt: skip
     try:
         wait_for((output / "_checkpoint" / "offsets" / "1").exists, driver, tmp_path / "log")
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
+    assert f"start 2 of {frame.STARTS_MAX}" in (tmp_path / "log").read_text()
     send(where, range(1500, 1600), topic)
     given = options(where, output, destination=topic, subscription="lake")
     pipeline = load("drain")
@@ -142,6 +146,17 @@ def test_a_topic_without_end_whose_driver_is_killed(spark: Any, brokers: Brokers
     patiently(lambda: pipeline.run(spark, given, str))
     assert written(spark, output) == list(range(1600))
     assert kept(where) == []
+
+
+def busy(directory: Path) -> dict[str, str]:
+    """What makes Spark start a Python that is the source of a stream later than Spark waits for it, once."""
+    python = directory / "python"
+    python.write_text(
+        f"#!/bin/sh\ncase $* in *streaming_source*) mkdir {directory}/was-late && sleep 11;; esac\n"
+        f"exec {sys.executable} \"$@\"\n"
+    )
+    python.chmod(0o755)
+    return {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
 
 
 def wait_for(there: Callable[[], bool], driver: subprocess.Popen[bytes], log: Path) -> None:
@@ -209,13 +224,33 @@ class Query:
 
 def test_micro_batches_are_counted_once_though_spark_forgets_them() -> None:
     query, said = Query(5, 0, 1000, 2, 3), []
-    assert frame.follow(query, said.append) == {"messages": 1010, "batches": 4}
+    assert frame.follow(lambda: query, said.append) == {"messages": 1010, "batches": 4}
     assert said == [f"micro-batch {text} messages" for text in ("0: 5", "2: 1,000", "3: 2", "4: 3")]
     assert query.stopped
     query = Query(1, error=ValueError("it died"))
     with pytest.raises(ValueError, match="it died"):
-        frame.follow(query, str)
+        frame.follow(lambda: query, str)
     assert query.stopped
+
+
+def test_a_source_that_is_not_up_in_time_is_started_again() -> None:
+    errors = pytest.importorskip("pyspark.errors")
+
+    def slow(*rows: int) -> Query:
+        return Query(*rows, error=errors.StreamingQueryException(f"STREAM_FAILED: {frame._TOO_SLOW}."))
+
+    started = [slow(), slow(3), Query(3, 4)]
+    queries, said = iter(started), []
+    assert frame.follow(lambda: next(queries), said.append) == {"messages": 7, "batches": 2}
+    assert [text.partition(":")[2] for text in said if "in the 10 s" in text] == [" start 2 of 10", " start 3 of 10"]
+    assert all(query.stopped for query in started)
+    slow_ones = [slow() for _ in range(frame.STARTS_MAX + 1)]
+    with pytest.raises(errors.StreamingQueryException, match=frame._TOO_SLOW):
+        frame.follow(iter(slow_ones).__next__, str)
+    assert [query.stopped for query in slow_ones] == [True] * frame.STARTS_MAX + [False]
+    other = Query(error=errors.StreamingQueryException("STREAM_FAILED: something else"))
+    with pytest.raises(errors.StreamingQueryException, match="something else"):
+        frame.follow(iter([other]).__next__, str)
 
 
 def test_options() -> None:

@@ -21,10 +21,10 @@ BAD_VALUES = {
     "url": "tcp://a:1", "destination": "a,,b", "delivery": "once", "idStrategy": "hash", "windowRows": "0",
     "sendTimeout": "soon", "txTimeout": "0s", "persistent": "maybe", "priority": "10", "timeToLive": "-1s",
     "startingOffsets": "first", "endingOffsets": "[1]", "startingTimestamp": "yesterday", "maxOffsetsPerTrigger": "ten",
-    "minPartitions": "-2", "ack": "auto", "failOnDataLoss": "2", "includeHeaders": "", "pollInterval": "200 mb",
-    "pushdown": "1.5", "user": "", "password": " ", "idColumn": "", "subscription": "", "path": "",
-    "kinds": "messages", "startingOffset": "-1", "endingOffset": "1.5", "endingTimestamp": "noon", "includeValue": "?",
-    "logMetrics": "loud",
+    "minPartitions": "-2", "ack": "auto", "failOnDataLoss": "2", "includeHeaders": "", "prefetch": "0",
+    "pollInterval": "200 mb", "pushdown": "1.5", "user": "", "password": " ", "idColumn": "", "subscription": "",
+    "path": "", "kinds": "messages", "startingOffset": "-1", "endingOffset": "1.5", "endingTimestamp": "noon",
+    "includeValue": "?", "logMetrics": "loud",
 }  # fmt: skip
 
 

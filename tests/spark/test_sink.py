@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +16,10 @@ import pytest
 
 import amq
 from tests.brokers import DEADLINE_S, Brokers
-from tests.spark.pipeline import QUEUE, Pipeline, make_files, rows, stored
+from tests.spark.conftest import need_spark
+from tests.spark.pipeline import QUERY_S_MAX, QUEUE, Driver, Pipeline, make_files, rows, stored
 from tests.spark.proxy import BATCH, PREPARE, ROLLBACK, Fate, Proxy, passing
+from tests.spark.session import TWO_HOSTS
 
 SECRET = "hunter2-hunter2"
 
@@ -192,9 +196,9 @@ def test_a_checkpoint_older_than_the_broker_is_refused(spark: Any, brokers: Brok
     assert stored(port) == expected(0, 1, 2)
 
 
-def kill_driver(proxy: Proxy, pipeline: Pipeline, master: str, directory: Path, batch: int, fate: Fate) -> str:
-    """Run a driver that is killed at the commit of this batch. Returns what it said."""
-    with pipeline.drive(directory, master) as driver:
+def kill_driver(proxy: Proxy, driver: Driver, batch: int, fate: Fate) -> None:
+    """Let a driver run until its commit of this batch comes to the proxy, and kill it."""
+    with driver:
 
         def hook(kind: str, headers: dict[str, str]) -> Fate:
             if kind == BATCH and headers["batch"] == str(batch):
@@ -206,28 +210,86 @@ def kill_driver(proxy: Proxy, pipeline: Pipeline, master: str, directory: Path, 
         code = driver.wait()
         assert code < 0, driver.log()
     proxy.hook = passing
-    return driver.log()
+
+
+def told(driver: Driver) -> list[dict[str, str]]:
+    """What the sink said with `logMetrics`."""
+    return [json.loads(line) for line in driver.said() if line.startswith('{"logger": "pyspark_amq.sink"')]
 
 
 @pytest.mark.slow
 def test_drivers_are_killed_on_both_sides_of_a_commit(
     spark: Any, brokers: Brokers, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """kill -9 with all that it started: before a commit, on executors of their own that get shuffled rows, which come
-    in another order each time; then while a commit is on its way, with other partitions. Then the query goes on."""
-    port = brokers.master().port
+    """kill -9 with all that it started: before a commit, on executors of their own, which get shuffled rows, which come
+    in another order each time, and whose master is killed while they stage; then while a commit is on its way, with
+    other partitions. Then the query goes on, again with others."""
+    master, slave = brokers.master("a"), brokers.slave("b")
     make_files(tmp_path, range(4))
-    with Proxy(port) as proxy:
-        first = Pipeline(tmp_path, proxy.url, partitions=4, options={"logMetrics": "true"})
-        directory = tmp_path_factory.mktemp("cluster")
-        said = kill_driver(proxy, first, "local-cluster[2,1,900]", directory, 1, Fate.CUT_BEFORE)
-        metrics = [json.loads(line) for line in said.splitlines() if line.startswith('{"logger": "pyspark_amq.sink"')]
-        assert [(each["batch"], each["rows"], each["outcome"]) for each in metrics] == [("0", "300", "committed")]
-        assert stored(port) == expected(0)
-        assert prepared(port) != []
-        second, directory = Pipeline(tmp_path, proxy.url, partitions=3), tmp_path_factory.mktemp("local")
-        kill_driver(proxy, second, "local[2]", directory, 2, Fate.CUT_AFTER)
-        assert stored(port) == expected(0, 1, 2)
-        Pipeline(tmp_path, proxy.url, partitions=1).run(spark)
-    assert stored(port) == expected(0, 1, 2, 3)
+
+    def kill_master(kind: str, headers: dict[str, str]) -> Fate:
+        if kind == PREPARE and headers["batch"] == "1" and master.alive:
+            master.kill()
+        return Fate.PASS
+
+    with Proxy(master.port, kill_master) as a, Proxy(slave.port) as b:
+        where = f"failover:(stomp://127.0.0.1:{a.port},stomp://127.0.0.1:{b.port})"
+        first = Pipeline(tmp_path, where, partitions=4, options={"logMetrics": "true"}).drive(
+            tmp_path_factory.mktemp("cluster"), "local-cluster[2,1,900]",
+            sql_files_maxPartitionBytes="600", sql_files_openCostInBytes="0",  # each file has many parts to shuffle
+        )  # fmt: skip
+        kill_driver(b, first, 1, Fate.CUT_BEFORE)
+        assert [(each["batch"], each["rows"], each["outcome"]) for each in told(first)] == [("0", "300", "committed")]
+        assert not master.alive
+        assert stored(slave.port) == expected(0)
+        assert prepared(slave.port) != []
+        second = Pipeline(tmp_path, where, partitions=3).drive(tmp_path_factory.mktemp("local"), "local[2]")
+        kill_driver(b, second, 2, Fate.CUT_AFTER)
+        assert stored(slave.port) == expected(0, 1, 2)
+        Pipeline(tmp_path, where, partitions=1).run(spark)
+    assert stored(slave.port) == expected(0, 1, 2, 3)
+    assert prepared(slave.port) == []
+
+
+@pytest.mark.slow
+def test_two_attempts_of_a_task_stage_at_the_same_time(
+    brokers: Brokers, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Speculation: one attempt is slow, and Spark starts another. In the first batch the slow one goes on when the
+    other has staged a chunk; in the second one only when the batch is committed."""
+    need_spark()
+    port = brokers.master().port
+    make_files(tmp_path, range(3))
+    at_commit: dict[str, set[str]] = {}  # by batch: PARTITION/ATTEMPT of all that is prepared, as the broker has it
+    committed: dict[str, list[str]] = {}  # those of partition 1 that the driver commits
+    held = Counter[str]()
+
+    def hook(kind: str, headers: dict[str, str]) -> Fate:
+        batch, slow = headers["batch"], f"{headers['owner']}/{headers['batch']}/1/0-"
+        if kind == BATCH:
+            at_commit[batch] = {"/".join(each.xid.rpartition("-")[0].split("/")[2:]) for each in prepared(port)}
+            committed[batch] = re.findall(r"/1/(\d+)-", headers["series"])
+        elif not headers["xid"].startswith(slow):
+            if batch == "2" or (batch == "0" and "/1/1-" in headers["xid"]):
+                proxy.let_go.set()
+        elif batch < "2" and batch not in committed:
+            held[batch] += 1
+            if held[batch] == 2:
+                proxy.let_go = threading.Event()
+                return Fate.HELD
+        return Fate.PASS
+
+    with Proxy(port, hook) as proxy:
+        options = {"sendTimeout": f"{QUERY_S_MAX}s", "logMetrics": "true"}
+        driver = Pipeline(tmp_path, f"{proxy.url}?nested.heartBeat=0", partitions=2, options=options).drive(
+            tmp_path_factory.mktemp("speculation"), TWO_HOSTS, speculation="true", speculation_multiplier="1",
+            speculation_efficiency_enabled="false",
+        )  # fmt: skip
+        with driver:
+            assert driver.wait() == 0, driver.log()
+    assert {batch: both >= {"1/0", "1/1"} for batch, both in at_commit.items()} == {"0": True, "1": True, "2": False}
+    assert len(committed["0"]) == 1
+    assert committed["1"] == ["1"]
+    assert [(each["rows"], each["outcome"]) for each in told(driver)] == [("300", "committed")] * 3
+    assert stored(port) == expected(0, 1, 2)
     assert prepared(port) == []

@@ -234,7 +234,7 @@ def test_a_batch_read_of_a_durable_subscription(brokers: Brokers) -> None:
     send(where, range(10, 15))
 
     def read(destination: str, subscription: str) -> list[tuple[str, int]]:
-        given = {"url": where, "destination": destination, "subscription": subscription}
+        given = {"url": where, "destination": destination, "subscription": subscription, "prefetch": "3"}
         reader = AmqReader(options.read(options.SourceOptions, given))
         rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
         return [(row["destination"], int(row["value"])) for row in rows]
