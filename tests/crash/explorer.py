@@ -1,7 +1,8 @@
 """Explorer: every prefix of a log of system calls, with what a crash there may leave, is recovered and judged.
 
 A recovery is the whole road of a broker that starts: lock, claim, wait, seal, link, replay, serve. It is judged by the
-oracle; then it serves a client, dies, and a second recovery must find the same, and what that client was told.
+oracle; then it serves clients, who ask again for what they were told and end what is prepared; it dies, and a second
+recovery must find the same, and what those clients were told.
 Everything is deterministic: a failure names the prefix and the choice, and comes again.
 """
 
@@ -10,15 +11,19 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
+from operator import contains
 from typing import Any, Protocol
 
-from amq.errors import AmqError
 from amq.journal.inspect import Inspection
+from amq.journal.records import LEASE, XID_COMMITTED, XID_ROLLED_BACK
 from amq.lock.epoch import read_newest_epoch
+from amq.protocols.commands import CommitBatch, Finish, Lease
+from tests.broker.world import full_name
 from tests.crash.disk import Call, Disk, DiskVfs, Image, Remains
-from tests.crash.oracle import Fixed, State, Violation, observed
-from tests.crash.process import STORE, Process
+from tests.crash.oracle import BROKEN, COMMIT, MARK, PUT, ROLL_BACK, Effect, Fixed, State, Violation, observed
+from tests.crash.process import CONFIG, STORE, Process
 
 PROBE = b"<probe>"
 
@@ -64,7 +69,7 @@ class Explorer:
     def _judge(self, image: Image, allowed: list[State], where: str, deep: bool) -> None:
         try:
             recovery = _recover(image, allowed, self.config, next(self._names))
-        except (AssertionError, AmqError, OSError, LookupError, ValueError) as error:
+        except BROKEN as error:
             raise Violation(f"{'a crash of a recovery: ' if deep else ''}{where}:\n{error!r}") from error
         if self.deep_every and not deep and self.states % self.deep_every == 0:
             disk = recovery.disk
@@ -84,20 +89,78 @@ def _recover(image: Image, allowed: list[State], config: dict[str, Any], number:
     assert first.found in allowed, f"found {first.found},\nallowed {allowed}"
     assert observed(first.broker, first.vfs, STORE) == first.found, "serving changed what was stored"
     first.check()
-    client = first.connect()
-    ids = [(queue, id) for queue, kept in first.found.ids.items() for id in kept]
-    for queue, id in ids:
-        client.send(b"a duplicate", queue, duplicate_id=id)
-    receipt = client.send(PROBE, "probe")
-    first.settle()
-    assert not first.failures
-    assert len(client.confirmed) == len(ids) + 1, "resent duplicates are confirmed"
-    assert receipt in client.confirmed
-    expected = State({**first.found.queues, "probe": [PROBE]}, first.found.ids, first.found.outcomes)
+    expected = deepcopy(first.found)
+    expected.apply(_serve(first, number), {**CONFIG, **config}["duplicate_window"])
     first.kill()
     second = Process(disk, f"again-{number}", settle=False, **config)
     assert second.found == expected, f"second recovery: found {second.found}, expected {expected}"
     return first
+
+
+def _serve(process: Process, number: int) -> list[Effect]:
+    """What clients were told is told again, and changes nothing; then one sends, and others finish what is prepared.
+    Returns what they were told of that."""
+    found, client = process.found, process.connect()
+    receipts = [client.send(b"a duplicate", queue, duplicate_id=id) for queue, kept in found.ids.items() for id in kept]
+    for outcome in found.outcomes:
+        for how in (XID_COMMITTED, XID_ROLLED_BACK):
+            if outcome.startswith(how):
+                receipts.append(process.next_receipt())
+                client.do(Finish(outcome.removeprefix(how), how == XID_COMMITTED, receipts[-1]))
+    for owner, batch in found.markers.items():
+        receipts.append(process.next_receipt())
+        client.do(CommitBatch(owner, int(batch), [], receipts[-1]))
+    answers = ["duplicate"] * len(found.markers)  # what is in them
+    for xid, branch in found.prepared.items():
+        if xid.startswith(LEASE):
+            (queue,), number_of_lease = branch.acks, int(xid.rpartition(":")[2])
+            receipts.append(process.next_receipt())
+            cursor = branch.owner.removeprefix(LEASE)
+            client.do(Lease(full_name(queue), cursor, number_of_lease - 1, 0, receipt=receipts[-1]))
+            answers.append(f'"lease": {number_of_lease},')
+    receipts.append(client.send(PROBE, "probe"))
+    resending = {xid: process.connect() for xid in found.prepared}
+    for xid, other in resending.items():
+        for queue, id in found.prepared[xid].ids:
+            other.send(b"a duplicate", queue, duplicate_id=id)
+    effects: list[Effect] = [(PUT, "probe", PROBE)]
+    for command, done in _ends(found, number):
+        command.receipt = process.next_receipt()
+        receipts.append(command.receipt)
+        client.do(command)
+        effects += done
+        answers += ["committed"] * isinstance(command, CommitBatch)
+    process.settle()
+    assert not process.failures
+    assert sorted(client.confirmed) == sorted(receipts), f"{client.codes}: who asks again is told the same"
+    assert len(client.outcomes) == len(answers), f"{client.outcomes}, expected {answers}"
+    assert all(map(contains, client.outcomes, answers)), f"{client.outcomes}, expected {answers}"
+    committed = {xid for kind, xid, _ in effects if kind == COMMIT}
+    for xid, other in resending.items():
+        sent = len(found.prepared[xid].ids)
+        assert len(other.confirmed) == (sent if xid in committed else 0), f"{xid}: ids are taken until it ends"
+        assert other.refused == (sent > 0 and xid not in committed), f"{xid}: who sent an id again hears of the end"
+    process.check()
+    return effects
+
+
+def _ends(found: State, number: int) -> Iterator[tuple[Finish | CommitBatch, list[Effect]]]:
+    """What ends all that is prepared: the newest batch of each pipeline, if it is not committed, as one, or part by
+    part, in turns; the others in both ways, in turns."""
+    left = dict.fromkeys(found.prepared)
+    owners = {branch.owner for branch in found.prepared.values() if branch.owner and not branch.owner.startswith(LEASE)}
+    for owner in sorted(owners) if number % 3 else ():
+        batches = {xid: branch.batch for xid, branch in found.prepared.items() if branch.owner == owner}
+        newest = max(batches.values())
+        if newest > int(found.markers.get(owner, -1)):
+            parts = [xid for xid, batch in batches.items() if batch == newest][number % 3 - 1 :]
+            effects: list[Effect] = [(COMMIT, xid, "") for xid in parts]
+            effects += [(ROLL_BACK, xid, "") for xid in batches if xid not in parts]
+            yield CommitBatch(owner, newest, parts), [*effects, (MARK, owner, str(newest))]
+            left = {xid: None for xid in left if xid not in batches}
+    for place, xid in enumerate(left):
+        commit = (number + place) % 2 == 0
+        yield Finish(xid, commit), [(COMMIT if commit else ROLL_BACK, xid, "")]
 
 
 def _inspect(disk: Disk) -> None:

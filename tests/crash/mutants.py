@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from amq import service
-from amq.broker import broker, trimming
-from amq.journal import compaction, follower, journal, recovery, segment
+from amq.broker import broker, checkpointing, leasing, moving, prepared, snapshot, staging, state, trimming, two_phase
+from amq.journal import compaction, follower, journal, records, recovery, segment
 from amq.lock import epoch, shared_file
 from tests.mutant import Mutant
 
@@ -84,6 +84,123 @@ MUTANTS = (
         "self.journal.append(moved); self.journal._rotate(); "
         "self.journal.append_record(Consumed(queue.name, DEAD_LETTERED, [message.seq]))",
         "queues",
+    ),
+    Mutant(
+        "prepared transaction written in several batches", two_phase.TwoPhase, "_prepare",
+        "self.append(group, peer, receipt)",
+        "[(broker.append_group(Group([part])), journal._rotate()) for part in records[:-1]]; "
+        "group.records = records[-1:]; self.append(group, peer, receipt)",
+        "batches",
+    ),
+    Mutant(
+        "prepared transaction ended in several batches", two_phase.TwoPhase, "finish",
+        "self.append(group, peer, command.receipt)",
+        "[(broker.append_group(Group([part])), broker.journal._rotate()) for part in group.records[:-1]]; "
+        "group.records = group.records[-1:]; self.append(group, peer, command.receipt)",
+        "prepared-until-full",
+    ),
+    Mutant(
+        "end of a prepared transaction written before its moves", two_phase.TwoPhase, "finish",
+        "self.append(group, peer, command.receipt)",
+        "parts, group.records = group.records[:-1], group.records[-1:]; self.append(group, peer, command.receipt); "
+        "broker.journal._rotate(); broker.append_group(Group(parts))",
+        "two-phase",
+    ),
+    Mutant(
+        "parts of a batch of a pipeline committed one by one", two_phase.TwoPhase, "commit_batch",
+        "records = [record for each in wanted for record in self._commits(each)]",
+        "[(broker.append_group(Group(self._commits(each))), broker.journal._rotate()) for each in wanted]; "
+        "records = []",
+        "batches",
+    ),
+    Mutant(
+        "marker of a batch not in one record with its parts", two_phase.TwoPhase, "commit_batch",
+        "group = Group([*records, Marker(owner, batch)])",
+        "broker.append_group(Group(records)); broker.journal._rotate(); group = Group([Marker(owner, batch)])",
+        "batches",
+    ),
+    Mutant(
+        "messages of a lease set apart in a batch of their own", leasing.Leasing, "lease",
+        "group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])",
+        "broker.append_group(Group([Moved(name, HELD_SCHEME + name, seqs)])); broker.journal._rotate(); "
+        "group = Group([lease])",
+        "leases",
+    ),
+    Mutant(
+        "leases that are settled together end one by one", two_phase.TwoPhase, "finish_together",
+        "group = Group([part for each in some for part in (self._commits if commit else self._rollbacks)(each)])",
+        "groups = [Group((self._commits if commit else self._rollbacks)(each)) for each in some]; "
+        "group = groups.pop(); "
+        "[(self._broker.append_group(each), self._broker.journal._rotate()) for each in groups]",
+        "leases",
+    ),
+    Mutant(
+        "prepared transactions not written again before their segment is trimmed", prepared.PreparedTransactions,
+        "standing_in", "if segment.code in codes and xid not in ending", "if False", "two-phase",
+    ),
+    Mutant(
+        "prepared transaction written again behind its end", prepared.PreparedTransactions, "standing_in",
+        "and xid not in ending", "", "two-phase",
+    ),
+    Mutant(
+        "markers not written again before their segment is trimmed", prepared.PreparedTransactions, "standing_in",
+        "in self.markers.items() if segment.code in codes", "in self.markers.items() if False", "batches",
+    ),
+    Mutant(
+        "prepared transaction back with the segment that was trimmed", prepared.PreparedTransactions, "settle",
+        "self.remove(xid)", "pass", "batches",
+    ),
+    Mutant(
+        "the end of a prepared transaction does not refer to where that stands", prepared.PreparedTransactions, "apply",
+        "segment.refers.update({found[1].code} - {segment.code})", "pass", "two-phase",
+    ),
+    Mutant(
+        "a move does not refer to where its messages stand", moving, "move",
+        "segment.refers.update({*columns[1]} - {segment.code})", "pass", "two-phase", (state,),
+    ),
+    Mutant(
+        "message copied forward behind its move", journal.Journal, "leaving", "Consumed | Moved", "Consumed",
+        "two-phase",
+    ),
+    Mutant(
+        "a checkpoint is not told of what moves meanwhile", moving, "_put", "if state.paged_out is not None:",
+        "if False:", "moves-in-checkpoints",
+    ),
+    Mutant(
+        "what a checkpoint has where it moved to is not left out of the move", moving, "_put", "elif len(seqs) > 1:",
+        "elif False:", "moves-in-checkpoints",
+    ),
+    Mutant(
+        "what is prepared not in a checkpoint", snapshot, "dump", "in list(state.prepared.values()):", "in ():",
+        "moves-in-checkpoints", (checkpointing,),
+    ),
+    Mutant(
+        "markers not in a checkpoint", snapshot, "dump", "in list(state.prepared.markers.items()))", "in ())",
+        "moves-in-checkpoints", (checkpointing,),
+    ),
+    Mutant(
+        "ids of what is prepared not remembered when it is committed", moving, "move", "for id, seq in moved.ids:",
+        "for id, seq in ():", "two-phase", (state,),
+    ),
+    Mutant(
+        "ids of what is prepared free after a takeover", two_phase.TwoPhase, "start_serving",
+        "for name, id, _seq in prepared.ids:", "for name, id, _seq in ():", "two-phase",
+    ),
+    Mutant(
+        "messages of a run written with one seq", records, "encode_run", "pack_seq(seq)", "pack_seq(run.seq)",
+        "two-phase",
+    ),
+    Mutant(
+        "seqs of a run given once more to what follows it", two_phase.TwoPhase, "_prepare",
+        "broker.next_seq(len(item.bodies))", "broker.next_seq()", "two-phase",
+    ),
+    Mutant(
+        "messages of a run staged at the place of its first", staging, "stage",
+        "islice(accumulate(run.sizes, initial=run.offset), count)", "[run.offset] * count", "two-phase", (state,),
+    ),
+    Mutant(
+        "a run that is staged does not keep its segment", staging, "stage", "segment.live += count", "pass",
+        "two-phase", (state,),
     ),
     Mutant(
         "epoch file linked before its fsync", epoch, "link_epoch", "vfs.fsync(fd)", "pass", "queues", (shared_file,),

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from amq.broker.broker import Broker
-from amq.journal.records import Trimmed
+from amq.errors import AmqError
+from amq.journal.records import HELD_SCHEME, SENT_SCHEME, XID_COMMITTED, XID_ROLLED_BACK, Trimmed
 from amq.journal.recovery import Segment
 from amq.vfs import Vfs
+from tests.broker.world import full_name
 from tests.stored import NOTHING, stored
 
 PUT, TAKE, REMEMBER, OUTCOME = "put", "take", "remember", "outcome"
-Effect = tuple[str, str, bytes | str]  # (kind, queue or "", body or id)
+PREPARE, COMMIT, ROLL_BACK, MARK = "prepare", "commit", "roll back", "mark"
+QUEUE_SCHEME = full_name("")
+BROKEN = (AssertionError, AmqError, OSError, LookupError, ValueError)  # raised by what must not go wrong
 
 
 class Violation(AssertionError):
@@ -26,43 +31,140 @@ class Violation(AssertionError):
 
 
 @dataclass(slots=True)
+class Branch:
+    """What a prepared transaction holds: by queue the bodies that it sent and acknowledged; (queue, id) of the sent."""
+
+    owner: str = ""
+    batch: int = 0
+    sends: dict[str, list[bytes]] = field(default_factory=dict)
+    acks: dict[str, list[bytes]] = field(default_factory=dict)
+    ids: list[tuple[str, str]] = field(default_factory=list)
+
+
+# (kind, queue or xid or owner or "", what: body, id, outcome, batch number or, to PREPARE, branch)
+Effect = tuple[str, str, bytes | str | Branch]
+
+
+@dataclass(slots=True)
 class State:
-    """What clients can tell of a broker: bodies in order, ids remembered in order, commits that took place."""
+    """What clients can tell of a broker: bodies in order, ids remembered in order, ends of transactions, what is
+    prepared, newest batch of each owner. `ages`: when each body, and (queue, id), was sent; in this order."""
 
     queues: dict[str, list[bytes]] = field(default_factory=dict)
     ids: dict[str, list[str]] = field(default_factory=dict)
     outcomes: list[str] = field(default_factory=list)
+    prepared: dict[str, Branch] = field(default_factory=dict)
+    markers: dict[str, str] = field(default_factory=dict)
+    ages: dict[bytes | tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     def apply(self, effects: Iterable[Effect], window: int) -> None:
-        for kind, queue, what in effects:
-            if isinstance(what, bytes):
-                bodies = self.queues.setdefault(queue, [])
-                bodies.append(what) if kind == PUT else bodies.remove(what)
-                if not bodies:
-                    del self.queues[queue]
+        """`window` = how many ids and outcomes are remembered."""
+        for kind, name, what in effects:
+            if isinstance(what, Branch):
+                self._prepare(name, what)
+            elif isinstance(what, bytes):
+                if kind == PUT:
+                    self._put(name, what)
+                else:
+                    self._take(name, what)
+            elif kind == MARK:
+                self.markers[name] = what
+            elif kind == REMEMBER:
+                self._remember(name, what, window)
+            elif kind == OUTCOME:
+                self._end(what, window)
             else:
-                kept = self.outcomes if kind == OUTCOME else self.ids.setdefault(queue, [])
-                kept.append(what)
-                del kept[:-window]
+                self._finish(name, kind == COMMIT, window)
+
+    def _prepare(self, xid: str, branch: Branch) -> None:
+        self.prepared[xid] = branch
+        for queue, bodies in branch.sends.items():
+            for body in bodies:
+                self._put(SENT_SCHEME + full_name(queue), body)
+        for key in branch.ids:
+            self._age(key)
+        for queue, bodies in branch.acks.items():
+            self._move(queue, HELD_SCHEME + full_name(queue), bodies)
+
+    def _finish(self, xid: str, commit: bool, window: int) -> None:
+        branch = self.prepared.pop(xid)
+        for queue, bodies in branch.sends.items():
+            self._move(SENT_SCHEME + full_name(queue), queue if commit else "", bodies)
+        for queue, bodies in branch.acks.items():
+            self._move(HELD_SCHEME + full_name(queue), "" if commit else queue, bodies)
+        for queue, id in branch.ids if commit else ():
+            self._remember(queue, id, window)
+        self._end((XID_COMMITTED if commit else XID_ROLLED_BACK) + xid, window)
+
+    def _age(self, what: bytes | tuple[str, str]) -> None:
+        self.ages.setdefault(what, next(reversed(self.ages.values()), 0) + 1)
+
+    def _remember(self, queue: str, id: str, window: int) -> None:
+        """The youngest, whenever what brought them was committed."""
+        self._age((queue, id))
+        kept = self.ids.setdefault(queue, [])
+        kept.append(id)
+        kept.sort(key=lambda id: self.ages[queue, id])
+        del kept[:-window]
+
+    def _end(self, outcome: str, window: int) -> None:
+        self.outcomes.append(outcome)
+        del self.outcomes[:-window]
+
+    def _put(self, queue: str, body: bytes) -> None:
+        self._age(body)
+        self.queues.setdefault(queue, []).append(body)
+
+    def _take(self, queue: str, body: bytes) -> None:
+        self.queues[queue].remove(body)
+        if not self.queues[queue]:
+            del self.queues[queue]
+
+    def _move(self, source: str, target: str, bodies: list[bytes]) -> None:
+        """To the places of their ages. `target` "" = they are gone."""
+        for body in bodies:
+            self._take(source, body)
+            if target:
+                self._put(target, body)
+        if target:
+            self.queues[target].sort(key=self.ages.__getitem__)
 
 
 def observed(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING) -> State:
     """What a broker holds of the journal's. `trimmed` = which segments do not count (any more)."""
     state = State()
+    bodies: dict[int, bytes] = {}  # by seq
+    ages: list[tuple[int, bytes | tuple[str, str]]] = []
     for name, queue in sorted(broker.queues.items()):
-        short = name.removeprefix("queue://")
-        bodies = [
-            message.body
-            for _, message in stored(broker, queue, vfs, store).items()
+        short = name.removeprefix(QUEUE_SCHEME)
+        found = {
+            seq: message.body
+            for seq, message in stored(broker, queue, vfs, store).items()
             if isinstance(message.segment, Segment) and message.segment.key not in trimmed
-        ]
-        if bodies:
-            state.queues[short] = bodies
+        }
+        bodies |= found
+        if found:
+            state.queues[short] = list(found.values())
         queue.duplicates.settle()
         if queue.duplicates:
             state.ids[short] = list(queue.duplicates)
+            ages += [(seq, (short, id)) for id, (seq, _) in queue.duplicates.items()]
     broker.outcomes.settle()
     state.outcomes = list(broker.outcomes)
+    for xid, (prepared, segment) in broker.prepared.items():
+        if segment.key not in trimmed:
+            sends, acks = (
+                {name.removeprefix(QUEUE_SCHEME): [bodies[seq] for seq in seqs] for name, seqs in part.items()}
+                for part in (prepared.sends, prepared.acks)
+            )
+            ids = [(name.removeprefix(QUEUE_SCHEME), id, seq) for name, id, seq in prepared.ids]
+            ages += [(seq, (queue, id)) for queue, id, seq in ids]
+            state.prepared[xid] = Branch(
+                prepared.owner, prepared.batch, sends, acks, [(queue, id) for queue, id, _ in ids]
+            )
+    state.markers = {owner: str(batch) for owner, (batch, _) in broker.prepared.markers.items()}
+    ages += bodies.items()
+    state.ages = {what: seq for seq, what in sorted(ages, key=itemgetter(0))}
     return state
 
 

@@ -8,124 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
-from amq.errors import AmqError
+from amq.broker import checkpointing
+from amq.journal import format, records
 from amq.journal.recovery import Segment
-from tests.broker.world import Client
-from tests.crash.disk import WRITE, Disk
-from tests.crash.oracle import OUTCOME, PUT, REMEMBER, TAKE, Effect, Operation, Oracle, Violation
-from tests.crash.process import CONFIG, Process
-
-
-def body_of(name: str, size: int = 700) -> bytes:
-    return f"<{name}>".encode().ljust(size, b".")
-
-
-class RehearsalError(Exception):
-    """The workload does not do what it is there for."""
-
-
-class Script:
-    """One disk, one serving broker at a time, one client at a time, and the oracle that hears all of it. What a client
-    asks for reaches the disk with the next `step` or `settle`."""
-
-    def __init__(self, capacity: int = 1 << 40, allocates: bool = True, **config: Any) -> None:
-        self.config = config
-        self.disk = Disk(capacity=capacity, allocates=allocates)
-        self.oracle = Oracle({**CONFIG, **config}["duplicate_window"])
-        self._waiting: dict[tuple[Client, str], Operation] = {}
-        self.start("first")
-
-    # -- processes ----------------------------------------------------------------------------------------------------
-
-    def start(self, name: str, host: str = "") -> None:
-        """A process takes over and serves: what it found stands from the moment it may have shown it."""
-        try:
-            self.broker = Process(self.disk, name, host, settle=False, **self.config)
-        except AmqError as error:
-            raise Violation(f"a takeover in the workload failed: {error}") from error
-        self.broker.decided = self._decided
-        self.oracle.observe(self.broker.shown_at, self.broker.found)
-        self.settle()
-        self.client = self.broker.connect()
-
-    def step(self, count: int = 1) -> None:
-        """`count` times a turn and one thing of the journal thread: what came in then is on its way."""
-        for _ in range(count):
-            self.broker.turn()
-            self.broker.runner.step()
-
-    def settle(self) -> None:
-        """Everything happens that can. What the broker itself is sure of must hold."""
-        try:
-            self.broker.settle()
-            self.broker.check()
-            assert not self.broker.failures
-        except AssertionError as error:
-            raise Violation(f"at work: {error!r}") from error
-
-    def require(self, condition: bool, why: str) -> None:
-        """This run is worth exploring."""
-        if not condition:
-            raise RehearsalError(why)
-
-    def _decided(self, client: Client, receipt: str, code: str) -> None:
-        operation = self._waiting.pop((client, receipt), None)
-        if operation is not None:
-            self.oracle.decide(operation, len(self.disk.log), not code)
-
-    # -- a client -----------------------------------------------------------------------------------------------------
-
-    def _expect(self, receipt: str, *effects: Effect) -> None:
-        self._waiting[self.client, receipt] = self.oracle.attempt(len(self.disk.log), *effects)
-
-    def reconnect(self) -> None:
-        """The client is gone without a word; another one comes."""
-        self.client.lose()
-        self.client = self.broker.connect()
-
-    def send(self, name: str, queue: str = "a", size: int = 700, dup: str = "") -> None:
-        body = body_of(name, size)
-        ids: list[Effect] = [(REMEMBER, queue, dup)] if dup else []
-        self._expect(self.client.send(body, queue, duplicate_id=dup), (PUT, queue, body), *ids)
-
-    def resend(self, name: str, queue: str, dup: str) -> None:
-        """A failover client that saw no receipt sends again: confirmed, stored once."""
-        self._expect(self.client.send(body_of(name), queue, duplicate_id=dup))
-
-    def ack(self, *names: str, queue: str = "a") -> None:
-        for name in names:
-            body = self._delivered(name)
-            self._expect(self.client.ack(body), (TAKE, queue, body))
-
-    def nack(self, name: str, queue: str = "a") -> None:
-        """Refused: it moves to the dead-letter queue."""
-        body = self._delivered(name)
-        self._expect(self.client.nack(body), (TAKE, queue, body), (PUT, "DLQ." + queue, body))
-
-    def transact(
-        self, sends: list[tuple[str, str]], acks: list[tuple[str, str]], outcome: str = "", abort: bool = False
-    ) -> None:
-        """A transaction over sends (name, queue), each with a duplicate id, and acknowledgements (name, queue)."""
-        self.client.begin()
-        effects: list[Effect] = []
-        for name, queue in sends:
-            self.client.send(body_of(name), queue, transaction="t", duplicate_id=f"id of {name}")
-            effects += [(PUT, queue, body_of(name)), (REMEMBER, queue, f"id of {name}")]
-        for name, queue in acks:
-            body = self._delivered(name)
-            self.client.ack(body, "t")
-            effects.append((TAKE, queue, body))
-        if outcome:
-            effects.append((OUTCOME, "", outcome))
-        if abort:
-            self.client.abort()
-        else:
-            self._expect(self.client.commit(outcome_id=outcome), *effects)
-
-    def _delivered(self, name: str) -> bytes:
-        return next(body for body in self.client.bodies if body.startswith(f"<{name}>".encode()))
-
+from amq.message import LARGE_BODY_BYTES
+from tests.crash.disk import WRITE
+from tests.crash.script import Script, body_of
+from tests.crash.two_phase import batches, leases, moves_in_checkpoints, prepared_until_full, two_phase
 
 # -- the workloads -----------------------------------------------------------------------------------------------------
 
@@ -252,9 +143,7 @@ def copying(script: Script) -> None:
         script.settle()
         script.ack(f"m{turn}", f"n{turn}")
         if turn % 4 == 3:  # what is just being looked at leaves
-            while not script.broker.is_copying():
-                script.broker.turn()
-                script.require(script.broker.runner.step(), "a segment that is copied")
+            script.step_until(script.broker.is_copying, "a segment that is copied")
             script.transact([], [(f"stays {turn // 2}", "a")])
         script.settle()
         if turn == 9:
@@ -418,10 +307,18 @@ def _depose(script: Script, name: str) -> None:
 class Workload(NamedTuple):
     run: Callable[[Script], None]
     options: dict[str, Any]
+    is_dumping: bool = False  # is a checkpoint made whenever it may be, and so slowly that much happens meanwhile?
+    large_bytes: int = LARGE_BODY_BYTES  # what is larger is written in pieces
 
     def script(self) -> Script:
-        script = Script(**self.options)
-        self.run(script)
+        piece, ratio = (1, 0) if self.is_dumping else (checkpointing.PIECE_BYTES, checkpointing.SIZE_RATIO)
+        with (
+            mock.patch.multiple(checkpointing, PIECE_BYTES=piece, SIZE_RATIO=ratio),
+            mock.patch.object(records, "LARGE_BODY_BYTES", self.large_bytes),
+            mock.patch.object(format, "LARGE_BODY_BYTES", self.large_bytes),
+        ):
+            script = Script(**self.options)
+            self.run(script)
         return script
 
 
@@ -441,4 +338,10 @@ WORKLOADS = {
     "killed": Workload(killed, {}),
     "written-and-killed": Workload(written_and_killed, {}),
     "deposed": Workload(deposed, {}),
+    "two-phase": Workload(two_phase, {}),
+    "batches": Workload(batches, {}),
+    "leases": Workload(leases, {}),
+    "prepared-until-full": Workload(prepared_until_full, {"capacity": 26 << 10}),
+    "prepared-in-pieces-until-full": Workload(prepared_until_full, {"capacity": 26 << 10}, large_bytes=300),
+    "moves-in-checkpoints": Workload(moves_in_checkpoints, {"checkpoint_distance_bytes": 600}, is_dumping=True),
 }
