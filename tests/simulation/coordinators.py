@@ -14,7 +14,8 @@ from amq.broker.leasing import LEASE
 from amq.client import aio
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.records import Prepared
-from tests.simulation.clients import CALL_S, Application, application_id
+from tests.simulation.alike import Mixer, Piece, single
+from tests.simulation.clients import CALL_S, Application, address, application_id
 from tests.simulation.oracle import Oracle
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class Branch:
     decision    True = commit, False = roll back, None = nobody has decided
     confirmed   somebody was told that it is prepared; `refused`: that it never will be
     tried       how somebody tried to end it
-    record      what the journal says, `epoch` since when
+    alike       those of `sends` that have no id for the broker: no other branch sends them
+    repeats     it sends what was stored before, or something twice, so it must not be prepared
+    record      what the journal says, `epoch` since when, and with how many `runs`
     ended       was it committed? As the journal says; `told`: as somebody was told
     """
 
@@ -41,25 +44,28 @@ class Branch:
     timeout_s: float | None
     owner: str = ""
     batch: int = 0
+    alike: frozenset[str] = frozenset()
+    repeats: bool = False
     decision: bool | None = None
     confirmed: bool = False
     refused: bool = False
     tried: set[bool] = field(default_factory=set)
     record: Prepared | None = None
     epoch: int = 0
+    runs: int = 0
     ended: bool | None = None
     told: bool | None = None
 
 
 class Job:
-    """What a pipeline knows of its batches. `parts` = which xid stands for which worker's part of the batch under way;
+    """What a pipeline knows of its batches. `parts` = which xids stand for which worker's part of the batch under way;
     `tried` = sets of xids whose commit was asked for; `done` = what was committed."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.batch = 0
         self.open = False
-        self.parts: dict[int, str] = {}
+        self.parts: dict[int, list[str]] = {}
         self.tried: dict[int, list[frozenset[str]]] = {}
         self.done: dict[int, frozenset[str]] = {}
         self.answered: set[int] = set()  # batches of which somebody was told "committed"
@@ -70,19 +76,37 @@ class Job:
 
 
 class Participant(Application):
-    """Base: numbers its branches, and ends some."""
+    """Base: numbers its branches, fills them, and ends some."""
 
     def __init__(self, name: str, url: str, oracle: Oracle, rng: Random, manager: TwoPhase) -> None:
         super().__init__(name, url, oracle, rng)
         self._manager = manager
         self._number = 0
+        self._mixer = Mixer(Random(f"{name} of {manager.seed}"))
 
-    def _branch(self, sends: list[str], acks: list[str], owner: str = "", batch: int = 0) -> Branch:
+    def _branch(
+        self, pieces: list[Piece], acks: list[str], owner: str = "", batch: int = 0, xid: str = ""
+    ) -> Branch:  # fmt: skip
         self._number += 1
         timeout_s = self.rng.choice((0, 0, None, 1.0))
-        branch = Branch(f"{self.name}/{self._number}", sends, acks, timeout_s, owner, batch)
+        sends = [message_id for piece in pieces for message_id in piece.ids]
+        alike = frozenset(message_id for piece in pieces if piece.alike for message_id in piece.ids)
+        branch = Branch(xid or f"{self.name}/{self._number}", sends, acks, timeout_s, owner, batch, alike)
         self._manager.begin(branch)
         return branch
+
+    def _mixed(self, ids: list[str], target: str) -> list[Piece]:
+        """What the next branch sends: those, and some that look alike."""
+        return self._mixer.mixed(ids, target, f"{self.name}/{self._number}")
+
+    async def _send(self, session: aio.Session, pieces: list[Piece]) -> None:
+        producers = {queue: session.producer(address(queue)) for queue in {piece.queue: None for piece in pieces}}
+        for piece in pieces:
+            self._manager.contents.sending(piece)
+            for message_id in piece.ids:
+                self.oracle.sending(message_id, piece.queue, self.name, len(self.oracle.sent))
+                self.oracle.sent[message_id].may_be_early = True
+            await piece.send(producers[piece.queue], CALL_S)
 
     async def _prepare(self, session: aio.Session, branch: Branch) -> None:
         try:
@@ -129,7 +153,6 @@ class PreparedMover(Participant):
     async def work(self, connection: aio.Connection) -> None:
         session = connection.session(transacted=True)
         consumer = await session.consumer(f"/queue/{self._source}", prefetch=5, timeout=CALL_S)
-        producer = session.producer(f"/queue/{self._target}")
         while True:
             taken: list[str] = []
             while len(taken) < self.rng.randint(1, 3):
@@ -141,11 +164,9 @@ class PreparedMover(Participant):
                 taken.append(message_id)
             if not taken:
                 continue
-            branch = self._branch([f"moved-{message_id}" for message_id in taken], taken)
-            for moved in branch.sends:
-                self.oracle.sending(moved, self._target, self.name, len(self.oracle.sent))
-                self.oracle.sent[moved].may_be_early = True
-                await producer.send(moved.encode(), duplicate_id=moved, timeout=CALL_S)
+            pieces = self._mixed([f"moved-{message_id}" for message_id in taken], self._target)
+            branch = self._branch(pieces, taken)
+            await self._send(session, pieces)
             for message_id in taken:
                 self.oracle.acknowledging(message_id)
             await self._prepare(session, branch)
@@ -179,7 +200,7 @@ class Recoverer(Participant):
 
 
 class Worker(Participant):
-    """Prepares its part of each batch; now and then one of a batch that is committed."""
+    """Prepares its part of each batch, in one transaction or in some; now and then of a batch that is committed."""
 
     def __init__(
         self, name: str, url: str, oracle: Oracle, rng: Random, manager: TwoPhase, job: Job, part: int, target: str
@@ -191,7 +212,6 @@ class Worker(Participant):
 
     async def work(self, connection: aio.Connection) -> None:
         session, job = connection.session(transacted=True), self._job
-        producer = session.producer(f"/queue/{self._target}")
         while True:
             await asyncio.sleep(LOOK_S)
             if job.done and not self.stopping and self.rng.random() < 0.03:
@@ -200,18 +220,30 @@ class Worker(Participant):
                 batch = job.batch
             else:
                 continue
-            sends = [f"{self.name}/{self._number}:{i}" for i in range(self.rng.randint(1, 3))]
-            branch = self._branch(sends, [], job.owner, batch)
-            for message_id in sends:
-                self.oracle.sending(message_id, self._target, self.name, len(self.oracle.sent))
-                self.oracle.sent[message_id].may_be_early = True
-                await producer.send(message_id.encode(), duplicate_id=message_id, timeout=CALL_S)
-            is_late = batch in job.done
-            await self._prepare(session, branch)
-            if is_late:
-                self.oracle.broken("two-phase", f"{branch.xid} is prepared for batch {batch}, which was committed")
-            elif job.open and job.batch == batch:
-                job.parts.setdefault(self._part, branch.xid)
+            chunks, series = self._mixer.chunks(), f"{self.name}/{self._number + 1}"
+            xids = [f"{series}.{chunk}" for chunk in range(chunks)] if chunks > 1 else [series]
+            first: Branch | None = None
+            for xid in xids:
+                first = await self._prepare_chunk(session, xid, batch, first)
+            if job.open and job.batch == batch:
+                job.parts.setdefault(self._part, xids)
+
+    async def _prepare_chunk(self, session: aio.Session, xid: str, batch: int, first: Branch | None) -> Branch:
+        """Returns the first of its part, whose timeout all have."""
+        ids = [f"{self.name}/{self._number}:{i}" for i in range(self.rng.randint(1, 3))]
+        pieces = self._mixed(ids, self._target)
+        branch = self._branch(pieces, [], self._job.owner, batch, xid)
+        first = first or branch
+        branch.timeout_s = first.timeout_s
+        if repeated := self._mixer.repeated(ids + self._manager.stored(self.name)):
+            branch.repeats = True
+            pieces.append(single(repeated, self._target))
+        await self._send(session, pieces)
+        is_late = batch in self._job.done
+        await self._prepare(session, branch)
+        if is_late:
+            self.oracle.broken("two-phase", f"{xid} is prepared for batch {batch}, which was committed")
+        return first
 
 
 class Coordinator(Participant):
@@ -237,7 +269,7 @@ class Coordinator(Participant):
                 await self._commit(connection)
 
     async def _commit(self, connection: aio.Connection) -> None:
-        job, xids = self._job, frozenset(self._job.parts.values())
+        job, xids = self._job, frozenset(xid for part in self._job.parts.values() for xid in part)
         for xid in xids:
             self._manager.branches[xid].tried.add(True)
         job.tried.setdefault(job.batch, []).append(xids)
@@ -253,6 +285,7 @@ class Coordinator(Participant):
         self._manager.batch_told(job, job.batch, outcome)
         for xid in sorted(xids):
             self._manager.told(self._manager.branches[xid], True, 0)
+        self.oracle.counts["batch of many transactions"] += len(xids) > WORKERS
         job.done[job.batch] = xids
         job.parts.clear()
         job.batch += self.rng.randint(1, 2)

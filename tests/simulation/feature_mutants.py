@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from amq.broker import groups, leasing, scheduler
+from amq.broker import bulk, groups, leasing, moving, scheduler, state
+from amq.broker.backlog import Columns
 from amq.broker.broker import Broker
 from amq.broker.durables import Durables
 from amq.broker.leasing import Leasing
-from amq.broker.names import SCHEDULE_SCHEME
+from amq.broker.names import SCHEDULE_SCHEME, SENT_SCHEME
 from amq.broker.prepared import PreparedTransactions
 from amq.broker.queue import Queue
 from amq.broker.retention import Keeper
@@ -21,8 +22,9 @@ from amq.broker.timing import REPEAT, Due
 from amq.broker.two_phase import TwoPhase
 from amq.client.leases import LeaseSubscription
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
-from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
-from amq.protocols.commands import CommitBatch, Lease, Prepare
+from amq.journal.run import Run
+from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
+from amq.protocols.commands import CommitBatch, Lease, Prepare, SendMany
 from tests.simulation.mutants import Mutant
 
 MUTANTS: dict[str, Mutant] = {}
@@ -157,6 +159,114 @@ def parts_of_a_committed_batch_are_prepared() -> AbstractContextManager[object]:
         real(two_phase, transaction, Prepare(command.transaction, command.xid, receipt=command.receipt))
 
     return patch.object(TwoPhase, "_check", check)
+
+
+# -- what looks alike, in two phases -----------------------------------------------------------------------------------
+
+
+def _shortened(run: Run) -> Run:
+    """Without its last message."""
+    short = Run(run.like, run.bodies[:-1])
+    short.seq, short.offset, short.sizes, short.size = run.seq, run.offset, run.sizes[:-1], run.size - run.sizes[-1]
+    return short
+
+
+@mutant_of("two-phase")
+def a_run_is_committed_without_its_last_message() -> AbstractContextManager[object]:
+    """It is in the journal, and in no queue until the next takeover."""
+    real = state.stage
+
+    def stage(known: state.State, run: Run, segment: Any) -> None:
+        real(known, _shortened(run) if len(run.bodies) > 1 else run, segment)
+
+    return patch.object(state, "stage", stage)
+
+
+@mutant_of("two-phase")
+def a_torn_run_is_accepted() -> AbstractContextManager[object]:
+    """Its last body ends with the piece of the stream in which it came."""
+    real = bulk.add
+
+    def add(broker: Broker, transaction: Any, command: SendMany) -> bool:
+        command.bodies[-1] = command.bodies[-1][:-1]
+        return real(broker, transaction, command)
+
+    return patch.object(bulk, "add", add)
+
+
+@mutant_of("two-phase")
+def what_is_staged_together_does_not_hold_its_segment() -> AbstractContextManager[object]:
+    real = state.stage
+
+    def stage(known: state.State, run: Run, segment: Any) -> None:
+        real(known, run, segment)
+        segment.live -= len(run.bodies)
+        segment.live_bytes -= run.size
+
+    return patch.object(state, "stage", stage)
+
+
+@mutant_of("two-phase")
+def a_run_is_in_the_journal_before_it_is_prepared() -> AbstractContextManager[object]:
+    """In a batch of its own: a master that dies between them leaves it torn from its transaction."""
+    real = TwoPhase.append
+
+    def append(two_phase: TwoPhase, group: Group, *arguments: Any) -> None:
+        broker, runs = two_phase._broker, [record for record in group.records if isinstance(record, Run)]
+        if runs and broker.journal is not None:
+            group.records = [record for record in group.records if not isinstance(record, Run)]
+            broker.append_group(Group([*runs]))
+        real(two_phase, group, *arguments)
+
+    return patch.object(TwoPhase, "append", append)
+
+
+@mutant_of("two-phase")
+def after_a_takeover_a_run_takes_one_seq_too_few() -> AbstractContextManager[object]:
+    """So that of its last message is also that of what comes next."""
+    real = Broker.next_seq
+
+    def next_seq(broker: Broker, count: int = 1) -> int:
+        first = real(broker, count)
+        broker._seq -= count > 1 and broker.epoch > 1
+        return first
+
+    return patch.object(Broker, "next_seq", next_seq)
+
+
+@mutant_of("two-phase")
+@contextmanager
+def a_repeated_commit_stores_a_run_again() -> Iterator[None]:
+    prepare, commit = TwoPhase.append, TwoPhase.commit_batch
+    runs: dict[str, list[Run]] = {}  # xid → what it sent
+
+    def append(two_phase: TwoPhase, group: Group, *arguments: Any) -> None:
+        for record in group.records:
+            if isinstance(record, Prepared):
+                runs[record.xid] = [each for each in group.records if isinstance(each, Run)]
+        prepare(two_phase, group, *arguments)
+
+    def commit_batch(two_phase: TwoPhase, command: CommitBatch, peer: Any) -> None:
+        broker, again = two_phase._broker, command.batch == two_phase._newest(command.owner)
+        for run in [run for xid in command.xids for run in runs.get(xid, ())] if again else ():
+            messages = alike(run.like, run.bodies)
+            for message in messages:
+                message.destination, message.seq = run.like.destination.removeprefix(SENT_SCHEME), broker.next_seq()
+            broker.append_group(Group([*messages]))
+        commit(two_phase, command, peer)
+
+    with patch.object(TwoPhase, "append", append), patch.object(TwoPhase, "commit_batch", commit_batch):
+        yield
+
+
+@mutant_of("two-phase")
+def what_moves_in_columns_loses_its_first_row() -> AbstractContextManager[object]:
+    real = moving._put
+
+    def put(known: state.State, queue: Queue, priority: int, columns: Columns) -> None:
+        real(known, queue, priority, [column[1:] for column in columns] if len(columns[0]) > 4 else columns)
+
+    return patch.object(moving, "_put", put)
 
 
 # -- durable subscriptions ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from amq.broker.queue import QUEUE_SCHEME, Queue
 from amq.broker.scheduler import JOB_ID
 from amq.journal.batch import OpenBatch
 from amq.journal.records import DEAD_LETTERED, Consumed, Group, Record
+from amq.journal.run import Run
 from amq.message import SUBSCRIPTION_SCHEME, Message
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ DEAD = "dead-"
 
 
 def identity(message: Message) -> str:
-    """The id that its application gave; with `DEAD` before it of a dead letter, with the name of its queue behind it
-    where it waits for a durable subscription, with its seq where it is or was scheduled.
+    """The id that its application gave, or wrote into the body; with `DEAD` before it of a dead letter, with the name
+    of its queue behind it where it waits for a durable subscription, with its seq where it is or was scheduled.
     """
     if message.queue_name.startswith(SCHEDULE_SCHEME) or JOB_ID in (message.properties or {}):
         return f"{message.body.rstrip(b'.').decode()}#{message.seq}"
@@ -35,7 +36,7 @@ def identity(message: Message) -> str:
         return f"{message.duplicate_id}@{message.queue_name}"
     if message.destination.startswith(QUEUE_SCHEME + DLQ):
         return DEAD + message.body.rstrip(b".").decode()
-    return message.duplicate_id
+    return message.duplicate_id or message.body.rstrip(b".").decode()
 
 
 class LimitsOracle:
@@ -110,7 +111,7 @@ class LimitsOracle:
             parts = record.records if isinstance(record, Group) else [record]
             sizes: Counter[str] = Counter()
             for part in parts:
-                if isinstance(part, Message):
+                if isinstance(part, Message | Run):
                     sizes[part.destination] += part.size
             self._units |= sizes
         for name in batch.names:

@@ -27,6 +27,7 @@ from amq.journal.follower import DivergedError, replay
 from amq.journal.inspect import inspect
 from amq.journal.multicast import Multicast
 from amq.journal.records import Consumed, Copies, Group, Record, Trimmed
+from amq.journal.run import Run
 from amq.lock.epoch import read_epoch, read_newest_epoch
 from amq.message import Message
 from amq.slave import Slave
@@ -218,6 +219,9 @@ class Oracle:
         if isinstance(record, Multicast):
             for copy in record.held():
                 self._record(epoch, copy)
+        elif isinstance(record, Run):
+            for message in record.messages():
+                self._record(epoch, message)
         elif isinstance(record, Message):
             if record.seq not in self._stored:  # else it was copied forward
                 self._stored[record.seq] = (epoch, identity(record))

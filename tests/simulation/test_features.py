@@ -16,7 +16,12 @@ WANTED = {
     "scheduled": {"scheduled": 200, "fell due": 200, "fell due again": 80},
     "leases": {"leases": 60, "leased messages read": 200, "leases given back": 10},
     "kept": {"last values": 60, "dropped from queue://v": 30, "dropped from queue://r": 30},
-    "two-phase": {"prepared": 60, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3},
+    "two-phase": {
+        "prepared": 60, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3,
+        "runs prepared": 60, "runs committed": 50, "runs rolled back": 10, "runs taken over": 10,
+        "prepared messages copied": 15, "repetitions refused": 2,
+        "batch of many transactions": 5,
+    },
 }
 
 

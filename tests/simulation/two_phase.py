@@ -7,13 +7,15 @@ it on another master; nobody sees it before, and a batch is committed once, with
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from amq.broker import two_phase
+from amq.broker import backlog, snapshot, two_phase
 from amq.broker.broker import Broker
 from amq.broker.leasing import LEASE
 from amq.broker.names import HELD_SCHEME, SENT_SCHEME
@@ -23,6 +25,7 @@ from amq.journal.records import (
     XID_COMMITTED,
     XID_ROLLED_BACK,
     Consumed,
+    Copies,
     Group,
     Marker,
     Moved,
@@ -30,12 +33,14 @@ from amq.journal.records import (
     Resolved,
     is_hidden,
 )
+from amq.journal.run import Run
 from amq.message import Message
 from amq.transports.connection import Connection
+from tests.simulation.alike import SECOND, Contents, messages_of
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.coordinators import WORKERS, Branch, Coordinator, Job, PreparedMover, Recoverer, Worker
 from tests.simulation.features import Feature, Make
-from tests.simulation.limits import DEAD, DLQ
+from tests.simulation.limits import DEAD, DLQ, identity
 
 SOURCE, TARGET = "x", "y"
 MOVED = "moved-"
@@ -46,6 +51,8 @@ class TwoPhase(Feature):
 
     def __init__(self, oracle: Any, seed: int) -> None:
         super().__init__(oracle, seed)
+        self.seed = seed
+        self.contents = Contents(oracle)
         self.branches: dict[str, Branch] = {}
         self.jobs: dict[str, Job] = {}
         self._senders: dict[int, Branch] = {}  # seq → by which it was sent
@@ -70,16 +77,25 @@ class TwoPhase(Feature):
             job = self.jobs["job"] = Job("job")
             made.append(partial(Coordinator, manager=self, job=job))
             made += [partial(Worker, manager=self, job=job, part=part, target=TARGET) for part in range(WORKERS)]
+        made.append(lambda *known: Consumer(*known, SECOND, 20, DLQ + SECOND))
         return made
 
-    def settings(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """Small chunks of backlogs in half of the worlds: so that what moves in columns comes between others."""
+        rows = Random(f"chunks of {self.seed}").choice((4, backlog.CHUNK_ROWS))
         sweep = two_phase.TwoPhase.sweep
 
         def see(broker: two_phase.TwoPhase, now_ms: int) -> None:
             self._swept_ms = max(self._swept_ms, now_ms)
             sweep(broker, now_ms)
 
-        return patch.object(two_phase.TwoPhase, "sweep", see)
+        with (
+            patch.object(two_phase.TwoPhase, "sweep", see),
+            patch.object(backlog, "CHUNK_ROWS", rows),
+            patch.object(snapshot, "CHUNK_ROWS", rows),
+        ):
+            yield
 
     def _broken(self, what: str) -> None:
         self.oracle.broken("two-phase", what)
@@ -89,6 +105,11 @@ class TwoPhase(Feature):
     def begin(self, branch: Branch) -> None:
         """It will be prepared."""
         self.branches[branch.xid] = branch
+
+    def stored(self, name: str) -> list[str]:
+        """Ids with which that application sent something that is committed, as it was told."""
+        return [message_id for branch in self.branches.values() if branch.told and branch.xid.startswith(f"{name}/")
+                for message_id in branch.sends if message_id not in branch.alike]  # fmt: skip
 
     def decide(self, branch: Branch, commit: bool) -> None:
         """Unless somebody has decided."""
@@ -109,7 +130,9 @@ class TwoPhase(Feature):
         self.oracle.log(f"not prepared {branch.xid}: {code}")
         if branch.record is not None and branch.ended is not False:
             self._broken(f"{branch.xid} was refused, and the journal has it")
-        if code in ("DUPLICATE_ID", "XID_IN_USE"):
+        if code == "DUPLICATE_ID" and branch.repeats:
+            self.oracle.counts["repetitions refused"] += 1
+        elif code in ("DUPLICATE_ID", "XID_IN_USE"):
             self._broken(f"{branch.xid} was refused with {code}, and is no repetition")
 
     def told(self, branch: Branch, committed: bool, epoch: int) -> None:
@@ -141,12 +164,16 @@ class TwoPhase(Feature):
         for record in batch.records:
             if isinstance(record, Group):
                 self._group(broker, record)
+            elif isinstance(record, Copies):
+                copied = sum(len(moves) for name, moves in record.moves.items() if name.startswith(SENT_SCHEME))
+                self.oracle.counts["prepared messages copied"] += copied
 
     def _group(self, broker: Broker, group: Group) -> None:
         ends = [each for each in group.records if isinstance(each, Resolved) and not each.xid.startswith(LEASE)]
         for record in group.records:
             if isinstance(record, Prepared):
-                self._learn(record, broker.epoch)
+                runs = sum(isinstance(part, Run) for part in group.records)
+                self._learn(record, broker.epoch, {message.seq: message for message in messages_of(group)}, runs)
         for end in ends:
             branch = self.branches[end.xid]
             if branch.record is None or branch.ended is not None:
@@ -165,8 +192,8 @@ class TwoPhase(Feature):
                 size = sum(place.size for place in places if place is not None)
                 self.oracle.limits.came_late(record.target, record.seqs, size)
 
-    def _learn(self, record: Prepared, epoch: int) -> None:
-        """It is prepared, says the journal."""
+    def _learn(self, record: Prepared, epoch: int, stored: Mapping[int, Message], runs: int = 0) -> None:
+        """It is prepared, says the journal, which has `stored` for it, and some of that in `runs`."""
         if record.owner.startswith(LEASE):
             return  # see leased.py
         branch = self.branches.get(record.xid)
@@ -177,12 +204,14 @@ class TwoPhase(Feature):
             if branch.record != record or branch.ended is not None:
                 self._broken(f"{record.xid} is prepared again, otherwise or after its end: {record}")
             return
-        if branch.refused:
-            self._broken(f"{record.xid} is prepared, and was refused")
+        if branch.refused or branch.repeats:
+            self._broken(f"{record.xid} is prepared, and was refused, or must be")
         counts = [sum(map(len, part.values())) for part in (record.sends, record.acks)]
         if counts != [len(branch.sends), len(branch.acks)]:
             self._broken(f"{record.xid} is prepared with {counts} of {branch.sends} and {branch.acks}")
-        branch.record, branch.epoch = record, epoch
+        self.contents.learn(record, branch.sends, stored)
+        branch.record, branch.epoch, branch.runs = record, epoch, runs
+        self.oracle.counts["runs prepared"] += runs
         self._senders |= dict.fromkeys(_seqs(record.sends.values()), branch)
         self._holders |= dict.fromkeys(_seqs(record.acks.values()), branch)
 
@@ -216,6 +245,7 @@ class TwoPhase(Feature):
             self._broken(f"{branch.xid} was rolled back, and nobody asked for that")
         branch.ended = committed
         self.oracle.counts["two-phase commits" if committed else "two-phase rollbacks"] += 1
+        self.oracle.counts["runs committed" if committed else "runs rolled back"] += branch.runs
         self.oracle.counts["timed out"] += not committed and False not in branch.tried and timed_out
         self.oracle.counts["ended by a later master"] += epoch > branch.epoch
         if not committed:
@@ -240,8 +270,13 @@ class TwoPhase(Feature):
     def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
         epoch = broker.epoch
         shelves: dict[str, set[int]] = {name: set() for name in found if is_hidden(name)}
+        for message in [message for here in found.values() for message in here.values()]:
+            self.contents.check(message)
         for record, _ in broker.prepared.values():
-            self._learn(record, epoch)
+            there = [found.get(SENT_SCHEME + name, {}) for name in record.sends]
+            self._learn(record, epoch, ChainMap(*there))
+            if record.xid in self.branches:
+                self.oracle.counts["runs taken over"] += self.branches[record.xid].runs
             for scheme, part in ((SENT_SCHEME, record.sends), (HELD_SCHEME, record.acks)):
                 for name, seqs in part.items():
                     shelves.setdefault(scheme + name, set()).update(seqs)
@@ -278,11 +313,12 @@ class TwoPhase(Feature):
 
     def delivers(self, connection: Connection, _subscription: Subscription, message: Message) -> None:
         epoch = connection._hub.broker.epoch
+        self.contents.delivers(message, epoch)
         sender, holder = self._senders.get(message.seq), self._holders.get(message.seq)
         if sender is not None and not sender.ended:
-            self._broken(f"epoch {epoch} delivers {message.duplicate_id} of {sender.xid}, which is not committed")
+            self._broken(f"epoch {epoch} delivers {identity(message)} of {sender.xid}, which is not committed")
         if holder is not None and holder.ended is None and epoch >= holder.epoch:
-            self._broken(f"epoch {epoch} delivers {message.duplicate_id}, acknowledged in {holder.xid}: it is prepared")
+            self._broken(f"epoch {epoch} delivers {identity(message)}, acknowledged in {holder.xid}: it is prepared")
 
     def finish(self) -> None:
         arrived = self.oracle.arrived
@@ -292,7 +328,8 @@ class TwoPhase(Feature):
                 self._broken(f"{branch.xid} is prepared for ever")
             if branch.ended and not all(parts):
                 self._broken(f"{branch.xid} was committed, and {sum(parts)} of {len(parts)} messages arrived")
-            if branch.owner and any(parts) and not branch.ended:
+            own = branch.sends if branch.owner else branch.alike
+            if any(map(arrived, own)) and not branch.ended:
                 self._broken(f"{branch.xid} was not committed, and its messages arrived")
         for job in self.jobs.values():
             ended = {each.xid for each in self.branches.values() if each.ended and each.owner == job.owner}

@@ -176,7 +176,8 @@ class World:
         """Options of the brokers: how much queues and store may take. Their dice are their own: nothing else moves."""
         dice = Random(f"limits of {self.seed}")
         queue_limit_bytes = dice.choice((0, 1_000, 4_000))
-        store_limit_bytes = dice.choice((0, 0, 16, 20)) * segment_bytes
+        # Of what the limit allows beyond six segments half is promised: more than the ids of a run take.
+        store_limit_bytes = dice.choice((0, 0, 16, 20)) * max(segment_bytes, 8 << 10)
         options = {
             "queue_limit_bytes": queue_limit_bytes, "queue_limit_policy": dice.choice(POLICIES),
             "store_limit_bytes": store_limit_bytes, "producer_flow_control": dice.choice(("block", "fail")),
