@@ -93,12 +93,20 @@ class Result:
 
 
 class _Shared:
-    """What parent and workers share beside the pipes: a starting gate, a count per consumer and the word "done"."""
+    """What parent and workers share beside the pipes: a starting gate, a count per consumer and the word "done".
+
+    Whoever comes to the gate last takes the time of the start before it opens: on a busy machine the workers may be
+    done before the parent runs again.
+    """
 
     def __init__(self, context: Any, parties: int, consumers: int) -> None:
-        self.gate = context.Barrier(parties)
+        self.start_us = context.RawValue("q", 0)
+        self.gate = context.Barrier(parties, self._start)
         self.received = context.RawArray("q", consumers)
         self.done = context.RawValue("b", 0)
+
+    def _start(self) -> None:
+        self.start_us.value = _now_us()
 
 
 def _now_us() -> int:
@@ -320,10 +328,10 @@ def run(load: Load) -> Result:
             worker.close()
         for pipe in pipes:
             pipe.close()
-    return _result(load, reports)
+    return _result(load, shared.start_us.value, reports)
 
 
-def _collect(load: Load, shared: _Shared, pipes: list[multiprocessing.connection.Connection]) -> dict[str, Any]:
+def _collect(load: Load, shared: _Shared, pipes: list[multiprocessing.connection.Connection]) -> list[dict[str, Any]]:
     """The workers' reports. Opens the gate, says "done" when everything was received, raises on the first failure."""
     failures: list[str] = []
     reports: list[dict[str, Any]] = []
@@ -331,7 +339,6 @@ def _collect(load: Load, shared: _Shared, pipes: list[multiprocessing.connection
         shared.gate.wait(load.timeout_s)
     except threading.BrokenBarrierError:
         failures.append("the workers did not all get connected")
-    start_us = _now_us()
     waiting = list(pipes)
     seen, moved_at_s = (0, 0), time.monotonic()
     while waiting:
@@ -358,11 +365,10 @@ def _collect(load: Load, shared: _Shared, pipes: list[multiprocessing.connection
     if failures:
         # A broken gate is only ever the consequence of what another worker says.
         raise LoadError("; ".join(text for text in failures if "BrokenBarrier" not in text) or failures[0])
-    return {"start_us": start_us, "workers": reports}
+    return reports
 
 
-def _result(load: Load, collected: dict[str, Any]) -> Result:
-    workers = collected["workers"]
+def _result(load: Load, start_us: int, workers: list[dict[str, Any]]) -> Result:
     arrivals, confirms = [], []
     end_us = 0
     heads: list[bytes] = []
@@ -381,7 +387,7 @@ def _result(load: Load, collected: dict[str, Any]) -> Result:
             confirms += [confirmed_us - sent_us for sent_us, confirmed_us in pairs]
     if load.mode != "send":
         _verify(load, heads)
-    seconds = (end_us - collected["start_us"]) / 1e6
+    seconds = (end_us - start_us) / 1e6
     return Result(
         messages=load.messages,
         seconds=round(seconds, 6),

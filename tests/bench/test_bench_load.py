@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from amq.cli import load as generator
 from bench import brokers
 from bench.load import ACKS, Load, LoadError, Result, run
 
@@ -16,7 +21,8 @@ def load(port: int, **changes: object) -> Load:
 
 
 def plausible(result: Result) -> bool:
-    return result.messages == 501 and abs(result.per_s * result.seconds - 501) < 5 and result.generator_cpu_us > 0
+    counted = result.messages == 501 and abs(result.per_s * result.seconds - 501) < 5
+    return counted and result.per_s > 0 and result.generator_cpu_us > 0
 
 
 @pytest.mark.parametrize("ack", ACKS)
@@ -43,6 +49,38 @@ def test_backlog(memory_port: int) -> None:
     drained = run(load(memory_port, mode="recv"))
     assert plausible(drained)
     assert not drained.confirm_us
+
+
+class SleepyParent:
+    """A starting gate behind which the process that made it does not run until all messages have come."""
+
+    def __init__(self, gate: Any, received: Sequence[int]) -> None:
+        self._gate, self._received, self._parent = gate, received, os.getpid()
+
+    def wait(self, timeout_s: float) -> None:
+        self._gate.wait(timeout_s)
+        if os.getpid() == self._parent:
+            deadline_s = time.monotonic() + timeout_s
+            while sum(self._received) < 501 and time.monotonic() < deadline_s:
+                time.sleep(0.001)
+
+    def abort(self) -> None:
+        self._gate.abort()
+
+
+@pytest.mark.parametrize("mode", ["both", "recv"])
+def test_workers_that_are_done_before_the_parent_runs(
+    memory_port: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Shared(generator._Shared):
+        def __init__(self, context: Any, parties: int, consumers: int) -> None:
+            super().__init__(context, parties, consumers)
+            self.gate = SleepyParent(self.gate, self.received)
+
+    if mode == "recv":
+        run(load(memory_port, mode="send"))
+    monkeypatch.setattr(generator, "_Shared", Shared)
+    assert plausible(run(load(memory_port, mode=mode)))
 
 
 @pytest.mark.parametrize(
