@@ -317,6 +317,8 @@ class World:
         elif method == "link" and "/epochs/" in path:
             self.oracle.linked(int(path.rpartition("/")[2].partition(".")[0]))
         due = [trip for trip in self.trips if trip[0].strikes(method, path, after)]
+        if not due:
+            return
         for trip in due:
             trip[1] -= 1
         ripe = [trip for trip in due if trip[1] <= 0]
