@@ -197,6 +197,7 @@ class BrokerService:
                 _log.warning("mastership lost or refused: slave again", reason=error.description)
                 self._stopping.wait(self.config.lock_acquire_sleep_interval_s)  # let a healthier broker have it
             finally:
+                self._let_segments_go()
                 locker.abandon()
 
     def _wait_for_lock(self, locker: SharedFileLocker) -> bool:
@@ -264,9 +265,11 @@ class BrokerService:
         finally:
             watchdog_stop.set()
             watchdog.join()
-            for fd in self._held:
-                self._vfs.close(fd)
-            self._held = []
+
+    def _let_segments_go(self) -> None:
+        held, self._held = self._held, []
+        for fd in held:
+            self._vfs.close(fd)
 
     def _replay(self, lease: Lease, epoch: Epoch) -> tuple[Broker, Recovered]:
         """Read the journal into a new broker; the lease is kept alive on the way."""

@@ -19,7 +19,7 @@ from amq.lock.epoch import read_epochs
 from amq.lock.presence import BrokerPresence, Presence, read_presence
 from amq.service import Role
 from amq.vfs import SystemVfs
-from tests.fakes import FaultyVfs
+from tests.fakes import FaultyVfs, open_files
 from tests.ports import free_port
 from tests.service_world import PATIENCE_S, PERIOD_S, Services, services, until
 
@@ -317,6 +317,29 @@ def test_a_disk_that_is_full_during_a_takeover_is_tried_again(tmp_path: Path) ->
         await until(lambda: second.role is Role.MASTER)
         client = await world.connect(port)
         await client.store(b"x")
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("fault", [("pwrite", errno.ENOSPC, ".tmp"), ("fsync", errno.EIO, ".seg")])
+def test_a_takeover_that_fails_lets_the_old_segments_go(tmp_path: Path, fault: tuple[str, int, str]) -> None:
+    """Else their locks are held, and the space of those that a master deletes is not free, as long as this one runs."""
+    method, number, path = fault
+    vfs = FaultyVfs()
+
+    async def scenario(world: Services) -> None:
+        first, port = await world.master("a")
+        await (await world.connect(port)).store(b"x")
+        second, _ = await world.start("b", vfs=vfs)
+        await until(lambda: second.role is Role.SLAVE)
+        vfs.fail(method, number, path=path, times=2)
+        with structlog.testing.capture_logs() as logs:
+            await first.stop()
+            await until(lambda: second.role is Role.MASTER)
+        assert sum(log["event"] == "store not usable now, trying again" for log in logs) == 2
+        assert not any("still locked" in log["event"] for log in logs)
+        await second.stop()
+        assert not [found for found in open_files() if found.endswith(".seg")]
 
     run(tmp_path, scenario)
 

@@ -188,15 +188,19 @@ def lock_segments(vfs: Vfs, store: str) -> list[int]:
     """
     directory = os.path.join(store, JOURNAL_DIRECTORY)
     vfs.fsync_directory(directory)
-    held = []
-    for name in list_segments(vfs, directory, PROBE_NAME):
-        fd = vfs.open(os.path.join(directory, name), os.O_RDWR)
-        vfs.fsync(fd)
-        if vfs.try_lock(fd):
+    held: list[int] = []
+    try:
+        for name in list_segments(vfs, directory, PROBE_NAME):
+            fd = vfs.open(os.path.join(directory, name), os.O_RDWR)
             held.append(fd)
-        else:
+            vfs.fsync(fd)
+            if not vfs.try_lock(fd):
+                vfs.close(held.pop())
+                _log.warning("an old segment is still locked by another broker", segment=name)
+    except BaseException:
+        for fd in held:
             vfs.close(fd)
-            _log.warning("an old segment is still locked by another broker", segment=name)
+        raise
     return held
 
 
