@@ -39,7 +39,7 @@ from amq.journal.records import (
     takes_space,
 )
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment
-from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, create_segment, finish_segment
+from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker, finish_segment
 from amq.journal.space import RESERVE_NAME, StoreLimit, measure
 from amq.journal.writer import JobRunner
 from amq.message import Message
@@ -94,6 +94,7 @@ class Journal:
         self._store = store
         self._directory = os.path.join(store, JOURNAL_DIRECTORY)
         self.reader = JournalReader(vfs, self._directory, reader or runner)
+        self._maker = SegmentMaker(vfs, self._directory)
         self._epoch = epoch
         self.store_uuid = store_uuid
         self._config = config
@@ -261,6 +262,8 @@ class Journal:
             if file is not None:
                 self._close(file)
         self._file = self._next_file = None
+        if self._preparing:
+            self._runner.submit(self._maker.close, self._done)
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -384,24 +387,22 @@ class Journal:
         header = SegmentHeader(self._epoch, self._newest_number + 1, self.store_uuid, self._entropy.getrandbits(32))
         config = self._config
         size = config.journal_reserve_bytes // 2 if self._exhausted else int(FILL * config.journal_segment_size_bytes)
-        self._runner.submit(partial(create_segment, self._vfs, self._directory, header, size), self._prepared)
+        self._runner.submit(partial(self._maker.make, header, size), self._prepared)
 
     def _prepared(self, file: OpenSegment | None, error: Exception | None) -> None:
+        if self._dead:
+            return  # what was made is closed by the job that `abandon` gave the runner
         self._preparing = False
         if file is not None:
-            if self._dead:
-                self._close(file)
-                return
+            self._maker.made = None
             self._newest_number = file.number
             self._next_file = file
             self._resume(_Busy.SEGMENT)
-        elif self._dead or error is None:
-            return
-        elif _errno(error) == errno.ENOSPC:
+        elif error is not None and _errno(error) == errno.ENOSPC:
             self._set_full(exhausted=True)
             if self._busy is _Busy.SEGMENT and self._batch is not None:
                 self._no_room(self._batch)
-        else:
+        elif error is not None:
             self._fail(error)
 
     def _roll(self, file: OpenSegment) -> OpenSegment:

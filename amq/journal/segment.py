@@ -211,6 +211,26 @@ def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -
     return file
 
 
+class SegmentMaker:
+    """Makes segments where nothing else touches the disk meanwhile. `made` = the last one, until somebody takes it."""
+
+    def __init__(self, vfs: Vfs, directory: str) -> None:
+        self.made: OpenSegment | None = None
+        self._vfs = vfs
+        self._directory = directory
+
+    def make(self, header: SegmentHeader, size: int) -> OpenSegment:
+        """See `create_segment`."""
+        self.made = create_segment(self._vfs, self._directory, header, size)
+        return self.made
+
+    def close(self) -> None:
+        """Nobody will take what was made."""
+        made, self.made = self.made, None
+        if made is not None:
+            self._vfs.close(made.fd)
+
+
 def finish_segment(vfs: Vfs, fd: int, end: int) -> None:
     """Close a segment that is written no more and give back what was reserved behind `end`. Whoever calls this has
     synced all its batches: no seal, even of a master that deposed it, lies behind `end`.

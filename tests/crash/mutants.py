@@ -11,11 +11,10 @@ from tests.mutant import Mutant
 MUTANTS = (
     Mutant(
         "directory not synced after a segment is made", segment, "create_segment",
-        "vfs.fsync_directory(directory)", "pass", "queues", (journal,),
+        "vfs.fsync_directory(directory)", "pass", "queues",
     ),
     Mutant(
-        "header not synced before the first batch", segment, "create_segment", "vfs.fsync(fd)", "pass",
-        "queues", (journal,),
+        "header not synced before the first batch", segment, "create_segment", "vfs.fsync(fd)", "pass", "queues",
     ),
     Mutant(
         "confirmed before fdatasync", journal.Journal, "_write_batch", "self._vfs.fdatasync(file.fd)", "pass",

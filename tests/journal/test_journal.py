@@ -5,15 +5,21 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import random
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from amq.journal.journal import SyncError
+from amq.journal.journal import Journal, SyncError
 from amq.journal.records import Consumed, Group
 from amq.journal.space import RESERVE_NAME
+from amq.journal.writer import JournalThread
 from amq.message import Message
-from tests.fakes import FaultyVfs
+from amq.threads import SystemThreads
+from tests.fakes import FaultyVfs, open_files
 from tests.journal.journal_world import Waiter, World
 
 
@@ -300,3 +306,26 @@ def test_every_call_that_fails_once_loses_nothing_confirmed(tmp_path: Path) -> N
             if len(vfs.calls) - start < nth:
                 break
     assert survived
+
+
+def test_a_segment_that_is_being_made_when_the_journal_ends_is_closed(tmp_path: Path) -> None:
+    """Its lock would be held, and its space be taken, for as long as this process lives."""
+    world = World(tmp_path)
+    world.end()
+    posted: list[Callable[[], object]] = []
+    making, ended = threading.Event(), threading.Event()
+    vfs = FaultyVfs()
+    vfs.before("try_lock", lambda: (making.set(), ended.wait(10)), path=".seg")
+    runner = JournalThread(SystemThreads(), lambda callback, *args: posted.append(partial(callback, *args)))
+    journal = Journal(
+        vfs, world.clock, runner, world, lambda: True, world.store, 2, bytes(16), world.recovered, world.config,
+        random.Random(1),
+    )  # fmt: skip
+    assert making.wait(10)
+    journal.abandon()
+    runner.close()
+    ended.set()
+    runner._thread.join(10)
+    for callback in posted:
+        callback()
+    assert not [found for found in open_files() if str(tmp_path) in found]
