@@ -43,6 +43,7 @@ _CURES = {
     errno.EROFS: "mount it read-write",
     errno.EACCES: "give this broker's user read and write access to the store",
     errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there, or raise the quota",
 }
 TELL_AFTER_S = 1.0  # who waits for a takeover is told how far it is after so long
 FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced

@@ -20,6 +20,7 @@ from portalocker.portalocker import BaseLocker
 
 LOCK_OFFSET = 1 << 40  # far beyond any content, so that SMB's mandatory locks leave the content readable
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
+FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # no room: on the disk, or in the quota of this user or directory
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
 
 

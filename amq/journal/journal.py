@@ -43,7 +43,7 @@ from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker, fin
 from amq.journal.space import RESERVE_NAME, StoreLimit, measure
 from amq.journal.writer import JobRunner
 from amq.message import Message
-from amq.vfs import Vfs, write_all
+from amq.vfs import FULL_ERRNOS, Vfs, write_all
 
 # A batch of so few records may be synced on the event loop, where the disk answers within this time (running mean).
 # Measured: a lone client with a window of 1 gains a factor of 1.6, at 0.1 ms a sync.
@@ -336,7 +336,7 @@ class Journal:
                 write_all(self._vfs, file.fd, piece, end)
                 end += len(piece)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            if error.errno in FULL_ERRNOS:
                 file.give_back(self._vfs, reserved)
             raise
         started = self._clock.monotonic()
@@ -353,7 +353,7 @@ class Journal:
         batch = self._batch
         assert batch is not None
         if error is not None:
-            if _errno(error) == errno.ENOSPC and not isinstance(error, SyncError):
+            if _errno(error) in FULL_ERRNOS and not isinstance(error, SyncError):
                 self._no_room(batch)
             else:
                 self._fail(error)
@@ -398,7 +398,7 @@ class Journal:
             self._newest_number = file.number
             self._next_file = file
             self._resume(_Busy.SEGMENT)
-        elif error is not None and _errno(error) == errno.ENOSPC:
+        elif error is not None and _errno(error) in FULL_ERRNOS:
             self._set_full(exhausted=True)
             if self._busy is _Busy.SEGMENT and self._batch is not None:
                 self._no_room(self._batch)
@@ -479,7 +479,7 @@ class Journal:
     def _space_measured(self, measured: tuple[int, bool] | None, error: Exception | None) -> None:
         if self._dead:
             return
-        if error is not None and _errno(error) != errno.ENOSPC:
+        if error is not None and _errno(error) not in FULL_ERRNOS:
             self._fail(error)
             return
         free, self._reserved = measured or (0, False)

@@ -22,7 +22,7 @@ from amq.journal.format import (
     parse_segment_name,
     segment_name,
 )
-from amq.vfs import Vfs, listdir_fresh, write_all
+from amq.vfs import FULL_ERRNOS, Vfs, listdir_fresh, write_all
 
 # A segment is given space in so many steps: what is set aside and not written yet is hardly more than what is written,
 # and a write seldom has to ask for any.
@@ -189,7 +189,7 @@ class OpenSegment:
 
 
 def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -> OpenSegment:
-    """Make, lock, reserve and head a new segment, durable with its name. Raises OSError; leaves no file on ENOSPC."""
+    """Make, lock, reserve and head a new segment, durable with its name. Raises OSError; a full disk leaves no file."""
     name = segment_name(header.epoch, header.number)
     path = os.path.join(directory, name)
     fd = vfs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -205,7 +205,7 @@ def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -
             raise OSError(errno.ESTALE, "a new segment has lost its name", path)
     except OSError as error:
         vfs.close(fd)
-        if error.errno == errno.ENOSPC:
+        if error.errno in FULL_ERRNOS:
             vfs.unlink(path)
         raise
     return file

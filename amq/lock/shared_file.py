@@ -37,7 +37,7 @@ from amq.lock.epoch import (
 from amq.lock.host import Host, Owner, is_here, provably_gone
 from amq.lock.lease import Lease
 from amq.lock.locker import LockerEvent, LockerState, Mastership, next_state
-from amq.vfs import Vfs, write_all
+from amq.vfs import FULL_ERRNOS, Vfs, write_all
 
 LOCK_FILE = "lock"
 CLAIM_FILE = "claim"
@@ -47,7 +47,6 @@ RELEASE_OFFSET = 64 << 10
 CLOCK_DRIFT_MAX = 0.01
 GONE_POLL_S = 0.01
 _UNUSABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
-_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _LOCKLESS_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -125,7 +124,7 @@ class SharedFileLocker:
             try:
                 mastership = self._take_over(pause, seal)
             except OSError as error:
-                if error.errno in _FULL_ERRNOS:
+                if error.errno in FULL_ERRNOS:
                     raise StoreFullError(
                         f"no room in {self._store} for a claim and an epoch file: free some space there and try again"
                     ) from error

@@ -19,6 +19,7 @@ from amq.journal.space import RESERVE_NAME
 from amq.journal.writer import JournalThread
 from amq.message import Message
 from amq.threads import SystemThreads
+from amq.vfs import FULL_ERRNOS
 from tests.fakes import FaultyVfs, open_files
 from tests.journal.journal_world import Waiter, World
 
@@ -192,9 +193,10 @@ def test_acknowledgements_that_nobody_asked_about_wait_for_company(world: World)
 # -- a full disk ------------------------------------------------------------------------------------------------------
 
 
-def test_full_disk_refuses_messages_and_stores_acknowledgements(world: World, vfs: FaultyVfs) -> None:
+@pytest.mark.parametrize("number", FULL_ERRNOS)
+def test_full_disk_refuses_messages_and_stores_acknowledgements(world: World, vfs: FaultyVfs, number: int) -> None:
     sender, acker = Waiter(), Waiter()
-    vfs.fail("pwrite", errno.ENOSPC, path=".seg")
+    vfs.fail("pwrite", number, path=".seg")
     world.send(3, waiter=sender)
     world.journal.append_record(Group([Message("queue://a", b"x")], "outcome"))
     world.journal.open.consumed["queue://a"].append(7)
@@ -211,19 +213,20 @@ def test_full_disk_refuses_messages_and_stores_acknowledgements(world: World, vf
     assert [record.seqs for record, _ in world.replayed if isinstance(record, Consumed)] == [[7]]
 
 
-def test_the_reserve_is_given_up_for_acknowledgements(world: World, vfs: FaultyVfs) -> None:
+@pytest.mark.parametrize("number", FULL_ERRNOS)
+def test_the_reserve_is_given_up_for_acknowledgements(world: World, vfs: FaultyVfs, number: int) -> None:
     assert RESERVE_NAME in os.listdir(world.directory)
     acker = Waiter()
     world.send()
     world.commit()
-    vfs.fail("pwrite", errno.ENOSPC, path=".seg", times=2)
+    vfs.fail("pwrite", number, path=".seg", times=2)
     world.journal.open.consumed["queue://a"].append(7)
     world.journal.confirm(acker, "ack")
     world.journal.flush()
-    world.runner.step()  # ENOSPC: there is nothing to refuse, so the reserve goes
+    world.runner.step()  # full: there is nothing to refuse, so the reserve goes
     world.runner.step()
     assert RESERVE_NAME not in os.listdir(world.directory)
-    world.runner.drain()  # ENOSPC again: now it waits for room
+    world.runner.drain()  # full again: now it waits for room
     assert not acker.receipts
     world.journal.check_space()
     world.runner.drain()
@@ -247,12 +250,13 @@ def test_service_resumes_when_space_is_back(world: World, vfs: FaultyVfs) -> Non
     assert len(waiter.receipts) == 1
 
 
-def test_no_room_for_more_of_a_segment(world: World, vfs: FaultyVfs) -> None:
+@pytest.mark.parametrize("number", FULL_ERRNOS)
+def test_no_room_for_more_of_a_segment(world: World, vfs: FaultyVfs, number: int) -> None:
     """The disk fills up; what still fits is stored, then only acknowledgements are."""
     waiter, acker = Waiter(), Waiter()
     for count in range(40):
         if count == 3:
-            vfs.fail("allocate", errno.ENOSPC, times=0)
+            vfs.fail("allocate", number, times=0)
         world.send(1, 1000, waiter)
         world.commit()
     assert world.journal.full
