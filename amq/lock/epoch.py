@@ -137,10 +137,15 @@ def link_epoch(vfs: Vfs, store: str, epoch: Epoch, attempt: str) -> bool:
     data = encode(KIND, {**epoch.to_json(), "attempt": attempt})
     fd = vfs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        write_all(vfs, fd, data, 0)
-        vfs.fsync(fd)
-    finally:
-        vfs.close(fd)
+        try:
+            write_all(vfs, fd, data, 0)
+            vfs.fsync(fd)
+        finally:
+            vfs.close(fd)
+    except OSError:
+        with suppress(OSError):  # who waits for room on a full disk comes again and again
+            vfs.unlink(temporary)
+        raise
     try:
         vfs.link(temporary, path)
     except FileExistsError:

@@ -63,13 +63,16 @@ def test_file_is_durable_before_its_name_and_its_name_before_success(tmp_path: P
     assert methods == ["open", "pwrite", "fsync", "close", "link", "fsync_directory", "unlink"]
 
 
-def test_failed_fsync_makes_no_epoch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "number"), [("fsync", errno.EIO), ("pwrite", errno.ENOSPC), ("close", errno.EDQUOT)]
+)
+def test_what_cannot_be_written_makes_no_epoch_and_leaves_no_file(tmp_path: Path, method: str, number: int) -> None:
     make_epochs_directory(VFS, str(tmp_path))
     vfs = FaultyVfs()
-    vfs.fail("fsync", errno.EIO)
+    vfs.fail(method, number)
     with pytest.raises(OSError):
         link_epoch(vfs, str(tmp_path), epoch(1), "x")
-    assert read_epochs(VFS, str(tmp_path)) == []
+    assert list((tmp_path / "epochs").iterdir()) == []
 
 
 def test_prune_keeps_the_newest_and_removes_what_died(tmp_path: Path) -> None:
