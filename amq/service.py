@@ -365,6 +365,7 @@ class BrokerService:
 
     async def _become_master(self, lease: Lease, mastership: Mastership, broker: Broker, recovered: Recovered) -> None:
         epoch = mastership.epoch
+        broker.config = self.config  # which may have changed while the journal was read
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.number, broker, recovered,
             lambda: lease.valid(self._clock.monotonic()), self._authenticate, self._end, self._entropy,

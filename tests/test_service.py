@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +341,30 @@ def test_a_takeover_that_fails_lets_the_old_segments_go(tmp_path: Path, fault: t
         assert not any("still locked" in log["event"] for log in logs)
         await second.stop()
         assert not [found for found in open_files() if found.endswith(".seg")]
+
+    run(tmp_path, scenario)
+
+
+def test_options_that_change_while_the_journal_is_read_apply(tmp_path: Path) -> None:
+    vfs = FaultyVfs()
+
+    async def scenario(world: Services) -> None:
+        first, port = await world.master("a")
+        await (await world.connect(port)).store(b"x")
+        second, _ = await world.start("b", vfs=vfs)
+        await until(lambda: second.role is Role.SLAVE)
+        changed = replace(second.config, prefetch_size=7)
+        loop = asyncio.get_running_loop()
+
+        def reload() -> None:
+            loop.call_soon_threadsafe(second.reconfigure, changed)
+
+        vfs.after("link", lambda: vfs.before("open", reload, path=".seg"), path=".tmp")
+        await first.stop()
+        await until(lambda: second.role is Role.MASTER)
+        assert second.config is changed
+        assert second.master is not None
+        assert second.master.broker.options_of("queue://a").prefetch_size == 7
 
     run(tmp_path, scenario)
 
