@@ -469,7 +469,8 @@ class Journal:
         elif self._reserved:
             self._reserved = False
             path = os.path.join(self._directory, RESERVE_NAME)
-            self._runner.submit(partial(self._vfs.unlink, path), lambda _result, _error: self._resume(_Busy.ROOM))
+            # Told as a look at the disk is: one that was made before it may say just then that the reserve is there.
+            self._runner.submit(partial(self._vfs.unlink, path), lambda *_: self._space_measured((0, False), None))
 
     def _resume(self, waited_for: _Busy) -> None:
         if self._busy is waited_for and not self._dead:

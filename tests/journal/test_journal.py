@@ -234,6 +234,28 @@ def test_the_reserve_is_given_up_for_acknowledgements(world: World, vfs: FaultyV
     assert RESERVE_NAME in os.listdir(world.directory)
 
 
+def test_a_reserve_that_was_seen_just_before_it_was_given_up_is_made_again(world: World, vfs: FaultyVfs) -> None:
+    acker = Waiter()
+    world.send()
+    world.commit()
+    vfs.fail("pwrite", errno.ENOSPC, path=".seg")
+    world.journal.open.consumed["queue://a"].append(7)
+    world.journal.confirm(acker, "ack")
+    world.journal.flush()
+    world.journal.check_space()
+    while world.runner.jobs:  # both are done before anybody hears of the first
+        world.runner.work()
+    while world.runner.finished:
+        world.runner.post()
+    world.runner.drain()
+    assert acker.receipts == ["ack"]
+    assert RESERVE_NAME not in os.listdir(world.directory)
+    world.journal.check_space()
+    world.runner.drain()
+    assert RESERVE_NAME in os.listdir(world.directory)
+    assert not world.journal.full
+
+
 def test_service_resumes_when_space_is_back(world: World, vfs: FaultyVfs) -> None:
     vfs.answer("free_bytes", 1000)
     world.journal.check_space()
