@@ -132,7 +132,7 @@ class Browser(Subscription):
         if min(in_memory, on_disk) > self._until:
             self._go_on()
         elif backlog and on_disk <= in_memory:
-            until = min(in_memory, self._until + 1)
+            until = min(max(in_memory, on_disk + 1), self._until + 1)  # the same: it went back to the disk meanwhile
             self._look(backlog.after(self._seq, until, self._broker.pager.look_bytes(), LOOK_ROWS))
         else:
             return self._from_memory(in_memory)

@@ -9,7 +9,7 @@ import pytest
 
 from amq.broker import paging
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Nack, Send
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Finish, Nack, Prepare, Send
 from tests.broker.world import Client, World
 from tests.large import large_from
 from tests.stored import stored_state
@@ -203,6 +203,46 @@ def test_large_messages_are_read_one_by_one(make_world: Callable[..., World]) ->
         assert consumer.bodies == bodies[:3]
         assert world.broker.lent_bytes == 0
         world.check_at_rest()
+
+
+def test_what_goes_back_to_the_disk_meanwhile_is_shown(make_world: Callable[..., World]) -> None:
+    """A consumer that holds large messages goes while somebody looks at them."""
+    with large_from(SMALL_BYTES):
+        world = make_world()
+        bodies = fill(world, 4, size=SMALL_BYTES)
+        consumer = world.connect()
+        consumer.subscribe()
+        world.settle()
+        assert consumer.bodies == bodies
+        client = browse(world, ack=ACK_INDIVIDUAL, prefetch=1)
+        consumer.lose()
+        world.settle()
+        for body in bodies[:-1]:
+            client.ack(body)
+            world.settle()
+        assert client.bodies == bodies
+        world.check_at_rest()
+
+
+def test_what_was_prepared_and_is_rolled_back_meanwhile_is_shown(world: World) -> None:
+    bodies = fill(world, 3)
+    consumer = world.connect()
+    consumer.subscribe()
+    world.settle()
+    consumer.begin()
+    for body in bodies:
+        consumer.ack(body, "t")
+    client = browse(world, ack=ACK_INDIVIDUAL, prefetch=1)
+    consumer.do(Prepare("t", "x"))
+    world.settle()
+    consumer.lose()
+    world.connect().do(Finish("x", False))
+    world.settle()
+    for body in bodies[:-1]:
+        client.ack(body)
+        world.settle()
+    assert client.bodies == bodies
+    world.check_at_rest()
 
 
 def test_a_pattern_shows_all_queues_that_match(world: World) -> None:
