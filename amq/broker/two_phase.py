@@ -212,9 +212,12 @@ class TwoPhase:
         raise TransactionRolledBackError(f"{xid} is not prepared: the transaction was rolled back")
 
     def forget(self, prepared: Prepared) -> None:
-        """What was to be prepared never will be."""
+        """What was to be prepared never will be. Who sent the same id meanwhile is refused as well."""
         self._preparing.pop(prepared.xid, None)
         self._release(prepared)
+        why = StoreFullError("the store's disk is full: the message was not stored, send it again later")
+        for follower, receipt in self._broker.followers_of(prepared):
+            follower.fail(why, receipt)
 
     def is_prepared(self, prepared: Prepared) -> None:
         """It is durable."""

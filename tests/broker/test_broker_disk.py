@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.protocols.commands import ACK_INDIVIDUAL
+from amq.protocols.commands import ACK_INDIVIDUAL, Prepare
 from tests.broker.world import Client, World
 
 
@@ -141,6 +141,22 @@ def test_a_duplicate_of_a_send_that_is_refused_is_not_confirmed(world: World) ->
     assert world.stored() == []
     room_again(world)
     assert second.confirmed == []
+    world.check_at_rest()
+
+
+def test_a_duplicate_of_what_is_being_prepared_shares_its_fate(world: World) -> None:
+    first, second = world.connect(), world.connect()
+    first.begin()
+    first.send(b"x", transaction="t", duplicate_id="x")
+    first.do(Prepare("t", "x", receipt="p"))
+    world.turn()
+    fill_disk(world)
+    receipt = second.send(b"x", duplicate_id="x")
+    world.settle()
+    assert first.errors == [("STORE_FULL", "p")]
+    assert second.errors == [("STORE_FULL", receipt)]
+    room_again(world)
+    assert (world.stored(), second.confirmed) == ([], [])
     world.check_at_rest()
 
 
