@@ -36,6 +36,8 @@ class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
                 serving.is_prepared(record)
         elif isinstance(record, Marker):
             self.mark(record, segment)
+            if serving is not None:
+                serving.is_marked(record)
         else:
             outcomes.remember(record.outcome_id, record.seq, segment)
             if (found := self.remove(record.xid)) is not None:

@@ -371,10 +371,7 @@ class TwoPhase:
 
     def ended(self, prepared: Prepared, committed: bool) -> None:
         """The word of its end is durable: who sent the same id meanwhile is told."""
-        group, _ = self.ending.pop(prepared.xid, (None, False))
-        marking = self._marking.get(prepared.owner)
-        if marking is not None and marking[1] is group:
-            del self._marking[prepared.owner]
+        self.ending.pop(prepared.xid, None)
         self._release(prepared)
         why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
         for follower, receipt in self._broker.followers_of(prepared):
@@ -382,6 +379,11 @@ class TwoPhase:
                 follower.fail(why, receipt)
             elif receipt:
                 follower.confirm(receipt)
+
+    def is_marked(self, marker: Marker) -> None:
+        """That its batch is committed is durable, or stands elsewhere now."""
+        if marker.owner in self._marking and self._marking[marker.owner][0] == marker.batch:
+            del self._marking[marker.owner]
 
     def _release(self, prepared: Prepared) -> None:
         """Its ids are no more on their way."""

@@ -406,6 +406,7 @@ def test_an_answer_that_was_lost(make_world: MakeWorld) -> None:
         driver.do(CommitBatch("job", 1, ["x1"], world.next_receipt()))
     world.settle()
     assert driver.outcomes == ["committed", "duplicate"]
+    assert [commit_batch(world, 2).outcomes for _ in "12"] == [["committed"], ["duplicate"]], "a batch without parts"
 
 
 # -- the journal -------------------------------------------------------------------------------------------------------
