@@ -128,7 +128,7 @@ class Gathering(Subscription):
 
 
 class Gatherings:
-    """All those whose queues a pattern names. They are told of new queues."""
+    """All that there are. They are told of new queues."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -138,17 +138,18 @@ class Gatherings:
     def subscribe(self, command: Subscribe, peer: Peer) -> Gathering:
         """A new one, with all queues that there are."""
         gathering = Gathering(command, self._broker, peer)
-        for pattern in self._patterns_of(command):
-            self._patterns.add(pattern, gathering)
-            for name in list(self._broker.queues):
+        for meant in _queues_of(command):
+            pattern = words_of(meant)
+            self._patterns.add(pattern, gathering)  # also a single queue: it may be forgotten, and come again
+            for name in list(self._broker.queues) if is_pattern(meant) else ():
                 if is_stored(name) and name not in gathering.members and matches(pattern, words_of(name)):
                     gathering.add(name, self._broker.queues[name])
         return gathering
 
     def unsubscribe(self, gathering: Gathering) -> None:
         """It gets no more queues."""
-        for pattern in self._patterns_of(gathering.command):
-            self._patterns.discard(pattern, gathering)
+        for meant in _queues_of(gathering.command):
+            self._patterns.discard(words_of(meant), gathering)
 
     def _appeared(self, queue: Queue) -> None:
         if self._patterns:
@@ -156,8 +157,7 @@ class Gatherings:
                 if queue.name not in gathering.members:
                     gathering.add(queue.name, queue)
 
-    @staticmethod
-    def _patterns_of(command: Subscribe) -> Iterable[list[str]]:
-        for name in dict.fromkeys(command.destination.split(",")):
-            if is_stored(name) and is_pattern(name):
-                yield words_of(name)
+
+def _queues_of(command: Subscribe) -> Iterable[str]:
+    """Full names of its queues, and patterns of them."""
+    return filter(is_stored, dict.fromkeys(command.destination.split(",")))

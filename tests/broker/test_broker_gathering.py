@@ -128,6 +128,21 @@ def test_queues_that_hold_nothing_are_forgotten_all_the_same(world: World) -> No
         world.check_at_rest()
 
 
+def test_a_queue_that_is_named_is_consumed_again_after_it_was_forgotten(world: World) -> None:
+    client = consumer(world, "queue://a,queue://b", ACK_AUTO)
+    for round in range(3):
+        for _ in range(2):
+            world.broker.sweep()
+            world.settle()
+        assert not world.broker.queues
+        send(world, b"a:%d" % round, b"b:%d" % round)
+        assert sorted(client.bodies[-2:]) == [b"a:%d" % round, b"b:%d" % round]
+        world.check_at_rest()
+    client.unsubscribe("s")
+    send(world, b"a:3")
+    assert (len(client.bodies), world.stored("a")) == (6, [b"a:3"])
+
+
 def test_a_slow_socket_gets_nothing_and_others_share(world: World) -> None:
     slow, quick = consumer(world, "o.*", ACK_AUTO), consumer(world, "o.*", ACK_AUTO)
     slow.session.set_writable(False)
