@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from amq.broker.audience import Audience
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, words_of
 from amq.broker.queue import Queue
-from amq.broker.subscription import Peer, option_boolean
+from amq.broker.subscription import Peer, Subscription, option_boolean
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.config.destinations import matches
 from amq.errors import CommandError
@@ -140,8 +140,8 @@ class Durables:
         topics = list(dict.fromkeys(command.destination.split(",")))
         if command.browser or not is_topic(command.destination) or any(map(is_temporary, topics)):
             raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
-        if command.selector:
-            Selector(command.selector, command.message_id_prefix)
+        # What is wrong with the rest of it shows before anything ends or begins.
+        Subscription(command, Queue(command.destination, self._broker.config), peer, self._broker.config.prefetch_size)
         definition = {
             "client_id": client_id, "name": command.subscription_name, "topics": topics, "selector": command.selector,
             "message_id_prefix": command.message_id_prefix, "no_local": option_boolean(command.options, "noLocal"),

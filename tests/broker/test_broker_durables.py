@@ -41,6 +41,20 @@ def leave(world: World, client: Client, ack: bool = True) -> None:
     world.settle()
 
 
+@pytest.mark.parametrize(
+    ("code", "options"), [("OPTION_INVALID", {"priority": "1000"}), ("NOT_SUPPORTED", {"credit": "0"})]
+)
+def test_a_subscribe_that_is_refused_ends_and_begins_none(world: World, code: str, options: dict[str, str]) -> None:
+    leave(world, subscriber(world))
+    send(world, b"1")
+    for name in ("s", "new"):
+        asked = {"selector": "x = 1", "ack": ACK_AUTO, "options": options}
+        assert subscriber(world, name=name, **asked).codes == [code]
+    world.check_at_rest()
+    assert len(world.broker.subscriptions) == 1
+    assert subscriber(world).bodies == [b"1"]
+
+
 @pytest.mark.parametrize("crash", [True, False])
 def test_what_is_sent_while_it_is_away_waits(world: World, crash: bool) -> None:
     send(world, b"before")
