@@ -165,6 +165,12 @@ class Durables:
         """Has it neither ended, nor is it about to?"""
         return self._known.get(_key(record)) is record
 
+    def is_there(self, name: str) -> bool:
+        """Is there a durable subscription whose queue has that full name, which is not about to end?"""
+        record = self._broker.subscriptions.get(name)
+        known = self._known.get(_key(record)) if record is not None else None
+        return known is not None and known.queue == name
+
     def restore(self, definition: dict[str, Any]) -> Queue:
         """The queue of the durable subscription of that definition, which begins where it is not there. Raises
         CommandError where there is another of its name."""

@@ -38,7 +38,7 @@ from amq.journal.records import (
     Resolved,
 )
 from amq.journal.run import Run
-from amq.message import Copy, Message
+from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
 from amq.protocols.commands import CommitBatch, Finish, Prepare, Subscribe
 
 if TYPE_CHECKING:
@@ -357,6 +357,9 @@ class TwoPhase:
         records: list[Record] = [Consumed(SENT_SCHEME + name, PURGED, seqs) for name, seqs in prepared.sends.items()]
         for name, seqs in prepared.acks.items():
             _, _, held = shelves(name)
+            if name.startswith(SUBSCRIPTION_SCHEME) and not self._broker.durables.is_there(name):
+                records.append(Consumed(held, PURGED, seqs))  # it ended while this was prepared: nobody waits for them
+                continue
             queue = self._broker.queues.get(held)
             known = queue.redelivered if queue is not None else {}
             before = [(seq, *known.get(seq, (0, 0))) for seq in seqs]

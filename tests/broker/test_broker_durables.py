@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.commands import ACK_AUTO, Finish, Prepare, Unsubscribe
 from amq.protocols.stomp.destination import full_name as wire_to_full
 from tests.broker.test_broker_disk import fill_disk, room_again
 from tests.broker.world import Client, World
@@ -53,6 +53,23 @@ def test_a_subscribe_that_is_refused_ends_and_begins_none(world: World, code: st
     world.check_at_rest()
     assert len(world.broker.subscriptions) == 1
     assert subscriber(world).bodies == [b"1"]
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_one_that_ends_while_a_transaction_is_prepared_leaves_nothing(world: World, crash: bool) -> None:
+    client = subscriber(world)
+    send(world, b"1")
+    client.begin()
+    client.ack(b"1", "t")
+    client.do(Prepare("t", "x"), Unsubscribe("d", "u", "s"))
+    world.settle()
+    assert "u" in client.confirmed
+    if crash:
+        world.crash_and_recover()
+    world.connect().do(Finish("x", False))
+    world.settle()
+    world.check_at_rest()
+    assert world.broker.stored == 0
 
 
 @pytest.mark.parametrize("crash", [True, False])
