@@ -105,3 +105,16 @@ def test_a_number_that_is_none_is_left_to_the_general_path() -> None:
     frames = [a_message(1), a_message(2).replace(b"length:5", b"length:-5")]
     assert read(frames, True) == (*read(frames, False)[:2], 0)
     assert read(frames, True)[1] == "CONTENT_LENGTH_INVALID"
+
+def test_what_the_application_does_to_headers_is_its_own_affair() -> None:
+    reader, pattern = FrameReader(DELIVERY_LIMITS, "1.2"), Recurring()
+    reader.push(b"".join(map(a_message, range(3))))
+    first = reader.next_frame()
+    assert first is not None
+    pattern.learn(first)
+    del first.headers["subscription"]
+    first.headers["mine"] = "1"
+    second = pattern.take(reader)
+    assert second is not None
+    second.headers.clear()
+    assert [second.body, pattern.take(reader)] == [b"00001", read([a_message(2)], False)[0][0]]

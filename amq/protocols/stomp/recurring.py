@@ -34,7 +34,8 @@ class Recurring:
         self._age += 1
         if self._pattern is not None and self._age < LEARN_EVERY:
             return
-        self._age, self._headers, self._varying = 0, frame.headers, []
+        # A copy: whoever gets the frame may change its headers.
+        self._age, self._headers, self._varying = 0, frame.headers.copy(), []
         lines = []
         for name, value in frame.headers.items():
             constant, group = value if name in _CONSTANT else "", b""
