@@ -360,12 +360,13 @@ class Machine:
     def _restore(self) -> None:
         """Queue what the new link must hear: questions about commits first, then subscriptions, then sends."""
         pending = self._ledger.all()
-        asked = {request.subject for request in pending if request.kind is Kind.SUBSCRIBE}
+        asked = {request.subject: request for request in pending if request.kind is Kind.SUBSCRIBE}
+        for id, request in asked.items():
+            if id not in self.subscriptions:
+                self._end(request)  # its consumer was closed meanwhile
         restored = [s.request(self) for s in self.subscriptions.values() if s.id not in asked]
-        self._unsent.clear()
-        self._unsent.extend(request for request in pending if request.kind in (Kind.COMMIT, Kind.RESOLVE))
-        self._unsent.extend(request for request in pending if request.kind is Kind.SUBSCRIBE)
-        self._unsent.extend(restored)
+        self._unsent = deque(request for request in pending if request.kind in (Kind.COMMIT, Kind.RESOLVE))
+        self._unsent.extend([*asked.values(), *restored])
         self._unsent.extend(request for request in pending if request.kind in (Kind.END, Kind.SEND))
 
     def _pump(self, now: float) -> None:

@@ -1,0 +1,39 @@
+"""Subscriptions whose consumer is gone: no broker is asked for them again."""
+
+from __future__ import annotations
+
+from fake_broker import IGNORE, Conversation
+from world import World
+
+from amq.client.core import ProducerCore
+from amq.protocols.stomp.frame import Frame
+
+TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"
+Q = "/queue/q"
+
+
+def test_a_subscription_that_ends_before_it_is_restored_stays_away() -> None:
+    def script(_: Conversation, frame: Frame) -> str | None:
+        return IGNORE if frame.command in silent else None
+
+    silent: set[str] = set()
+    world = World(TWO, alive="ab", script=script).connect()
+    producer, session = ProducerCore(world.session(), Q), world.session()
+    early, _ = session.subscribe(Q, 5, "", {})
+    late, _ = session.subscribe(Q, 5, "", {})
+    world.settle()
+    silent |= {"SUBSCRIBE", "UNSUBSCRIBE"}
+    world.kill("a")
+    world.advance(1)
+    session.unsubscribe(early)  # which b was asked to restore, and to forget
+    world.settle()
+    world.kill("b")
+    session.unsubscribe(late)  # which b was asked to restore
+    silent.clear()
+    world.alive.add("a")
+    world.advance(1)
+    world.send(producer, "1")
+    world.settle()
+    assert world.machine.is_flowing()
+    assert [c.subscriptions for c in world.wires.values()] == [{}]
+    assert world.store.bodies(Q) == [b"1"]
