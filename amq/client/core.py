@@ -281,8 +281,9 @@ class SessionCore:
         self.may_write()
         subscription = kind(machine.next_id(), self, wire, browses)
         subscription.stride = max(1, prefetch // 2)
+        request = subscription.request(machine)  # raises where a header cannot be written
         machine.subscriptions[subscription.id] = subscription
-        return subscription, subscription.request(machine)
+        return subscription, request
 
     def unsubscribe(self, subscription: Subscription) -> Request | None:
         """End the subscription; the broker delivers to others what was not acknowledged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from fake_broker import IGNORE, Conversation
 from world import World
 
@@ -37,3 +38,15 @@ def test_a_subscription_that_ends_before_it_is_restored_stays_away() -> None:
     assert world.machine.is_flowing()
     assert [c.subscriptions for c in world.wires.values()] == [{}]
     assert world.store.bodies(Q) == [b"1"]
+
+
+def test_a_subscription_that_cannot_be_written_leaves_nothing() -> None:
+    world = World(TWO, alive="ab").connect()
+    with pytest.raises((AttributeError, ValueError)):
+        world.session().subscribe(Q, 5, "", {"activemq.priority": 7})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="name"):
+        world.session().subscribe(Q, 5, "", {"": "7"})
+    world.kill("a")
+    world.advance(1)
+    assert world.machine.is_flowing()
+    assert not world.machine.subscriptions
