@@ -253,7 +253,7 @@ class AmqReader(DataSourceReader):
 
     def _messages(self, partition: Destination) -> Iterator[Sequence[messages.Received]]:
         since_ms = self._options.starting_timestamp_ms or 0
-        last = (-10, 0)
+        last: dict[str, tuple[int, int]] = {}  # of each queue that a pattern means: they come one after the other
         with connect(self._options) as connection, connection.session() as session:
             cursor = (self._options.subscription or "") if _is_topic(partition.name) else ""
             prefetch = self._options.prefetch_messages
@@ -261,10 +261,11 @@ class AmqReader(DataSourceReader):
                 places = [(-message.priority, messages.offset_of(message)) for message in some]
                 yield [
                     message for message, place in zip(some, places, strict=True)
-                    if place > last and partition.after < place[1] <= partition.until
+                    if place > last.get(message.destination, (-10, 0)) and partition.after < place[1] <= partition.until
                     and int(message.headers.get("timestamp", "0")) >= since_ms
                 ]  # fmt: skip
-                last = max(last, *places)
+                for message, place in zip(some, places, strict=True):
+                    last[message.destination] = max(last.get(message.destination, place), place)
 
 
 def _all_of(browser: Browser) -> Iterator[Sequence[Any]]:

@@ -245,3 +245,14 @@ def test_a_batch_read_of_a_durable_subscription(brokers: Brokers) -> None:
     assert read(f"{topic},{QUEUE}", "etl") == both, "nothing was taken"
     with pytest.raises(CommandError, match="no durable subscription 'none'"):
         read(topic, "none")
+
+
+def test_a_batch_read_of_a_pattern(brokers: Brokers) -> None:
+    """Queue by queue: the second has messages that are older than the last ones of the first."""
+    where = url(brokers.master("a"))
+    for number in range(20):
+        send(where, [number], f"/queue/p.{number % 2}")
+    given = {"url": where, "destination": "/queue/p.>", "prefetch": "3"}
+    reader = AmqReader(options.read(options.SourceOptions, given))
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert sorted(int(row["value"]) for row in rows) == list(range(20))
