@@ -39,7 +39,7 @@ from amq.client.core import (
 from amq.client.delayed import delayed
 from amq.client.driver import seconds
 from amq.client.durable import end_durable, named, unless_unknown
-from amq.client.errors import FlushError
+from amq.client.errors import FlushError, gathered
 from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.once import ATTEMPTS_MAX, Once
 from amq.client.requests import Request
@@ -137,11 +137,15 @@ class Connection:
         """Flush what is unconfirmed, close all sessions, disconnect. No task and no socket is left."""
         if self._closed:
             return
+        failures: list[tuple[str, AmqError]] = []
         try:
             for session in list(self._sessions):
-                await session.close(timeout)
+                with gathered(failures):
+                    await session.close(timeout)
         finally:
             await self.abort()
+        if failures:
+            raise FlushError(failures)
 
     async def abort(self) -> None:
         """Disconnect without waiting for what is unconfirmed."""
@@ -299,14 +303,18 @@ class Session:
         """Flush producers, close consumers, roll an open transaction back. Again = nothing."""
         if self._core.closed:
             return
+        failures: list[tuple[str, AmqError]] = []
         try:
             for producer in self._producers:
-                await producer.flush(timeout)
+                with gathered(failures):
+                    await producer.flush(timeout)
         finally:
             self._core.close([consumer._subscription for consumer in self._consumers])
             if self in self.connection._sessions:
                 self.connection._sessions.remove(self)
             self._driver.kick()
+        if failures:
+            raise FlushError(failures)
 
     async def __aenter__(self) -> Session:
         return self

@@ -19,7 +19,7 @@ from types import TracebackType
 from amq.client import leases
 from amq.client.core import SessionCore, resolve_timed_out, timed_out
 from amq.client.driver import Driver, Listener, seconds
-from amq.client.errors import ConnectionClosedError
+from amq.client.errors import ConnectionClosedError, FlushError, gathered
 from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.requests import Request
 from amq.client.session import Session
@@ -153,11 +153,15 @@ class Connection:
             self._closed = True
             self._driver.close_after_fork()
             return
+        failures: list[tuple[str, AmqError]] = []
         try:
             for session in list(self._sessions):
-                session.close(timeout)
+                with gathered(failures):
+                    session.close(timeout)
         finally:
             self.abort()
+        if failures:
+            raise FlushError(failures)
 
     def abort(self) -> None:
         """Disconnect without waiting for what is unconfirmed. The thread has ended when this returns."""

@@ -6,6 +6,9 @@ Errors that the broker reports (`AccessError`, `StoreFullError`, `TransactionRol
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from amq.errors import (
     AccessError,
     AmqError,
@@ -112,6 +115,15 @@ class FlushError(AmqError):
         first_id, first = failures[0]
         super().__init__(f"{len(failures)} messages were not accepted; the first, {first_id}: {first}")
         self.failures = failures
+
+
+@contextmanager
+def gathered(failures: list[tuple[str, AmqError]]) -> Iterator[None]:
+    """What a FlushError of the block tells goes into `failures`, and the caller goes on."""
+    try:
+        yield
+    except FlushError as error:
+        failures += error.failures
 
 
 class BrokerError(AmqError):

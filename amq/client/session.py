@@ -25,12 +25,12 @@ from amq.client.core import (
 )
 from amq.client.delayed import delayed
 from amq.client.durable import end_durable, named, unless_unknown
-from amq.client.errors import ConnectionClosedError, FlushError
+from amq.client.errors import ConnectionClosedError, FlushError, gathered
 from amq.client.leases import LeaseSubscription, reading
 from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
 from amq.client.two_phase import prepare_headers
-from amq.errors import TransactionRolledBackError
+from amq.errors import AmqError, TransactionRolledBackError
 from amq.message import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -208,15 +208,19 @@ class Session:
         core = self._core
         if core.closed:
             return
+        failures: list[tuple[str, AmqError]] = []
         try:
             for producer in self._producers:
-                producer.flush(timeout)
+                with gathered(failures):
+                    producer.flush(timeout)
         finally:
             with self._driver.lock:
                 core.close([consumer._subscription for consumer in self._consumers])
                 if self in self.connection._sessions:
                     self.connection._sessions.remove(self)
                 self._driver.kick()
+        if failures:
+            raise FlushError(failures)
 
     def __enter__(self) -> Session:
         return self

@@ -311,6 +311,29 @@ def test_flush_tells_what_was_refused(face: Any) -> None:
     run(scenario)
 
 
+def test_close_flushes_all_and_tells_of_all(face: Any) -> None:
+    async def scenario() -> None:
+        def script(_: Conversation, frame: Frame) -> bytes | None:
+            if frame.body != b"bad":
+                return None
+            receipt = ("receipt-id", frame.headers["receipt"])
+            return encode("ERROR", [("message", "bad"), ("code", "BODY_TOO_BIG"), receipt])
+
+        with Group(script=script) as group:
+            connection = await face.connect(group.url)
+            one, two = connection.session(), connection.session()
+            bad = [await producer.send("bad", wait=False) for producer in (one.producer(Q), one.producer(Q))]
+            await two.producer(Q).send("good", wait=False)
+            bad.append(await two.producer(Q).send("bad", wait=False))
+            with pytest.raises(FlushError) as failed:
+                await connection.close()
+            assert [id for id, _ in failed.value.failures] == bad
+            assert connection.closed
+            assert group.store.bodies(Q) == [b"good"]
+
+    run(scenario)
+
+
 def test_without_failover_the_application_hears_of_it(face: Any) -> None:
     """Application-level failover, as docs/client.md shows it."""
 
