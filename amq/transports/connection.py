@@ -344,6 +344,8 @@ class Connection(asyncio.Protocol):
             return
         finally:
             self.resume_reading()
+        if self._closing:  # it took longer than a client has for it, which was told so
+            return
         self.client_id = command.client_id
         config = self._hub.config
         client = Client(self.user, self.client_id, command.instance)

@@ -1,0 +1,59 @@
+"""Connection: what becomes of a login that takes longer than a client may take to connect."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from amq.clock import SystemClock
+from amq.protocols.stomp.server import StompServer
+from amq.transports.connection import Connection
+from amq.transports.turn import Turn
+from tests.broker.world import World
+
+
+def test_a_login_that_comes_too_late_lets_nobody_in(tmp_path: Path) -> None:
+    world = World(tmp_path, connect_timeout_s=0.05)
+
+    async def main() -> None:
+        loop, checked = asyncio.get_running_loop(), asyncio.Event()
+        turn = Turn(loop, lambda: True)
+
+        async def authenticate(login: str, passcode: str, loopback: bool) -> str:  # noqa: ARG001
+            await checked.wait()
+            return "alice"
+
+        hub: Any = SimpleNamespace(
+            clock=SystemClock(), turn=turn, broker=world.broker, config=world.config, loop=loop,
+            protocol=lambda name, owner: StompServer(owner=owner),  # noqa: ARG005
+            authenticate=authenticate, opened=lambda _: True, closed=lambda _: None,
+        )  # fmt: skip
+        turn.serve(world.broker, world.journal)
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        connection = Connection(hub, 1)
+        await loop.connect_accepted_socket(lambda: connection, ours)
+        connect, subscribe = b"CONNECT\naccept-version:1.2\n\n\0", b"SUBSCRIBE\nid:1\ndestination:q\n\n\0"
+        await loop.sock_sendall(theirs, connect + subscribe)
+        said = b""
+        while part := await loop.sock_recv(theirs, 4096):
+            said += part
+        assert b"CONNECT_TIMEOUT" in said
+        checked.set()
+        login = connection._login
+        assert login is not None
+        await login
+        assert connection.session is None, "what it sent behind its CONNECT is not carried out"
+        assert connection._timer is not None
+        assert not connection._timer.cancelled(), "and it is cut when it does not close by itself"
+        connection.abort()
+        theirs.close()
+        turn.stop()
+
+    try:
+        asyncio.run(main())
+    finally:
+        world.close()
