@@ -9,7 +9,8 @@
                 await message.ack()
 
 Everything happens in the event loop that `connect` was awaited in: no thread, no lock. A call that is cancelled leaves
-what it asked for under way. What each method promises and raises: see its namesake in `session` and `connection`.
+what it asked for under way; a consumer that is cancelled while it opens is closed. What each method promises and
+raises: see its namesake in `session` and `connection`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from amq.client.core import (
 from amq.client.delayed import delayed
 from amq.client.driver import seconds
 from amq.client.durable import end_durable, named, unless_unknown
-from amq.client.errors import FlushError, gathered
+from amq.client.errors import ConnectionClosedError, FlushError, gathered
 from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.once import ATTEMPTS_MAX, Once
 from amq.client.requests import Request
@@ -245,7 +246,17 @@ class Session:
         return await self._open(made, Browser(self, made[0]), f"read lease {number} of {destination}", timeout)
 
     async def _open(self, made: tuple[Subscription, Request], consumer: C, what: str, timeout: float | None) -> C:
-        await self.connection._await(made[1], what, timeout)
+        subscription, request = made
+        try:
+            await self.connection._await(request, what, timeout)
+        except asyncio.CancelledError:
+            if request.done:
+                self._core.unsubscribe(subscription)
+            else:
+                cancelled = ConnectionClosedError("the call was cancelled")
+                self._core.machine.withdraw(request, cancelled, self._driver.clock.monotonic())
+            self._driver.kick()
+            raise
         self._consumers.append(consumer)
         return consumer
 

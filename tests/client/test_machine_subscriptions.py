@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from functools import partial
+
 import pytest
-from fake_broker import IGNORE, Conversation
+from fake_broker import IGNORE, Conversation, Group
 from world import World
 
+from amq.client import aio
 from amq.client.core import ProducerCore
 from amq.protocols.stomp.frame import Frame
 
@@ -50,3 +55,29 @@ def test_a_subscription_that_cannot_be_written_leaves_nothing() -> None:
     world.advance(1)
     assert world.machine.is_flowing()
     assert not world.machine.subscriptions
+
+
+def test_a_consumer_whose_opening_is_cancelled_holds_nothing() -> None:
+    async def scenario() -> None:
+        def script(conversation: Conversation, frame: Frame) -> str | None:
+            if frame.command == "SUBSCRIBE":
+                conversation.on_subscribe(frame)  # and no receipt
+                asked.set()
+                return IGNORE
+            return None
+
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        asked.set = partial(loop.call_soon_threadsafe, asked.set)  # type: ignore[method-assign]
+        with Group(script=script) as group:
+            async with await aio.connect(group.url) as connection, connection.session() as session:
+                opening = asyncio.create_task(session.consumer(Q))
+                await asked.wait()
+                opening.cancel()
+                with suppress(asyncio.CancelledError):
+                    await opening
+                assert not connection._machine.subscriptions
+                await session.producer(Q).send("1")
+                assert group.store.conversations[-1].subscriptions == {}
+
+    asyncio.run(scenario())
