@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
 from amq.broker.names import real_name
-from amq.broker.queue import Queue
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.journal.journal import Journal
 from amq.journal.recovery import Segment
 from amq.message import LARGE_BODY_BYTES, Message
@@ -51,7 +51,8 @@ class Pager:
         if (queue, priority) in self._under_way:
             return
         ahead_bytes = self._ahead_bytes(queue)
-        places = queue.backlogs[priority].head(ahead_bytes, AHEAD_ROWS) if ahead_bytes else []
+        rows = max(1, min(AHEAD_ROWS, ahead_bytes // MESSAGE_OVERHEAD_BYTES))
+        places = queue.backlogs[priority].head(ahead_bytes, rows) if ahead_bytes else []
         if places and self._has_room(places[0].size):
             self._read(queue, priority, places, partial(self._fetched, queue))
         else:
@@ -119,9 +120,9 @@ class Pager:
         self._journal.reader.read([(place, queue.name) for place in places], partial(self._done, key, places, then))
 
     def _count(self, places: list[Place], sign: int) -> None:
-        """A read begins or ends."""
+        """A read begins or ends. What it brings takes more memory than disk, of small messages many times as much."""
         sizes = [place.size for place in places]
-        self._reading_bytes += sign * sum(sizes)
+        self._reading_bytes += sign * (sum(sizes) + len(sizes) * MESSAGE_OVERHEAD_BYTES)
         self._reading_large += sign * (max(sizes) > LARGE_BODY_BYTES)
 
     def _done(

@@ -106,6 +106,26 @@ def test_what_the_disk_does_not_keep_takes_its_place_between(small: World) -> No
     assert consume(small, 60, prefetch=1) == list(range(60))
 
 
+def test_small_messages_that_are_read_at_once_do_not_fill_the_memory(small: World) -> None:
+    """In memory each takes several times its place on disk, also while it is being read."""
+    producer = small.connect()
+    names = [f"q{number}" for number in range(10)]
+    for name in names:
+        for number in range(20):
+            producer.send(b"%d" % number, name)
+            small.settle()
+    small.crash_and_recover()
+    clients = [small.connect() for _ in names]
+    for client, name in zip(clients, names, strict=True):
+        client.subscribe(name, ACK_INDIVIDUAL, 1)
+    small.settle()
+    assert small.broker.memory_bytes <= small.broker.paging_bytes()
+    for client in clients:
+        client.lose()
+    small.settle()
+    assert [consume(small, 20, name) for name in names] == [list(range(20))] * len(names)
+
+
 def test_a_memory_full_of_messages_that_wait_behind_one_on_disk_stops_nobody(small: World) -> None:
     fill(small, 20)
     producer = small.connect()
