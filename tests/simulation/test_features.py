@@ -18,7 +18,7 @@ WANTED = {
     "kept": {"last values": 60, "dropped from queue://v": 30, "dropped from queue://r": 30},
     "two-phase": {
         "prepared": 60, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3,
-        "runs prepared": 60, "runs committed": 50, "runs rolled back": 10, "runs taken over": 10,
+        "runs prepared": 60, "runs committed": 50, "runs rolled back": 10, "runs taken over": 5,
         "prepared messages copied": 15, "repetitions refused": 2,
         "batch of many transactions": 5,
     },
