@@ -164,7 +164,13 @@ def test_one_connection_too_many_is_told_so(broker: Broker) -> None:
             taken.enter_context(broker.connect())
         with broker.connect(), pytest.raises(WireError, match="maxConnections"):
             broker.connect()
-        broker.connect().close()  # there is room again
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:  # there is room again, when the broker has seen that the one before has gone
+            try:
+                broker.connect().close()
+                break
+            except WireError:
+                assert time.monotonic() < deadline_s
 
 
 SMALL = {"memoryLimit": "4MiB", "maxFrameSize": "1MiB", "maxTransactionSize": "1MiB"}
