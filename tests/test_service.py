@@ -18,7 +18,7 @@ import structlog
 import amq.service
 from amq.lock.epoch import read_epochs
 from amq.lock.presence import BrokerPresence, Presence, read_presence
-from amq.service import Role
+from amq.service import BrokerService, Role
 from amq.vfs import SystemVfs
 from tests.fakes import FaultyVfs, open_files
 from tests.ports import free_port
@@ -322,6 +322,15 @@ def test_a_disk_that_is_full_during_a_takeover_is_tried_again(tmp_path: Path) ->
     run(tmp_path, scenario)
 
 
+async def master_and_slave(world: Services, vfs: FaultyVfs) -> tuple[BrokerService, BrokerService]:
+    """One that has stored something, and one that waits for the lock on `vfs`."""
+    first, port = await world.master("a")
+    await (await world.connect(port)).store(b"x")
+    second, _ = await world.start("b", vfs=vfs)
+    await until(lambda: second.role is Role.SLAVE)
+    return first, second
+
+
 @pytest.mark.parametrize("fault", [("pwrite", errno.ENOSPC, ".tmp"), ("fsync", errno.EIO, ".seg")])
 def test_a_takeover_that_fails_lets_the_old_segments_go(tmp_path: Path, fault: tuple[str, int, str]) -> None:
     """Else their locks are held, and the space of those that a master deletes is not free, as long as this one runs."""
@@ -329,10 +338,7 @@ def test_a_takeover_that_fails_lets_the_old_segments_go(tmp_path: Path, fault: t
     vfs = FaultyVfs()
 
     async def scenario(world: Services) -> None:
-        first, port = await world.master("a")
-        await (await world.connect(port)).store(b"x")
-        second, _ = await world.start("b", vfs=vfs)
-        await until(lambda: second.role is Role.SLAVE)
+        first, second = await master_and_slave(world, vfs)
         vfs.fail(method, number, path=path, times=2)
         with structlog.testing.capture_logs() as logs:
             await first.stop()
@@ -349,10 +355,7 @@ def test_options_that_change_while_the_journal_is_read_apply(tmp_path: Path) -> 
     vfs = FaultyVfs()
 
     async def scenario(world: Services) -> None:
-        first, port = await world.master("a")
-        await (await world.connect(port)).store(b"x")
-        second, _ = await world.start("b", vfs=vfs)
-        await until(lambda: second.role is Role.SLAVE)
+        first, second = await master_and_slave(world, vfs)
         changed = replace(second.config, prefetch_size=7)
         loop = asyncio.get_running_loop()
 

@@ -205,6 +205,15 @@ def test_large_messages_are_read_one_by_one(make_world: Callable[..., World]) ->
         world.check_at_rest()
 
 
+def check_shown(world: World, client: Client, bodies: list[bytes]) -> None:
+    """The browse of `client`, one message at a time, goes on to its end and shows all."""
+    for body in bodies[:-1]:
+        client.ack(body)
+        world.settle()
+    assert client.bodies == bodies
+    world.check_at_rest()
+
+
 def test_what_goes_back_to_the_disk_meanwhile_is_shown(make_world: Callable[..., World]) -> None:
     """A consumer that holds large messages goes while somebody looks at them."""
     with large_from(SMALL_BYTES):
@@ -217,11 +226,7 @@ def test_what_goes_back_to_the_disk_meanwhile_is_shown(make_world: Callable[...,
         client = browse(world, ack=ACK_INDIVIDUAL, prefetch=1)
         consumer.lose()
         world.settle()
-        for body in bodies[:-1]:
-            client.ack(body)
-            world.settle()
-        assert client.bodies == bodies
-        world.check_at_rest()
+        check_shown(world, client, bodies)
 
 
 def test_what_was_prepared_and_is_rolled_back_meanwhile_is_shown(world: World) -> None:
@@ -238,11 +243,7 @@ def test_what_was_prepared_and_is_rolled_back_meanwhile_is_shown(world: World) -
     consumer.lose()
     world.connect().do(Finish("x", False))
     world.settle()
-    for body in bodies[:-1]:
-        client.ack(body)
-        world.settle()
-    assert client.bodies == bodies
-    world.check_at_rest()
+    check_shown(world, client, bodies)
 
 
 def test_a_pattern_shows_all_queues_that_match(world: World) -> None:

@@ -285,15 +285,16 @@ def test_every_blocking_call_ends_in_time(face: Any) -> None:
     run(scenario)
 
 
+def refuse_bad(_: Conversation, frame: Frame) -> bytes | None:
+    if frame.body != b"bad":
+        return None
+    receipt = ("receipt-id", frame.headers["receipt"])
+    return encode("ERROR", [("message", "bad"), ("code", "BODY_TOO_BIG"), receipt])
+
+
 def test_flush_tells_what_was_refused(face: Any) -> None:
     async def scenario() -> None:
-        def script(_: Conversation, frame: Frame) -> bytes | None:
-            if frame.body != b"bad":
-                return None
-            receipt = ("receipt-id", frame.headers["receipt"])
-            return encode("ERROR", [("message", "bad"), ("code", "BODY_TOO_BIG"), receipt])
-
-        with Group(script=script) as group:
+        with Group(script=refuse_bad) as group:
             async with await face.connect(group.url) as connection:
                 producer = connection.session().producer(Q)
                 await producer.send("1", wait=False)
@@ -313,13 +314,7 @@ def test_flush_tells_what_was_refused(face: Any) -> None:
 
 def test_close_flushes_all_and_tells_of_all(face: Any) -> None:
     async def scenario() -> None:
-        def script(_: Conversation, frame: Frame) -> bytes | None:
-            if frame.body != b"bad":
-                return None
-            receipt = ("receipt-id", frame.headers["receipt"])
-            return encode("ERROR", [("message", "bad"), ("code", "BODY_TOO_BIG"), receipt])
-
-        with Group(script=script) as group:
+        with Group(script=refuse_bad) as group:
             connection = await face.connect(group.url)
             one, two = connection.session(), connection.session()
             bad = [await producer.send("bad", wait=False) for producer in (one.producer(Q), one.producer(Q))]
