@@ -111,6 +111,24 @@ def test_what_is_resent_is_confirmed_with_what_was_sent_first(world: World) -> N
     assert subscriber(world).bodies == [b"0", b"1"]
 
 
+def test_what_was_sent_before_it_began_comes_when_it_is_sent_again(world: World) -> None:
+    """Behind newer ones of its producer, whose first connection died in between (simulation, seed 81000419)."""
+    leave(world, subscriber(world, "old"))
+    producer = world.connect()
+    producer.send(b"1", TOPIC, duplicate_id="1")
+    world.settle()
+    leave(world, subscriber(world, "new"))
+    producer.send(b"2", TOPIC, duplicate_id="2")
+    world.settle()
+    again = world.connect()
+    for body in (b"1", b"2"):
+        again.send(body, TOPIC, duplicate_id=body.decode())
+    world.settle()
+    assert len(again.confirmed) == 2
+    assert subscriber(world, "old").bodies == [b"1", b"2"]
+    assert subscriber(world, "new").bodies == [b"2", b"1"]
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_transaction_that_sends_what_is_just_being_stored_is_rolled_back(world: World, stored: bool) -> None:
     """It was confirmed without its copy, and the one on its way then met a full disk."""

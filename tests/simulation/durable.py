@@ -108,8 +108,11 @@ class Durables(Feature):
         queue = message.queue_name
         if queue.startswith(SUBSCRIPTION_SCHEME) and message.seq not in self.identities:
             base, id = self.oracle.sent[message.duplicate_id], identity(message)
+            missable = self.known[subscriber_of(queue)].missable
             self.oracle.sending(id, queue, base.producer, base.number)
-            self.oracle.sent[id].may_be_early = base.may_be_early
+            # Sent before the subscription began, and once more after it: it has a place only in those that were there.
+            before = missable is None or message.duplicate_id in missable
+            self.oracle.sent[id].may_be_early = base.may_be_early or before
             self.oracle.counts["for durable subscriptions"] += 1
             self.identities[message.seq] = id
             self._queues[subscriber_of(queue)].add(queue)
