@@ -37,7 +37,7 @@ from amq.lock.waker import RETRY_DELAYS_S, watch
 from amq.master import Authenticate, MakeRunner, Master
 from amq.slave import Progress, Slave
 from amq.threads import Event, SystemThreads, Threads
-from amq.vfs import SystemVfs, Vfs
+from amq.vfs import SystemVfs, Vfs, close_all
 
 _CURES = {
     errno.EROFS: "mount it read-write",
@@ -198,7 +198,8 @@ class BrokerService:
                 _log.warning("mastership lost or refused: slave again", reason=error.description)
                 self._stopping.wait(self.config.lock_acquire_sleep_interval_s)  # let a healthier broker have it
             finally:
-                self._let_segments_go()
+                held, self._held = self._held, []
+                close_all(self._vfs, held)
                 locker.abandon()
 
     def _wait_for_lock(self, locker: SharedFileLocker) -> bool:
@@ -266,11 +267,6 @@ class BrokerService:
         finally:
             watchdog_stop.set()
             watchdog.join()
-
-    def _let_segments_go(self) -> None:
-        held, self._held = self._held, []
-        for fd in held:
-            self._vfs.close(fd)
 
     def _replay(self, lease: Lease, epoch: Epoch) -> tuple[Broker, Recovered]:
         """Read the journal into a new broker; the lease is kept alive on the way."""

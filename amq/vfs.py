@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -158,6 +159,15 @@ def write_all(vfs: Vfs, fd: int, data: bytes | bytearray | memoryview, offset: i
         written = vfs.pwrite(fd, view, offset)
         view = view[written:]
         offset += written
+
+
+def close_all(vfs: Vfs, fds: Iterable[int]) -> None:
+    """Each of them is closed, also where that tells of an error: for descriptors through which nothing was written that
+    was not synced, so that nobody relies on it.
+    """
+    for fd in fds:
+        with suppress(OSError):  # the descriptor is gone either way
+            vfs.close(fd)
 
 
 def listdir_fresh(vfs: Vfs, path: str, probe: str) -> list[str]:

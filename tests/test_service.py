@@ -372,6 +372,33 @@ def test_options_that_change_while_the_journal_is_read_apply(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
+def test_a_close_that_fails_keeps_no_lock(tmp_path: Path) -> None:
+    """A soft mount that is cut off. The lock was kept, and the broker stopped: its locker was still a master's."""
+    vfs = FaultyVfs()
+
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def scenario(world: Services) -> None:
+        first, second = await master_and_slave(world, vfs)
+        await first.stop()
+        await until(lambda: second.role is Role.MASTER)
+        roles: list[Role] = []
+        second.on_role = roles.append
+        vfs.fail("fdatasync", path=".seg")
+        vfs.after("close", fail, path=".seg", times=0)
+        client = await world.connect(world.made[-1][1])
+        await client.send("SEND", ("destination", "/queue/a"), ("receipt", "r"))
+        await until(lambda: Role.SLAVE in roles)
+        vfs.heal()
+        await until(lambda: Role.STOPPED in roles or Role.MASTER in roles)
+        assert second.role is Role.MASTER, second.failure
+        await second.stop()
+        assert not [found for found in open_files() if found.startswith(str(tmp_path)) and found.endswith(".seg")]
+
+    run(tmp_path, scenario)
+
+
 def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
     """While the store is released nobody is served: a lease that ends then is no fence."""
     vfs = FaultyVfs(SystemVfs())

@@ -16,7 +16,7 @@ from amq.journal.decoder import raw_records
 from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, decode_batch_header, segment_key, segment_name
 from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed
 from amq.journal.segment import list_segments, read_at, read_batches, read_file, read_header
-from amq.vfs import Vfs
+from amq.vfs import Vfs, close_all
 
 JOURNAL_DIRECTORY = "journal"
 PROBE_NAME = ".seal.probe"  # only the holder of the lock seals
@@ -198,8 +198,7 @@ def lock_segments(vfs: Vfs, store: str) -> list[int]:
                 vfs.close(held.pop())
                 _log.warning("an old segment is still locked by another broker", segment=name)
     except BaseException:
-        for fd in held:
-            vfs.close(fd)
+        close_all(vfs, held)
         raise
     return held
 

@@ -44,7 +44,7 @@ from amq.lock.lease import Lease
 from amq.lock.presence import Presence
 from amq.lock.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
 from amq.threads import Event
-from amq.vfs import Vfs, write_all
+from amq.vfs import Vfs, close_all, write_all
 
 NAME = "amq-journal-repair"
 KEPT_PREFIX = "journal.before-repair-"
@@ -203,8 +203,7 @@ class Repair:
                 raise StoreError("the repair was stopped before it changed anything")
             self._finish(self.kept, mastership.lease)
         finally:
-            for fd in held:
-                self._vfs.close(fd)
+            close_all(self._vfs, held)
 
     # -- the originals ------------------------------------------------------------------------------------------------
 
