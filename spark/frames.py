@@ -107,15 +107,18 @@ def chunks(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[list[pa
 
 def _pieces(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
     """`batch` in parts that are no chunk too large, unless a single row is."""
+    for start in range(0, batch.num_rows, rows_max):
+        yield from _halves(batch.slice(start, rows_max))
+
+
+def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`batch`, cut in two and again until no part is too large."""
     rows = batch.num_rows
-    if not rows:
-        return
-    if rows <= rows_max and (batch.nbytes <= CHUNK_BYTES or rows == 1):
+    if rows == 1 or batch.nbytes <= CHUNK_BYTES:
         yield batch
-        return
-    half = rows_max if rows > rows_max else rows // 2
-    yield from _pieces(batch.slice(0, half), rows_max)
-    yield from _pieces(batch.slice(half), rows_max)
+    else:
+        yield from _halves(batch.slice(0, rows // 2))
+        yield from _halves(batch.slice(rows // 2))
 
 
 def rows_of(batch: pa.RecordBatch, columns: Columns, destination: str | None) -> Iterator[Rows]:

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-tes
 
 import amq  # noqa: E402
 from amq.errors import AmqError, CommandError, TransactionRolledBackError  # noqa: E402
-from pyspark_amq import sink, staging  # noqa: E402
+from pyspark_amq import frames, sink, staging  # noqa: E402
 from pyspark_amq.frames import Columns  # noqa: E402
 from pyspark_amq.options import SinkOptions, read  # noqa: E402
 from pyspark_amq.staging import Part, Staged  # noqa: E402
@@ -74,6 +74,14 @@ def test_a_batch_is_seen_whole_in_the_order_of_partitions(brokers: Brokers) -> N
     commit(options(broker), staged)  # asked again
     assert len(stored(broker)) == 75
     assert prepared(broker) == set()
+
+
+@pytest.mark.parametrize("rows_max", [1, 7, 4999])
+def test_a_batch_of_spark_may_be_much_larger_than_a_chunk(rows_max: int) -> None:
+    rows = [str(n) for n in range(5000)]
+    chunks = list(frames.chunks(batches(rows, len(rows)), rows_max))
+    assert [row for chunk in chunks for batch in chunk for row in batch["value"].to_pylist()] == rows
+    assert [sum(batch.num_rows for batch in chunk) for chunk in chunks[:-1]] == [rows_max] * (len(chunks) - 1)
 
 
 def test_a_task_without_rows_does_not_talk_to_the_broker() -> None:
