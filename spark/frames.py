@@ -179,14 +179,15 @@ class Identifier:
     """Ids for duplicate detection of the rows of one task, where no column has them.
 
     By content: the same for the same row of the same partition of a batch, in whatever order rows come; equal rows are
-    counted. By position: the same for the n-th row, so wrong where rows come in another order.
+    counted. By position: the same for the n-th row of a destination, however Arrow cuts what a task gets, so wrong where
+    rows come in another order.
     """
 
     def __init__(self, scope: str, strategy: str) -> None:
         self._scope = blake2b(scope.encode(), digest_size=32).digest()
         self._by_content = strategy == BY_CONTENT
         self._seen: dict[bytes, int] = {}
-        self._count = 0
+        self._counts: dict[str, int] = {}  # rows of each destination
 
     def ids(self, rows: Rows) -> list[str]:
         """One for each row. Call it once for each."""
@@ -196,9 +197,10 @@ class Identifier:
             headers = rows.headers or [None] * len(rows.bodies)
             rows_headers = zip(rows.bodies, headers, strict=True)
             return [self._by_hash(rows.destination, body, extra) for body, extra in rows_headers]
-        start, self._count = self._count, self._count + len(rows.bodies)
-        scope = self._scope[:16].hex()
-        return [f"{scope}.{n}" for n in range(start, self._count)]
+        start = self._counts.get(rows.destination, 0)
+        stop = self._counts[rows.destination] = start + len(rows.bodies)
+        scope = blake2b(rows.destination.encode(), digest_size=16, key=self._scope).hexdigest()
+        return [f"{scope}.{n}" for n in range(start, stop)]
 
     def _by_hash(self, destination: str, body: bytes, headers: dict[str, str] | None) -> str:
         hash = blake2b(body, digest_size=16, key=self._scope)

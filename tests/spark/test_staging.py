@@ -206,6 +206,20 @@ def test_ids_drop_what_a_second_attempt_sends(brokers: Brokers, strategy: str) -
     assert sorted(stored(broker)) == sorted(rows)
 
 
+def test_a_position_is_one_in_its_destination_however_rows_are_cut() -> None:
+    """`windowRows`, and what Spark puts into one Arrow batch, may be others when a batch runs again."""
+    table = pa.table({"value": [str(n) for n in range(60)], "destination": [f"/queue/{n % 3}" for n in range(60)]})
+    columns = Columns(text=True, key=False, destination=True, headers=False, id=None)
+
+    def ids(size: int) -> dict[bytes, str]:
+        identifier = frames.Identifier("scope", "position")
+        parts = [part for batch in table.to_batches(size) for part in frames.rows_of(batch, columns, None)]
+        return {body: id for part in parts for body, id in zip(part.bodies, identifier.ids(part), strict=True)}
+
+    assert len(set(ids(60).values())) == 60
+    assert ids(7) == ids(60)
+
+
 def test_ids_of_a_column(brokers: Brokers) -> None:
     broker = brokers.master()
     given = options(broker, delivery="dedup", idColumn="id")
