@@ -230,8 +230,8 @@ class SourceOptions(BrokerOptions):
     """Of `spark.read` and `spark.readStream`."""
 
     destination: str = _option(
-        "destination", _destination, None, "what is read; several with commas between", "/queue/orders,/queue/bills",
-        required=True,
+        "destination", _destination, None, "what is read; several with commas between, one topic at most",
+        "/queue/orders,/queue/bills", required=True,
     )  # fmt: skip
     starting_offsets: str | Mapping[str, Any] | None = _option(
         "startingOffsets", _offsets, None,
@@ -252,7 +252,7 @@ class SourceOptions(BrokerOptions):
         "minPartitions", _count, None, "into how many partitions a micro-batch is cut; without it up to 4", "8"
     )
     subscription: str | None = _option(
-        "subscription", _text, None, "name of the cursor of a stream, and of durable subscriptions to topics", "etl"
+        "subscription", _text, None, "name of the cursor of a stream, and of its durable subscription to a topic", "etl"
     )
     ack: str = _option(
         "ack", _one_of("onCommit", "none"), "onCommit",
@@ -276,6 +276,27 @@ class SourceOptions(BrokerOptions):
         if self.starting_timestamp_ms is not None and self.starting_offsets is not None:
             why = "must not be given beside startingOffsets: keep one"
             raise refusal(SourceOptions, "startingTimestamp", str(self.starting_timestamp_ms), why)
+        if why := _read_twice(self.destination):
+            raise refusal(SourceOptions, "destination", self.destination, why)
+
+
+def _read_twice(destinations: str) -> str:
+    """Why a source cannot read all of these; "" = it can."""
+    seen: set[str] = set()
+    for part in destinations.split(","):
+        try:
+            (name,) = full_names(part)
+        except ValueError as error:
+            return str(error)
+        if name in seen:
+            return f"names {name} twice, so each of its messages would be read twice"
+        seen.add(name)
+    if sum(name.startswith("topic://") for name in seen) > 1:
+        return (
+            "names two topics, and a durable subscription is to one: give each a query of its own, or a pattern such "
+            "as /topic/prices.>"
+        )
+    return ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

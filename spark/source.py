@@ -24,7 +24,7 @@ from amq.client.leases import MESSAGES_MAX
 from amq.errors import AmqError, CommandError
 from pyspark_amq import messages, offsets
 from pyspark_amq.offsets import Offset, OffsetError, Slice
-from pyspark_amq.options import LATEST, SourceOptions, refusal
+from pyspark_amq.options import EARLIEST, LATEST, SourceOptions, refusal
 
 log = logging.getLogger("pyspark_amq.source")
 
@@ -124,7 +124,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What waits now is read, and nothing that comes later."""
-        self._budget = {name: self._ask(name, 0, 0).waiting for name in self._destinations}
+        self._budget = {name: self._count_waiting(name) for name in self._destinations}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The leases of a batch, cut into about equal parts."""
@@ -192,6 +192,16 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store, self._waiting[name] = lease.store, lease.waiting
         return lease
 
+    def _count_waiting(self, name: str) -> int:
+        """What waits now. Spark asks before it knows how far the query was: so a durable subscription that is not there
+        is none to be made here, which would hide that it has ended."""
+        try:
+            return self._driver().lease(name, self._cursor, after=0, messages=0).waiting
+        except CommandError as error:
+            if error.code != UNKNOWN_SUBSCRIPTION:
+                raise
+            return 0
+
     def _subscribe(self, name: str) -> None:
         """The durable subscription is there, and stays."""
         with self._driver().session() as session, session.consumer(name, prefetch=0, subscription=self._cursor):
@@ -239,6 +249,8 @@ class AmqReader(DataSourceReader):
             raise refusal(SourceOptions, "destination", options.destination, why)
         if options.starting_offsets == LATEST:
             raise refusal(SourceOptions, "startingOffsets", LATEST, "must be earliest or JSON for a batch read")
+        if options.ending_offsets == EARLIEST:
+            raise refusal(SourceOptions, "endingOffsets", EARLIEST, "must be latest or JSON")
 
     def partitions(self) -> list[InputPartition]:
         """One for each destination."""

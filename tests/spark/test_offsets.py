@@ -170,6 +170,33 @@ def test_the_end_of_a_subscription_is_data_loss(monkeypatch: pytest.MonkeyPatch)
             assert made == [A]
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_available_now_begins_no_subscription_that_hides_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """Spark asks what waits before it looks into its checkpoint."""
+    end, _ = next_batch(reader(FakeBroker(5)), reader(FakeBroker(0)).initialOffset())
+    broker, made = FakeBroker(3), []
+    stream = reader(broker)
+
+    def lease(*words: Any, **named: Any) -> Lease:
+        if not made:
+            raise CommandError("gone", code="UNKNOWN_SUBSCRIPTION")
+        return FakeBroker.lease(broker, *words, **named)
+
+    monkeypatch.setattr(broker, "lease", lease)
+    monkeypatch.setattr(stream, "_subscribe", made.append)
+    stream.prepareForTriggerAvailableNow()
+    assert made == []
+    if is_new:
+        made.append(A)  # by initialOffset
+        start = stream.initialOffset()
+        assert next_batch(stream, start) == (start, []), "what came since is not what waited"
+    else:
+        with pytest.raises(source.DataLossError, match="has ended"):
+            next_batch(stream, end)
+
+
 def test_a_task_gets_no_connection() -> None:
     copy = pickle.loads(pickle.dumps(source.AmqStreamReader(read(SourceOptions, {
         "url": "stomp://a:1", "destination": A, "subscription": "c"}))))  # fmt: skip
@@ -186,6 +213,8 @@ def test_a_task_gets_no_connection() -> None:
     (source.AmqStreamReader, {"subscription": "c", "startingTimestamp": "1"}, "'startingTimestamp' is for batch"),
     (source.AmqStreamReader, {"subscription": "c", "startingOffsets": "latest"}, "or JSON for a queue"),
     (source.AmqReader, {"startingOffsets": "latest"}, "must be earliest or JSON for a batch"),
+    (source.AmqReader, {"endingOffsets": "earliest"}, "'endingOffsets' must be latest or JSON"),
+    (source.AmqStreamReader, {"subscription": "c", "endingOffsets": "earliest"}, "'endingOffsets' is for batch"),
     (source.AmqReader, {"destination": "/topic/t"}, "must be a queue for a batch read"),
 ])  # fmt: skip
 def test_refused(kind: type, given: dict[str, str], why: str) -> None:

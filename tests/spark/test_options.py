@@ -97,6 +97,20 @@ def test_two_beginnings_are_refused() -> None:
         options.read(SourceOptions, GOOD[SourceOptions] | {"startingOffsets": "latest", "startingTimestamp": "1"})
 
 
+@pytest.mark.parametrize(
+    ("destination", "why"),
+    [
+        ("/queue/a,b,queue://a", "names queue://a twice, so each of its messages would be read twice, got"),
+        ("a,/queue/a", "names queue://a twice"),
+        ("/topic/t,/queue/t,topic://u", "names two topics, and a durable subscription is to one: .*/topic/prices.>"),
+        ("/queue/a,/queue/", "must be a destination"),
+    ],
+)
+def test_a_source_reads_nothing_twice(destination: str, why: str) -> None:
+    with pytest.raises(OptionError, match=f"option 'destination' {why}"):
+        options.read(SourceOptions, GOOD[SourceOptions] | {"destination": destination})
+
+
 def test_units() -> None:
     read = options.read(SinkOptions, GOOD[SinkOptions] | {"sendtimeout": "1.5s", "txTimeout": "2h", "timeToLive": "0"})
     assert (read.send_timeout_s, read.tx_timeout_s, read.time_to_live_s) == (1.5, 7200.0, 0.0)
