@@ -23,6 +23,10 @@ from bench.brokers import Broker, BrokerError, Group
 LOCK_OFFSET = 1 << 40  # the byte of `lock` that brokers lock
 RESTART_S_MAX = 1.5
 PAUSE_PERIODS = (0.2, 2.5)  # a pause lasts between these multiples of the keep-alive period
+WEIGHTS = {  # fault → how often, among the others
+    "kill_master": 10, "pause_master": 5, "pause_master_and_delete_lock": 4, "kill_slave": 2, "kill_all": 2,
+    "stop_master": 2, "delete_lock": 2, "replace_lock": 2, "hold_lock": 2,
+}  # fmt: skip
 
 
 class Wound(NamedTuple):
@@ -41,17 +45,7 @@ class Surgeon:
         self.counts: Counter[str] = Counter()
         self.wounds: list[Wound] = []
         self.log: list[str] = []
-        self.faults: dict[Callable[[], None], int] = {
-            self.kill_master: 10,
-            self.pause_master: 5,
-            self.pause_master_and_delete_lock: 4,
-            self.kill_slave: 2,
-            self.kill_all: 2,
-            self.stop_master: 2,
-            self.delete_lock: 2,
-            self.replace_lock: 2,
-            self.hold_lock: 2,
-        }
+        self.faults: dict[Callable[[], None], int] = {getattr(self, name): n for name, n in WEIGHTS.items()}
 
     def hurt(self, allowed: set[str] | None = None) -> str:
         """Do one fault at random, of those `allowed`; its name."""

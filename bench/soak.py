@@ -6,12 +6,14 @@ drained, and the histories of all clients are checked (for what: see bench/check
 rounds. A seed fixes what is done and in what order; the moments are the machine's. The history of a round that fails
 is kept, with the brokers' logs and the store, and the soak ends.
 
-Exit code: 0 = all promises kept, 1 = a promise broken (or nobody served in time), 2 = it could not be run.
+Exit code: 0 = all promises kept, 1 = a promise broken (or nobody served in time), 2 = it could not be run, or ended
+before the first round did.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import multiprocessing
 import random
 import shutil
@@ -25,7 +27,7 @@ from typing import Any
 from bench import amq_clients, brokers, cli, clients, history
 from bench.checker import Violation, check
 from bench.clients import HEARTBEAT_MS, Board, Plan
-from bench.faults import Surgeon
+from bench.faults import WEIGHTS, Surgeon
 
 SERVICE_TIMEOUT_S = 60.0
 DRAIN_IDLE_S = 20.0
@@ -210,6 +212,7 @@ class Soak:
         self.faults: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
         self.violations: list[Violation] = []
+        self.evidence: Path | None = None  # where that of a broken promise is
         self._printed_s = 0.0
 
     def run(self, seconds: float | None, kills: int | None) -> None:
@@ -219,10 +222,13 @@ class Soak:
             if kills is not None and self.faults["kill_master"] >= kills:
                 return
             seed = self.seed + self.rounds
-            directory = self.keep / f"round-{seed}"
-            directory.mkdir(parents=True)
+            directory = _made(self.keep, f"round-{seed}")
             trial = Round(self.group, self.settings, seed, directory)
-            self.violations = trial.run(self._progress)
+            try:
+                self.violations = trial.run(self._progress)
+            except (KeyboardInterrupt, SystemExit):  # what is not judged is no evidence
+                shutil.rmtree(directory)
+                raise
             self.rounds += 1
             self.faults += trial.surgeon.counts
             self.totals.update(trial.totals())
@@ -232,6 +238,7 @@ class Soak:
                 shutil.rmtree(directory)
 
     def _keep_evidence(self, directory: Path) -> None:
+        self.evidence = directory
         self.group.close(keep=True)
         (directory / "violations.txt").write_text("\n".join(map(str, self.violations)) + "\n")
         for path in self.group.directory.glob("*.log"):
@@ -262,8 +269,20 @@ class Soak:
             "faults": dict(self.faults),
             "totals": dict(self.totals),
             "violations": [violation._asdict() for violation in self.violations],
-            "passed": not self.violations,
+            "passed": self.rounds > 0 and not self.violations,
         }
+
+
+def _made(parent: Path, name: str) -> Path:
+    """A new directory of that name; with a number behind it, where an earlier soak of that seed left its evidence."""
+    for number in itertools.count(1):
+        directory = parent / (name if number == 1 else f"{name}.{number}")
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return directory
+    raise AssertionError("numbers do not end")
 
 
 def main() -> None:
@@ -278,7 +297,10 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=defaults.every_s, metavar="S", help="mean time between faults")
     parser.add_argument("--rate", type=float, default=defaults.per_s, help="messages/s of each producer")
     parser.add_argument("--client", choices=("raw", "amq"), default="raw", help="sockets, or amq.connect (raw)")
-    parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="of bench/faults.py (repeatable)")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=list(WEIGHTS), metavar="FAULT",
+        help="of bench/faults.py (repeatable)",
+    )  # fmt: skip
     parser.add_argument("--keep", default="soak-failures", metavar="DIR", help="where histories of failures stay")
     parser.add_argument("--kind", choices=sorted(brokers.KINDS), default="amq", help="default %(default)s")
     args = parser.parse_args()
@@ -312,9 +334,10 @@ def main() -> None:
     done = {"rounds": soak.rounds, "seconds": report["seconds"]} | report["faults"] | report["totals"]
     verdict = [f"seed {seed}: " + ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in done.items())]
     verdict += [str(violation) for violation in soak.violations]
-    verdict.append("PASSED" if report["passed"] else f"FAILED: see {args.keep}/round-{seed + soak.rounds - 1}")
+    failed = f"FAILED: see {soak.evidence}" if soak.rounds else "no round came to its end: nothing was judged"
+    verdict.append("PASSED" if report["passed"] else failed)
     print("\n".join(verdict), file=sys.stderr if args.json == "-" else sys.stdout)
-    sys.exit(0 if report["passed"] else 1)
+    sys.exit(0 if report["passed"] else 1 if soak.rounds else 2)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from bench import brokers, faults
+from bench import brokers, cli, faults
+from bench import soak as soak_module
+from bench.checker import Violation
 from bench.soak import Round, Settings, Soak
 
 # The memory broker forgets everything when it is killed: it can only be paused, and clients can drop out.
@@ -51,6 +57,65 @@ def test_broker_that_dies_is_no_success(memory_kind: str, tmp_path: Path, monkey
         trial = Round(group, SETTINGS, 1, tmp_path)
         (violation,) = trial.run(lambda _trial: None)
     assert "is gone" in violation.text
+
+
+def rounds(monkeypatch: pytest.MonkeyPatch, end: BaseException | Violation) -> None:
+    """From now on a round ends like this."""
+
+    def run(_progress: Any) -> list[Violation]:
+        if isinstance(end, BaseException):
+            raise end
+        return [end]
+
+    made = SimpleNamespace(run=run, totals=dict, surgeon=SimpleNamespace(counts=Counter()))
+    monkeypatch.setattr(soak_module, "Round", lambda *_words: made)
+
+
+def test_a_soak_that_failed_can_be_repeated(
+    memory_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the same seed, beside the evidence of the first one."""
+    rounds(monkeypatch, Violation("lost", "m"))
+    for name in ("round-7", "round-7.2", "round-7.3"):
+        with brokers.Group(memory_kind) as group:
+            result = Soak(group, SETTINGS, 7, tmp_path / "keep")
+            result.run(seconds=None, kills=None)
+        assert result.evidence == tmp_path / "keep" / name
+        assert (tmp_path / "keep" / name / "violations.txt").read_text() == "lost: m\n"
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_round_that_is_not_judged_leaves_nothing(
+    memory_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    rounds(monkeypatch, end)
+    with brokers.Group(memory_kind) as group:
+        result = Soak(group, SETTINGS, 7, tmp_path / "keep")
+        with pytest.raises(type(end)):
+            result.run(seconds=None, kills=None)
+    assert list((tmp_path / "keep").iterdir()) == []
+    assert not result.report()["passed"], "nothing was judged"
+
+
+def test_a_soak_of_no_round_has_passed_nothing(
+    memory_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "terminate_on_signal", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["soak", "--kind", memory_kind, "--keep", str(tmp_path), "--minutes", "0"])
+    with pytest.raises(SystemExit) as caught:
+        soak_module.main()
+    assert caught.value.code == 2
+    assert "PASSED" not in capsys.readouterr().out
+
+
+def test_a_fault_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch, memory_kind: str) -> None:
+    monkeypatch.setattr(cli, "terminate_on_signal", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["soak", "--kind", memory_kind, "--only", "kill_mister"])
+    with pytest.raises(SystemExit) as caught:
+        soak_module.main()
+    assert caught.value.code == 2
+    with brokers.Group(memory_kind) as group:
+        assert {fault.__name__ for fault in faults.Surgeon(group, 1).faults} == set(faults.WEIGHTS)
 
 
 def test_faults_are_mended(memory_kind: str) -> None:
