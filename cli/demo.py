@@ -66,7 +66,7 @@ class Kill(demo_common.Kill):
 
 @dataclass(slots=True)
 class Verdict(demo_common.Verdict):
-    """What came of it. `left` = messages that the journal still holds at the end."""
+    """What came of it. `left` = messages of its queue that the journal still holds at the end."""
 
     lines: int
     received: int
@@ -110,9 +110,9 @@ class _Demo:
                 f"{text} has {self._lines} lines, too few for {kills} kills: give a longer file or fewer kills"
             )
         self._group = DemoGroup(count, store, directory, view.event)
-        queue = f"/queue/demo.{secrets.token_hex(4)}"
-        self._sender = Sender(self._group.url, queue, text, self._may_send)
-        self._receiver = Receiver(self._group.url, queue, self._output, self._lines)
+        self._queue = f"/queue/demo.{secrets.token_hex(4)}"
+        self._sender = Sender(self._group.url, self._queue, text, self._may_send)
+        self._receiver = Receiver(self._group.url, self._queue, self._output, self._lines)
         self._armed = 0  # kills for which everything is ready
         self._progress: tuple[int, ...] = ()
         self._moved_at = time.monotonic()
@@ -132,7 +132,7 @@ class _Demo:
         self._step(began)
         self._group.until(lambda: self._group.is_whole, "group in which every broker is up", self._wait)
         self._group.stop()
-        left, problems = demo_common.left_in(self._store)
+        left, problems = demo_common.left_in(self._store, self._queue)
         return Verdict(
             self._lines, self._receiver.received, seconds, filecmp.cmp(self._text, self._output, shallow=False),
             self._kills, self._receiver.dropped, self._receiver.stored_twice, self._receiver.acks_undone,

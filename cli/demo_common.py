@@ -21,6 +21,8 @@ from amq.cli.output import console, print_json
 from amq.cli.store import read_sealing
 from amq.errors import AmqError
 from amq.journal.inspect import inspect
+from amq.journal.records import real_name
+from amq.protocols.stomp.destination import full_name
 from amq.vfs import SystemVfs
 
 STALL_S = 30.0
@@ -133,11 +135,11 @@ class DemoGroup:
             self._said(f"{broker.name} is a slave and waits")
 
 
-def left_in(store: str) -> tuple[int, list[str]]:
-    """How many messages the journal holds, and its problems."""
-    vfs = SystemVfs()
+def left_in(store: str, queue: str = "") -> tuple[int, list[str]]:
+    """How many messages the journal holds, of `queue` alone where it is named (`/queue/NAME`), and its problems."""
+    vfs, only = SystemVfs(), full_name(queue, "") if queue else ""
     inspection, statistics = inspect(vfs, store, lambda: read_sealing(vfs, store))
-    left = sum(tally.live for tally in statistics.destinations.values())
+    left = sum(tally.live for name, tally in statistics.destinations.items() if only in ("", real_name(name)))
     return left, [str(problem) for problem in inspection.problems]
 
 

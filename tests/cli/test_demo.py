@@ -14,7 +14,10 @@ import pytest
 from amq_process import DEADLINE_S, ROOT, amq, command
 
 from amq.cli.demo import Kill, Verdict
+from amq.cli.demo_common import left_in
 from amq.cli.demo_traffic import Receiver
+from amq.message import Message
+from tests.journal.journal_world import World
 
 
 def brokers_on(directory: Path) -> list[int]:
@@ -115,6 +118,19 @@ def test_a_good_verdict() -> None:
 def test_each_broken_promise_spoils_the_verdict(flaw: dict[str, Any]) -> None:
     assert not verdict(**flaw).ok
     assert sum(not good for good, _ in verdict(**flaw).sentences()) == 1
+
+
+def test_what_others_left_in_a_store_is_not_the_demos(tmp_path: Path) -> None:
+    """As a demo on the same store does, that was interrupted."""
+    world = World(tmp_path)
+    (tmp_path / "epochs").mkdir()
+    names = ("queue://demo.1", "queue://demo.2", "queue://demo.2", "held://queue://demo.2", "queue://orders")
+    for seq, name in enumerate(names, 1 << 44):
+        world.journal.append(Message(name, b"x", seq=seq))
+    world.commit()
+    assert left_in(world.store, "/queue/demo.2") == (3, [])
+    assert left_in(world.store, "/queue/demo.3") == (0, [])
+    assert left_in(world.store) == (5, [])
 
 
 def test_the_receiver_keeps_the_books() -> None:
