@@ -179,8 +179,8 @@ class Identifier:
     """Ids for duplicate detection of the rows of one task, where no column has them.
 
     By content: the same for the same row of the same partition of a batch, in whatever order rows come; equal rows are
-    counted. By position: the same for the n-th row of a destination, however Arrow cuts what a task gets, so wrong where
-    rows come in another order.
+    counted. By position: the same for the n-th row of a destination, however Arrow cuts what a task gets; so wrong
+    where rows come in another order.
     """
 
     def __init__(self, scope: str, strategy: str) -> None:

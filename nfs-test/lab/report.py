@@ -64,7 +64,10 @@ def write_json(outcome: Outcome, path: Path) -> None:
 
 
 def write_page(outcome: Outcome, path: Path) -> None:
-    """Put the results between the two marks of the page; the rest of it is people's."""
+    """Put the results between the two marks of the page; the rest of it is people's. Not those of half a run."""
+    if missing := [job.name for job in outcome.jobs if job.result is None]:
+        say(f"{path.name} stays as it was: {', '.join(missing)} did not run")
+        return
     head, _, rest = path.read_text().partition(BEGIN)
     _, end, tail = rest.partition(END)
     assert end, f"{path} has lost the marks between which the results are written"

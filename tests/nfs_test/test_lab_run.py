@@ -54,6 +54,13 @@ def test_the_page_keeps_what_people_wrote(tmp_path: Path, monkeypatch: pytest.Mo
     assert page.read_text() == first
 
 
+def test_an_interrupted_run_does_not_replace_the_results(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{report.BEGIN}\nold\n{report.END}\n")
+    report.write_page(Outcome([job("kill"), Job(SCENARIOS["freeze"])]), page)
+    assert page.read_text() == f"{report.BEGIN}\nold\n{report.END}\n"
+
+
 def test_the_list_names_every_scenario() -> None:
     done = subprocess.run([sys.executable, RUN, "--list"], stdout=subprocess.PIPE, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
