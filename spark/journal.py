@@ -56,6 +56,7 @@ KEY_PROPERTY = "correlation-id"  # of a message: its key
 SEQ_EPOCH_BITS = 44  # a seq is an epoch and a number below it: docs/journal-format.md
 SEQ_MAX = (1 << 63) - 1
 US_MAX = (1 << 63) - 1
+EXPIRES_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 
 _Numbers = npt.NDArray[Any]
 _TIMESTAMP = pa.timestamp("us", "UTC")
@@ -296,7 +297,7 @@ class _SegmentReader:
             "queue": _dictionary(queues, names), "bodyBytes": pa.array(stops - bodies),
             "contentType": self._texts(types, ids),
             "priority": pa.array(heads["priority"].astype(np.int32)),
-            "expires": _times(heads["expires"] * 1000, heads["expires"] == 0), "position": pa.array(positions),
+            "expires": _ends(heads["expires"]), "position": pa.array(positions),
         }  # fmt: skip
         if "value" in self._columns.names:
             data, ends = self._data, zip(bodies.tolist(), stops.tolist(), strict=True)
@@ -350,10 +351,7 @@ class _SegmentReader:
             "bodyBytes": pa.array([len(copy.body) for copy in copies], pa.int64()),
             "contentType": pa.array([copy.content_type or None for copy in copies], pa.string()),
             "priority": pa.array([copy.priority for copy in copies], pa.int32()),
-            "expires": _times(
-                np.array([copy.expires_ms * 1000 for copy in copies], np.int64),
-                np.array([not copy.expires_ms for copy in copies], np.bool_),
-            ),
+            "expires": _ends(np.array([copy.expires_ms for copy in copies], np.int64)),
             "position": pa.array([copy.offset for copy in copies], pa.int64()),
         }  # fmt: skip
         return len(copies), found
@@ -423,6 +421,12 @@ def _within(values: _Numbers, bounds: tuple[int, int]) -> _Numbers:
 
 def _times(values_us: _Numbers, nulls: _Numbers | None = None) -> pa.Array:
     return pa.array(values_us, mask=nulls).view(_TIMESTAMP)
+
+
+def _ends(values_ms: _Numbers) -> pa.Array:
+    """When messages expire; null = never, also where that is later than any moment that Python has."""
+    never = (values_ms == 0) | (values_ms > EXPIRES_MS_MAX)
+    return _times(np.where(never, 0, values_ms) * 1000, never)
 
 
 def _same(value: Any, rows: int) -> pa.Array:

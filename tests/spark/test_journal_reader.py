@@ -27,14 +27,14 @@ from amq.journal.records import (
     Record,
     Redelivered,
 )
-from amq.message import Message
+from amq.message import Copy, Message
 from amq.vfs import SystemVfs
 from pyspark_amq import journal
 from pyspark_amq.journal import Wanted
 from pyspark_amq.options import JOURNAL_KINDS, LEFT, MESSAGES
 from tests.fakes import FaultyVfs
 from tests.journal.journal_world import World
-from tests.spark.journal_stores import fill, filled, made, take_over
+from tests.spark.journal_stores import fill, filled, made, message, take_over
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,24 @@ def test_rows_are_what_the_records_say(world: World) -> None:
         if json.dumps({**row, "value": None, "position": -1}) in in_groups:
             row["position"] = -1
     assert sorted(found, key=order) == right
+
+
+@pytest.mark.parametrize(("expires_ms", "shown"), [
+    (253_402_300_799_999, "9999-12-31T23:59:59.999000+00:00"), (253_402_300_800_000, None), (2**63 - 1, None),
+])  # fmt: skip
+def test_who_expires_after_the_last_moment_there_is_never_does(
+    tmp_path: Path, expires_ms: int, shown: str | None
+) -> None:
+    """Java's Long.MAX_VALUE is what some clients say for never; neither Python nor Arrow has such a moment."""
+    world = made(tmp_path)
+    world.journal.append(message(world, "queue://a", expires_ms=expires_ms))
+    sent = message(world, "queue://a", expires_ms=expires_ms)
+    names = ["queue://a", "queue://b"]
+    copies = [Copy.of(sent, name, sent.seq + number) for number, name in enumerate(names)]
+    world.journal.append_record(Multicast(sent, names, [copy.seq for copy in copies], copies))
+    world.commit()
+    moments = [row["expires"] for row in rows(world)]
+    assert [moment and moment.isoformat() for moment in moments] == [shown] * 3
 
 
 def test_a_batch_is_cut_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
