@@ -204,6 +204,7 @@ class _SegmentReader:
         self._wanted = wanted
         self._wants_messages = MESSAGES in wanted.kinds
         self._wants_headers = "headers" in columns.names
+        self._wants_values = "value" in columns.names
         self._epoch, self._segment = segment_key(os.path.basename(path))
         self._decoder = Decoder(path)
         self._plain: list[int] = []  # where the records of messages stand
@@ -256,14 +257,26 @@ class _SegmentReader:
             stop = max(start + 1, min(start + ROWS_PER_BATCH, last))
             yield from self._kept(self._messages(positions[start:stop]))
             start = stop
-        for index in range(0, len(self._copies), ROWS_PER_BATCH):
-            yield from self._kept(self._multicasts(self._copies[index : index + ROWS_PER_BATCH]))
+        for copies in self._cut(self._copies):
+            yield from self._kept(self._multicasts(copies))
         if self._events:
             yield from self._kept(self._events_batch())
         self._plain.clear()
         self._copies.clear()
         self._events.clear()
         self._rows = self._bytes = 0
+
+    def _cut(self, copies: list[Copy]) -> Iterator[list[Copy]]:
+        """As many at a time as go into one batch: each has its body there, which in the segment they share."""
+        start = size = 0
+        for index, copy in enumerate(copies):
+            own = len(copy.body) if self._wants_values else 0
+            if index - start == ROWS_PER_BATCH or (size + own > BYTES_PER_BATCH and index > start):
+                yield copies[start:index]
+                start, size = index, 0
+            size += own
+        if copies:
+            yield copies[start:]
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -299,7 +312,7 @@ class _SegmentReader:
             "priority": pa.array(heads["priority"].astype(np.int32)),
             "expires": _ends(heads["expires"]), "position": pa.array(positions),
         }  # fmt: skip
-        if "value" in self._columns.names:
+        if self._wants_values:
             data, ends = self._data, zip(bodies.tolist(), stops.tolist(), strict=True)
             found["value"] = pa.array([data[start:stop] for start, stop in ends], pa.binary())
         return len(heads), found
@@ -340,7 +353,6 @@ class _SegmentReader:
         properties = [copy.properties or {} for copy in copies]
         found = {
             "key": pa.array(map(_key, properties), pa.string()),
-            "value": pa.array([copy.body for copy in copies], pa.binary()),
             "destination": pa.array([shown(copy.destination) for copy in copies], pa.string()),
             "offset": pa.array([copy.seq for copy in copies], pa.int64()),
             "timestamp": _times(np.array([copy.timestamp_ms * 1000 for copy in copies], np.int64)),
@@ -354,6 +366,8 @@ class _SegmentReader:
             "expires": _ends(np.array([copy.expires_ms for copy in copies], np.int64)),
             "position": pa.array([copy.offset for copy in copies], pa.int64()),
         }  # fmt: skip
+        if self._wants_values:
+            found["value"] = pa.array([copy.body for copy in copies], pa.binary())
         return len(copies), found
 
     def _events_batch(self) -> tuple[int, dict[str, pa.Array]]:

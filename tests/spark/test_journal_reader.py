@@ -169,6 +169,21 @@ def test_a_batch_is_cut_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest
     assert [row["bodyBytes"] for row in rows(world)] == [400] * 50 + [5000] + [10] * 50
 
 
+def test_a_body_for_many_queues_is_many_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in the journal once. A column of bodies has 2 GiB at most, and a task not as much memory."""
+    world = made(tmp_path)
+    sent = message(world, "topic://t")
+    sent.body = b"x" * 1000
+    copies = [Copy.of(sent, f"queue://{number}", sent.seq + number) for number in range(40)]
+    names, seqs = [copy.queue_name for copy in copies], [copy.seq for copy in copies]
+    world.journal.append_record(Multicast(sent, names, seqs, copies))
+    world.commit()
+    monkeypatch.setattr(journal, "BYTES_PER_BATCH", 3500)
+    (part,) = journal.plan(world.store)
+    assert [batch.num_rows for batch in journal.read_part(part, journal.schema())] == [3] * 13 + [1]
+    assert [batch.num_rows for batch in journal.read_part(part, journal.schema(values=False))] == [40]
+
+
 EVERYTHING = Wanted()
 
 
