@@ -252,12 +252,13 @@ def execute(
     pipeline.check(options)
     say("starting Spark")
     with session(pipeline.name, master, settings, environ) as spark:
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         started_at = time.monotonic()
         try:
             figures = pipeline.run(spark, options, say)
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise PipelineError(f"{pipeline.name}: {_reason(error)}") from error
         return {"pipeline": pipeline.name, **figures, "duration_s": round(time.monotonic() - started_at, 3)}
 
@@ -269,7 +270,9 @@ def _reason(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    """That which says something: of what PySpark has no name for, Java's own is the second."""
+    first, _, rest = str(error).strip().partition("\n")
+    return rest.removeprefix(": ").partition("\n")[0] if rest.startswith(": ") else first
 
 
 def command(

@@ -3,6 +3,7 @@ something is missing."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -272,6 +273,23 @@ def test_a_moment() -> None:
     assert frame.moment_ms(None, None, None) is None
     with pytest.raises(click.BadParameter, match="'soon': write 2026"):
         frame.moment_ms(None, None, "soon")
+
+
+def test_what_java_says_is_no_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what PySpark has no name for: a file system that is not there, a job that was aborted."""
+    protocol = pytest.importorskip("py4j.protocol")
+    java = (
+        'An error occurred while calling o35.getFileSystem.\n: org.apache.hadoop.fs.UnsupportedFileSystemException: No '
+        'FileSystem for scheme "s4"\n\tat org.apache…'
+    )
+
+    def run(*_words: Any) -> dict[str, Any]:
+        raise protocol.Py4JError(java)
+
+    pipeline = frame.Pipeline("drain", "", [], [], lambda _options: None, run)
+    monkeypatch.setattr(frame, "session", lambda *_words: contextlib.nullcontext())
+    with pytest.raises(frame.PipelineError, match=r'^drain: org\.apache\.\S+: No FileSystem for scheme "s4"$'):
+        frame.execute(pipeline, {}, "local[1]", {}, {frame._SUBMITTED: "1"}, str)
 
 
 def test_what_a_task_says_is_what_the_user_reads() -> None:
