@@ -139,7 +139,7 @@ def run(spark: Any, way: Start, queue: str, rows: int) -> float:
 
 
 def take_all(port: int, queue: str, rows: int) -> None:
-    """Consume the queue, which must hold each row once. Raises LoadError, WireError."""
+    """Consume the queue, which must hold each row once, and no more. Raises LoadError, WireError."""
     seen = bytearray(rows)
     with Connection(port) as connection:
         connection.send("SUBSCRIBE", {"id": "1", "destination": queue, "ack": "auto", "activemq.prefetchSize": 10_000})
@@ -152,6 +152,9 @@ def take_all(port: int, queue: str, rows: int) -> None:
             for frame in frames:
                 seen[int(frame.body.lstrip(b"."))] += 1
             count += len(frames)
+        connection.send("UNSUBSCRIBE", {"id": "1", "receipt": "end"})  # what there is beyond comes before that receipt
+        for frame in connection.receipt("end", READ_TIMEOUT_S):
+            seen[int(frame.body.lstrip(b"."))] += 1
     if set(seen) != {1}:
         missing = seen.count(0)
         raise LoadError(f"{queue}: {missing} rows are missing, {rows - missing - seen.count(1)} came twice")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import spark_sink, staging
+from bench import spark_sink, staging, wire
 from bench.load import LoadError
 from bench.wire import Connection, encode
 from tests.brokers import ROOT, Broker
@@ -36,6 +36,14 @@ def test_a_row_that_came_twice_is_told(broker: Broker) -> None:
     put(broker, 0, 1, 1)
     with pytest.raises(LoadError, match="1 rows are missing, 1 came twice"):
         spark_sink.take_all(broker.port, "/queue/q", 3)
+
+
+def test_rows_that_come_again_behind_all_others_are_told(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a batch that was committed twice: many more than come in one piece."""
+    monkeypatch.setattr(wire, "RECV_BYTES", 300)
+    put(broker, 0, 1, 2, 3, 0, 1, 2, 3)
+    with pytest.raises(LoadError, match="0 rows are missing, 4 came twice"):
+        spark_sink.take_all(broker.port, "/queue/q", 4)
 
 
 def test_rows_that_do_not_come_are_told(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
