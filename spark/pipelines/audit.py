@@ -29,7 +29,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
     rows = spark.read.format("amq-journal").options(kinds="all", includeValue="false").load(options["store"])
     known = _messages(rows).persist()
     try:
-        unknown = known.where(F.col("sent").isNull()).count()
+        unknown = _of(known.where(F.col("sent").isNull()), options).count()
         messages = _wanted(known, options)
         destinations = _destinations(messages).coalesce(1)
         destinations.write.mode("overwrite").parquet(os.path.join(output, "destinations"))
@@ -56,7 +56,8 @@ def _messages(rows: Any) -> Any:
     """One row a message.
 
     sent, left   when it came to the broker, and when it left its queue; null = that is not in the journal
-    destination  where it was sent; `holder` where it is or was at last, since messages move
+    destination  where it was sent
+    is_moved     it is, or was at last, in another queue than that in which it was stored
     outcome      one of OUTCOMES
     wait_s       from the one to the other, of those that were acknowledged; acknowledgements are timed by the second
     """
@@ -81,9 +82,10 @@ def _messages(rows: Any) -> Any:
         .otherwise(WAITING)
     )
     destination = F.coalesce("message.destination", "gone.destination", "move.target")
+    stored_in = F.regexp_replace("message.queue", "^(sent|held)://", "")
     wait_s = F.col("gone.timestamp").cast("double") - F.col("message.timestamp").cast("double")
     return found.select(
-        "offset", destination.alias("destination"), F.coalesce("move.target", destination).alias("holder"),
+        "offset", destination.alias("destination"), (F.col("move.target") != stored_in).alias("is_moved"),
         F.col("message.timestamp").alias("sent"), F.col("gone.timestamp").alias("left"),
         F.col("message.bodyBytes").alias("body_bytes"), outcome.alias("outcome"),
         F.coalesce("deliveries", F.lit(0)).alias("deliveries"), F.coalesce("failures", F.lit(0)).alias("failures"),
@@ -91,13 +93,18 @@ def _messages(rows: Any) -> Any:
     )  # fmt: skip
 
 
+def _of(messages: Any, options: Options) -> Any:
+    """Those of the destinations that are named."""
+    from pyspark.sql import functions as F
+
+    return messages.where(F.col("destination").isin(options["destination"])) if options["destination"] else messages
+
+
 def _wanted(messages: Any, options: Options) -> Any:
     """Those whose sending is known, and in the range."""
     from pyspark.sql import functions as F
 
-    found = messages.where(F.col("sent").isNotNull())
-    if options["destination"]:
-        found = found.where(F.col("destination").isin(list(options["destination"])))
+    found = _of(messages.where(F.col("sent").isNotNull()), options)
     if options["starting_timestamp"] is not None:
         found = found.where(F.col("sent") >= F.timestamp_millis(F.lit(options["starting_timestamp"])))
     if options["ending_timestamp"] is not None:
@@ -116,7 +123,7 @@ def _destinations(messages: Any) -> Any:
         F.count("*").alias("messages"), F.sum("body_bytes").alias("bytes"),
         F.min("body_bytes").alias("body_bytes_min"), sizes.alias("sizes"), F.max("body_bytes").alias("body_bytes_max"),
         F.min("sent").alias("first_sent"), F.max("sent").alias("last_sent"), F.max("left").alias("last_left"),
-        *outcomes, F.count_if(F.col("holder") != F.col("destination")).alias("moved"),
+        *outcomes, F.count_if("is_moved").alias("moved"),
         F.count_if(F.col("deliveries") > 0).alias("redelivered"), F.sum("deliveries").alias("redeliveries"),
         F.sum("failures").alias("failures"), F.avg("wait_s").alias("wait_s_mean"), waits.alias("waits"),
         F.max("wait_s").alias("wait_s_max"), F.min(F.when(F.col("outcome") == WAITING, F.col("sent"))).alias("oldest"),

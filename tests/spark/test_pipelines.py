@@ -21,8 +21,9 @@ from click.testing import CliRunner
 from traffic import drain
 
 from amq.cli.main import main
+from amq.journal.multicast import Multicast
 from amq.journal.records import ACKED, EXPIRED, Consumed, Group, Moved, Record, Redelivered
-from amq.message import Message
+from amq.message import Copy, Message
 from pyspark_amq import journal
 from pyspark_amq.pipelines import NAMES, frame, load, page
 from tests.cli.amq_process import amq, amq_json, command, one_line
@@ -110,6 +111,28 @@ def test_audit(spark: Any, tmp_path: Path) -> None:
     assert (figures["messages"], figures["acked"], figures["waiting"], figures["moved"]) == (3, 1, 2, 1)
     nothing = audit.run(spark, options | {"destination": ["queue://none"]}, said.append)
     assert (nothing["messages"], nothing["destinations"]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_audit_of_a_durable_subscription(spark: Any, tmp_path: Path) -> None:
+    """What was leased, or received in a prepared transaction, and given back has not moved: it is where it was."""
+    world, seqs = made(tmp_path / "store"), [FIRST, FIRST + 1]
+    queues = ["subscription://:etl:7", "queue://news"]
+    sent = Message("topic://news", b"x", timestamp_ms=world.clock.wall_ms())
+    copies = [Copy.of(sent, name, seq) for name, seq in zip(queues, seqs, strict=True)]
+    world.journal.append_record(Multicast(sent, queues, seqs, copies))
+    for name, seq in zip(queues, seqs, strict=True):
+        world.journal.append_record(Moved(name, f"held://{name}", [seq]))
+        world.journal.append_record(Moved(f"held://{name}", name, [seq]))
+    world.journal.append_record(Consumed("queue://orders", ACKED, [5]))
+    world.commit()
+    world.end()
+    options = {"store": world.store, "output": str(tmp_path / "out"), "starting_timestamp": None,
+               "ending_timestamp": None}  # fmt: skip
+    figures = load("audit").run(spark, options | {"destination": []}, str)
+    assert (figures["messages"], figures["waiting"], figures["moved"], figures["left_before"]) == (2, 2, 0, 1)
+    figures = load("audit").run(spark, options | {"destination": ["topic://news"]}, str)
+    assert (figures["messages"], figures["waiting"], figures["moved"], figures["left_before"]) == (1, 1, 0, 0)
 
 
 def test_a_curve_shows_what_happened() -> None:
