@@ -74,7 +74,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._cursor = options.subscription
         self._destinations = options.destination.split(",")
-        if options.starting_offsets == LATEST and not all(map(_is_topic, self._destinations)):
+        if options.starting_offsets == LATEST and not all(map(is_topic, self._destinations)):
             why = "must be earliest or JSON for a queue, of which each message is still to be read by somebody"
             raise refusal(SourceOptions, "startingOffsets", LATEST, why)
         self._connection: Connection | None = None
@@ -91,7 +91,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: behind nothing. Durable subscriptions are there from now on."""
-        for name in filter(_is_topic, self._destinations):
+        for name in filter(is_topic, self._destinations):
             self._subscribe(name)
         return offsets.begin(self._destinations, _given(self._options.starting_offsets)).to_json()
 
@@ -244,7 +244,7 @@ class AmqReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._destinations = options.destination.split(",")
-        if any(map(_is_topic, self._destinations)) and options.subscription is None:
+        if any(map(is_topic, self._destinations)) and options.subscription is None:
             why = "must be a queue for a batch read, or come with the option subscription: a topic itself holds nothing"
             raise refusal(SourceOptions, "destination", options.destination, why)
         if options.starting_offsets == LATEST:
@@ -267,7 +267,7 @@ class AmqReader(DataSourceReader):
         since_ms = self._options.starting_timestamp_ms or 0
         last: dict[str, tuple[int, int]] = {}  # of each queue that a pattern means: they come one after the other
         with connect(self._options) as connection, connection.session() as session:
-            cursor = (self._options.subscription or "") if _is_topic(partition.name) else ""
+            cursor = (self._options.subscription or "") if is_topic(partition.name) else ""
             prefetch = self._options.prefetch_messages
             for some in _all_of(session.browser(partition.name, prefetch=prefetch, subscription=cursor)):
                 places = [(-message.priority, messages.offset_of(message)) for message in some]
@@ -292,5 +292,6 @@ def _given(option: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     return option if isinstance(option, Mapping) else {}
 
 
-def _is_topic(name: str) -> bool:
+def is_topic(name: str) -> bool:
+    """Is the destination of that name a topic?"""
     return name.startswith(("/topic/", "topic://"))

@@ -30,6 +30,7 @@ from pyspark_amq.pipelines.frame import (
     pairs_option,
 )
 
+CURSOR = "drain"  # of a queue, in whose name its messages are kept, unless somebody gives another one
 CHECKPOINT = "_checkpoint"  # below the output, where nobody looks for rows
 METADATA = "_spark_metadata"  # Spark's own, of its file sink
 _BATCH = re.compile(r"([0-9]+)(?:\.compact)?")
@@ -77,7 +78,8 @@ def _acknowledge(spark: Any, checkpoint: str, settings: Mapping[str, str]) -> No
 def source_settings(options: Options) -> dict[str, str]:
     """What these say as options of `format("amq")`."""
     names = ("url", "user", "password", "destination", "subscription")
-    return {**{name: options[name] for name in names if options[name]}, **dict(options["option"])}
+    given = {name: options[name] for name in names if options[name]}
+    return {"subscription": CURSOR, **given, **dict(options["option"])}
 
 
 def _checkpoint(options: Options) -> str:
@@ -128,9 +130,15 @@ def _local_names(path: str) -> Sequence[str]:
 
 
 def _check(options: Options) -> None:
-    from pyspark_amq.source import AmqStreamReader
+    from pyspark_amq.source import AmqStreamReader, is_topic
 
     given = read(SourceOptions, source_settings(options))
+    is_named = options["subscription"] or any(name.lower() == "subscription" for name, _ in options["option"])
+    if not is_named and any(map(is_topic, given.destination.split(","))):
+        raise click.UsageError(
+            "give --subscription, a name that nothing else has: a second topic that is drained under the same one "
+            "would end the durable subscription to the first, and what waits in it would be gone"
+        )
     AmqStreamReader(given)
     if "://" not in options["output"] + _checkpoint(options):
         check_pair(_local_names, options["output"], _checkpoint(options))
@@ -151,9 +159,9 @@ PIPELINE = Pipeline(
             ["--destination"], metavar="NAME", required=True, help="/queue/NAME, /topic/NAME, or several with commas."
         ),
         click.Option(
-            ["--subscription"], metavar="NAME", default="drain", show_default=True,
-            help="In whose name messages are kept until they are written: of a topic that durable subscription. "
-            "One for each drain of a destination.",
+            ["--subscription"], metavar="NAME", default="",
+            help="In whose name messages are kept until they are written: of a topic that durable subscription, which "
+            f"must be named. One for each drain of a destination. Default: {CURSOR}.",
         ),
         click.Option(
             ["--output"], metavar="DIR", required=True, help="Where the files go; any file system of Spark's."

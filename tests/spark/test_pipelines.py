@@ -274,6 +274,7 @@ def test_commands_load_no_spark() -> None:
         ([*DRAIN, "--option", "startingOffsets=soon"], 3, "'startingOffsets' must.*'soon'.*OPTION_INVALID"),
         ([*DRAIN, "--option", "startingOffsets=latest"], 3, "must be earliest.*OPTION_INVALID"),
         ([*DRAIN, "--option", "includeHeaders"], 2, "'includeHeaders': write NAME=VALUE"),
+        ([*DRAIN, "--destination", "/topic/a"], 2, "--subscription"),
         ([*DRAIN, "--interval", "soon"], 2, "'soon': write a duration"),
         (DRAIN, 1, "/proc/self has files that no drain wrote.*PIPELINE_FAILED"),
         (["audit", "--store", "/nowhere", "--output", "/tmp", "--starting-timestamp", "noon"], 2, "'noon'.*write 20"),
