@@ -101,10 +101,11 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if now_s < self._idle_until:
             return start
         before = Offset.of(start)
+        names = sorted(self._destinations, key=lambda name: before.at.get(name, 0))  # who waited longest comes first
         room = limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_MESSAGES_MAX
         at, found = dict(before.at), {}
-        for place, name in enumerate(self._destinations):
-            share = -(-room // (len(self._destinations) - place))  # none starves behind one that is full
+        for place, name in enumerate(names):
+            share = -(-room // (len(names) - place))  # none starves behind one that is full
             leases = list(self._leases(name, before, share))
             if leases:
                 at[name], found[name] = leases[-1][0], leases
@@ -135,10 +136,15 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """All up to `end` is done: it may go from the broker. Raises AmqError."""
-        if self._options.ack == "onCommit":
-            for name, number in Offset.of(end).at.items():
-                if number and name in self._destinations:
+        if self._options.ack != "onCommit":
+            return
+        for name, number in Offset.of(end).at.items():
+            try:
+                if number:
                     self._driver().settle(name, self._cursor, number)
+            except CommandError as error:  # the checkpoint may know of one that the query read once
+                if error.code != UNKNOWN_SUBSCRIPTION or name in self._destinations:
+                    raise
 
     def stop(self) -> None:
         """The query ends."""

@@ -114,6 +114,57 @@ def test_batches_by_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(reader(broker, minPartitions="7").partitions(start, second)) == 7
 
 
+class TwoQueues:
+    """A broker with A and B."""
+
+    closed = False
+
+    def __init__(self, a: int, b: int) -> None:
+        self.queues = {A: FakeBroker(a), B: FakeBroker(b)}
+        self.settled: list[tuple[str, int]] = []
+
+    def lease(self, destination: str, cursor: str, *, after: int, messages: int) -> Lease:
+        return self.queues[destination].lease(A, cursor, after=after, messages=messages)
+
+    def settle(self, destination: str, _cursor: str, through: int) -> None:
+        if destination not in self.queues:
+            raise CommandError("gone", code="UNKNOWN_SUBSCRIPTION")
+        self.settled.append((destination, through))
+
+
+def two_queues(broker: TwoQueues, **given: str) -> source.AmqStreamReader:
+    stream = reader(FakeBroker(0), **{"destination": f"{A},{B}", **given})
+    stream._connection = broker  # type: ignore[assignment]
+    return stream
+
+
+def test_no_destination_starves_behind_one_that_is_never_empty() -> None:
+    """Also where a batch has room for fewer messages than there are destinations."""
+    broker = TwoQueues(1000, 1000)
+    stream = two_queues(broker, maxOffsetsPerTrigger="1")
+    at, found = stream.initialOffset(), []
+    for _ in range(4):
+        at = stream.latestOffset(at, stream.getDefaultReadLimit())
+        found += list(Offset.of(at).leases)
+    assert found == [A, B, A, B]
+
+
+def test_what_was_read_of_a_destination_that_is_named_no_more_is_acknowledged() -> None:
+    """The checkpoint knows it: nobody else would end its leases."""
+    broker = TwoQueues(3, 4)
+    before = two_queues(broker)
+    end = before.latestOffset(before.initialOffset(), before.getDefaultReadLimit())
+    after = two_queues(broker, destination=A)
+    broker.queues[A].waiting += 2
+    end = after.latestOffset(end, after.getDefaultReadLimit())
+    after.commit(end)
+    assert sorted(broker.settled) == [(A, 20), (B, 10)]
+    del broker.queues[B]
+    after.commit(end)  # a durable subscription that has ended since
+    with pytest.raises(CommandError, match="gone"):
+        two_queues(broker).commit(end)
+
+
 def test_an_idle_query_asks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = FakeBroker(0)
     stream = reader(broker, pollInterval="5s")
