@@ -73,7 +73,7 @@ def moment_ms(_context: click.Context | None, _option: click.Parameter | None, t
     """ISO 8601, UTC where it says nothing else, or milliseconds since 1970 → these. Raises BadParameter."""
     if text is None:
         return None
-    if text.isdigit():
+    if text.isdecimal() and len(text) != len("20260131"):
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

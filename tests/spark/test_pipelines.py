@@ -295,8 +295,10 @@ def test_a_moment() -> None:
     for text in ("2026-01-31T06:00:00", "2026-01-31T07:00:00+01:00", "1769839200000"):
         assert frame.moment_ms(None, None, text) == 1769839200000
     assert frame.moment_ms(None, None, None) is None
-    with pytest.raises(click.BadParameter, match="'soon': write 2026"):
-        frame.moment_ms(None, None, "soon")
+    assert frame.moment_ms(None, None, "20260131") == frame.moment_ms(None, None, "2026-01-31") == 1769817600000
+    for wrong in ("soon", "20260132", "²"):
+        with pytest.raises(click.BadParameter, match=f"'{wrong}': write 2026"):
+            frame.moment_ms(None, None, wrong)
 
 
 def test_what_java_says_is_no_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
