@@ -182,6 +182,7 @@ def need_spark(environ: Mapping[str, str]) -> None:
 @contextmanager
 def session(name: str, master: str, settings: Mapping[str, str], environ: MutableMapping[str, str]) -> Iterator[Any]:
     """A SparkSession while the block runs; `environ` is what its JVM gets. Raises PipelineError where none starts."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -199,6 +200,8 @@ def session(name: str, master: str, settings: Mapping[str, str], environ: Mutabl
         spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise PipelineError(f"Spark did not start: {JAVA} ({_first_line(error)})", code="SPARK_MISSING") from error
+    except Py4JError as error:  # there is a Java, which does not like --master or --conf
+        raise PipelineError(f"Spark did not start: {_first_line(error)}") from error
     try:
         for package in ("pyspark_amq", "pyspark_amq_journal"):  # Spark would not look into what --py-files brings
             spark.dataSource.register(importlib.import_module(package).DefaultSource)

@@ -318,6 +318,26 @@ def test_what_java_says_is_no_internal_error(monkeypatch: pytest.MonkeyPatch) ->
         frame.execute(pipeline, {}, "local[1]", {}, {frame._SUBMITTED: "1"}, str)
 
 
+def test_a_master_that_is_none_is_no_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol, sql = pytest.importorskip("py4j.protocol"), pytest.importorskip("pyspark.sql")
+
+    class Builder:
+        def __getattr__(self, _name: str) -> Any:
+            return lambda *_words: self
+
+        def getOrCreate(self) -> Any:
+            raise protocol.Py4JError(
+                "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
+                "org.apache.spark.SparkException: Could not parse Master URL: 'lokal'\n\tat org.apache…"
+            )
+
+    monkeypatch.setattr(sql.SparkSession, "builder", Builder())
+    why = r"^Spark did not start: .*Could not parse Master URL: 'lokal'$"
+    with pytest.raises(frame.PipelineError, match=why) as told, frame.session("drain", "lokal", {}, {}):
+        pytest.fail("there is no session")
+    assert "Java 17" not in str(told.value)
+
+
 def test_what_a_task_says_is_what_the_user_reads() -> None:
     spark_says = (
         "An exception was thrown from Python worker. Please see the stack trace below.\n"
