@@ -8,6 +8,7 @@ one: nothing is left out, nothing comes twice. A batch read looks at a queue and
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -257,6 +258,10 @@ class AmqReader(DataSourceReader):
             raise refusal(SourceOptions, "startingOffsets", LATEST, "must be earliest or JSON for a batch read")
         if options.ending_offsets == EARLIEST:
             raise refusal(SourceOptions, "endingOffsets", EARLIEST, "must be latest or JSON")
+        for name, found in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
+            if "v" in _given(found):
+                why = "must have numbers of messages for a batch read, by destination; this one of a stream has leases"
+                raise refusal(SourceOptions, name, json.dumps(found), why)
 
     def partitions(self) -> list[InputPartition]:
         """One for each destination."""

@@ -264,6 +264,8 @@ def test_a_task_gets_no_connection() -> None:
     (source.AmqStreamReader, {"subscription": "c", "startingTimestamp": "1"}, "'startingTimestamp' is for batch"),
     (source.AmqStreamReader, {"subscription": "c", "startingOffsets": "latest"}, "or JSON for a queue"),
     (source.AmqReader, {"startingOffsets": "latest"}, "must be earliest or JSON for a batch"),
+    (source.AmqReader, {"startingOffsets": '{"v": 1}'}, "'startingOffsets' must have numbers of messages"),
+    (source.AmqReader, {"endingOffsets": '{"v": 1}'}, "'endingOffsets' must have numbers of messages"),
     (source.AmqReader, {"endingOffsets": "earliest"}, "'endingOffsets' must be latest or JSON"),
     (source.AmqStreamReader, {"subscription": "c", "endingOffsets": "earliest"}, "'endingOffsets' is for batch"),
     (source.AmqReader, {"destination": "/topic/t"}, "must be a queue for a batch read"),
