@@ -40,6 +40,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON line instead of text")
     args = parser.parse_args()
     host, _, port = args.address.rpartition(":")
+    if not port.isdecimal():
+        parser.error(f"{args.address!r}: write HOST:PORT")
     try:
         result = run(
             Load(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from amq.cli import load as generator
 from bench import brokers
-from bench.load import ACKS, Load, LoadError, Result, run
+from bench.load import ACKS, Load, LoadError, Result, main, run
 
 
 def load(port: int, **changes: object) -> Load:
@@ -116,3 +117,14 @@ def test_broker_dies(memory_kind: str) -> None:
 def test_senseless_loads(wrong: dict[str, object]) -> None:
     with pytest.raises(LoadError):
         load(1, **wrong)
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:stomp", "127.0.0.1:"])
+def test_an_address_without_a_port_is_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["load", address])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert f"{address!r}: write HOST:PORT" in capsys.readouterr().err
