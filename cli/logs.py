@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import TextIO
 
 import structlog
@@ -18,11 +19,19 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 class _Logger(structlog.PrintLogger):
-    """Prints to stderr and knows which part of the program speaks."""
+    """Prints to stderr and knows which part of the program speaks. A line that cannot be written is lost: a full disk
+    under a log, or a reader that has gone, is no trouble of the store, of which the one who tells something would take
+    it to be."""
 
     def __init__(self, name: str = "amq", file: TextIO | None = None) -> None:
         super().__init__(file or sys.stderr)
         self.name = name
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError, ValueError):  # ValueError: it is closed
+            super().msg(message)
+
+    log = debug = info = warning = error = critical = msg
 
 
 class _Bridge(logging.Handler):
@@ -62,3 +71,5 @@ def configure(config: BrokerConfig) -> None:
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(handlers=[_Bridge()], level=LEVELS[config.log_level], force=True)
+    # It tells of each event of each file beside those that we watch. The log may be one of these: then for ever.
+    logging.getLogger("watchdog").setLevel(logging.INFO)

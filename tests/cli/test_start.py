@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
@@ -15,7 +17,7 @@ import pytest
 from amq_process import DEADLINE_S, ROOT, amq, one_line
 from brokers import Broker, Brokers
 
-from amq.cli import process
+from amq.cli import logs, process
 
 pytestmark = pytest.mark.slow
 
@@ -217,6 +219,37 @@ def test_console_lines(tmp_path: Path) -> None:
     assert done.returncode == 4
     assert "[amq.process]" in done.stderr
     assert "{" not in done.stderr
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error", "critical"])
+def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(level: str) -> None:
+    """stderr is a file on a full disk, or a pipe whose reader has gone. To who tells something that is no error."""
+
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    getattr(logs._Logger("amq", Full()), level)("line")
+    closed = io.StringIO()
+    closed.close()
+    getattr(logs._Logger("amq", closed), level)("line")
+    fine = io.StringIO()
+    getattr(logs._Logger("amq", fine), level)("line")
+    assert fine.getvalue() == "line\n"
+
+
+def test_file_events_of_others_are_not_logged() -> None:
+    """The log may be a file beside the configuration: each line would be an event, and each event a line."""
+    done = subprocess.run(
+        [
+            sys.executable, "-c",
+            "import logging; from amq.cli import logs; from amq.config.schema import BrokerConfig\n"
+            "logs.configure(BrokerConfig(log_level='debug'))\n"
+            "for name in 'watchdog.observers.inotify_c', 'asyncio': logging.getLogger(name).debug('seen by %s', name)",
+        ],
+        capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=True,
+    )  # fmt: skip
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["seen by asyncio"]
 
 
 def test_the_process_replaces_itself(tmp_path: Path) -> None:
