@@ -4,6 +4,7 @@ service manager, replacing itself. Every setting is process-wide, which is why t
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import resource
@@ -62,12 +63,18 @@ def notify(state: str) -> None:
     if not path:
         return
     address = "\0" + path[1:] if path.startswith("@") else path
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door:
-        door.setblocking(False)
-        try:
-            door.sendto(state.encode(), address)
-        except OSError as error:
-            _log.warning("the service manager cannot be told", address=path, state=state, reason=str(error))
+    try:
+        door().sendto(state.encode(), address)
+    except OSError as error:
+        _log.warning("the service manager cannot be told", address=path, state=state, reason=str(error))
+
+
+@functools.cache
+def door() -> socket.socket:
+    """To the service manager. Stays open: clients may take every other file, and the watchdog must be fed even so."""
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    opened.setblocking(False)
+    return opened
 
 
 def watchdog_interval_s() -> float | None:

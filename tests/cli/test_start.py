@@ -12,10 +12,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from amq_process import DEADLINE_S, ROOT, amq, one_line
 from brokers import Broker, Brokers
+from structlog.testing import capture_logs
 
 from amq.cli import logs, process
 
@@ -199,6 +201,34 @@ def test_the_service_manager_hears_that_we_live(brokers: Brokers, monkeypatch: p
         door.settimeout(DEADLINE_S)
         while door.recv(4096) != b"WATCHDOG=1":
             continue
+
+
+def test_the_service_manager_is_told_where_no_file_can_be_opened_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """As many clients as the process may open files: the watchdog is still fed."""
+
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    path = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(DEADLINE_S)
+        process.notify("READY=1")
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setattr(socket, "socket", full)
+            process.notify("WATCHDOG=1")
+        assert [manager.recv(4096), manager.recv(4096), lines] == [b"READY=1", b"WATCHDOG=1", []]
+        process.door().close()
+        process.door.cache_clear()
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setattr(socket, "socket", full)
+            process.notify("READY=1")
+        assert [(line["event"], line["reason"]) for line in lines] == [
+            ("the service manager cannot be told", "[Errno 24] Too many open files")
+        ]
 
 
 @pytest.mark.parametrize(("microseconds", "pid", "interval_s"), [
