@@ -103,6 +103,8 @@ class _Run:
         self._reload = Reload(config, read)
         self._reloading = threading.Lock()  # a file watcher and SIGHUP may come at once
         self._config_file = path
+        self._watchers = ExitStack()
+        self._watched: set[str] = set()
         self._stop: asyncio.Task[None] | None = None
         self._ready = False
 
@@ -115,20 +117,21 @@ class _Run:
             self._loop.add_signal_handler(number, self._on_stop, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
         self._feed_watchdog(process.watchdog_interval_s())
-        with ExitStack() as stack:
-            self._watch(stack)
+        with self._watchers:
+            self._watch()
             await self._service.start()
             await self._service.wait_for(Role.STOPPED)
         self._gate.close()
         return self._service.failure
 
-    def _watch(self, stack: ExitStack) -> None:
-        """Watch the files that there are until `stack` closes."""
-        paths = [path for path in (self._config_file, self._config.users_file) if path]
+    def _watch(self) -> None:
+        """Watch the files that there are, also one that came with a reload, until the end."""
+        paths = [path for path in (self._config_file, self._config.users_file) if path and path not in self._watched]
         if not paths:
             return
         try:
-            stack.enter_context(FileWatcher(paths, self._changed))
+            self._watchers.enter_context(FileWatcher(paths, self._changed))
+            self._watched.update(paths)
         except (ConfigError, OSError) as error:
             _log.warning("changed files are not noticed here; SIGHUP makes the broker look", reason=str(error))
 
@@ -200,6 +203,7 @@ class _Run:
         self._config = config
         logs.configure(config)
         self._service.reconfigure(config)
+        self._watch()
 
     def _read_users(self) -> None:
         config = self._reload.config

@@ -20,7 +20,7 @@ from watchdog.events import (
     FileSystemEvent,
     FileSystemEventHandler,
 )
-from watchdog.observers import Observer
+from watchdog.observers.inotify import InotifyObserver
 
 from amq.errors import ConfigError
 
@@ -41,7 +41,7 @@ class FileWatcher:
         self._due_s: dict[str, float] = {}  # path → monotonic time at which it will have been left alone long enough
         self._stopping = False
         self._changed = threading.Condition()
-        self._observer = Observer()
+        self._observer = InotifyObserver(generate_full_events=True)  # else what is moved in looks as if it were begun
         self._worker = threading.Thread(target=self._report, name="amq-watch", daemon=True)
 
     def start(self) -> None:

@@ -146,6 +146,12 @@ def test_configuration_changes_while_it_runs(brokers: Brokers, tmp_path: Path) -
         seen = len(broker.log)
         broker.signal(signal.SIGHUP)
         broker.wait_event("users read", after=seen)
+        seen = len(broker.log)
+        others = tmp_path / "others"
+        config.write_text(f'[security]\nusersFile = "{others}"\n{changed}')
+        assert "others" in str(broker.wait_event("users not changed", after=seen)["reason"])
+        assert amq("user", "add", "eve", "--users", others, "--password-stdin", data=b"pw\n").returncode == 0
+        assert str(others) == broker.wait_event("users read", after=seen)["users_file"], "it is watched from now on"
         broker.signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
     finally:

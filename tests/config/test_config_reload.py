@@ -87,12 +87,20 @@ def rewrite(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def from_elsewhere(path: Path, text: str) -> None:
+    """As deployments do: made in a directory that nobody watches, and moved over."""
+    other = path.parent / "elsewhere" / "new"
+    other.parent.mkdir(exist_ok=True)
+    other.write_text(text)
+    other.rename(path)
+
+
 def backup_first(path: Path, text: str) -> None:
     path.rename(path.with_suffix(".bak"))
     path.write_text(text)
 
 
-@pytest.mark.parametrize("save", [replace, rewrite, backup_first])
+@pytest.mark.parametrize("save", [replace, rewrite, backup_first, from_elsewhere])
 def test_reloader_follows_the_file(tmp_path: Path, save: Callable[[Path, str], None]) -> None:
     path = tmp_path / "amq.toml"
     path.write_text("[log]\nlogLevel = 'info'\n")
