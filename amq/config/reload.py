@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from amq.config.checks import contradictions
 from amq.config.destinations import TABLE
 from amq.config.option import Option
 from amq.config.schema import OPTIONS, BrokerConfig
@@ -100,6 +101,15 @@ def apply_live(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
     )
 
 
+def _allowed(config: BrokerConfig) -> BrokerConfig:
+    """`config`, in which some of what changed waits for a restart. ConfigError where that does not go together."""
+    problems = contradictions(config)
+    if problems:
+        cure = "part of the change waits for a restart, and the rest does not go without it: restart the broker"
+        raise ConfigError("\n".join(f"{problem}; {cure}" for problem in problems))
+    return config
+
+
 class Reload:
     """The configuration in force and the rule by which it follows its sources."""
 
@@ -114,6 +124,7 @@ class Reload:
         """Read the sources again. None where there is nothing new to tell."""
         try:
             new = self._load()
+            following = _allowed(apply_live(self.config, new))
         except ConfigError as error:
             if error.description == self._error:
                 return None
@@ -123,7 +134,7 @@ class Reload:
         mended = bool(self._error)
         told = not difference.live and difference.restart == self._waiting and not mended
         self._error, self._waiting = "", difference.restart
-        self.config = apply_live(self.config, new)
+        self.config = following
         return None if told else Outcome(self.config, difference.live, difference.restart)
 
 

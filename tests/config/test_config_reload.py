@@ -76,6 +76,21 @@ def test_reload_rule() -> None:
     assert reload.config == BrokerConfig(max_connections=1)
 
 
+def test_what_contradicts_what_waits_for_a_restart_is_refused() -> None:
+    """Both together are good, and one without the other is not: storeLimit applies live, the size of files does not."""
+    source = Source()
+    reload = Reload(BrokerConfig(), source.load)
+    source.next = BrokerConfig(store_limit_bytes=64 << 20, journal_segment_size_bytes=8 << 20, log_level="debug")
+    outcome = reload.check()
+    assert outcome is not None
+    for text in ("storeLimit = 64MiB", "journalSegmentSize = 32MiB", "restart"):
+        assert text in str(outcome.error)
+    assert outcome.config == reload.config == BrokerConfig()
+    assert reload.check() is None, "told once"
+    source.next = BrokerConfig(log_level="debug")
+    assert keys(reload.check().live) == ["logLevel"]  # type: ignore[union-attr]
+
+
 def replace(path: Path, text: str) -> None:
     """As editors do: a new file takes the old one's name."""
     other = path.with_suffix(".tmp")
