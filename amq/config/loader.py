@@ -28,6 +28,7 @@ PROBLEMS_MAX = 20  # listed at a time: a file of nonsense must not take long, no
 VARIABLE_PREFIX = "AMQ_"
 _SHOWN_INTEGER_BITS_MAX = 200
 _SLIP_RATIO = 0.85  # a variable this close to an option's is a slip of the finger, not somebody else's variable
+_OF_CLIENTS = ("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE")  # for the commands that talk to a broker
 # Kubernetes gives every container variables like these for a service that is called amq.
 _KUBERNETES = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_.*)?)?)")
 
@@ -161,7 +162,7 @@ class _Loading:
                 self.put(variables[variable], env[variable], f"environment {variable}")
             elif close := difflib.get_close_matches(variable[:80], variables, n=1, cutoff=_SLIP_RATIO):
                 self.problems.append(f"environment {names.shorten(variable)}: no such option; did you mean {close[0]}?")
-            elif not _KUBERNETES.fullmatch(variable[:1000]):
+            elif variable not in _OF_CLIENTS and not _KUBERNETES.fullmatch(variable[:1000]):
                 self.warnings.append(f"environment {names.shorten(variable)}: no such option, ignored")
 
     def read_override(self, override: str) -> None:

@@ -43,7 +43,8 @@ The later wins:
 
 An unknown option, a wrong unit, a value out of range and options that contradict each other stop the broker from
 starting. The error names each of them, with file and line, and says what to write instead. Variables that start with
-`AMQ_` and resemble no option are ignored with a warning, because other programs use such names too.
+`AMQ_` and resemble no option are ignored with a warning, because other programs use such names too; `AMQ_URL`,
+`AMQ_LOGIN` and `AMQ_PASSCODE`, which are for the commands that talk to a broker, without one.
 
 Relative paths in the file are relative to the file's directory, elsewhere to the working directory; `~` is the home
 directory.
@@ -79,8 +80,8 @@ only, and apply as soon as it is saved.
 
 The file is watched. Options marked *live* apply as soon as it is saved, to new connections and to what existing
 connections do next; for the others the log says that they wait for a restart. A file with an error changes nothing and
-is reported. SIGHUP reads the file again too, where the file system does not tell of changes (a file edited on another
-host).
+is reported, and so does one whose live options contradict what still waits for a restart. SIGHUP reads the file again
+too, where the file system does not tell of changes (a file edited on another host).
 
 """
 

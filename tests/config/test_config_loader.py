@@ -47,6 +47,11 @@ def test_later_sources_win(file: Path) -> None:
     assert load(host_name="x").sources["name"] == "host name"
 
 
+def test_variables_of_the_commands_for_clients_are_known() -> None:
+    env = dict.fromkeys(("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE"), "x")
+    assert load(None, env).warnings == ()
+
+
 @pytest.mark.parametrize(
     ("text", "key", "value"),
     [
