@@ -13,6 +13,8 @@ from amq.cli.output import examples, json_option, print_json, print_table
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destinations import TABLE
 from amq.errors import ConfigError
+from amq.lock.host import Owner, SystemHost
+from amq.security import Users
 
 
 @click.group(
@@ -48,7 +50,7 @@ def show(config_file: str | None, options: tuple[str, ...], as_json: bool, as_to
     if as_json and as_toml:
         raise click.UsageError("give one of --json and --toml")
     effective = load(config_file, os.environ, options)
-    _warn(effective)
+    _warn(*effective.warnings)
     settings = effective.explain()
     if as_json:
         print_json([_setting_json(setting) for setting in settings])
@@ -77,20 +79,42 @@ def check(config_file: str | None, options: tuple[str, ...], as_json: bool) -> N
     """
     try:
         effective = load(config_file, os.environ, options)
+        more = _try(effective)
     except ConfigError as error:
         if not as_json:
             raise
         print_json({"ok": False, "problems": error.description.split("\n"), "warnings": []})
         raise click.exceptions.Exit(exits.CONFIG) from error
     if as_json:
-        print_json({"ok": True, "problems": [], "warnings": list(effective.warnings)})
+        print_json({"ok": True, "problems": [], "warnings": [*effective.warnings, *more]})
         return
-    _warn(effective)
+    _warn(*effective.warnings, *more)
     click.echo(f"{config_file or 'the configuration'}: a broker can start with it")
 
 
-def _warn(effective: BrokerConfig) -> None:
-    for warning in effective.warnings:
+def _try(effective: BrokerConfig) -> tuple[str, ...]:
+    """What else a broker does with its configuration before it starts. Returns warnings; raises ConfigError."""
+    problems = []
+    warnings: tuple[str, ...] = ()
+    try:
+        Owner.make(
+            SystemHost(), name=effective.name, uuid="", transport_urls=effective.transports,
+            lock_keep_alive_period_s=effective.lock_keep_alive_period_s,
+        )  # fmt: skip
+    except ConfigError as error:
+        problems.append(error.description)
+    try:
+        if effective.users_file:
+            warnings = Users.read(effective.users_file).warnings
+    except ConfigError as error:
+        problems.append(error.description)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return warnings
+
+
+def _warn(*warnings: str) -> None:
+    for warning in warnings:
         click.echo(f"amq: warning: {warning}", err=True)
 
 

@@ -35,7 +35,10 @@ def user() -> None:
 def add(name: str, users: str, password_stdin: bool, replace: bool) -> None:
     """Add a user; the file is made where there is none. The password is asked for, or read from stdin."""
     if password_stdin:
-        password = sys.stdin.readline().removesuffix("\n")
+        try:
+            password = sys.stdin.readline().removesuffix("\n")
+        except UnicodeDecodeError:
+            raise ConfigError("the password is not text: give UTF-8", code="PASSWORD_UNUSABLE") from None
     elif sys.stdin.isatty():
         password = click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True)
     else:

@@ -57,6 +57,22 @@ def test_check(tmp_path: Path) -> None:
     assert (as_json.exit_code, len(json.loads(as_json.stdout)["problems"])) == (3, 2)
 
 
+def test_check_finds_what_only_a_start_would_find(tmp_path: Path) -> None:
+    users, bad = tmp_path / "users", tmp_path / "bad.toml"
+    bad.write_text(f'[broker]\nname = "no spaces!"\n[security]\nusersFile = "{users}"\n')
+    problems = json.loads(run("config", "check", bad, "--json").stdout)["problems"]
+    assert [text for text in ("no spaces!", str(users)) if text in "\n".join(problems)] == ["no spaces!", str(users)]
+    wrong = run("config", "check", bad)
+    assert (wrong.exit_code, len(wrong.stderr.strip().split("\n")), wrong.stdout) == (3, 2, "")
+    assert run("user", "add", "alice", "--users", users, "--password-stdin", data="secret\n").exit_code == 0
+    users.chmod(0o644)
+    good = run("config", "check", "-o", f"usersFile={users}", "--json")
+    assert (good.exit_code, "everybody" in good.stdout) == (0, True)
+    users.write_text("alice:secret\n")
+    broken = run("config", "check", "-o", f"usersFile={users}")
+    assert (broken.exit_code, f"{users}:1: " in broken.stderr, "secret" in broken.stderr) == (3, True, False)
+
+
 def test_show_is_json_or_toml() -> None:
     assert run("config", "show", "--json", "--toml").exit_code == 2
 
@@ -82,6 +98,12 @@ def test_the_password_is_never_an_argument(tmp_path: Path) -> None:
     done = run("user", "add", "alice", "--users", tmp_path / "users", data="secret\n")
     assert done.exit_code == 3
     assert "--password-stdin" in done.stderr
+
+
+def test_a_password_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+    data = b"secret\xff\n"
+    done = CliRunner().invoke(main, ["user", "add", "alice", "--users", str(tmp_path / "u"), "--password-stdin"], data)
+    assert (done.exit_code, "[PASSWORD_UNUSABLE]" in done.stderr, "secret" in done.output) == (3, True, False)
 
 
 def test_the_password_is_asked_for_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
