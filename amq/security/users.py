@@ -61,8 +61,11 @@ class PasswordHash:
         if match is None:
             raise ValueError("the password is not hashed as scrypt$n$r$p$salt$hash: set it with `amq user add`")
         n, r, p = int(match[1]), int(match[2]), int(match[3])
-        if n < COST_N_MIN or n & (n - 1) or r < 1 or p < 1:
-            raise ValueError(f"the cost of the hash is wrong: n is a power of two from {COST_N_MIN}, r and p from 1")
+        if n < COST_N_MIN or n & (n - 1) or r < 1 or p < 1 or n >= 1 << 16 * r:
+            raise ValueError(
+                f"the cost of the hash is wrong: n is a power of two from {COST_N_MIN} and less than 2^(16 r), r and p "
+                "from 1"
+            )
         if 128 * n * r > MEMORY_BYTES_MAX or 128 * n * r * p > WORK_BYTES_MAX:
             raise ValueError("the cost of the hash would stall the broker: set the password with `amq user add`")
         try:

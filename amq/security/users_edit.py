@@ -93,6 +93,9 @@ class _Edit:
         except OSError as problem:
             self._abandon()
             raise self._failed(problem) from problem
+        except BaseException:
+            self._abandon()
+            raise
 
     def _read(self) -> None:
         if self._create and not os.path.lexists(self._target):

@@ -80,6 +80,7 @@ def test_parse() -> None:
         (f"a:scrypt$512$8$1${SALT}${DIGEST}", "the cost of the hash is wrong"),
         (f"a:scrypt$1024$0$1${SALT}${DIGEST}", "the cost of the hash is wrong"),
         (f"a:scrypt$1024$8$0${SALT}${DIGEST}", "the cost of the hash is wrong"),
+        (f"a:scrypt$65536$1$1${SALT}${DIGEST}", "the cost of the hash is wrong"),
         (f"a:scrypt$1048576$8$1${SALT}${DIGEST}", "would stall the broker"),
         (f"a:scrypt$262144$8$16${SALT}${DIGEST}", "would stall the broker"),
         (f"a:scrypt$1024$8$1$c2FsdA==${DIGEST}", "is not hashed"),
@@ -215,3 +216,16 @@ def test_an_edit_that_fails_leaves_the_file_alone(file: Path, monkeypatch: pytes
     assert (file.read_text(), os.listdir(file.parent)) == (before, ["users"])
     add_user(str(file), "bob", "x")
     assert list_users(str(file)) == ["alice", "bob"]
+
+
+def test_ctrl_c_in_the_middle_of_an_edit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(f"alice:{GOOD}\n")
+
+    def interrupt(_fd: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            remove_user(str(file), "alice")
+    assert (list_users(str(file)), os.listdir(file.parent)) == (["alice"], ["users"])
