@@ -33,6 +33,8 @@ COMMANDS = {
     "user": ("user", "Manage the users file."),
 }
 
+_NOT_UTF_8 = "surrogates not allowed"  # Python's way to hold such bytes of its arguments in a string
+
 
 class LazyGroup(click.Group):
     """A group that imports a command when it is asked for, and turns errors into one line and an exit code."""
@@ -54,7 +56,11 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+        except click.Abort as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # click says the same of Ctrl-C and of a "no"
+                ctx.exit(exits.INTERRUPTED)
+            raise
+        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise  # click's own; on a broken pipe it ends quietly: whoever read our output has gone
         except AmqError as error:
             exits.fail_with(error)
@@ -64,6 +70,11 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             ctx.exit(exits.INTERRUPTED)
         except Exception as error:  # noqa: BLE001 (a bug: shown in full)
+            if isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF_8:
+                exits.fail(
+                    "a word of the command line is not UTF-8: write it in UTF-8; a message's body can be in a --file",
+                    exits.USAGE,
+                )
             click.echo(traceback.format_exc(), err=True)
             exits.fail(f"internal error: {error!r}", exits.INTERNAL, "INTERNAL_ERROR")
 

@@ -14,7 +14,15 @@ from amq_process import ROOT, amq
 from click.testing import CliRunner
 
 from amq.cli import exits, main
-from amq.client.errors import CallTimeoutError, ConnectError, ConnectionLostError, FlushError, UriError
+from amq.client.errors import (
+    CallTimeoutError,
+    CommitOutcomeUnknownError,
+    ConnectError,
+    ConnectionLostError,
+    FlushError,
+    TransactionRetryError,
+    UriError,
+)
 from amq.errors import (
     AccessError,
     AmqError,
@@ -74,6 +82,8 @@ def test_unknown_command() -> None:
         (AmqError("x", code="INTERNAL_ERROR"), exits.INTERNAL),
         (ConnectError("x"), exits.TRANSPORT),
         (CallTimeoutError("x"), exits.TRANSPORT),
+        (TransactionRetryError("x"), exits.TRANSPORT),
+        (CommitOutcomeUnknownError("x"), exits.TRANSPORT),
         (UriError("x"), exits.USAGE),
         (AccessError("x"), exits.REFUSED),
         (StoreFullError("x"), exits.REFUSED),
@@ -111,12 +121,38 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Any:
         (ConfigError("first\nsecond"), exits.CONFIG, "amq: first [CONFIG_INVALID]\namq: second [CONFIG_INVALID]\n"),
         (OSError(errno.EACCES, "Permission denied", "/x"), exits.FAILED, "amq: /x: Permission denied\n"),
         (KeyboardInterrupt(), exits.INTERRUPTED, ""),
+        (
+            UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"), exits.USAGE,
+            "amq: a word of the command line is not UTF-8: write it in UTF-8; a message's body can be in a --file\n",
+        ),
     ],
 )
 def test_errors_are_lines(monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str) -> None:
     result = failing(monkeypatch, error)
     assert result.exit_code == code
     assert result.stderr.strip("\n") == said.strip("\n")
+
+
+def test_ctrl_c_at_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is no answer: exit codes tell it from one."""
+
+    def interrupt(_prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    @click.command()
+    @click.option("--interrupted", is_flag=True)
+    def asking(interrupted: bool) -> None:
+        with monkeypatch.context() as patch:
+            if interrupted:
+                patch.setattr(click.termui, "visible_prompt_func", interrupt)
+            click.confirm("Sure?", abort=True, err=True)
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda _self, _context, _name: asking)
+    for words, given, code in (
+        (["asking"], "n\n", exits.FAILED), (["asking"], "", exits.FAILED),
+        (["asking", "--interrupted"], "", exits.INTERRUPTED),
+    ):  # fmt: skip
+        assert CliRunner().invoke(main.main, words, input=given).exit_code == code
 
 
 def test_a_bug_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
