@@ -102,11 +102,10 @@ class _Run:
     def receive(self, consumer: Consumer) -> None:
         """Until there were enough, or none came for long enough."""
         batch: list[Message] = []
-        while self._count is None or self.received < self._count:
+        while self._count is None or self.received + len(batch) < self._count:
             message = consumer.receive(0 if batch else self._timeout)
             if message is not None:
                 batch.append(message)
-                self.received += 1
                 if len(batch) < BATCH_MAX:
                     continue
             elif not batch:
@@ -120,6 +119,7 @@ class _Run:
         """Write the batch, then acknowledge it. With `wait` until the broker has taken the last acknowledgement."""
         self._sink.writelines(message.body + b"\n" for message in batch)
         self._sink.flush()
+        self.received += len(batch)
         self.received_bytes += sum(len(message.body) for message in batch)
         self.redelivered += sum(message.redelivered for message in batch)
         self._ended = time.monotonic()

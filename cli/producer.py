@@ -39,7 +39,9 @@ _EPILOG = examples(
     "--priority", metavar="N", type=click.IntRange(0, 9), default=4, show_default=True,
     help="0 (lowest) to 9.",
 )  # fmt: skip
-@click.option("--ttl", metavar="SECONDS", type=click.FloatRange(min=0), default=0.0, help="Expires after; 0 = never.")
+@click.option(
+    "--ttl", metavar="SECONDS", type=click.FloatRange(min=0, max=1e10), default=0.0, help="Expires after; 0 = never.",
+)  # fmt: skip
 @click.option(
     "--window", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
     help="Unconfirmed at a time.",
@@ -95,7 +97,8 @@ def producer(
                     raise
         except FlushError as error:
             report.show()
-            exits.fail(error.description, exits.REFUSED, error.failures[0][1].code)
+            first = error.failures[0][1]
+            exits.fail(error.description, exits.exit_code(first), first.code)
         except (AmqError, KeyboardInterrupt):
             report.show()
             raise
@@ -108,8 +111,8 @@ def _settle(sender: Producer, timeout_s: float) -> int:
         sender.flush(timeout_s)
     except FlushError as error:
         return len(error.failures)
-    except AmqError:
-        return 0  # no answer: they are unconfirmed, and counted so
+    except (AmqError, KeyboardInterrupt):
+        return 0  # no answer, or nobody waits for it: they are unconfirmed, and counted so
     return 0
 
 

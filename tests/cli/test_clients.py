@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
 from pathlib import Path
+from typing import Self
 
 import click
 import pytest
 from amq_process import DEADLINE_S, ROOT, amq, command, one_line
 from brokers import Brokers
+from click.testing import CliRunner
 
+from amq.cli import consumer, main, producer
 from amq.cli.clients import parse_headers
+from amq.client.errors import ConnectionLostError, FlushError
+from amq.errors import StoreFullError
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -129,6 +135,7 @@ def test_nobody_there(verb: str) -> None:
         (["consumer", "--destination", QUEUE, "--url", "stomp://h:1?what=1"], 2),
         (["producer", "--destination", QUEUE, "--file", "/nonexistent"], 1),
         (["producer", "--destination", QUEUE, "--header", "nonsense"], 2),
+        (["producer", "--destination", QUEUE, "--ttl", "inf"], 2),
     ],
 )
 def test_wrong_use(words: list[str], code: int) -> None:
@@ -145,6 +152,73 @@ def test_a_full_store_is_told(brokers: Brokers) -> None:
     assert done.returncode == 7
     assert json.loads(done.stdout)["confirmed"] == 0
     assert "full" in done.stderr
+
+
+class Sending:
+    """Connection, session and producer whose broker confirms nothing, and in which `outcomes` happen at each `send`,
+    and then at each `flush`: an error, or nothing."""
+
+    def __init__(self, *outcomes: BaseException | None) -> None:
+        self._outcomes = list(outcomes)
+        self.unconfirmed = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+    def abort(self) -> None: ...
+
+    def session(self) -> Self:
+        return self
+
+    def producer(self, _destination: str) -> Self:
+        return self
+
+    def send(self, _body: object, **_options: object) -> None:
+        self.flush()
+        self.unconfirmed += 1
+
+    def flush(self, _timeout: float | None = None) -> None:
+        outcome = self._outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code", "unconfirmed", "failed"),
+    [
+        ([None, None, KeyboardInterrupt(), KeyboardInterrupt()], 130, 2, 0),
+        ([None, None, FlushError([("id", ConnectionLostError("gone"))])], 6, 0, 1),
+        ([None, None, FlushError([("id", StoreFullError("full"))])], 7, 0, 1),
+    ],
+    ids=["Ctrl-C again", "connection lost at the end", "refused"],
+)
+def test_what_was_confirmed_when_it_ends_early(
+    monkeypatch: pytest.MonkeyPatch, outcomes: list[BaseException | None], code: int, unconfirmed: int, failed: int
+) -> None:
+    count = 9 if code == 130 else 2
+    monkeypatch.setattr(producer, "open_connection", lambda *_, **__: Sending(*outcomes))
+    done = CliRunner().invoke(main.main, ["producer", "--destination", QUEUE, "--count", str(count), "--json"])
+    assert done.exit_code == code, done.output
+    facts = json.loads(done.stdout)
+    assert (facts["sent"], facts["confirmed"]) == (2, 2 - unconfirmed - failed)
+    assert (facts["unconfirmed"], facts["failed"]) == (unconfirmed, failed)
+
+
+def test_only_what_was_written_is_counted() -> None:
+    """Two messages were received, and before their lines were written the connection ended."""
+
+    class Receiving:
+        def receive(self, _timeout: float | None) -> object:
+            if left:
+                return left.pop()
+            raise ConnectionLostError("gone")
+
+    left, sink = [object(), object()], io.BytesIO()
+    run = consumer._Run(sink, "client-individual", None, None)
+    with pytest.raises(ConnectionLostError):
+        run.receive(Receiving())  # type: ignore[arg-type]
+    assert (run.received, sink.getvalue()) == (0, b"")
 
 
 def test_headers() -> None:
