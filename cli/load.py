@@ -153,9 +153,9 @@ def _dial(load: Load) -> socket.socket:
     return sock
 
 
-def _receive_within(sock: socket.socket, seconds: float) -> None:
-    """Let the kernel end a recv after `seconds` with BlockingIOError: no poll call before each recv."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
+def _within(sock: socket.socket, seconds: float, option: int = socket.SO_RCVTIMEO) -> None:
+    """Let the kernel end a recv, or a send, after `seconds` with BlockingIOError: no poll call before each."""
+    sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
 
 
 def _ring(load: Load, slots: int) -> tuple[bytearray, int, int]:
@@ -173,7 +173,8 @@ def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
     ring, frame_bytes, head_at = _ring(load, slots)
     view = memoryview(ring)
     sock = _dial(load)
-    _receive_within(sock, load.timeout_s)
+    _within(sock, load.timeout_s)
+    _within(sock, load.timeout_s, socket.SO_SNDTIMEO)
     quota, sent, confirmed = load.quota(index), 0, 0
     # Be woken for an eighth of a window of receipts, not for each: a broker that trickles them one by one would have to
     # share the processor with us. So many bytes always come: more receipts than that are missing while we wait for them
@@ -193,7 +194,11 @@ def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
             first, end = slot * frame_bytes, (slot + count) * frame_bytes
             for serial, at in enumerate(range(first + head_at, end, frame_bytes), sent):
                 ring[at : at + HEAD_BYTES] = prefix % serial
-            sock.sendall(view[first:end])
+            try:
+                sock.sendall(view[first:end])
+            except BlockingIOError:
+                late = f"the broker takes nothing for {load.timeout_s} s"
+                raise LoadError(f"producer {index}: {late}, {confirmed} of {sent} confirmed") from None
             sent += count
             sends.extend((now_us, count))
             if sent < quota and sent - confirmed < load.window:
@@ -249,7 +254,7 @@ def _consume(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
     cpu_s = _cpu_s()
     if load.mode == "recv":
         _subscribe(load, index, sock)
-    _receive_within(sock, POLL_S)
+    _within(sock, POLL_S)
     leaving = False
     while True:
         try:

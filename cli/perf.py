@@ -13,6 +13,7 @@ from amq.cli.output import examples, json_option, print_json, print_table
 from amq.cli.status import ask
 from amq.client import ConnectError
 from amq.client.uri import BrokerUri, parse
+from amq.errors import AccessError
 
 _EPILOG = examples(
     "amq perf",
@@ -53,7 +54,10 @@ _EPILOG = examples(
 @click.option("--ack", type=click.Choice(ACKS), default="client-individual", show_default=True, help="Ack mode.")
 @click.option("--mode", type=click.Choice(MODES), default="both", show_default=True, help="Leave one side out.")
 @click.option("--destination", metavar="NAME", help="An empty queue. Default: a new one.")
-@click.option("--timeout", metavar="SECONDS", type=float, default=60.0, show_default=True, help="Without progress.")
+@click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0.001, max=1e9), default=60.0, show_default=True,
+    help="Without progress.",
+)  # fmt: skip
 @json_option
 def perf(
     url: str, login: str, passcode: str, producers: int, consumers: int, count: int, size: int, window: int,
@@ -80,14 +84,16 @@ def perf(
 
 
 def _serving(url: str, login: str, passcode: str) -> BrokerUri:
-    """The broker of the URL that serves clients. Raises ConnectError."""
-    reasons = []
+    """The broker of the URL that serves clients. Raises ConnectError, because of an AccessError where one refuses."""
+    reasons, refusal = [], None
     for uri in parse(url).uris:
         facts = ask(uri, uri.login or login, uri.passcode or passcode)
         if facts["state"] == "serving":
             return uri
         reasons.append(f"{uri}: {facts['reason']}")
-    raise ConnectError(f"no broker serves clients: {'; '.join(reasons)}")
+        if facts["state"] == "rejected":
+            refusal = AccessError(facts["reason"])
+    raise ConnectError(f"no broker serves clients: {'; '.join(reasons)}") from refusal
 
 
 def _print(load: Load, result: Result) -> None:

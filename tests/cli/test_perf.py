@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from amq_process import amq, one_line
@@ -37,6 +41,48 @@ def test_one_side_at_a_time(brokers: Brokers) -> None:
     missing = amq("perf", *words, "--mode", "recv", "--timeout", 0.5)
     assert missing.returncode == 1
     assert "[LOAD_FAILED]" in one_line(missing)
+
+
+def test_a_broker_that_takes_nothing_any_more() -> None:
+    """It stopped reading, as at memoryLimit, or stands still: --timeout says for how long that is borne."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            kept = []
+            with suppress(OSError):  # the listening socket was shut down: the end of the test
+                while True:
+                    sock, _ = server.accept()
+                    kept.append(sock)
+                    sock.recv(4096)
+                    sock.sendall(b"CONNECTED\nversion:1.2\n\n\0")
+            for sock in kept:
+                sock.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            url = f"stomp://127.0.0.1:{server.getsockname()[1]}"
+            words = ["--mode", "send", "--count", 256, "--window", 256, "--size", 1 << 17, "--timeout", 5]
+            done = amq("perf", "--url", url, *words)
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert done.returncode == 1
+    assert "the broker takes nothing for 5.0 s, 0 of 0 confirmed [LOAD_FAILED]" in one_line(done)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1"])
+def test_a_timeout_that_is_none(seconds: str) -> None:
+    done = amq("perf", "--timeout", seconds)
+    assert (done.returncode, "--timeout" in done.stderr) == (2, True)
+
+
+def test_a_login_that_is_refused(brokers: Brokers, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    assert amq("user", "add", "alice", "--users", users, "--password-stdin", data=b"secret\n").returncode == 0
+    master = brokers.master("a", usersFile=users, anonymous="no")
+    done = amq("perf", "--url", f"stomp://127.0.0.1:{master.port}")
+    assert (done.returncode, "login required" in one_line(done)) == (7, True)
 
 
 def test_nobody_serves() -> None:
