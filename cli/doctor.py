@@ -97,9 +97,12 @@ def _be_peer(path: str, port: int) -> None:
     from amq.doctor.peer import serve_peer
 
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    with socket.create_server(
-        ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6
-    ) as server:  # fmt: skip
+    try:
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
+    except OSError as error:
+        why = f"port {port}: {os.strerror(error.errno or 0)}; free it, or give another --port"
+        exits.fail(why, exits.TRANSPORT, "TRANSPORT_UNAVAILABLE")
+    with server:
         click.echo(f"listening on port {server.getsockname()[1]}, in {os.path.abspath(path)}; Ctrl-C ends it")
         sys.stdout.flush()
         serve_peer(server, path, lambda line: click.echo(line))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_COLUMNS = 1000
+WALL_MS_END = 253_402_300_800_000  # what comes then has no date in Python; a timeout may be as long as that
 _SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for scripts.")
@@ -85,6 +86,8 @@ def reading_text(reading: Mapping[str, Any]) -> str:
 
 def wall_text(wall_ms: int) -> str:
     """Milliseconds since 1970 → `2026-11-21 02:16:03 UTC`."""
+    if wall_ms >= WALL_MS_END:
+        return "after the year 9999"
     return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -232,7 +232,7 @@ def ask(uri: BrokerUri, login: str, passcode: str) -> dict[str, Any]:
         answer = _handshake(uri, login, passcode)
     except ConnectionRefusedError:
         return facts | {"state": "refused", "reason": "nobody listens: a slave, or no broker"}
-    except (OSError, AmqError) as error:
+    except (OSError, AmqError, UnicodeError) as error:  # UnicodeError: the host's name cannot be one
         return facts | {"state": "unreachable", "reason": str(error)}
     if answer.command != "CONNECTED":
         return facts | {"state": "rejected", "reason": answer.headers.get("message", answer.command)}

@@ -110,8 +110,11 @@ def introduce(directory: str, doors: Doors) -> dict[str, Any]:
 
 
 def existing(path: str) -> str:
-    """The store, or the directory in which `amq start` would make it."""
+    """The store, or the directory in which `amq start` would make it. Raises OSError where something else has its name.
+    """
     absolute = os.path.abspath(path)
+    if os.path.lexists(absolute) and not os.path.isdir(absolute):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), absolute)
     return absolute if os.path.isdir(absolute) else os.path.dirname(absolute)
 
 

@@ -59,7 +59,10 @@ class RemoteHands:
 
     def hello(self, run: str, nonce: str) -> dict[str, Any]:
         """Make oneself known. What the other side says of itself. Raises PeerError, NotSharedError."""
-        answer = self._ask({"hello": run, "nonce": nonce, "version": VERSION})()
+        try:
+            answer = self._ask({"hello": run, "nonce": nonce, "version": VERSION})()
+        except OSError as error:
+            raise PeerError(f"it cannot look at its directory: {error.strerror or error}") from error
         if not isinstance(answer, dict):
             raise PeerError("it answered something that is no greeting: start `amq doctor DIR --as-peer` there")
         return answer
@@ -96,8 +99,8 @@ class RemoteHands:
 
     def _answer(self) -> Any:
         answer = self._read()
-        if "errno" in answer:
-            raise OSError(int(answer["errno"]), str(answer.get("error", "")))
+        if isinstance(answer.get("errno"), int):
+            raise OSError(answer["errno"], str(answer.get("error", "")))
         if answer.get("refused") == NotSharedError.code:
             raise NotSharedError("it does not find there what was put into the directory here")
         if "refused" in answer:
@@ -127,7 +130,9 @@ class ChildHands(RemoteHands):
         )
         with theirs:
             command = [sys.executable, "-c", code]
-            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+            self._process = subprocess.Popen(  # Ctrl-C is for us, who end it then
+                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
+            )
         super().__init__(ours)
 
     def kill(self) -> None:
@@ -183,7 +188,7 @@ class Guest:
             return {"result": self._hands.call(question["do"], *question["with"])}
         except OSError as error:
             return {"errno": error.errno or 0, "error": error.strerror or str(error)}
-        except (ValueError, LookupError, TypeError, AssertionError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
             return {"refused": f"cannot be done: {error}"}
 
     def _greet(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +206,7 @@ def connect(host: str, port: int) -> RemoteHands:
     """Hands of the peer that listens there. Raises PeerError."""
     try:
         return RemoteHands(socket.create_connection((host, port), HELLO_PATIENCE_S))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: the host's name cannot be one
         raise PeerError(f"{error}: start `amq doctor DIR --as-peer` on {host}, and let port {port} through") from error
 
 

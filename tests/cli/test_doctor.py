@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import ROOT, amq, amq_json, command
+from amq_process import ROOT, amq, amq_json, command, one_line
 from brokers import Brokers
 from click.testing import CliRunner
 from structlog.testing import capture_logs
@@ -79,6 +79,12 @@ def test_a_peer_that_is_not_there(tmp_path: Path) -> None:
     assert done.returncode == exits.TRANSPORT
     assert "--as-peer" in done.stderr
     assert "127.0.0.1" in json.loads(done.stdout)["unreachable"]
+
+
+def test_a_port_that_is_taken(tmp_path: Path, peer: int) -> None:
+    done = amq("doctor", tmp_path, "--as-peer", "--port", peer)
+    assert (done.returncode, "[TRANSPORT_UNAVAILABLE]" in one_line(done)) == (exits.TRANSPORT, True)
+    assert str(peer) in done.stderr
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [

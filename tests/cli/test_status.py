@@ -170,6 +170,11 @@ def test_other_peers(answer: bytes, state: str) -> None:
     assert (facts["broker"], facts["epoch"]) == ("", None)
 
 
+def test_a_host_name_that_cannot_be_one() -> None:
+    facts = ask(BrokerUri("a..b"), "", "")
+    assert (facts["state"], "label empty or too long" in facts["reason"]) == ("unreachable", True)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -197,3 +202,4 @@ def test_words_for_people() -> None:
         "0.250 s", "12 s", "1 min 15 s", "1 h", "1 d 2 h",
     ]  # fmt: skip
     assert wall_text(1_700_000_000_000) == "2023-11-14 22:13:20 UTC"
+    assert wall_text(1_700_000_000_000 + 2**63 - 1) == "after the year 9999", "as good as for ever, to who asked for it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ def test_a_store_that_is_not_yet_made(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
     with pytest.raises(FileNotFoundError):
         examine_quickly(str(tmp_path / "deep" / "store"), doors())
+
+
+@pytest.mark.parametrize("look", [examine, examine_quickly])
+def test_a_file_is_no_store(look: Callable[[str], Report], tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("")
+    with pytest.raises(NotADirectoryError):
+        look(str(tmp_path / "store"))
 
 
 def test_quickly_nothing_is_touched_where_the_mount_is_unfit(tmp_path: Path) -> None:

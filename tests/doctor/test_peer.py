@@ -181,7 +181,10 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"[]\n", b'{"result": 7}\n', b"{}\n"])
+@pytest.mark.parametrize("answer", [
+    b"", b"HTTP/1.1 400 Bad Request\r\n", b"[]\n", b'{"result": 7}\n', b"{}\n", b'{"errno": "x"}\n',
+    b'{"errno": 2, "error": "No such file or directory"}\n',
+])  # fmt: skip
 def test_something_else_listens(tmp_path: Path, answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -225,6 +228,7 @@ def test_whatever_is_asked_is_answered(tmp_path: Path, peer: Peer) -> None:
         b"", b"7", b"[]", b"null", b"{}", b"\xff", b'{"hello": 7}', b'{"do": 7}', hello, b'{"do": "put"}',
         b'{"do": "put", "with": 7}', b'{"do": "put", "with": []}', b'{"do": "__class__", "with": []}',
         b'{"do": "lock", "with": ["/etc/passwd"]}', b'{"do": "unlock", "with": ["x"]}', b"[" * 60_000,
+        b'{"do": "put", "with": ["x", 7]}',
     ]  # fmt: skip
     with socket.create_connection(("127.0.0.1", peer.port)) as sock, sock.makefile("rwb") as stream:
         for question in questions:
@@ -264,3 +268,8 @@ def test_who_introduces_itself_as_what(tmp_path: Path) -> None:
     assert told["host"] == SystemHost().name()
     assert told["mount"]["type"] == "nfs4"
     assert all(finding["topic"] for finding in told["findings"])
+
+
+def test_a_host_name_that_cannot_be_one(tmp_path: Path) -> None:
+    report = examine(str(tmp_path), [("a..b", 61612)], Doors(machine=SampleMachine(NFS4)))
+    assert "label empty or too long" in report.unreachable["a..b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,11 @@ def test_between_two_processes(probe: Probe, tmp_path: Path, child: ChildHands) 
     assert probe(hands(tmp_path), child, "there").level is Level.OK
     assert probe(child, hands(tmp_path), "back").level is Level.OK
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_is_not_for_the_second_process(child: ChildHands) -> None:
+    """A terminal interrupts a whole process group: it would say so with a traceback. It ends with its socket."""
+    assert os.getpgid(child._process.pid) != os.getpgrp()
 
 
 LIES = [
