@@ -20,6 +20,7 @@ from amq.cli.journal_common import (
     segment_json,
     store_option,
     tell_problems,
+    told_missing,
 )
 from amq.cli.journal_move import export_, import_
 from amq.cli.journal_repair import repair
@@ -112,7 +113,8 @@ def dump(
     """
     vfs = SystemVfs()
     check_store(vfs, store)
-    inspection = Inspection(vfs, store, read_sealing(vfs, store))
+    with told_missing():
+        inspection = Inspection(vfs, store, read_sealing(vfs, store))
     if segment and segment not in inspection.names:
         raise StoreError(f"{segment}: no such segment; `amq journal stat --store {store}` lists them")
     wanted = canonical(destination)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,8 +53,15 @@ def look(store: str, config: BrokerConfig | None = None) -> tuple[Inspection, Li
     def make() -> Liveness:
         return Liveness(windows.duplicate_window, windows.outcome_window)
 
-    try:
+    with told_missing():
         return inspect(vfs, store, lambda: read_sealing(vfs, store), make, progress("segments read"))
+
+
+@contextmanager
+def told_missing() -> Iterator[None]:
+    """Raises StoreError where the block finds no journal."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise StoreError(f"{error.filename}: is missing: there is no journal in this store") from error
 

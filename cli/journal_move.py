@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from amq.cli import exits
-from amq.cli.journal_common import canonical, options_option, progress, read_config, store_option
+from amq.cli.journal_common import canonical, options_option, progress, read_config, store_option, told_missing
 from amq.cli.output import console, examples, is_terminal, size_text
 from amq.cli.store import check_store, read_sealing
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
-from amq.errors import AmqError, StoreError
+from amq.errors import AmqError
 from amq.journal.export import Export, store_uuid
 from amq.journal.interchange import Header, Writer, check_whole
 from amq.journal.liveness import Liveness
@@ -58,16 +58,26 @@ def export_(store: str, destinations: tuple[str, ...], output: str, options: tup
         problems = _export(store, config, wanted, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     else:
-        partial = output + PARTIAL
-        with open(partial, "wb", buffering=BUFFER_BYTES) as file:
-            problems = _export(store, config, wanted, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, output)
+        problems = _export_to(output, store, config, wanted)
     for problem in problems:
         click.echo(f"amq: {problem}", err=True)
     if problems:
         raise click.exceptions.Exit(exits.STORE)
+
+
+def _export_to(output: str, store: str, config: BrokerConfig, wanted: list[str] | None) -> list[str]:
+    """Into a file of this name, once all of it is there; nothing is left of less."""
+    partial = output + PARTIAL
+    with open(partial, "wb", buffering=BUFFER_BYTES) as file:
+        try:
+            problems = _export(store, config, wanted, file)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            os.unlink(partial)
+            raise
+    os.replace(partial, output)
+    return problems
 
 
 def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: BinaryIO) -> list[str]:
@@ -77,13 +87,11 @@ def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: Bi
     def make_liveness() -> Liveness:
         return Liveness(config.duplicate_window, config.outcome_window)
 
-    try:
+    with told_missing():
         exported = Export(
             vfs, store, lambda: read_sealing(vfs, store), make_liveness, wanted,
             progress("segments read"), progress("messages written"),
         )  # fmt: skip
-    except FileNotFoundError as error:
-        raise StoreError(f"{error.filename}: is missing: there is no journal in this store") from error
     epoch, _ = read_sealing(vfs, store)
     names = None if wanted is None else tuple(wanted)
     writer = Writer(Header(store_uuid(vfs, store), epoch, SystemClock.wall_ms(), names), file.write)
@@ -116,13 +124,17 @@ def import_(store: str, file: str, allow_unsafe_store: bool, options: tuple[str,
     """
     from amq.cli import logs, store_check
 
-    config = replace(read_config(store, options), allow_unsafe_store=allow_unsafe_store, log_level="warning")
+    config = replace(read_config(store, options), log_level="warning")
+    config = replace(config, allow_unsafe_store=config.allow_unsafe_store or allow_unsafe_store)
     logs.configure(config)
     refusal = store_check.refusal(config)
     if refusal is not None:
         raise refusal
     if file == "-":
-        done = _import(config, sys.stdin.buffer, "the input", None)
+        # Not sys.stdin: the interpreter closes that when it ends, and aborts where a thread still waits in it.
+        given = os.fdopen(os.dup(0), "rb", BUFFER_BYTES)
+        done = _import(config, given, "the input", None)
+        given.close()
     else:
         with open(file, "rb", buffering=BUFFER_BYTES) as opened:
             total_bytes = os.fstat(opened.fileno()).st_size

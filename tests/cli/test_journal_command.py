@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
+import struct
+import subprocess
+import termios
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import amq, amq_json, one_line
+from amq_process import DEADLINE_S, ROOT, amq, amq_json, command, one_line
 from brokers import Broker, Brokers
+from click.testing import CliRunner
 from traffic import QUEUE, Producer, drain, send
 
 import amq as amq_library
+from amq.cli import main, store_check
+from amq.doctor import Finding, Level, Report
 
 pytestmark = pytest.mark.slow
 
@@ -182,6 +191,18 @@ def test_no_store(tmp_path: Path, verb: str) -> None:
     assert "is empty: no broker was ever master here" in one_line(done)
 
 
+@pytest.mark.parametrize("verb", ["check", "dump", "stat", "export"])
+def test_no_journal(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "epochs").mkdir()
+    done = amq("journal", verb, "--store", tmp_path)
+    assert (done.returncode, "there is no journal in this store" in one_line(done)) == (4, True)
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    done = amq("journal", "export", "--store", tmp_path / "no", "--output", tmp_path / "file")
+    assert (done.returncode, os.listdir(tmp_path)) == (4, [])
+
+
 def test_no_such_segment(store: Path) -> None:
     done = amq("journal", "dump", "--store", store, "--segment", "x")
     assert done.returncode == 4
@@ -279,6 +300,36 @@ def test_import_refuses_what_is_cut_and_what_is_in_use(store: Path, tmp_path: Pa
     brokers.master("b")
     used = amq("journal", "import", "--store", store, data=data)
     assert (used.returncode, "STORE_LOCKED" in one_line(used)) == (5, True)
+
+
+def test_an_import_that_waits_for_its_input_is_interrupted(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with subprocess.Popen(
+        command("journal", "import", "--store", target), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, cwd=ROOT,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"{")
+        process.stdin.flush()
+        deadline = time.monotonic() + DEADLINE_S
+        while struct.unpack("i", fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))) != (0,):
+            assert (process.poll(), time.monotonic() < deadline) == (None, True)
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(DEADLINE_S), process.stderr.read()) == (130, b""), "with its input still open"
+    assert "amq-journal-import handed the store over" in amq("status", "--store", target).stdout
+
+
+@pytest.mark.parametrize("words", [[], ["-o", "allowUnsafeStore=yes"], ["--allow-unsafe-store"]])
+def test_import_into_an_unsafe_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]) -> None:
+    """As for `amq start`, the configuration may allow it."""
+    nolock = Finding(Level.UNFIT, "local_lock=none", "nolock", "several masters at once")
+    monkeypatch.setattr(store_check, "examine_quickly", lambda path: Report(path, path, findings=[nolock]))
+    (tmp_path / "empty").write_bytes(b"")
+    given = ["journal", "import", "--store", str(tmp_path / "store"), *words, str(tmp_path / "empty")]
+    done = CliRunner().invoke(main.main, given)
+    assert (done.exit_code, "[EXPORT_CUT]" if words else "[STORE_UNSAFE]") == (4, done.stderr.split()[-1])
 
 
 def test_repair_shows_first_and_keeps_the_originals(store: Path, brokers: Brokers) -> None:
