@@ -133,8 +133,14 @@ def read_epoch_files(vfs: Vfs, store: str) -> EpochFiles:
 
 def unfinished(vfs: Vfs, store: str) -> list[str]:
     """Directories of repairs that were killed."""
-    names = [name for name in sorted(vfs.listdir(store)) if name.startswith(KEPT_PREFIX)]
-    return [os.path.join(store, name) for name in names if SCRATCH in vfs.listdir(os.path.join(store, name))]
+    found = []
+    for name in sorted(vfs.listdir(store)):
+        if name.startswith(KEPT_PREFIX):
+            directory = os.path.join(store, name)
+            with suppress(NotADirectoryError, FileNotFoundError):  # somebody archived it, or took it away
+                if SCRATCH in vfs.listdir(directory):
+                    found.append(directory)
+    return found
 
 
 class Repair:

@@ -52,6 +52,12 @@ def test_a_whole_store_is_left_alone(store: Path) -> None:
     assert state(store) == before
 
 
+def test_an_archive_of_what_an_earlier_repair_kept_is_no_repair(store: Path) -> None:
+    (store / "journal.before-repair-20260101T000000-12345678.tar.gz").write_bytes(b"x")
+    assert is_whole(VFS, str(store))
+    assert repair(store).run().unfinished == []
+
+
 def test_a_plan_changes_nothing(store: Path) -> None:
     path = sealed_segment(store)
     start, end = batches(path)[1]
