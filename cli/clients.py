@@ -13,6 +13,7 @@ import click
 
 from amq.cli.output import console, is_terminal
 from amq.client import Connection, ConnectionEvent, EventKind, connect
+from amq.client.uri import parse
 
 DEFAULT_URL = "stomp://127.0.0.1:61613"
 REFRESH_S = 0.1
@@ -36,15 +37,17 @@ def connection_options(command: _Command) -> _Command:
 
 
 class Failovers:
-    """Listens to a connection: counts failovers and tells of them on stderr."""
+    """Listens to a connection: counts failovers and tells of them on stderr. `again` = there can be some."""
 
     def __init__(self) -> None:
         self.count = 0
         self.interrupted_s = 0.0
+        self.again = True
 
     def __call__(self, event: ConnectionEvent) -> None:
         if event.kind is EventKind.INTERRUPTED:
-            click.echo(f"amq: connection to {event.old_uri} lost: {event.error}; connecting again", err=True)
+            again = "; connecting again" if self.again else ""
+            click.echo(f"amq: connection to {event.old_uri} lost: {event.error}{again}", err=True)
         elif event.kind is EventKind.FAILOVER:
             self.count += 1
             self.interrupted_s += event.duration_s
@@ -54,6 +57,7 @@ class Failovers:
 def open_connection(url: str, login: str, passcode: str, failovers: Failovers, **options: Any) -> Connection:
     """Connect; the client's own warnings come out in the form of the command line's messages."""
     logging.basicConfig(format="amq: %(message)s", level=logging.ERROR, stream=sys.stderr)
+    failovers.again = parse(url).options.max_reconnect_attempts != 0
     return connect(url, login=login, passcode=passcode, on_event=failovers, **options)
 
 

@@ -15,9 +15,11 @@ from amq_process import DEADLINE_S, ROOT, amq, command, one_line
 from brokers import Brokers
 from click.testing import CliRunner
 
-from amq.cli import consumer, main, producer
+from amq.cli import clients, consumer, main, producer
 from amq.cli.clients import parse_headers
+from amq.client import ConnectionEvent, EventKind
 from amq.client.errors import ConnectionLostError, FlushError
+from amq.client.uri import BrokerUri
 from amq.errors import StoreFullError
 from tests.ports import free_port
 
@@ -203,6 +205,21 @@ def test_what_was_confirmed_when_it_ends_early(
     facts = json.loads(done.stdout)
     assert (facts["sent"], facts["confirmed"]) == (2, 2 - unconfirmed - failed)
     assert (facts["unconfirmed"], facts["failed"]) == (unconfirmed, failed)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [("failover:(stomp://h)", "gone; connecting again\n"), ("stomp://h", "gone\n"),
+     ("failover:(stomp://h)?maxReconnectAttempts=0", "gone\n")],
+)  # fmt: skip
+def test_nobody_connects_again_where_the_url_says_so(
+    url: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.setattr(clients, "connect", lambda *_, **__: None)
+    failovers = clients.Failovers()
+    clients.open_connection(url, "", "", failovers)
+    failovers(ConnectionEvent(EventKind.INTERRUPTED, BrokerUri("h"), error=ConnectionLostError("gone")))
+    assert capsys.readouterr().err == f"amq: connection to stomp://h:61613 lost: {said}"
 
 
 def test_only_what_was_written_is_counted() -> None:
