@@ -79,6 +79,7 @@ class _Loading:
         self.sources: dict[str, str] = {}
         self.destinations: list[DestinationOptions] = []
         self.problems: list[str] = []
+        self.refused: set[str] = set()  # keys of which a value was given that cannot be used
         self.warnings: list[str] = []
 
     def put(self, option: Option, raw: object, source: str, directory: str | None = None) -> None:
@@ -87,6 +88,7 @@ class _Loading:
             value = option.parse(raw)
         except ValueError as error:
             self.problems.append(f"{source}: {option.key} = {_show(raw)} {error}")
+            self.refused.add(option.key)
             return
         self.values[option.attribute] = _path(value, directory) if option.kind is Kind.PATH else value
         self.sources[option.attribute] = source
@@ -182,7 +184,7 @@ class _Loading:
             self.sources["name"] = "host name"
         config = BrokerConfig(**self.values, destinations=tuple(self.destinations), sources=self.sources)
         problems = self.problems or checks.contradictions(config)
-        if require_store and not config.store:
+        if require_store and not config.store and "store" not in self.refused:
             problems = [
                 *problems,
                 "store: no store directory is given: use --store DIR, AMQ_STORE or store in section [broker]; "

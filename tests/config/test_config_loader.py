@@ -47,6 +47,13 @@ def test_later_sources_win(file: Path) -> None:
     assert load(host_name="x").sources["name"] == "host name"
 
 
+def test_a_store_that_cannot_be_used_was_given_all_the_same() -> None:
+    assert refused(store="/\udcff", require_store=True).split("\n") == [
+        '--store: store = "/\\udcff" holds a control character or bytes that are not UTF-8'
+    ]
+    assert "no store directory is given" in refused(overrides=["prefetchSize=x"], require_store=True)
+
+
 def test_variables_of_the_commands_for_clients_are_known() -> None:
     env = dict.fromkeys(("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE"), "x")
     assert load(None, env).warnings == ()
