@@ -33,6 +33,7 @@ BATCH_MESSAGES_MAX = 1_000_000  # of a micro-batch without maxOffsetsPerTrigger
 PARTITIONS, PARTITION_MESSAGES_MIN = 4, 1000  # without minPartitions: no more of them, and no smaller
 TIMEOUT_S = 120.0  # without a broker so long a call fails
 UNKNOWN_LEASE, UNKNOWN_SUBSCRIPTION = "UNKNOWN_LEASE", "UNKNOWN_SUBSCRIPTION"
+SUBSCRIPTION_DIFFERS = "SUBSCRIPTION_DIFFERS"
 
 
 class DataLossError(AmqError):
@@ -93,7 +94,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: behind nothing. Durable subscriptions are there from now on."""
         for name in filter(is_topic, self._destinations):
-            self._subscribe(name)
+            self._ask(name, 0, 0)  # not `_subscribe`, which would end one of that name to another topic
         return offsets.begin(self._destinations, _given(self._options.starting_offsets)).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -144,7 +145,8 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if number:
                     self._driver().settle(name, self._cursor, number)
             except CommandError as error:  # the checkpoint may know of one that the query read once
-                if error.code != UNKNOWN_SUBSCRIPTION or name in self._destinations:
+                gone = (UNKNOWN_SUBSCRIPTION, SUBSCRIPTION_DIFFERS)
+                if error.code not in gone or name in self._destinations:
                     raise
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from amq.broker.audience import Audience
-from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, words_of
+from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, wire_name, words_of
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer, Subscription, option_boolean
 from amq.broker.transaction import Transaction, memory_bytes
@@ -137,7 +137,7 @@ class Durables:
     def subscribe(self, command: Subscribe, client_id: str, peer: Peer) -> Queue:
         """The queue of the durable subscription that `command` asks for; who finds it in `Broker.recalls` asks again
         when it is not there any more. Raises CommandError, SelectorError."""
-        topics = list(dict.fromkeys(command.destination.split(",")))
+        topics = _topics(command.destination)
         if command.browser or not is_topic(command.destination) or any(map(is_temporary, topics)):
             raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
         # What is wrong with the rest of it shows before anything ends or begins.
@@ -183,9 +183,14 @@ class Durables:
             )
         return self._queue(record or self._create(definition))
 
-    def queue_of(self, name: str, client_id: str) -> str:
-        """Full name of the queue of that subscription. Raises CommandError."""
-        return self._find(name, client_id).queue
+    def queue_of(self, name: str, client_id: str, destination: str) -> str:
+        """Full name of the queue of that subscription, which is one to `destination`. Raises CommandError."""
+        record = self._find(name, client_id)
+        if record.topics != _topics(destination):
+            shown = ",".join(map(wire_name, record.topics))
+            why = f"the durable subscription {name!r} is one to {shown}: give another name"
+            raise CommandError(why, code="SUBSCRIPTION_DIFFERS")
+        return record.queue
 
     def _find(self, name: str, client_id: str) -> Subscribed:
         record = self._known.get((client_id, name))
@@ -249,6 +254,10 @@ class Durables:
         if peer is not None and receipt:
             journal.confirm(peer, receipt)
         broker.wake()
+
+
+def _topics(destination: str) -> list[str]:
+    return list(dict.fromkeys(destination.split(",")))
 
 
 def _key(record: Subscribed) -> Key:

@@ -125,7 +125,7 @@ class Leasing:
     def _name(self, command: Lease | Settle, client_id: str) -> str:
         """Full name of the queue from which is leased. Raises CommandError, AccessError."""
         if is_topic(command.destination):
-            return self._broker.durables.queue_of(command.cursor, client_id)
+            return self._broker.durables.queue_of(command.cursor, client_id, command.destination)
         check_queue(command.destination)
         return command.destination
 

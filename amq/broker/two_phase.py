@@ -460,7 +460,7 @@ def browser(command: Subscribe, broker: Broker, peer: Peer, prefetch: int, clien
     if "lease" in command.options:
         return LeaseBrowser(command, broker, peer, prefetch)
     if command.subscription_name:
-        queue = broker.durables.queue_of(command.subscription_name, client_id)
+        queue = broker.durables.queue_of(command.subscription_name, client_id, command.destination)
         return Browser(command, broker, peer, prefetch, queue)
     check_browsed(command.destination)
     kind = PreparedBrowser if command.destination == PREPARED_NAME else Browser

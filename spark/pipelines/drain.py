@@ -136,8 +136,8 @@ def _check(options: Options) -> None:
     is_named = options["subscription"] or any(name.lower() == "subscription" for name, _ in options["option"])
     if not is_named and any(map(is_topic, given.destination.split(","))):
         raise click.UsageError(
-            "give --subscription, a name that nothing else has: a second topic that is drained under the same one "
-            "would end the durable subscription to the first, and what waits in it would be gone"
+            "give --subscription, a name that nothing else has: it is that of a durable subscription, which is one to "
+            "this topic alone"
         )
     AmqStreamReader(given)
     if "://" not in options["output"] + _checkpoint(options):

@@ -241,6 +241,32 @@ def test_a_durable_subscription(make_world: MakeWorld) -> None:
     world.check_at_rest()
 
 
+def test_a_durable_subscription_to_another_topic(make_world: MakeWorld) -> None:
+    """What waits for it was leased, and acknowledged, as if it had been sent to the topic that was named."""
+    world = make_world()
+    client = world.connect()
+    client.subscribe("topic://t", subscription_name="c", options={"credit": "0"}, id="s")
+    world.settle()
+    sent(world, *BODIES, queue="topic://t")
+    number, _, _ = lease(world, queue="topic://t", messages=4)
+    for asked in (
+        lambda: ask(world, queue="topic://other"),
+        lambda: ask(world, queue="topic://other", after=number),
+    ):
+        client = asked()
+        world.settle()
+        assert client.codes == ["SUBSCRIPTION_DIFFERS"]
+    client = world.connect()
+    client.do(Settle("topic://other", "c", number, True, "r"))
+    world.settle()
+    assert client.codes == ["SUBSCRIPTION_DIFFERS"]
+    client = world.connect()
+    client.subscribe("topic://other", ACK_AUTO, subscription_name="c", browser=True, id="b")
+    world.settle()
+    assert (client.codes, client.bodies) == (["SUBSCRIPTION_DIFFERS"], [])
+    assert lease(world, queue="topic://t", after=number)[1] == len(BODIES) - 4
+
+
 def test_a_lease_outlives_compaction_and_checkpoints(make_world: MakeWorld) -> None:
     world = make_world()
     bodies = [b"%03d" % number + bytes(900) for number in range(60)]

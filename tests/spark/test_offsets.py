@@ -274,3 +274,18 @@ def test_refused(kind: type, given: dict[str, str], why: str) -> None:
     options = read(SourceOptions, {"url": "stomp://a:1", "destination": A, **given})
     with pytest.raises(OptionError, match=why):
         kind(options)
+
+
+def test_a_durable_subscription_to_another_topic_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that began under its name ended it, with what waited in it."""
+    broker, made = FakeBroker(3), []
+    stream = reader(broker, destination="/topic/t")
+
+    def lease(*_words: Any, **_named: Any) -> Lease:
+        raise CommandError("it is one to /topic/other", code="SUBSCRIPTION_DIFFERS")
+
+    monkeypatch.setattr(broker, "lease", lease)
+    monkeypatch.setattr(stream, "_subscribe", made.append)
+    with pytest.raises(CommandError, match="it is one to /topic/other"):
+        stream.initialOffset()
+    assert made == []
