@@ -14,6 +14,7 @@ from amq.protocols.stomp.frame import escape
 
 PIECE_MESSAGES = 1000  # written at once
 PIECE_BYTES = 1 << 20
+TEXT = b"\namq-msg-type:text"  # of a body with a length, which else is bytes
 
 Headers = Sequence[Mapping[str, object] | None]
 
@@ -32,7 +33,7 @@ def send(
     ).encode() + rare_headers(None, priority, expires_ms, "")
     machine = session.machine
     if len(bodies) == 1 and len(bodies[0]) > LARGE_BODY_BYTES:
-        head += rare_headers(headers[0] if headers else None, DEFAULT_PRIORITY, 0, "")
+        head += rare_headers(headers[0] if headers else None, DEFAULT_PRIORITY, 0, "") + (TEXT if text else b"")
         machine.write(b"%b\ncontent-length:%d\n\n" % (head, len(bodies[0])), bodies[0])
     else:
         machine.write(encode(head, bodies, headers, text))
@@ -55,7 +56,7 @@ def encode(head: bytes, bodies: Sequence[bytes], headers: Headers | None, text: 
         extras = [rare_headers(extra, DEFAULT_PRIORITY, 0, "") if extra else b"" for extra in headers]
     return b"".join([
         b"%b%b\n\n%b\0" % (head, extra, body) if text and b"\0" not in body else
-        b"%b%b%b\ncontent-length:%d\n\n%b\0" % (head, extra, b"\namq-msg-type:text" if text else b"", len(body), body)
+        b"%b%b%b\ncontent-length:%d\n\n%b\0" % (head, extra, TEXT if text else b"", len(body), body)
         for extra, body in zip(extras, bodies, strict=True)
     ])  # fmt: skip
 

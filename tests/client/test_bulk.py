@@ -80,3 +80,19 @@ def test_many_messages_in_one_call(face: Any) -> None:
             assert group.store.bodies(Q) == [*bodies, b"after", b"wards"]
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_a_large_body_is_what_it_was_sent_as(text: bool) -> None:
+    async def scenario() -> None:
+        with Group() as group:
+            async with await SyncFace.connect(group.url) as connection:
+                session = connection.session(transacted=True)
+                body = b"x" * (LARGE_BODY_BYTES + 1)
+                await session.producer(Q).send_many([body], text=text, timeout=PATIENCE_S)
+                await session.commit()
+            (stored,) = group.store.queues[Q]
+            assert stored.body == body
+            assert stored.headers.get("amq-msg-type") == ("text" if text else None)
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
