@@ -279,7 +279,7 @@ def check_whole(name: str, file: BinaryIO) -> Header:
         raise StoreError(f"{name}: is empty: `amq journal export` writes at least a header", code="EXPORT_CUT")
     try:
         found = json.loads(last) if last.endswith(b"\n") else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         found = {}
     if not isinstance(found, dict) or found.get("type") != END_TYPE:
         reader.finish()

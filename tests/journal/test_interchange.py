@@ -126,6 +126,8 @@ def test_errors_name_the_line_and_the_cure() -> None:
     assert caught.value.code == "STORE_NEWER_FORMAT"
     with pytest.raises(StoreError, match="is empty"):
         check_whole("f", io.BytesIO(b""))
+    with pytest.raises(StoreError, match="its end line is missing"):
+        check_whole("f", io.BytesIO(lines[0] + b"[" * 100_000 + b"\n"))
 
 
 @pytest.mark.parametrize(
