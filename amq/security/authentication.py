@@ -85,6 +85,9 @@ class Authenticator:
             like = record or next(iter(users.values()), _NOBODY)
             checked = record or PasswordHash(like.n, like.r, like.p, _NOBODY.salt, _NOBODY.digest)
             if checked.matches(passcode) and record is not None:
+                users = self._rules[0]
+                if users is None or users.get(login) != record:  # its line has changed meanwhile
+                    raise _refusal()
                 self._verified[login] = proof
                 return login
             if len(self._refused) >= REFUSED_MAX:

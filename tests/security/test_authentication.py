@@ -145,6 +145,20 @@ def test_a_changed_users_file_counts_at_once(calls: Calls) -> None:
     assert calls.count == count
 
 
+def test_a_user_who_is_removed_during_a_login_is_not_let_in(calls: Calls) -> None:
+    check = Authenticator(USERS, "no", KEY)
+    calls.go.clear()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(check.authenticate, "alice", "one", False)
+        assert calls.running.wait(30)
+        check.replace(Users({"alice": cheap("new"), "bob": cheap("two")}), "no")
+        calls.go.set()
+        with pytest.raises(AccessError):
+            found.result(30)
+    check.replace(USERS, "no")
+    assert check.authenticate("alice", "one", False) == "alice", "it was not wrong for that line"
+
+
 def test_a_storm_of_equal_logins_is_one_verification(calls: Calls) -> None:
     check = Authenticator(USERS, "no", KEY)
     calls.go.clear()
