@@ -177,8 +177,9 @@ def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
     _within(sock, load.timeout_s, socket.SO_SNDTIMEO)
     quota, sent, confirmed = load.quota(index), 0, 0
     # Be woken for an eighth of a window of receipts, not for each: a broker that trickles them one by one would have to
-    # share the processor with us. So many bytes always come: more receipts than that are missing while we wait for them
-    # (one more, since a part of the next one may have been read already).
+    # share the processor with us. So many bytes always come: more than twice as many receipts are missing while we wait
+    # (more, since a part of the next one may have been read already; twice, since the kernel does not count what this
+    # recv has taken: for the rest it wakes us when all that we asked for has come once more).
     refill = max(1, load.window // 8)
     if refill > 1:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, refill * RECEIPT_BYTES_MIN)
@@ -203,7 +204,7 @@ def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
             sends.extend((now_us, count))
             if sent < quota and sent - confirmed < load.window:
                 continue
-        if refill > 1 and sent - confirmed <= refill:
+        if refill > 1 and sent - confirmed <= 2 * refill:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             refill = 1
         try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +71,44 @@ class SleepyParent:
 
     def abort(self) -> None:
         self._gate.abort()
+
+
+def unread_bytes(port: int) -> int:
+    """What the socket of this process group that is bound to `port` has received, and nobody has read."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, _, queues, *_ = line.split()
+        if int(local.rpartition(":")[2], 16) == port:
+            return int(queues.partition(":")[2], 16)
+    raise AssertionError("there is no such socket")
+
+
+def test_the_last_receipts_come_in_parts() -> None:
+    """A recv that has taken the first of them is woken for as many more as it wanted in all: it timed out."""
+    count = 40  # a window of 256 lets it wait for 32 receipts at a time
+    receipts = [b"RECEIPT\nreceipt-id:%08d\n\n\0" % number for number in range(count)]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            sock, (_, port) = server.accept()
+            with sock:
+                sock.recv(4096)
+                sock.sendall(b"CONNECTED\nversion:1.2\n\n\0")
+                frames = 0
+                while frames < count:
+                    frames += sock.recv(1 << 16).count(b"\0")
+                for part in (receipts[: count // 2], receipts[count // 2 :]):
+                    sock.sendall(b"".join(part))
+                    while unread_bytes(port):
+                        time.sleep(0.001)
+                sock.recv(1)  # until it goes
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        sending = Load(server.getsockname()[1], producers=1, messages=count, size_bytes=100, window=256, mode="send")
+        result = run(dataclasses.replace(sending, timeout_s=20.0))
+        thread.join()
+    assert result.messages == count
+    assert result.seconds < 20.0, "until the recv gave up"
 
 
 @pytest.mark.parametrize("mode", ["both", "recv"])
