@@ -35,7 +35,12 @@ class _Logger(structlog.PrintLogger):
 
 
 class _Bridge(logging.Handler):
-    """Hands what comes through `logging` to structlog."""
+    """Hands what comes through `logging` to structlog, but for what watchdog calls an error: a watch ended just when an
+    event came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addFilter(lambda record: "called when the thread is inactive" not in record.getMessage())
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(record.name)

@@ -275,13 +275,17 @@ def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(level: str) -> N
 
 
 def test_file_events_of_others_are_not_logged() -> None:
-    """The log may be a file beside the configuration: each line would be an event, and each event a line."""
+    """The log may be a file beside the configuration: each line would be an event, and each event a line. Nor what is
+    called an error where a watch ends."""
     done = subprocess.run(
         [
             sys.executable, "-c",
             "import logging; from amq.cli import logs; from amq.config.schema import BrokerConfig\n"
             "logs.configure(BrokerConfig(log_level='debug'))\n"
-            "for name in 'watchdog.observers.inotify_c', 'asyncio': logging.getLogger(name).debug('seen by %s', name)",
+            "for name in 'watchdog.observers.inotify_c', 'asyncio': logging.getLogger(name).debug('seen by %s', name)\n"
+            "from watchdog.observers.inotify import InotifyEmitter\n"
+            "from watchdog.observers.api import EventQueue, ObservedWatch\n"
+            "InotifyEmitter(EventQueue(), ObservedWatch('/', recursive=False)).queue_events(1)",
         ],
         capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=True,
     )  # fmt: skip
