@@ -10,7 +10,7 @@ from tests.simulation.mutants import FOCUS
 from tests.simulation.pool import report, run_seeds, shrink
 
 SEEDS = range(1, 301)
-FOCUSED_SEEDS = range(1, 11)
+FOCUSED_SEEDS = range(1, 7)
 
 
 @pytest.mark.slow
