@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from brokers import Brokers
 
 # Before whatever is collected first imports them: a benchmark does.
@@ -23,6 +25,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid}: give ids to parameters that hold a set")
         path = item.path.relative_to(TESTS)
         item.add_marker(pytest.mark.xdist_group("spark" if path.parts[0] == "spark" else str(path)))
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A command that runs in this process configures the logs as in its own; what tests come next is chance."""
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -17,9 +17,11 @@ from typing import NoReturn
 import pytest
 from amq_process import DEADLINE_S, ROOT, amq, one_line
 from brokers import Broker, Brokers
+from structlog import get_logger
 from structlog.testing import capture_logs
 
 from amq.cli import logs, process
+from amq.config.schema import BrokerConfig
 
 pytestmark = pytest.mark.slow
 
@@ -272,6 +274,14 @@ def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(level: str) -> N
     fine = io.StringIO()
     getattr(logs._Logger("amq", fine), level)("line")
     assert fine.getvalue() == "line\n"
+
+
+@pytest.mark.parametrize("_test", [1, 2])
+def test_a_command_in_this_process_keeps_no_log_from_the_next_test(_test: int) -> None:
+    with capture_logs() as lines:
+        get_logger().info("told")
+    assert lines
+    logs.configure(BrokerConfig(log_level="error"))
 
 
 def test_file_events_of_others_are_not_logged() -> None:
