@@ -57,7 +57,8 @@ def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> No
     config = read_config(store, options)
     if is_whole(vfs, store):
         if as_json:
-            print_json({"damages": [], "repaired": False})
+            none: dict[str, Any] = {"damages": [], "live": None, "surely_lost": {}, "unfinished": []}
+            print_json({**none, "repaired": False, "kept": ""})  # the live ones of a store at work were not counted
         else:
             click.echo("nothing is damaged")
         return

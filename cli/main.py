@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import traceback
 from typing import Any
 
@@ -92,6 +94,23 @@ def main() -> None:
       amq status --store /mnt/shared/amq
       amq demo
     """
+    _open_standard_streams()
+
+
+def _open_standard_streams() -> None:
+    """Take the places of standard streams that the caller closed, before a file of a store is opened as one of them:
+    what the interpreter or a library then writes to descriptor 2 would go into the lock file or the journal. Use of
+    the input or the output is an error then; errors have nowhere to be told.
+    """
+    streams = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+    for descriptor, (name, mode, flags) in enumerate(streams):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, flags)
+            if null != descriptor:
+                os.dup2(null, descriptor)
+                os.close(null)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 if __name__ == "__main__":

@@ -335,6 +335,7 @@ def test_import_into_an_unsafe_store(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_repair_shows_first_and_keeps_the_originals(store: Path, brokers: Brokers) -> None:
     whole = amq("journal", "repair", "--store", store)
     assert (whole.returncode, whole.stdout) == (0, "nothing is damaged\n")
+    nothing = amq_json("journal", "repair", "--store", store)
     segment = segment_of(store)
     before = segment.read_bytes()
     damaged = before.replace(b"body 7", b"BODY 7")
@@ -349,7 +350,7 @@ def test_repair_shows_first_and_keeps_the_originals(store: Path, brokers: Broker
     done = amq("journal", "repair", "--store", store, "--yes", "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
-    assert (facts["repaired"], facts["surely_lost"]) == (True, {"queue://orders": 1})
+    assert (facts["repaired"], facts["surely_lost"], [*facts]) == (True, {"queue://orders": 1}, [*nothing])
     assert (Path(facts["kept"]) / segment.name).read_bytes() == damaged
     assert amq_json("journal", "check", "--store", store)["ok"]
     with brokers.master("b").connect() as connection:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -274,6 +275,32 @@ def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(level: str) -> N
     fine = io.StringIO()
     getattr(logs._Logger("amq", fine), level)("line")
     assert fine.getvalue() == "line\n"
+
+
+def test_no_file_of_the_store_is_a_standard_stream(tmp_path: Path) -> None:
+    """What the interpreter or a library writes to descriptor 2 would go into it."""
+    words = (sys.executable, "-m", "amq", "start", "--store", str(tmp_path / "s"), "--transport", "stomp://127.0.0.1:0")
+    process = subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], cwd=ROOT)
+    try:
+        files, deadline = Path(f"/proc/{process.pid}/fd"), time.monotonic() + DEADLINE_S
+        while str(tmp_path / "s" / "lock") not in map(os.path.realpath, files.iterdir()):
+            assert (process.poll(), time.monotonic() < deadline) == (None, True)
+            time.sleep(0.05)
+        assert [os.readlink(files / str(number)) for number in range(3)] == [os.devnull] * 3
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(("closed", "words"), [(">&-", ["config", "show"]), ("<&-", ["journal", "import", "--store"])])
+def test_a_standard_stream_that_is_needed_and_closed(tmp_path: Path, closed: str, words: list[str]) -> None:
+    words = [sys.executable, "-m", "amq", *words, *[str(tmp_path / "s")] * (closed == "<&-")]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *words], capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE_S
+    )
+    assert (done.returncode, done.stderr) == (1, "amq: Bad file descriptor\n")
 
 
 @pytest.mark.parametrize("_test", [1, 2])
