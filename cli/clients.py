@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from amq.client.uri import parse
 
 DEFAULT_URL = "stomp://127.0.0.1:61613"
 REFRESH_S = 0.1
+SAY_AFTER_S = 5.0
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -55,10 +57,15 @@ class Failovers:
 
 
 def open_connection(url: str, login: str, passcode: str, failovers: Failovers, **options: Any) -> Connection:
-    """Connect; the client's own warnings come out in the form of the command line's messages."""
+    """Connect, and say so when that takes long; the client's own errors come out as the command line's messages do."""
     logging.basicConfig(format="amq: %(message)s", level=logging.ERROR, stream=sys.stderr)
     failovers.again = parse(url).options.max_reconnect_attempts != 0
-    return connect(url, login=login, passcode=passcode, on_event=failovers, **options)
+    waiting = threading.Timer(SAY_AFTER_S, click.echo, ("amq: no broker has answered yet; waiting",), {"err": True})
+    waiting.start()
+    try:
+        return connect(url, login=login, passcode=passcode, on_event=failovers, **options)
+    finally:
+        waiting.cancel()
 
 
 def parse_headers(pairs: tuple[str, ...]) -> dict[str, str]:

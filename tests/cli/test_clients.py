@@ -238,6 +238,21 @@ def test_only_what_was_written_is_counted() -> None:
     assert (run.received, sink.getvalue()) == (0, b"")
 
 
+def test_who_waits_for_a_broker_is_told_so(brokers: Brokers) -> None:
+    broker = brokers.add("a")
+    url = f"failover:(stomp://127.0.0.1:{broker.port})"
+    words = command("producer", "--url", url, "--destination", QUEUE, "--count", 1)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stderr is not None
+        try:
+            assert process.stderr.readline() == "amq: no broker has answered yet; waiting\n"
+            broker.start().wait_serving()
+            out, errors = process.communicate(timeout=DEADLINE_S)
+            assert (process.returncode, out[:8], errors) == (0, "1 of 1 m", "")
+        finally:
+            process.kill()
+
+
 def test_headers() -> None:
     assert parse_headers(("a=b", "c=d=e", "f=")) == {"a": "b", "c": "d=e", "f": ""}
     with pytest.raises(click.BadParameter, match="NAME=VALUE"):
