@@ -176,6 +176,14 @@ class Task:
             headers: list[dict[str, str] | None] = rows.headers or [None] * len(rows.bodies)
             for body, extra, id in zip(rows.bodies, headers, self._identifier.ids(rows), strict=True):
                 send(
-                    body.decode() if self._text else body, headers=extra, duplicate_id=id, wait=False,
+                    _text(body) if self._text else body, headers=extra, duplicate_id=id, wait=False,
                     priority=options.priority, time_to_live=options.time_to_live_s, timeout=options.send_timeout_s,
                 )  # fmt: skip
+
+
+def _text(body: bytes) -> str | bytes:
+    """What Spark calls a string may be none: lines of a file that is not UTF-8. It goes as the bytes that it is."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body

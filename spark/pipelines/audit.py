@@ -12,7 +12,15 @@ from typing import Any
 import click
 
 from pyspark_amq.options import LEFT, MESSAGES, MOVES
-from pyspark_amq.pipelines.frame import Options, Pipeline, Say, destinations_option, range_options
+from pyspark_amq.pipelines.frame import (
+    Options,
+    Pipeline,
+    PipelineError,
+    Say,
+    destinations_option,
+    is_local,
+    range_options,
+)
 from pyspark_amq.pipelines.page import write_page
 
 BUCKETS_MAX = 120  # points of a curve
@@ -162,6 +170,8 @@ def _check(options: Options) -> None:
     from pyspark_amq import journal
 
     journal.plan(options["store"])
+    if not is_local(options["output"]):
+        raise PipelineError(f"{options['output']}: is a URI: give a directory of this machine, for the page")
     os.makedirs(options["output"], exist_ok=True)
 
 

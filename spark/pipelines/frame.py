@@ -69,6 +69,11 @@ class Pipeline:
         return self.about.partition("\n")[0]
 
 
+def is_local(path: str) -> bool:
+    """A path of this machine, and no URI of one of Spark's file systems."""
+    return ":" not in path.partition("/")[0]
+
+
 def moment_ms(_context: click.Context | None, _option: click.Parameter | None, text: str | None) -> int | None:
     """ISO 8601, UTC where it says nothing else, or milliseconds since 1970 → these. Raises BadParameter."""
     if text is None:

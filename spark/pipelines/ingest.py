@@ -21,6 +21,7 @@ from pyspark_amq.pipelines.frame import (
     check_sink,
     delivery_option,
     follow,
+    is_local,
     pairs_option,
     sink_settings,
 )
@@ -68,7 +69,7 @@ def _rows(files: Any, options: Options) -> Any:
 
 
 def _check(options: Options) -> None:
-    local = "://" not in options["input"] and not set("*?[{") & set(options["input"])
+    local = is_local(options["input"]) and not set("*?[{") & set(options["input"])
     if local and not os.path.exists(options["input"]):
         raise PipelineError(f"{options['input']}: there is no such file or directory")
     if local and options["checkpoint"] and not os.path.isdir(options["input"]):

@@ -271,6 +271,7 @@ def test_commands_load_no_spark() -> None:
         (["replay", "--url", "stomp://127.0.0.1:1", "--parquet", "/nowhere", "--starting-offset", "1"], 2, "range"),
         (["replay", "--url", "stomp://127.0.0.1:1", "--parquet", "/nowhere"], 1, "no such file.*PIPELINE_FAILED"),
         (["ingest", "--url", "stomp://127.0.0.1:1", "--input", "/nowhere", "--destination", "a"], 1, "no such file"),
+        (["ingest", "--url", "stomp://127.0.0.1:1", "--input", "file:/nowhere", "--destination", "a"], 6, "no broker"),
         ([*DRAIN, "--option", "startingOffsets=soon"], 3, "'startingOffsets' must.*'soon'.*OPTION_INVALID"),
         ([*DRAIN, "--option", "startingOffsets=latest"], 3, "must be earliest.*OPTION_INVALID"),
         ([*DRAIN, "--option", "includeHeaders"], 2, "'includeHeaders': write NAME=VALUE"),
@@ -289,6 +290,16 @@ def test_what_cannot_work_is_told_before_spark_starts(words: list[str], code: in
     assert "Spark" not in done.stderr
     if code != 2:
         one_line(done)
+
+
+def test_an_audit_writes_where_its_page_can_stand(tmp_path: Path) -> None:
+    store, output = made(tmp_path / "store").store, "s3a://lake/audit"
+    done = subprocess.run(
+        command("pipeline", "run", "audit", "--store", store, "--output", output),
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert (done.returncode, "s3a://lake/audit: is a URI" in one_line(done)) == (1, True)
+    assert not (tmp_path / "s3a:").exists()
 
 
 def test_a_moment() -> None:

@@ -206,6 +206,17 @@ def test_ids_drop_what_a_second_attempt_sends(brokers: Brokers, strategy: str) -
     assert sorted(stored(broker)) == sorted(rows)
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "dedup"])
+def test_text_that_is_not_utf_8_goes_as_it_is(brokers: Brokers, delivery: str) -> None:
+    broker, bodies = brokers.master(), ["grüße".encode(), "grüße".encode("latin-1")]
+    given, part = options(broker, delivery=delivery), Part("q", 0, 0, 0)
+    text = pa.array(bodies, pa.binary()).cast(pa.string(), safe=False)
+    commit(given, [staging.stage(pa.table({"value": text}).to_batches(), part, given, TEXT)])
+    with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port})") as connection, connection.session() as session:
+        browser = session.browser("/queue/rows")
+        assert [browser.receive(DEADLINE_S).body for _ in bodies] == bodies
+
+
 def test_a_position_is_one_in_its_destination_however_rows_are_cut() -> None:
     """`windowRows`, and what Spark puts into one Arrow batch, may be others when a batch runs again."""
     table = pa.table({"value": [str(n) for n in range(60)], "destination": [f"/queue/{n % 3}" for n in range(60)]})
