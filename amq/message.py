@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from sys import getsizeof
 from typing import Self
 
 DEFAULT_PRIORITY = 4
@@ -65,13 +66,14 @@ class Message:
     text            True when the producer sent text rather than bytes (STOMP: no content-length)
     segment         where the journal keeps it; None = not in the journal
     offset, size    of its record in that segment, bytes
+    header_bytes    that `properties` take in memory
     shared          what several holders of the message share; None = it has one
     seq             store-wide sequence number, unique and growing over the life of the store; 0 = not stored yet
     """
 
     __slots__ = (
-        "body", "content_type", "destination", "duplicate_id", "expires_ms", "offset", "persistent", "priority",
-        "properties", "segment", "seq", "shared", "size", "text", "timestamp_ms",
+        "body", "content_type", "destination", "duplicate_id", "expires_ms", "header_bytes", "offset", "persistent",
+        "priority", "properties", "segment", "seq", "shared", "size", "text", "timestamp_ms",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +93,7 @@ class Message:
         self.destination = destination
         self.body = body
         self.properties = properties
+        self.header_bytes = _memory_of(properties) if properties else 0
         self.content_type = content_type
         self.priority = priority
         self.persistent = persistent
@@ -151,7 +154,8 @@ class Copy(Message):
     @classmethod
     def of(cls, message: Message, queue_name: str, seq: int = 0) -> Copy:
         """What the queue of that name gets of `message`."""
-        copy = cls.made_of(message, queue_name, message.properties, seq)
+        copy = cls.made_of(message, queue_name, None, seq)
+        copy.properties, copy.header_bytes = message.properties, message.header_bytes  # shared, and counted once
         copy.queue_name = queue_name
         copy.original = None
         if queue_name.startswith(SUBSCRIPTION_SCHEME):
@@ -160,6 +164,10 @@ class Copy(Message):
             original = {ORIGINAL_DESTINATION: wire_name(message.destination)}
             copy.properties = {**(message.properties or {}), **original}
         return copy
+
+
+def _memory_of(properties: dict[str, str]) -> int:
+    return getsizeof(properties) + sum(map(getsizeof, properties)) + sum(map(getsizeof, properties.values()))
 
 
 def alike(like: Message, bodies: Iterable[bytes]) -> list[Message]:

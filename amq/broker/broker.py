@@ -147,7 +147,7 @@ class Broker(State):
             if message.shared is not None and message.shared.others:
                 message.shared.others -= 1
                 message.shared = None
-                self.memory_bytes += size  # the others share what is counted
+                self.memory_bytes += size + message.header_bytes  # the others share what is counted
         elif queue.messages.get(message.seq) is message:
             return 0  # not persistent and not acknowledged: it is the queue's
         else:
@@ -246,7 +246,7 @@ class Broker(State):
                 self.admit_id(message, message)
             self._seq += 1
             message.seq = self._seq
-            self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+            self.memory_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
             batch = journal.open
             journal.append(message)
             message.size = len(batch.chunks[-1])
@@ -256,7 +256,7 @@ class Broker(State):
         else:
             self._seq += 1
             message.seq = self._seq
-            self.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+            self.memory_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
             self._apply_message(message, None)
             if receipt:
                 peer.confirm(receipt)
@@ -404,7 +404,7 @@ class Broker(State):
             name = queue.expiry_name or name
         moved = Message.made_of(message, name, properties, self.next_seq())
         moved.body, moved.expires_ms, moved.duplicate_id = body, 0, ""
-        self.memory_bytes += len(moved.body) + MESSAGE_OVERHEAD_BYTES
+        self.memory_bytes += len(moved.body) + moved.header_bytes + MESSAGE_OVERHEAD_BYTES
         if self.advisories.heard:
             self.advisories.dead_lettered(message, moved)
         return moved

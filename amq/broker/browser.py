@@ -202,7 +202,7 @@ def _queues(broker: Broker, destination: str) -> list[str]:
 
 
 def _cost(message: Message) -> int:
-    return len(message.body) + MESSAGE_OVERHEAD_BYTES
+    return len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
 
 
 def _copy(message: Message) -> Message:

@@ -57,7 +57,7 @@ def take_memory(broker: Broker, transaction: Transaction, size: int) -> None:
 def held_bytes(command: Command) -> int:
     """What a command takes while it waits."""
     if isinstance(command, Send):
-        return len(command.message.body) + MESSAGE_OVERHEAD_BYTES
+        return len(command.message.body) + command.message.header_bytes + MESSAGE_OVERHEAD_BYTES
     return _bytes(command.bodies) if isinstance(command, SendMany) else 0
 
 

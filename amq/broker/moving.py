@@ -51,7 +51,7 @@ def _taken(state: State, queue: Queue, seqs: list[int]) -> list[tuple[int, Colum
         in_memory[message.priority].append(
             (message.seq, place.code, message.offset, message.size, message.expires_ms)
         )
-        queue.resident_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.resident_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         state.free(message)
     taken = [(priority, columns_of(rows)) for priority, rows in in_memory.items()]
     for priority, backlog in list(queue.backlogs.items()):

@@ -99,7 +99,9 @@ class Queue:
 
     def cost(self, message: Message) -> int:
         """What a stored message counts for `queueLimit`."""
-        return message.size if message.segment is not None else len(message.body) + MESSAGE_OVERHEAD_BYTES
+        if message.segment is not None:
+            return message.size
+        return len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
 
     @property
     def waiting(self) -> int:

@@ -97,7 +97,7 @@ class Recall:
                 transaction.sends.append(copy)
                 ids.add(id)
             self._piece += 1
-            size += len(copy.body)
+            size += len(copy.body) + copy.header_bytes
             if size >= PIECE_BYTES:
                 break
         return None

@@ -251,11 +251,12 @@ class Scheduler:
         piece: list[Message] = []
         size = 0
         for message in sorted(messages, key=lambda each: (each.expires_ms, each.seq)):
-            if piece and size + len(message.body) > GROUP_BYTES:
+            taken = len(message.body) + message.header_bytes
+            if piece and size + taken > GROUP_BYTES:
                 self._fire(schedule, piece, now_ms)
                 piece, size = [], 0
             piece.append(message)
-            size += len(message.body)
+            size += taken
         if piece:
             self._fire(schedule, piece, now_ms)
 

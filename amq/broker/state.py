@@ -256,7 +256,7 @@ class State:
         else:
             queue.stored_bytes += queue.cost(message)
         queue.messages[message.seq] = message
-        queue.resident_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.resident_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         queue.push(message)
         self.dirty[queue] = None
 
@@ -289,7 +289,7 @@ class State:
             assert message.seq == seq
             message.segment, message.offset, message.size = segments[code], offset, size
             resident[seq] = message
-            taken += len(message.body)
+            taken += len(message.body) + message.header_bytes
         queue.resident_bytes += taken
         self.memory_bytes += taken
         for browser in queue.browsers if messages else ():
@@ -321,16 +321,16 @@ class State:
             self.paged_out.setdefault(queue, {})[message.seq] = message
         del queue.messages[message.seq]
         queue.page_out(message, segment.code)
-        queue.resident_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.resident_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         self.free(message)
 
     def free(self, message: Message) -> None:
-        """`message` is in memory no more. Its body is as long as others share it."""
+        """`message` is in memory no more. Its body and headers are as long as others share them."""
         self.memory_bytes -= MESSAGE_OVERHEAD_BYTES
         if message.shared is not None and message.shared.others:
             message.shared.others -= 1
         else:
-            self.memory_bytes -= len(message.body)
+            self.memory_bytes -= len(message.body) + message.header_bytes
 
     def _apply_copy(self, message: Message, segment: Segment | None) -> None:
         """A message of a replay: perhaps one that is stored already and was copied forward. It stands there now."""
@@ -438,7 +438,7 @@ class State:
 
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]
-        queue.resident_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+        queue.resident_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         queue.stored_bytes -= queue.cost(message)
         if message.segment is not None:
             segment = _segment(message)
@@ -453,7 +453,7 @@ class State:
             queue.redelivered.pop(message.seq, None)
         queue.acknowledged += 1
         if message.shared is None:
-            self.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+            self.memory_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         else:
             self.free(message)
         if not queue.messages:

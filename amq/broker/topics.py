@@ -109,7 +109,7 @@ class TopicQueue(Queue):
         message.shared.others += 1
         self.enqueued += 1
         self.messages[message.seq] = message
-        self.resident_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        self.resident_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         if message.expires_ms:
             self.expiring += 1
         self.push(message)
@@ -278,7 +278,7 @@ class Topics:
     def publish(self, message: Message, peer: Peer | None = None, receipt: str = "") -> None:
         """Hand `message` out at the end of this turn. `receipt` is confirmed to `peer` with that."""
         broker = self._broker
-        broker.memory_bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+        broker.memory_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         if not self.on_their_way:
             self.arrived.append(message)
             if peer is not None and receipt:
@@ -304,7 +304,7 @@ class Topics:
     def withdraw(self, messages: list[Message]) -> None:
         """Messages that were counted and will not be handed out."""
         for message in messages:
-            self._broker.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES
+            self._broker.memory_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
 
     # -- handing out --------------------------------------------------------------------------------------------------
 
@@ -341,7 +341,8 @@ class Topics:
         keep_order = bool(self._spanning)
         pieces: dict[str, tuple[list[Message], int]] = {}
         for message in messages:
-            broker.memory_bytes -= len(message.body) + MESSAGE_OVERHEAD_BYTES  # who takes it counts it
+            # Who takes it counts it.
+            broker.memory_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
             if 0 < message.expires_ms <= now_ms:
                 continue
             name = message.destination
@@ -386,7 +387,7 @@ class Topics:
             shared = message.shared
             assert shared is not None
             if shared.others:
-                broker.memory_bytes += len(message.body) + shared.others * MESSAGE_OVERHEAD_BYTES
+                broker.memory_bytes += len(message.body) + message.header_bytes + shared.others * MESSAGE_OVERHEAD_BYTES
                 shared.others -= 1
 
     def _give(self, queue: TopicQueue, batch: Batch, large: bool) -> None:

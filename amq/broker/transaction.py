@@ -171,9 +171,9 @@ def records_of(messages: Iterable[Message | Run]) -> Iterator[Record]:
 
 
 def memory_bytes(messages: list[Message]) -> int:
-    """What `messages`, all that was made of one, take: a body that they share counts once."""
-    bodies = {id(message.shared or message): len(message.body) for message in messages}
-    return sum(bodies.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
+    """What `messages`, all that was made of one, take: what they share counts once."""
+    contents = {id(message.shared or message): len(message.body) + message.header_bytes for message in messages}
+    return sum(contents.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
 
 
 def tell_outcome(broker: Broker, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:

@@ -396,7 +396,7 @@ class BrokerConfig:
         "limits", "maxTransactionSize", Kind.SIZE, "256MiB",
         "Most bytes that one open transaction may hold; it is rolled back if it grows past that.",
         "Large transactions are meant, and memoryLimit has room for them.",
-        minimum=1 << 10, maximum=1 << 40, reload=True,
+        minimum=1 << 10, maximum=1 << 31, reload=True,  # it is one record, which has 32 bits for its length
     )  # fmt: skip
     consumer_buffer_size_bytes: int = option(
         "limits", "consumerBufferSize", Kind.SIZE, "1MiB",

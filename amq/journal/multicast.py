@@ -139,15 +139,16 @@ def decode_copy(payload: bytes | memoryview, stop: int, queue_name: str, seq: in
 
 def _message(payload: bytes | memoryview, at: _Layout, stop: int, bodies: bool) -> Message:
     duplicate_id = str(payload[at.duplicate_id : at.properties], "utf-8")
+    properties: dict[str, str] | None = None
+    if bodies and at.body > at.properties:
+        properties = json.loads(bytes(payload[at.properties : at.body]))
+        if not isinstance(properties, dict):
+            raise ValueError("properties are no JSON object")
     message = Message(
-        str(payload[at.name : at.content_type], "utf-8"), b"", None, "", at.priority, True, at.timestamp_ms,
+        str(payload[at.name : at.content_type], "utf-8"), b"", properties, "", at.priority, True, at.timestamp_ms,
         at.expires_ms, duplicate_id, bool(at.flags & _TEXT), at.holders[0][1],
     )  # fmt: skip
     if bodies:
-        if at.body > at.properties:
-            message.properties = json.loads(bytes(payload[at.properties : at.body]))
-            if not isinstance(message.properties, dict):
-                raise ValueError("properties are no JSON object")
         message.content_type = str(payload[at.content_type : at.duplicate_id], "utf-8")
         message.body = bytes(payload[at.body : stop])
     return message

@@ -118,6 +118,27 @@ def test_who_is_read_on_for_its_acknowledgements_may_not_send_without_end(small:
     world.check_at_rest()
 
 
+def test_headers_count(make_world: Callable[..., World]) -> None:
+    """Ten messages that are nothing but headers take the memory; the next waits."""
+    properties = {f"name {n}": "x" * 100 for n in range(100)}
+    size = MESSAGE_OVERHEAD_BYTES + Message("queue://a", b"", properties).header_bytes
+    assert size > 100 * 100
+    world = make_world(memory_limit_bytes=10 * size)
+    producer = world.connect()
+    receipts = [producer.send(b"", persistent=False, properties=properties) for _ in range(11)]
+    world.settle()
+    assert producer.confirmed == receipts[:10]
+    assert world.broker.memory_bytes == 10 * size
+    consumer(world, ack=ACK_AUTO)
+    world.settle()
+    assert producer.confirmed == receipts
+    assert world.broker.memory_bytes == 0
+    producer.begin()
+    producer.send(b"", transaction="t", properties=properties)
+    world.settle()
+    assert world.broker.memory_bytes == size
+
+
 def test_what_waits_behind_a_send_keeps_its_order(small: World) -> None:
     world, producer = small, small.connect()
     send_many(world.connect(), 10)

@@ -204,7 +204,8 @@ class BrokerMachine(RuleBasedStateMachine):
             duplicate = "" if self.mode == "copying" else duplicate
             expires_ms = self.world.clock.wall_ms() + 1000 * expires_s if expires_s else 0
             item = Item(body, queue, persistent, expires_ms, duplicate if persistent else "")
-            message = Message("queue://" + queue, body, None, "", priority, persistent, 0, expires_ms, duplicate)
+            properties = {"of": queue} if len(body) % 2 else None
+            message = Message("queue://" + queue, body, properties, "", priority, persistent, 0, expires_ms, duplicate)
             tx = next(iter(user.txs), "") if in_tx else ""
             if tx:
                 user.txs[tx].sends.append(item)

@@ -161,7 +161,7 @@ class Walk:
             client.session.set_writable(self.rng.random() < 0.7)
 
 
-@pytest.mark.parametrize("memory_limit_bytes", [1 << 20, 8000])
+@pytest.mark.parametrize("memory_limit_bytes", [1 << 20, 20000])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_walk(make_world: Callable[..., World], seed: int, memory_limit_bytes: int) -> None:
     world = make_world(

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING
 
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.broker.topics import TopicQueue
+from amq.message import Message
 
 if TYPE_CHECKING:
     from tests.broker.world import World
+
+
+def memory_of(message: Message) -> int:
+    """What a message takes that shares nothing."""
+    return len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
 
 
 def check_topics(world: World) -> int:
@@ -20,20 +26,20 @@ def check_topics(world: World) -> int:
         held = {seq for subscription in queue.subscriptions for seq in subscription.unacked}
         assert not waiting & held
         assert waiting | held <= queue.messages.keys()
-        assert queue.resident_bytes == sum(len(m.body) + MESSAGE_OVERHEAD_BYTES for m in queue.messages.values())
+        assert queue.resident_bytes == sum(map(memory_of, queue.messages.values()))
         assert not queue.stored_bytes
         assert queue.expiring == sum(bool(message.expires_ms) for message in queue.messages.values())
         for message in queue.messages.values():
             assert message.segment is None
             assert message.shared is not None
             holders[message.seq] = holders.get(message.seq, 0) + 1
-            bodies[message.seq] = len(message.body)
+            bodies[message.seq] = len(message.body) + message.header_bytes
     recent = world.broker.topics.recent
-    assert recent.size == sum(len(message.body) + MESSAGE_OVERHEAD_BYTES for message in recent.messages())
+    assert recent.size == sum(map(memory_of, recent.messages()))
     assert sorted(recent._all) == sorted(message.seq for message in recent.messages())
     for message in recent.messages():
         holders[message.seq] = holders.get(message.seq, 0) + 1
-        bodies[message.seq] = len(message.body)
+        bodies[message.seq] = len(message.body) + message.header_bytes
     return sum(holders.values()) * MESSAGE_OVERHEAD_BYTES + sum(bodies.values())
 
 

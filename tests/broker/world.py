@@ -43,7 +43,7 @@ from amq.protocols.commands import (
 )
 from tests.broker.disk import ProcessFiles, StepRunner
 from tests.broker.states import Standby
-from tests.broker.topic_checks import check_topics
+from tests.broker.topic_checks import check_topics, memory_of
 from tests.fakes import FakeClock, FaultyVfs
 from tests.stored import stored, stored_state, with_files
 
@@ -410,7 +410,7 @@ class World:
             assert all(queue.backlogs.values()), "an empty backlog"
             assert queue.redelivered.keys() <= everything.keys()
             assert queue.expiring == sum(bool(message.expires_ms) for message in everything.values())
-            assert queue.resident_bytes == sum(len(m.body) + MESSAGE_OVERHEAD_BYTES for m in queue.messages.values())
+            assert queue.resident_bytes == sum(map(memory_of, queue.messages.values()))
             assert queue.stored_bytes == sum(map(queue.cost, everything.values())), f"{queue.name}: bytes count wrong"
             assert queue.pending_bytes >= 0
             for subscription in queue.ready:
@@ -443,13 +443,12 @@ class World:
     def resident_bytes(self) -> int:
         """What all messages take that are in memory: a body that several share counts once."""
         messages = [message for queue in self.broker.queues.values() for message in queue.messages.values()]
-        bodies = {id(message.shared or message): len(message.body) for message in messages}
+        bodies = {id(message.shared or message): len(message.body) + message.header_bytes for message in messages}
         return sum(bodies.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
 
     def check_at_rest(self) -> None:
         """What must hold when nothing is on its way: the memory is accounted for exactly, every stored message has a
-        place, and a replay gives the state that work has given.
-        """
+        place, and a replay gives the state that work has given."""
         self.check()
         broker = self.broker
         transactions = [each for client in self.clients for each in client.session._transactions.values()]
@@ -466,7 +465,8 @@ class World:
             assert queue.duplicates_pending.keys() == {id for name, id, _ in ids if name == queue.name}
             assert not queue.pending_bytes
             out = places - {message.seq for level in queue.levels for message in level}
-            wait = [message for seq, message in self.everything(queue).items() if seq not in out]
+            full = out and queue.backlogs and broker.memory_bytes > broker.paging_bytes()  # so nothing is read
+            wait = [message for seq, message in self.everything(queue).items() if seq not in out and not full]
             for subscription in queue.subscriptions:
                 together = subscription.gathering if isinstance(subscription, Member) else subscription
                 room = subscription.auto or len(together.unacked) < subscription.prefetch
