@@ -13,7 +13,17 @@ import structlog
 
 from amq.errors import CorruptError, StoreError
 from amq.journal.decoder import raw_records
-from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, decode_batch_header, segment_key, segment_name
+from amq.journal.format import (
+    BATCH_BYTES,
+    HAS_TRIM_MARK,
+    HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    crc32,
+    decode_batch_header,
+    segment_key,
+    segment_name,
+)
 from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed
 from amq.journal.segment import list_segments, read_at, read_batches, read_file, read_header
 from amq.vfs import Vfs, close_all
@@ -214,7 +224,8 @@ def _measure(vfs: Vfs, path: str, end: int | None, begun: tuple[int, int] = (HEA
     """How far a segment counts, what its first record says of the one before it, what it says was trimmed. It is known
     up to `begun` = (offset, number of the batch before).
 
-    Where the next segment tells the end, only the batch headers are read: who reads the records verifies the rest.
+    Where the next segment tells the end, only the batch headers and what is told here are read and verified: who reads
+    the records verifies the rest. Damage is named where it is: a mark that it hides would make others seem missing.
     """
     offset, number = begun
     fd = vfs.open(path, os.O_RDONLY)
@@ -252,6 +263,8 @@ def _walk(vfs: Vfs, path: str, fd: int, offset: int, end: int) -> Iterator[tuple
         payload = piece[BATCH_BYTES:]
         if batch.flags & HAS_TRIM_MARK:
             payload = vfs.pread(fd, batch.payload_bytes, offset + BATCH_BYTES)
+            if crc32(payload, header.salt) != batch.payload_crc:
+                raise CorruptError(path, offset, f"batch {batch.number} fails its checksum")
         yield offset, offset + BATCH_BYTES + batch.payload_bytes, batch.flags, payload
         offset += BATCH_BYTES + batch.payload_bytes
 
@@ -263,10 +276,11 @@ def _summarise(path: str, begun: int, batches: Iterable[tuple[int, int, int, byt
     for offset, batch_end, flags, payload in batches:
         try:
             if offset == HEADER_BYTES:
-                kind, body = next(raw_records(payload), (0, b""))
-                if kind != PREVIOUS:
+                size, crc, kind = RECORD.unpack_from(payload)
+                body = payload[RECORD_BYTES : RECORD_BYTES + size]
+                if kind != PREVIOUS or crc32(body, kind) != crc:
                     raise CorruptError(path, offset, "segment does not begin with what came before it")
-                previous = Previous.decode(body).end
+                previous = Previous.decode(bytes(body)).end
             if flags & HAS_TRIM_MARK:
                 for kind, body in raw_records(payload):
                     if kind == TRIMMED:
