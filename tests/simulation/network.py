@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -27,7 +28,8 @@ class Endpoint(asyncio.Transport):
         self._closing = False
         self._lost = False
         self._paused = False
-        self._held: list[Callable[[], None]] = []
+        self._arrived: deque[bytes] = deque()  # and not read yet
+        self._unread = 0  # reads that met a pause
         self._arrival = 0.0  # when the last piece that we sent arrives
 
     # -- asyncio.Transport
@@ -70,9 +72,9 @@ class Endpoint(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._paused = False
-        held, self._held = self._held, []
-        for deliver in held:
-            self._post(deliver)
+        unread, self._unread = self._unread, 0
+        for _ in range(unread):
+            self._post(self._read)
 
     # -- the network's side
 
@@ -80,14 +82,16 @@ class Endpoint(asyncio.Transport):
         """A piece of the stream is here; b"" = its end."""
         if self._closing or not self.process.alive:
             return
-        self._post(lambda: self._deliver(data))
+        self._arrived.append(data)
+        self._post(self._read)
 
-    def _deliver(self, data: bytes) -> None:
+    def _read(self) -> None:
+        """The oldest piece that is here: one that came before a pause had ended must not pass those that met it."""
         if self._closing:
             return
         if self._paused:
-            self._held.append(lambda: self._deliver(data))
-        elif data:
+            self._unread += 1
+        elif data := self._arrived.popleft():
             self.protocol.data_received(data)
         elif not self.protocol.eof_received():
             self.close()

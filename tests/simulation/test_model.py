@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.simulation.door import SimVfs
 from tests.simulation.hosts import HostCache, Mount
+from tests.simulation.network import Endpoint
 from tests.simulation.scheduler import Machine, Process, Scheduler
 from tests.simulation.storage import Server
 from tests.simulation.world import MOUNTS
@@ -153,3 +157,20 @@ def test_a_crash_of_the_server_keeps_what_was_synced_and_tears_the_rest() -> Non
         lost_name += "unsynced" not in lab.server.root.names
     assert torn > 5
     assert lost_name > 5
+
+
+def test_bytes_keep_their_order_where_reading_goes_on_while_some_arrive() -> None:
+    """They did not, and a broker took a piece of a frame for a body (seed 90000987)."""
+    loop, read = asyncio.new_event_loop(), []
+    process: Any = SimpleNamespace(name="a", alive=True, loop=loop)
+    end = Endpoint(None, process, ("a", 1), ("b", 2))  # type: ignore[arg-type]
+    end.protocol = SimpleNamespace(data_received=read.append)
+    end.pause_reading()
+    end.arrive(b"1")
+    loop.run_until_complete(asyncio.sleep(0))
+    assert read == []
+    end.arrive(b"2")
+    end.resume_reading()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert read == [b"1", b"2"]
