@@ -32,7 +32,8 @@ from amq.selectors import Selector
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
-BATCH_BYTES_MAX = 256 << 10  # of bodies that a consumer gets before its socket is looked at again
+BATCH_BYTES_MAX = 256 << 10  # about what a consumer gets before its socket is looked at again
+FRAME_BYTES = 100  # of a frame beside body and headers
 SHARE_MIN = 1 / 256
 LIMIT_MAX = 100_000_000
 ROUTES_MAX = 10_000  # names whose subscriptions are remembered
@@ -147,7 +148,7 @@ class TopicQueue(Queue):
         while level and size < BATCH_BYTES_MAX and not (taken and len(level[0].body) > LARGE_BODY_BYTES):
             message = level.popleft()
             taken.append(message)
-            size += len(message.body)
+            size += len(message.body) + message.header_bytes + FRAME_BYTES
         return taken
 
     def take_oldest_messages(self, count: int) -> list[Message]:
@@ -351,7 +352,7 @@ class Topics:
             piece, size = pieces.get(name) or ([], 0)
             message.seq = broker.next_seq()
             piece.append(message)
-            size += len(message.body)
+            size += len(message.body) + message.header_bytes + FRAME_BYTES
             pieces[name] = piece, size
             if size >= BATCH_BYTES_MAX:
                 del pieces[name]

@@ -10,7 +10,7 @@ import pytest
 
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.broker.subscription import Subscription
-from amq.broker.topics import BATCH_BYTES_MAX
+from amq.broker.topics import BATCH_BYTES_MAX, FRAME_BYTES
 from amq.config.destinations import matches
 from amq.message import LARGE_BODY_BYTES, Batch
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
@@ -226,6 +226,24 @@ def test_what_waited_goes_out_together(world: World, monkeypatch: pytest.MonkeyP
     assert [b"urgent", b"too"] in batches
     world.check_at_rest()
     assert world.broker.memory_bytes == 0
+
+
+def test_messages_that_are_nothing_but_headers_go_out_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that waited went out as one piece, however large, to a client that reads slowly."""
+    slow, batches = consumer(world), list[int]()
+    slow.session.set_writable(False)
+    publish(world, *[b""] * 6000)
+    deliver = Client.deliver_batch
+
+    def deliver_batch(client: Client, subscription: Subscription, batch: Batch) -> None:
+        batches.append(len(batch.messages))
+        deliver(client, subscription, batch)
+
+    monkeypatch.setattr(Client, "deliver_batch", deliver_batch)
+    slow.session.set_writable(True)
+    publish(world, b"last")
+    assert len(slow.bodies) == 6001
+    assert max(batches) * FRAME_BYTES < BATCH_BYTES_MAX + FRAME_BYTES
 
 
 def test_a_slow_consumer_misses_the_oldest(make_world: Callable[..., World]) -> None:
