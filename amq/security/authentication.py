@@ -55,6 +55,10 @@ class Authenticator:
         assert anonymous in ANONYMOUS_POLICIES, anonymous
         self._rules = (users, anonymous)
 
+    def rule(self, anonymous: str) -> None:
+        """Use this rule for anonymous clients from now on, with the users that are known."""
+        self.replace(self._rules[0], anonymous)
+
     def authenticate(self, login: str, passcode: str, peer_is_loopback: bool) -> str:
         """The user's name, `anonymous` for who is let in without a login. AccessError where refused. May block."""
         user = self.quick(login, passcode, peer_is_loopback)

@@ -1,6 +1,6 @@
 """LoginGate: the Authenticator as an event loop uses it, with the users file behind it.
 
-Invariant: the event loop never waits for scrypt, and a users file that cannot be read changes nothing.
+Invariant: the event loop never waits for scrypt, and a users file that cannot be read changes no user.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+from amq.errors import ConfigError
 from amq.security.authentication import Authenticator
 from amq.security.users import Users
 
@@ -34,8 +35,14 @@ class LoginGate:
         return await loop.run_in_executor(self._executor, self._authenticator.verify, login, passcode)
 
     def reload(self, users_file: str, anonymous: str) -> None:
-        """Read the file again, or another one. ConfigError where it cannot be used: the old users then stay."""
-        users = Users.read(users_file) if users_file else None
+        """Read the file again, or another one. ConfigError where it cannot be used: the old users then stay, and the
+        rule for anonymous clients is the new one.
+        """
+        try:
+            users = Users.read(users_file) if users_file else None
+        except ConfigError:
+            self._authenticator.rule(anonymous)
+            raise
         self.warnings = () if users is None else users.warnings
         self._authenticator.replace(users, anonymous)
 

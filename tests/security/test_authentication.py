@@ -192,8 +192,10 @@ def test_the_event_loop_does_not_wait_for_scrypt(tmp_path: Path, calls: Calls) -
                 await gate.authenticate("alice", "two", False)
             path.write_text("alice:broken\n")
             with pytest.raises(ConfigError):
-                gate.reload(str(path), "loopback")
+                gate.reload(str(path), "no")
             assert await gate.authenticate("alice", "one", False) == "alice"
+            with pytest.raises(AccessError):
+                await gate.authenticate("", "", True)  # that rule needs no file
             path.write_text("")
             path.chmod(0o644)
             gate.reload(str(path), "no")
