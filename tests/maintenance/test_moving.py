@@ -100,7 +100,8 @@ def load_all(broker: Broker, store: Path) -> None:
         queue.backlogs.clear()
 
 
-FIELDS = [name for name in Message.__slots__ if name not in ("seq", "segment", "offset", "size", "duplicate_id")]
+PLACE = {"seq", "segment", "offset", "size", "duplicate_id", "header_bytes"}  # what depends on where a message is
+FIELDS = [name for name in Message.__slots__ if name not in PLACE]
 
 
 def content(broker: Broker) -> dict[str, list[tuple[object, ...]]]:
