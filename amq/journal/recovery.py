@@ -258,7 +258,7 @@ def _walk(vfs: Vfs, path: str, fd: int, offset: int, end: int) -> Iterator[tuple
     while offset < end:
         piece = vfs.pread(fd, BATCH_BYTES + _PEEK_BYTES, offset)
         batch = decode_batch_header(piece, 0, header.salt) if header is not None else None
-        if batch is None or offset + BATCH_BYTES + batch.payload_bytes > end:
+        if header is None or batch is None or offset + BATCH_BYTES + batch.payload_bytes > end:
             raise CorruptError(path, offset, "no valid batch header")
         payload = piece[BATCH_BYTES:]
         if batch.flags & HAS_TRIM_MARK:
