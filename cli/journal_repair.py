@@ -57,8 +57,7 @@ def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> No
     config = read_config(store, options)
     if is_whole(vfs, store):
         if as_json:
-            none: dict[str, Any] = {"damages": [], "live": None, "surely_lost": {}, "unfinished": []}
-            print_json({**none, "repaired": False, "kept": ""})  # the live ones of a store at work were not counted
+            print_json(_facts([], None, {}, [], ""))  # the live ones of a store at work were not counted
         else:
             click.echo("nothing is damaged")
         return
@@ -84,7 +83,8 @@ def _check_store(vfs: Vfs, store: str) -> None:
 
 def _tell(plan: Plan, as_json: bool, kept: str) -> None:
     if as_json:
-        print_json(_plan_json(plan, kept))
+        live = {name: tally.live for name, tally in sorted(plan.liveness.destinations.items())}
+        print_json(_facts(plan.damages, live, _surely_lost(plan), plan.unfinished, kept))
         return
     for damage in plan.damages:
         click.echo(f"{damage} [{damage.code}]")
@@ -133,7 +133,9 @@ def _surely_lost(plan: Plan) -> dict[str, int]:
     return {name: max(found.get(name, 0), told.get(name, 0)) for name in {*found, *told}}
 
 
-def _plan_json(plan: Plan, kept: str) -> dict[str, Any]:
+def _facts(
+    damages: list[Damage], live: dict[str, int] | None, surely_lost: dict[str, int], unfinished: list[str], kept: str
+) -> dict[str, Any]:
     return {
         "damages": [
             {
@@ -142,11 +144,11 @@ def _plan_json(plan: Plan, kept: str) -> dict[str, Any]:
                 "records_lost": damage.records_lost, "records_saved": damage.records_saved,
                 "messages_lost": dict(damage.messages), "messages_lost_max": damage.messages_max,
             }
-            for damage in plan.damages
+            for damage in damages
         ],
-        "live": {name: tally.live for name, tally in sorted(plan.liveness.destinations.items())},
-        "surely_lost": _surely_lost(plan),
-        "unfinished": [os.path.basename(directory) for directory in plan.unfinished],
+        "live": live,
+        "surely_lost": surely_lost,
+        "unfinished": [os.path.basename(directory) for directory in unfinished],
         "repaired": bool(kept),
         "kept": kept,
     }  # fmt: skip

@@ -76,8 +76,9 @@ class Recent:
             message.shared.others += 1
             origin = message.shared.origin
             topic.kept.append(_Kept(message, _nobody if origin is None else weakref.ref(origin)))
-            topic.size += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
-            self.size += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            topic.size += size
+            self.size += size
             self._all[message.seq] = topic
         return True
 

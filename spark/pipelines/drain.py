@@ -26,6 +26,7 @@ from pyspark_amq.pipelines.frame import (
     broker_options,
     duration_s,
     follow,
+    is_local,
     log_in,
     pairs_option,
 )
@@ -140,7 +141,7 @@ def _check(options: Options) -> None:
             "this topic alone"
         )
     AmqStreamReader(given)
-    if "://" not in options["output"] + _checkpoint(options):
+    if is_local(options["output"]) and is_local(_checkpoint(options)):
         check_pair(_local_names, options["output"], _checkpoint(options))
     log_in(given)
 

@@ -24,6 +24,7 @@ from pyspark_amq.pipelines.frame import (
     check_sink,
     delivery_option,
     destinations_option,
+    is_local,
     range_options,
     sink_settings,
 )
@@ -100,7 +101,7 @@ def _check(options: Options) -> None:
     if options["parquet"]:
         if any(options[name] is not None for name in bounds):
             raise click.UsageError("a range is of a journal: with --parquet select rows before")
-        if "://" not in options["parquet"] and not os.path.exists(options["parquet"]):
+        if is_local(options["parquet"]) and not os.path.exists(options["parquet"]):
             raise PipelineError(f"{options['parquet']}: there is no such file or directory")
     elif not options["source"]:
         raise click.UsageError("give --from: with --store it must be said whose messages are to be sent again")
