@@ -277,13 +277,20 @@ def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(level: str) -> N
     assert fine.getvalue() == "line\n"
 
 
+def _opened(descriptor: Path) -> str:
+    try:
+        return os.readlink(descriptor)
+    except FileNotFoundError:  # closed since it was listed
+        return ""
+
+
 def test_no_file_of_the_store_is_a_standard_stream(tmp_path: Path) -> None:
     """What the interpreter or a library writes to descriptor 2 would go into it."""
     words = (sys.executable, "-m", "amq", "start", "--store", str(tmp_path / "s"), "--transport", "stomp://127.0.0.1:0")
     process = subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], cwd=ROOT)
     try:
         files, deadline = Path(f"/proc/{process.pid}/fd"), time.monotonic() + DEADLINE_S
-        while str(tmp_path / "s" / "lock") not in map(os.path.realpath, files.iterdir()):
+        while str(tmp_path / "s" / "lock") not in map(_opened, files.iterdir()):
             assert (process.poll(), time.monotonic() < deadline) == (None, True)
             time.sleep(0.05)
         assert [os.readlink(files / str(number)) for number in range(3)] == [os.devnull] * 3
