@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from amq.errors import ConfigError
-from pyspark_amq.options import BY_CONTENT, DEDUP, SinkOptions
+from pyspark_amq.options import BY_CONTENT, SinkOptions
 
 KEY_HEADER = "correlation-id"  # column `key` ↔ this header
 CHUNK_BYTES = 8 << 20  # of rows that are kept until they are safe
@@ -56,6 +56,9 @@ class Rows:
 def columns(schema: StructType, options: SinkOptions) -> Columns:
     """What the columns of `schema` mean. Raises SchemaError."""
     types = {field.name: field.dataType for field in schema.fields}
+    if len(types) < len(schema.fields):
+        twice = next(name for name in types if schema.names.count(name) > 1)
+        raise SchemaError(f"column '{twice}' is there twice: drop or rename one")
     for name, found in types.items():
         allowed = _COLUMNS.get(name)
         if allowed is None and name != options.id_column:
@@ -135,7 +138,7 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, destination: str | None) ->
         yield Rows(destination, bodies, headers, ids)
         return
     places: dict[str, list[int]] = {}
-    for i, name in enumerate(batch.column("destination").to_pylist()):
+    for i, name in enumerate(_texts(batch, "destination")):
         if not name:
             raise SchemaError("column 'destination' is null or empty in a row: fill it, or set the option destination")
         places.setdefault(name, []).append(i)
@@ -154,11 +157,21 @@ def _headers_of(batch: pa.RecordBatch, columns: Columns) -> list[dict[str, str] 
         return None
     found: list[dict[str, str] | None] = [None] * batch.num_rows
     if columns.headers:
-        found = [None if pairs is None else _strings(pairs) for pairs in batch.column("headers").to_pylist()]
+        found = [None if pairs is None else _strings(pairs) for pairs in _texts(batch, "headers")]
     if columns.key:
-        for i, key in enumerate(batch.column("key").to_pylist()):
+        for i, key in enumerate(_texts(batch, "key")):
             if key is not None:
                 found[i] = {**(found[i] or {}), KEY_HEADER: key}
+    return found
+
+
+def _texts(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """Column `name`, which holds text. Raises SchemaError."""
+    try:
+        found: list[Any] = batch.column(name).to_pylist()
+    except UnicodeDecodeError as error:  # what Spark calls a string may be none: lines of a file in another encoding
+        cure = "decode it where it is read, or write decode(CAST(… AS BINARY), 'ISO-8859-1')"
+        raise SchemaError(f"column '{name}' is not UTF-8 in a row: {cure}") from error
     return found
 
 
@@ -169,7 +182,7 @@ def _strings(pairs: list[tuple[str, str | None]]) -> dict[str, str]:
 def _ids_of(batch: pa.RecordBatch, name: str | None) -> list[str] | None:
     if name is None:
         return None
-    ids: list[Any] = batch.column(name).to_pylist()
+    ids = _texts(batch, name)
     if not all(ids):
         raise SchemaError(f"column '{name}' (option idColumn) is null or empty in a row: each row needs an id")
     return ids
@@ -209,8 +222,3 @@ class Identifier:
         number = self._seen.get(digest, 0)
         self._seen[digest] = number + 1
         return f"{digest.hex()}.{number}"
-
-
-def needs_ids(options: SinkOptions) -> bool:
-    """Is there duplicate detection?"""
-    return options.delivery == DEDUP

@@ -9,7 +9,7 @@ One row says one thing of one message, `kind`:
     message       it was stored. One that compaction copied stands there once more, with the same `offset`
     consumed      it left its queue for good, `reason` says why
     redelivered   it came back without acknowledgement
-    moved         it stands in the queue `target` now: dead letters, and what prepared transactions hold
+    moved         it stands in the queue `target` now: what prepared transactions and leases hold, and let go
 
 Format of the journal: docs/journal-format.md.
 """

@@ -82,14 +82,15 @@ def batches(parts: Iterable[Sequence[Received]], include_headers: bool) -> Itera
 
 
 def _chunks(parts: Iterable[Sequence[Received]]) -> Iterator[list[Received]]:
-    """The same messages, about as many at a time as go into one Arrow batch."""
+    """The same messages, as many at a time as go into one Arrow batch."""
     chunk: list[Received] = []
     size = 0
     for part in parts:
-        chunk += part
-        size += sum(len(message.body) for message in part)
-        if size >= BATCH_BYTES or len(chunk) >= BATCH_ROWS:
-            yield chunk
-            chunk, size = [], 0
+        for message in part:
+            if chunk and (size + len(message.body) > BATCH_BYTES or len(chunk) == BATCH_ROWS):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(message)
+            size += len(message.body)
     if chunk:
         yield chunk

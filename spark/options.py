@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from amq.client.uri import parse as parse_url
 from amq.config import units
+from amq.config.destinations import ANY_REST, ANY_WORD
 from amq.errors import AmqError, ConfigError, ProtocolError
 from amq.protocols.stomp.destination import full_name
 
@@ -25,6 +26,7 @@ BY_CONTENT, BY_POSITION = "content", "position"
 EARLIEST, LATEST = "earliest", "latest"
 JOURNAL_KINDS = MESSAGES, LEFT, CAME_BACK, MOVES = "message", "consumed", "redelivered", "moved"
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname"})  # Spark's own, which it passes on
+COUNT_MAX = (1 << 63) - 1
 VALUE_CHARACTERS_MAX = 80  # of what an error repeats
 
 Parser = Callable[[str], Any]
@@ -43,12 +45,10 @@ def _text(text: str) -> str:
 
 
 def _count(text: str, least: int = 1) -> int:
-    try:
-        number = units.parse_integer(text)
-    except ValueError:
-        number = -1
-    if not least <= number < 2**63:
-        raise ValueError("must be a positive integer" if least else "must be an integer, 0 or more")
+    digits = text.strip()
+    number = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(COUNT_MAX)) else -1
+    if not least <= number <= COUNT_MAX:
+        raise ValueError(f"must be an integer from {least} to {COUNT_MAX}")
     return number
 
 
@@ -235,8 +235,8 @@ class SourceOptions(BrokerOptions):
     )  # fmt: skip
     starting_offsets: str | Mapping[str, Any] | None = _option(
         "startingOffsets", _offsets, None,
-        "where a new query begins: `earliest` (the default), `latest` (streams of topics alone) or JSON, behind these "
-        "numbers by destination", EARLIEST,
+        "where a new query begins: `earliest` (the default), `latest` (streams of topics alone) or JSON: of a stream "
+        "behind this offset of another one, of a batch read behind these numbers by destination", EARLIEST,
     )  # fmt: skip
     ending_offsets: str | Mapping[str, Any] = _option(
         "endingOffsets", _offsets, LATEST, "where a batch read ends: `latest`, or JSON: with these offsets", LATEST
@@ -290,6 +290,8 @@ def _read_twice(destinations: str) -> str:
             return str(error)
         if name in seen:
             return f"names {name} twice, so each of its messages would be read twice"
+        if other := next((other for other in seen if _meet(other, name)), ""):
+            return f"names {other} and {name}, so what is in both would be read twice"
         seen.add(name)
     if sum(name.startswith("topic://") for name in seen) > 1:
         return (
@@ -297,6 +299,18 @@ def _read_twice(destinations: str) -> str:
             "as /topic/prices.>"
         )
     return ""
+
+
+def _meet(one: str, other: str) -> bool:
+    """Is there a destination for which both stand, full names or patterns?"""
+    words, other_words = (name.replace("://", ".", 1).split(".") for name in (one, other))
+    for word, other_word in zip(words, other_words, strict=False):
+        if ANY_REST in (word, other_word):
+            return True
+        if word != other_word and ANY_WORD not in (word, other_word):
+            return False
+    rest = words[len(other_words) :] or other_words[len(words) :]
+    return rest in ([], [ANY_REST])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,9 @@ def _commit(options: SinkOptions, staged: list[Staged]) -> None:
             outcome = connection.commit_batch(staged[0].owner, staged[0].batch, xids, options.send_timeout_s)
     if not staged:
         return
+    if outcome == "duplicate":
+        what = "batch %d of %s was committed before: its rows are not sent again"
+        log.warning(what, staged[0].batch, staged[0].owner)
     metrics = _metrics(staged, outcome, time.monotonic() - started_at)
     log.info("batch %s", outcome, extra={"context": metrics})
     if options.log_metrics:

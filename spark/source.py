@@ -79,6 +79,10 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.starting_offsets == LATEST and not all(map(is_topic, self._destinations)):
             why = "must be earliest or JSON for a queue, of which each message is still to be read by somebody"
             raise refusal(SourceOptions, "startingOffsets", LATEST, why)
+        given = _given(options.starting_offsets)
+        if given and "v" not in given:
+            why = "must be an offset of a stream, with leases; these are numbers of messages, for batch reads"
+            raise refusal(SourceOptions, "startingOffsets", json.dumps(given), why)
         self._connection: Connection | None = None
         self._idle_until = 0.0  # monotonic; nothing was there when we asked last
         self._waiting: dict[str, int] = {}

@@ -18,6 +18,7 @@ from pyspark_amq.pipelines.frame import (
     PipelineError,
     Say,
     destinations_option,
+    in_range,
     is_local,
     range_options,
 )
@@ -51,7 +52,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
         known.unpersist()
     page = os.path.join(output, "audit.html")
     write_page(page, options["store"], by_destination, points, width_s)
-    totals = {name: sum(row[name] for row in by_destination) for name in ("messages", "bytes", "redelivered", "moved")}
+    totals = {name: sum(row[name] for row in by_destination) for name in ("messages", "bytes", "redelivered")}
     outcomes = {name: sum(row[_column(name)] for row in by_destination) for name in OUTCOMES}
     return {"destinations": len(by_destination), **totals, **outcomes, "left_before": unknown, "page": page}
 
@@ -65,7 +66,6 @@ def _messages(rows: Any) -> Any:
 
     sent, left   when it came to the broker, and when it left its queue; null = that is not in the journal
     destination  where it was sent
-    is_moved     it is, or was at last, in another queue than that in which it was stored
     outcome      one of OUTCOMES
     wait_s       from the one to the other, of those that were acknowledged; acknowledgements are timed by the second
     """
@@ -90,12 +90,10 @@ def _messages(rows: Any) -> Any:
         .otherwise(WAITING)
     )
     destination = F.coalesce("message.destination", "gone.destination", "move.target")
-    stored_in = F.regexp_replace("message.queue", "^(sent|held)://", "")
     wait_s = F.col("gone.timestamp").cast("double") - F.col("message.timestamp").cast("double")
     return found.select(
-        "offset", destination.alias("destination"), (F.col("move.target") != stored_in).alias("is_moved"),
-        F.col("message.timestamp").alias("sent"), F.col("gone.timestamp").alias("left"),
-        F.col("message.bodyBytes").alias("body_bytes"), outcome.alias("outcome"),
+        "offset", destination.alias("destination"), F.col("message.timestamp").alias("sent"),
+        F.col("gone.timestamp").alias("left"), F.col("message.bodyBytes").alias("body_bytes"), outcome.alias("outcome"),
         F.coalesce("deliveries", F.lit(0)).alias("deliveries"), F.coalesce("failures", F.lit(0)).alias("failures"),
         F.when(outcome == "acked", F.greatest(wait_s, F.lit(0.0))).alias("wait_s"),
     )  # fmt: skip
@@ -113,11 +111,7 @@ def _wanted(messages: Any, options: Options) -> Any:
     from pyspark.sql import functions as F
 
     found = _of(messages.where(F.col("sent").isNotNull()), options)
-    if options["starting_timestamp"] is not None:
-        found = found.where(F.col("sent") >= F.timestamp_millis(F.lit(options["starting_timestamp"])))
-    if options["ending_timestamp"] is not None:
-        found = found.where(F.col("sent") < F.timestamp_millis(F.lit(options["ending_timestamp"])))
-    return found
+    return in_range(found, "sent", options)
 
 
 def _destinations(messages: Any) -> Any:
@@ -131,8 +125,7 @@ def _destinations(messages: Any) -> Any:
         F.count("*").alias("messages"), F.sum("body_bytes").alias("bytes"),
         F.min("body_bytes").alias("body_bytes_min"), sizes.alias("sizes"), F.max("body_bytes").alias("body_bytes_max"),
         F.min("sent").alias("first_sent"), F.max("sent").alias("last_sent"), F.max("left").alias("last_left"),
-        *outcomes, F.count_if("is_moved").alias("moved"),
-        F.count_if(F.col("deliveries") > 0).alias("redelivered"), F.sum("deliveries").alias("redeliveries"),
+        *outcomes, F.count_if(F.col("deliveries") > 0).alias("redelivered"), F.sum("deliveries").alias("redeliveries"),
         F.sum("failures").alias("failures"), F.avg("wait_s").alias("wait_s_mean"), waits.alias("waits"),
         F.max("wait_s").alias("wait_s_max"), F.min(F.when(F.col("outcome") == WAITING, F.col("sent"))).alias("oldest"),
     )  # fmt: skip

@@ -161,6 +161,18 @@ def range_options() -> list[click.Option]:
     ]  # fmt: skip
 
 
+def in_range(rows: Any, column: str, options: Options) -> Any:
+    """Those of `rows` whose moment in `column` lies in the range of `range_options`."""
+    from pyspark.sql import functions as F
+
+    start_ms, end_ms = options["starting_timestamp"], options["ending_timestamp"]
+    if start_ms is not None:
+        rows = rows.where(F.col(column) >= F.timestamp_millis(F.lit(start_ms)))
+    if end_ms is not None:
+        rows = rows.where(F.col(column) < F.timestamp_millis(F.lit(end_ms)))
+    return rows
+
+
 def pairs_option(name: str, about: str) -> click.Option:
     """An option NAME=VALUE that may be repeated; its value is a list of (name, value)."""
 

@@ -27,6 +27,10 @@ from pyspark_amq.pipelines.frame import (
 )
 
 FORMATS = ("text", "json", "csv", "parquet", "orc")
+# Of Spark's reader of CSV. Without enforceSchema=false it takes columns by their place, whatever a file's header says.
+CSV = {"header": "true", "enforceSchema": "false"}
+# Of Spark's stream of files, which passes over those that are a week older than the newest one, unless told otherwise.
+STREAM = {"maxFileAge": "36500d"}
 
 
 def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
@@ -35,7 +39,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     kind, path = options["format"], options["input"]
-    read = ({"header": "true"} if kind == "csv" else {}) | dict(options["option"])
+    read = (CSV if kind == "csv" else {}) | dict(options["option"])
     settings = sink_settings(options)
     files = spark.read.format(kind).options(**read).load(path)
     say(f"sending {path} to {options['destination']}")
@@ -44,7 +48,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
         rows = _rows(files, options).observe(sent, F.count(F.lit(1)).alias("messages"))
         rows.write.format("amq").options(**settings).mode("append").save()
         return dict(sent.get)
-    stream = spark.readStream.format(kind).options(**read).schema(files.schema).load(path)
+    stream = spark.readStream.format(kind).options(**STREAM | read).schema(files.schema).load(path)
     writer = _rows(stream, options).writeStream.format("amq").options(**settings)
     writer = writer.option("checkpointLocation", options["checkpoint"])
     return follow(writer.trigger(availableNow=True).start, say)
@@ -59,13 +63,20 @@ def _rows(files: Any, options: Options) -> Any:
     if missing:
         raise PipelineError(f"{options['input']} has no column {missing[0]}: it has {', '.join(files.columns)}")
     if options["value"]:
-        value = F.col(options["value"])
+        value = _named(options["value"])
         if files.schema[options["value"]].dataType.typeName() not in ("string", "binary"):
             value = value.cast("string")
     else:
         value = F.col("value") if options["format"] == "text" else F.to_json(F.struct("*"))
-    key = [F.col(options["key"]).cast("string").alias("key")] if options["key"] else []
+    key = [_named(options["key"]).cast("string").alias("key")] if options["key"] else []
     return files.select(value.alias("value"), *key)
+
+
+def _named(column: str) -> Any:
+    """That column, also where its name has dots, which Spark takes for fields of a struct."""
+    from pyspark.sql import functions as F
+
+    return F.col("`" + column.replace("`", "``") + "`")
 
 
 def _check(options: Options) -> None:

@@ -28,7 +28,7 @@ TABLES = {
     "What became of them": [
         ("acknowledged", "acked", "count"), ("waiting", "waiting", "count"), ("oldest waiting", "oldest", "moment"),
         ("expired", "expired", "count"), ("dead-lettered", "dead_lettered", "count"), ("purged", "purged", "count"),
-        ("prepared", "prepared", "count"), ("rolled back", "rolled_back", "count"), ("moved", "moved", "count"),
+        ("prepared", "prepared", "count"), ("rolled back", "rolled_back", "count"),
     ],
     "From send to acknowledgement, and back": [
         ("mean s", "wait_s_mean", "number"), ("p50 s", "wait_s_p50", "number"), ("p95 s", "wait_s_p95", "number"),

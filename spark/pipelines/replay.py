@@ -24,6 +24,7 @@ from pyspark_amq.pipelines.frame import (
     check_sink,
     delivery_option,
     destinations_option,
+    in_range,
     is_local,
     range_options,
     sink_settings,
@@ -45,7 +46,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
         rows = rows.repartition(1).sortWithinPartitions("offset")
     there = [name for name in COLUMNS if name in rows.columns and not (name == "destination" and options[name])]
     sent = Observation("sent")
-    size = F.coalesce(F.sum(F.length("value")), F.lit(0))
+    size = F.coalesce(F.sum(F.octet_length("value")), F.lit(0))
     rows = rows.select(*there).observe(sent, F.count(F.lit(1)).alias("messages"), size.alias("bytes"))
     say(f"sending to {options['destination'] or 'where each came from'}")
     rows.write.format("amq").options(**sink_settings(options)).mode("append").save()
@@ -63,11 +64,7 @@ def _of_journal(spark: Any, options: Options) -> Any:
     given |= {name: str(options[key]) for name, key in names.items() if options[key] is not None}
     rows = spark.read.format("amq-journal").options(**given).load(options["store"])
     found = rows.where(F.col("kind") == MESSAGES)
-    if options["starting_timestamp"] is not None:
-        found = found.where(F.col("timestamp") >= F.timestamp_millis(F.lit(options["starting_timestamp"])))
-    if options["ending_timestamp"] is not None:
-        found = found.where(F.col("timestamp") < F.timestamp_millis(F.lit(options["ending_timestamp"])))
-    found = found.where(~F.col("queue").startswith("subscription://"))
+    found = in_range(found, "timestamp", options).where(~F.col("queue").startswith("subscription://"))
     is_staged = F.col("queue").startswith("sent://")
     committed = rows.where((F.col("kind") == MOVES) & is_staged).select("offset").distinct()
     found = found.where(~is_staged).unionByName(found.where(is_staged).join(committed, "offset", "left_semi"))

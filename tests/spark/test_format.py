@@ -23,7 +23,7 @@ def test_a_bad_option_is_refused(spark: Any) -> None:
     rows = spark.createDataFrame([("x",)], "value string")
     assert "option 'url' is missing" in refused(rows, destination="/queue/x")
     said = refused(rows, url="stomp://127.0.0.1:1", windowRows="ten", password="hunter2-hunter2")
-    assert "option 'windowRows' must be a positive integer, got 'ten'" in said
+    assert "option 'windowRows' must be an integer from 1 to 9223372036854775807, got 'ten'" in said
     assert "hunter2" not in said
 
 

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    InputPartition,
     IsNotNull,
     LessThan,
     LessThanOrEqual,
@@ -149,6 +150,13 @@ def test_filters_that_are_not_known_are_left_to_spark(world: World) -> None:
     assert set(table(pushed)["offset"].to_pylist()) == {FIRST + 3}
 
 
+def test_a_plan_without_parts(world: World) -> None:
+    """PySpark makes one partition of it, which says nothing."""
+    empty = reader(world, startingoffset=str(9 * FIRST))
+    assert empty.partitions() == []
+    assert list(empty.read(InputPartition(None))) == []
+
+
 @pytest.mark.slow
 def test_through_spark(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
@@ -167,6 +175,8 @@ def test_through_spark(spark: Any, tmp_path: Path) -> None:
         pushed = read.option("pushdown", "true").load(world.store).where(wanted)
         assert "queue://a" not in pushed._jdf.queryExecution().executedPlan().toString()
         found = pushed.toArrow().num_rows
+        messages = spark.read.format("amq-journal").option("pushdown", "true").load(world.store)
+        assert messages.where("kind = 'consumed'").count() == 0
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert found == frame.where(wanted).count() > 0

@@ -263,6 +263,7 @@ def test_a_task_gets_no_connection() -> None:
     (source.AmqStreamReader, {"subscription": "c", "endingOffsets": '{"/queue/a": 1}'}, "'endingOffsets' is for batch"),
     (source.AmqStreamReader, {"subscription": "c", "startingTimestamp": "1"}, "'startingTimestamp' is for batch"),
     (source.AmqStreamReader, {"subscription": "c", "startingOffsets": "latest"}, "or JSON for a queue"),
+    (source.AmqStreamReader, {"subscription": "c", "startingOffsets": '{"/queue/a": 7}'}, "these are numbers"),
     (source.AmqReader, {"startingOffsets": "latest"}, "must be earliest or JSON for a batch"),
     (source.AmqReader, {"startingOffsets": '{"v": 1}'}, "'startingOffsets' must have numbers of messages"),
     (source.AmqReader, {"endingOffsets": '{"v": 1}'}, "'endingOffsets' must have numbers of messages"),

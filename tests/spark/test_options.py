@@ -104,11 +104,35 @@ def test_two_beginnings_are_refused() -> None:
         ("a,/queue/a", "names queue://a twice"),
         ("/topic/t,/queue/t,topic://u", "names two topics, and a durable subscription is to one: .*/topic/prices.>"),
         ("/queue/a,/queue/", "must be a destination"),
+        ("/queue/p.>,/queue/p.1", "names queue://p.> and queue://p.1, so what is in both would be read twice"),
+        ("/queue/p.*.b,/queue/p.a.*", "names queue://p.\\*.b and "),
+        ("/queue/p,/queue/p.>", "names queue://p and "),
+        ("/queue/>,/queue/*.a", "names queue://> and "),
     ],
 )
 def test_a_source_reads_nothing_twice(destination: str, why: str) -> None:
     with pytest.raises(OptionError, match=f"option 'destination' {why}"):
         options.read(SourceOptions, GOOD[SourceOptions] | {"destination": destination})
+
+
+@pytest.mark.parametrize(
+    "destination",
+    ["/queue/p.>,/queue/q.1,/topic/p.>", "/queue/p.*.b,/queue/p.*.a", "/queue/p.*,/queue/p", "/queue/p.*,/queue/p.a.b"],
+)
+def test_destinations_that_share_nothing_are_read_together(destination: str) -> None:
+    options.read(SourceOptions, GOOD[SourceOptions] | {"destination": destination})
+
+
+@pytest.mark.parametrize(("text", "number"), [(" 7 ", 7), (str(1 << 62), 1 << 62), (str(2**63 - 1), 2**63 - 1)])
+def test_an_offset_may_have_any_epoch(text: str, number: int) -> None:
+    given = GOOD[JournalOptions] | {"startingOffset": text}
+    assert options.read(JournalOptions, given).starting_offset == number
+
+
+@pytest.mark.parametrize("text", ["-1", str(2**63), "9" * 5000, "1.5", "1e3", "²", "١"])
+def test_what_is_no_offset(text: str) -> None:
+    with pytest.raises(OptionError, match="'startingOffset' must be an integer from 0 to 9223372036854775807"):
+        options.read(JournalOptions, GOOD[JournalOptions] | {"startingOffset": text})
 
 
 def test_units() -> None:

@@ -123,6 +123,18 @@ def test_a_batch_older_than_the_broker_is_refused(brokers: Brokers) -> None:
     assert stored(broker) == rows_of(Part("q", 0, 0, 0)) + rows_of(Part("q", 1, 0, 0))
 
 
+def test_a_batch_that_was_planned_anew_is_not_sent_and_that_is_told(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A checkpoint that is behind by exactly one batch: with the broker is the batch as it was."""
+    broker, part = brokers.master(), Part("q", 0, 0, 0)
+    commit(options(broker), [stage(part, options(broker))])
+    commit(options(broker), [stage(part, options(broker), count=40)])
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["batch 0 of q was committed before: its rows are not sent again"]
+    assert stored(broker) == rows_of(part)
+
+
 def test_abort_ends_what_these_tasks_staged_and_nothing_else(brokers: Brokers) -> None:
     broker = brokers.master()
     mine = stage(Part("q", 0, 0, 0), options(broker))
