@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -19,7 +20,21 @@ from amq.client.uri import parse
 DEFAULT_URL = "stomp://127.0.0.1:61613"
 REFRESH_S = 0.1
 SAY_AFTER_S = 5.0
+SECONDS_MAX = 1e9  # thirty years
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds, 0 or more. FloatRange alone takes nan."""
+
+    def __init__(self, min: float = 0.0, max: float = SECONDS_MAX) -> None:
+        super().__init__(min, max)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return found
 
 
 def connection_options(command: _Command) -> _Command:

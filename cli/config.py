@@ -75,7 +75,7 @@ def check(config_file: str | None, options: tuple[str, ...], as_json: bool) -> N
     """Check the configuration as `amq start` would.
 
     Exit code 3 where a broker would not start; each problem is one line with file and line. Warnings are about what is
-    allowed but probably not meant.
+    allowed but probably not meant. A store may be missing, as `amq start --store` can give it.
     """
     try:
         effective = load(config_file, os.environ, options)
@@ -89,7 +89,8 @@ def check(config_file: str | None, options: tuple[str, ...], as_json: bool) -> N
         print_json({"ok": True, "problems": [], "warnings": [*effective.warnings, *more]})
         return
     _warn(*effective.warnings, *more)
-    click.echo(f"{config_file or 'the configuration'}: a broker can start with it")
+    lacks = "" if effective.store else ", once it is told its store (--store, AMQ_STORE)"
+    click.echo(f"{config_file or 'the configuration'}: a broker can start with it{lacks}")
 
 
 def _try(effective: BrokerConfig) -> tuple[str, ...]:

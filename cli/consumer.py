@@ -12,7 +12,16 @@ from typing import Any, BinaryIO
 import click
 
 from amq.cli import exits
-from amq.cli.clients import Failovers, connection_options, open_connection, parse_headers, progress, rate, say_nothing
+from amq.cli.clients import (
+    Failovers,
+    Seconds,
+    connection_options,
+    open_connection,
+    parse_headers,
+    progress,
+    rate,
+    say_nothing,
+)
 from amq.cli.output import examples
 from amq.client import Consumer, DeliveryLostError, Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
@@ -29,10 +38,13 @@ _EPILOG = examples(
 @click.command(epilog=_EPILOG)
 @connection_options
 @click.option("--destination", metavar="NAME", required=True, help="Where from: /queue/NAME.")
-@click.option("--output", metavar="FILE", default="-", show_default=True, help="Where bodies go; - is stdout.")
+@click.option(
+    "--output", metavar="FILE", default="-", show_default=True,
+    help="Where bodies go, behind what is there; - is stdout.",
+)  # fmt: skip
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after so many. Default: never.")
 @click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0),
+    "--timeout", metavar="SECONDS", type=Seconds(),
     help="Stop when none comes for so long. Default: never.",
 )  # fmt: skip
 @click.option(
@@ -58,6 +70,7 @@ def consumer(
     Exit code 1 where --count messages did not come in time.
     """
     failovers = Failovers()
+    subscribe_headers = parse_headers(headers)
     with _sink(output) as sink:
         run = _Run(sink, ack, count, timeout)
         with (
@@ -68,7 +81,7 @@ def consumer(
             run.begin(show)
             window = prefetch if count is None else min(prefetch, count)
             try:
-                run.receive(session.consumer(destination, prefetch=window, headers=parse_headers(headers)))
+                run.receive(session.consumer(destination, prefetch=window, headers=subscribe_headers))
             except KeyboardInterrupt:
                 run.interrupted = True
             finally:
@@ -154,5 +167,5 @@ def _sink(output: str) -> Iterator[BinaryIO]:
     if output == "-":
         yield sys.stdout.buffer
     else:
-        with open(output, "wb") as file:
+        with open(output, "ab") as file:  # what an earlier run has written is nowhere else: it was acknowledged
             yield file

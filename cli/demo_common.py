@@ -149,15 +149,14 @@ def left_sentence(left: int, problems: list[str]) -> tuple[bool, str]:
 
 
 @contextmanager
-def _directory(prefix: str, keep: bool, quiet: bool) -> Iterator[str]:
+def _directory(prefix: str, keep: bool, as_json: bool) -> Iterator[str]:
     """A temporary one; with `keep` it stays, and it is said where it is."""
     path = tempfile.mkdtemp(prefix=prefix)
     try:
         yield path
     finally:
         if keep:
-            if not quiet:
-                click.echo(f"kept: {path}")
+            click.echo(f"kept: {path}", err=as_json)
         else:
             shutil.rmtree(path)
 

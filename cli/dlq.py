@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from amq.cli.clients import Failovers, connection_options, open_connection, progress, rate
+from amq.cli.clients import Failovers, Seconds, connection_options, open_connection, progress, rate
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
 from amq.client import Connection, Message, Session
 from amq.errors import CommandError, TransactionRolledBackError
@@ -24,6 +24,7 @@ LIST_LIMIT = 100
 ROLLED_BACK_MAX = 10  # batches in a row
 DEFAULT_QUEUES = ("DLQ.>", "ActiveMQ.DLQ")
 ORIGIN, REASON, DELIVERIES = "original-destination", "dead-letter-reason", "dead-letter-deliveries"
+OF_A_QUEUE = f"\"{ORIGIN}\" LIKE '/queue/%'"
 RETRY = "dead-letter-retry"  # the run that sent the message back last: a run takes no message twice
 # What the broker writes on a delivery, or `send` has an argument for.
 _NOT_SENT_BACK = frozenset({
@@ -55,7 +56,7 @@ def _selection(command: Callable[..., None]) -> Callable[..., None]:
 def _working(command: Callable[..., None]) -> Callable[..., None]:
     """Options of what takes messages from queues."""
     command = click.option(
-        "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), default=1.0, show_default=True,
+        "--timeout", metavar="SECONDS", type=Seconds(), default=1.0, show_default=True,
         help="A queue is done when nothing comes for so long.",
     )(command)  # fmt: skip
     limit = click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many. Default: all.")
@@ -123,11 +124,12 @@ def retry(
 
     Each batch is one transaction: a message is in one of the two queues at every moment, also when the master or this
     command dies. It goes with its body, headers and priority, and a header dead-letter-retry; it expires no more. One
-    that comes back to the dead-letter queue meanwhile stays there: a run takes each message once. Messages that do
-    not say where they came from stay.
+    that comes back to the dead-letter queue meanwhile stays there: a run takes each message once. What was meant for a
+    topic stays, as all its subscribers would get it, or nobody; so do answers to temporary queues, and messages that do
+    not say where they came from.
     """
     name = secrets.token_hex(8)
-    selector = _selector(queue, reason, f'"{ORIGIN}" IS NOT NULL', f"(\"{RETRY}\" IS NULL OR \"{RETRY}\" <> '{name}')")
+    selector = _selector(queue, reason, OF_A_QUEUE, f"(\"{RETRY}\" IS NULL OR \"{RETRY}\" <> '{name}')")
     run = _Run("moved", url, login, passcode, timeout, limit, as_json, lambda s, m: _send_back(s, m, name))
     run.work(queues, selector)
 

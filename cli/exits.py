@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from amq.errors import AccessError, AmqError, CommandError, ConfigError, StoreError, StoreFullError
+from amq.errors import AccessError, AmqError, CommandError, ConfigError, ProtocolError, StoreError, StoreFullError
 
 OK = 0
 FAILED = 1
@@ -53,6 +53,8 @@ _BY_CODE = {
     "LOGIN_REQUIRED": REFUSED,
 }
 _CONNECTION = ("CONNECTION_LOST", "CONNECT_FAILED")
+# Of a ProtocolError: what says nothing of what was sent. Another broker, or another time, may be better.
+_NO_REFUSAL = (ProtocolError.code, "HEART_BEAT_MISSED", "CONNECT_TIMEOUT", "FRAME_TIMEOUT")
 _BY_CLASS: tuple[tuple[type[AmqError], int], ...] = (
     (ConfigError, CONFIG),
     (StoreError, STORE),
@@ -62,7 +64,10 @@ _BY_CLASS: tuple[tuple[type[AmqError], int], ...] = (
 
 def exit_code(error: AmqError) -> int:
     """The exit code for `error`. A connection that ended because the broker refused something is a refusal."""
-    if error.code in _CONNECTION and isinstance(error.__cause__, AccessError | CommandError | StoreFullError):
+    cause = error.__cause__
+    refused = isinstance(cause, AccessError | CommandError | StoreFullError)
+    refused |= isinstance(cause, ProtocolError) and cause.code not in _NO_REFUSAL
+    if error.code in _CONNECTION and refused:
         return REFUSED
     if error.code in _BY_CODE:
         return _BY_CODE[error.code]

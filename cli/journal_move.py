@@ -66,7 +66,12 @@ def export_(store: str, destinations: tuple[str, ...], output: str, options: tup
 
 
 def _export_to(output: str, store: str, config: BrokerConfig, wanted: list[str] | None) -> list[str]:
-    """Into a file of this name, once all of it is there; nothing is left of less."""
+    """Into a file of this name, once all of it is there; nothing is left of less. Into what is there and is no file, a
+    device or a pipe, as it comes."""
+    if os.path.exists(output) and not os.path.isfile(output):
+        with open(output, "wb", buffering=BUFFER_BYTES) as other:
+            return _export(store, config, wanted, other)
+    output = os.path.realpath(output)  # a link stays one
     partial = output + PARTIAL
     with open(partial, "wb", buffering=BUFFER_BYTES) as file:
         try:

@@ -31,6 +31,7 @@ from amq.errors import AmqError
 HEAD_BYTES = 28
 STAMP_BYTES = 16
 BATCH_FRAMES_MAX = 256
+RING_BYTES = 64 << 20  # of frames that a producer keeps ready
 RECEIPT_BYTES_MIN = len(b"RECEIPT\nreceipt-id:00000000\n\n\0")
 RECV_BYTES = 1 << 20
 POLL_S = 0.1
@@ -159,18 +160,19 @@ def _within(sock: socket.socket, seconds: float, option: int = socket.SO_RCVTIME
 
 
 def _ring(load: Load, slots: int) -> tuple[bytearray, int, int]:
-    """`slots` SEND frames in a row with receipts 0…slots-1; the bytes of one; where its body's head stands."""
+    """Up to `slots` SEND frames in a row with receipts 0…; the bytes of one; where its body's head stands."""
     headers: dict[str, object] = {"destination": load.destination, "content-length": load.size_bytes}
     headers |= {"persistent": str(load.persistent).lower(), "receipt": "%08d"}
     frame = encode("SEND", headers, b"x" * load.size_bytes)
-    ring = bytearray(b"".join(frame.replace(b"%08d", b"%08d" % slot) for slot in range(slots)))
-    frame_bytes = len(ring) // slots
+    frame_bytes = len(frame) + len(b"%08d" % 0) - len(b"%08d")
+    slots = max(1, min(slots, RING_BYTES // frame_bytes))
+    ring = bytearray().join(frame.replace(b"%08d", b"%08d" % slot) for slot in range(slots))
     return ring, frame_bytes, frame_bytes - load.size_bytes - 1
 
 
 def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
-    slots = max(load.window, BATCH_FRAMES_MAX)
-    ring, frame_bytes, head_at = _ring(load, slots)
+    ring, frame_bytes, head_at = _ring(load, max(load.window, BATCH_FRAMES_MAX))
+    slots = len(ring) // frame_bytes
     view = memoryview(ring)
     sock = _dial(load)
     _within(sock, load.timeout_s)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -95,6 +96,8 @@ def main() -> None:
       amq demo
     """
     _open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text, or none of this terminal's
 
 
 def _open_standard_streams() -> None:

@@ -26,7 +26,8 @@ def examples(*lines: str) -> str:
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+    """ASCII alone: the same whatever the locale, and for names of files that are no text."""
+    click.echo(json.dumps(value, indent=indent))
 
 
 def console(stderr: bool = False) -> Console:

@@ -7,7 +7,7 @@ import secrets
 
 import click
 
-from amq.cli.clients import connection_options
+from amq.cli.clients import Seconds, connection_options
 from amq.cli.load import ACKS, HEAD_BYTES, MODES, Load, Result, run
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.cli.status import ask
@@ -55,7 +55,7 @@ _EPILOG = examples(
 @click.option("--mode", type=click.Choice(MODES), default="both", show_default=True, help="Leave one side out.")
 @click.option("--destination", metavar="NAME", help="An empty queue. Default: a new one.")
 @click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0.001, max=1e9), default=60.0, show_default=True,
+    "--timeout", metavar="SECONDS", type=Seconds(min=0.001), default=60.0, show_default=True,
     help="Without progress.",
 )  # fmt: skip
 @json_option

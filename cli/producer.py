@@ -12,7 +12,15 @@ from typing import Any, BinaryIO
 import click
 
 from amq.cli import exits
-from amq.cli.clients import Failovers, connection_options, open_connection, parse_headers, progress, rate
+from amq.cli.clients import (
+    Failovers,
+    Seconds,
+    connection_options,
+    open_connection,
+    parse_headers,
+    progress,
+    rate,
+)
 from amq.cli.output import examples, json_option, print_json
 from amq.client import FlushError, Producer
 from amq.errors import AmqError
@@ -40,13 +48,15 @@ _EPILOG = examples(
     help="0 (lowest) to 9.",
 )  # fmt: skip
 @click.option(
-    "--ttl", metavar="SECONDS", type=click.FloatRange(min=0, max=1e10), default=0.0, help="Expires after; 0 = never.",
+    "--ttl", metavar="SECONDS", type=Seconds(max=1e10), default=0.0, help="Expires after; 0 = never.",
 )  # fmt: skip
 @click.option(
     "--window", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
     help="Unconfirmed at a time.",
 )  # fmt: skip
-@click.option("--timeout", metavar="SECONDS", type=float, help="Longest wait for a broker. Default: that of the URL.")
+@click.option(
+    "--timeout", metavar="SECONDS", type=Seconds(), help="Longest wait for a broker. Default: that of the URL."
+)
 @json_option
 def producer(
     url: str, login: str, passcode: str, destination: str, path: str | None, message: str | None, count: int | None,

@@ -24,9 +24,10 @@ _INTRODUCTION = """\
 `amq COMMAND --help` says what is on this page. `python -m amq` is the same command.
 
 - Results go to stdout; logs, progress, news of failovers and errors to stderr.
-- An error is one line, `amq: what is wrong; the cure [CODE]`; the code is stable and can be searched for.
+- An error is a line, or one for each problem: `amq: what is wrong; the cure [CODE]`; the code is stable and can be
+  searched for. What the operating system refused has none; a wrong command line is told with its usage.
 - `--json` is for scripts: names in it are kept, new ones may be added.
-- Tables, bars and colours only appear on a terminal.
+- Bars and colours only appear on a terminal; a table that goes elsewhere has its lines whole.
 
 ## Exit codes
 
@@ -119,6 +120,8 @@ def _row(option: click.Option) -> str:
     if not option.is_flag:
         names += f" {option.make_metavar(click.Context(click.Command('x')))}"
     default = "required" if option.required else option.default
+    if isinstance(default, tuple):
+        default = ", ".join(map(str, default))
     told = isinstance(default, str | int | float) and not isinstance(default, bool)
     cells = (f"`{names}`", str(default) if told else "", option.help or "")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells).replace("|  |", "| |") + " |"

@@ -18,6 +18,7 @@ from amq.errors import CommandError
 
 LIST_LIMIT = 100
 PREFETCH = 100
+IDS_MAX = 50  # in one selector: a header is 10 KiB at most
 ROUNDS_MAX = 20  # looks for what repeats, and fell due in between
 MANAGEMENT = "/topic/ActiveMQ.Scheduler.Management"
 EVERYTHING = "/schedule/>"
@@ -94,7 +95,8 @@ def remove(
     """
     if bool(ids) + (destination is not None) + everything != 1:
         raise click.UsageError("say which: one ID or several, --destination NAME, or --all")
-    selector = " OR ".join(map(_selects, ids))
+    conditions = [_selects(id) for id in ids]
+    selectors = [" OR ".join(conditions[at : at + IDS_MAX]) for at in range(0, len(ids), IDS_MAX)] or [""]
     if not ids and not yes:
         if not is_terminal():
             raise click.UsageError("nobody is there to be asked: say --yes")
@@ -105,12 +107,13 @@ def remove(
         progress("removed", None) as show,
     ):
         removed: dict[str, None] = {}
-        for _ in range(ROUNDS_MAX):
-            if not _remove(connection, _schedule(destination), selector, removed):
-                break
-            show(len(removed))
-        else:
-            raise CommandError("some fall due and are scheduled again faster than they are removed: run it again")
+        for selector in selectors:
+            for _ in range(ROUNDS_MAX):
+                if not _remove(connection, _schedule(destination), selector, removed):
+                    break
+                show(len(removed))
+            else:
+                raise CommandError("some fall due and are scheduled again faster than they are removed: run it again")
     if as_json:
         print_json({"removed": len(removed), "ids": list(removed)})
     else:

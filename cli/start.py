@@ -16,7 +16,7 @@ import uvloop
 
 import amq
 from amq.cli import exits, logs, process, store_check
-from amq.cli.output import reading_text
+from amq.cli.output import examples, reading_text
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
@@ -25,14 +25,11 @@ from amq.security import LoginGate
 from amq.service import BrokerService, Role
 
 _log = structlog.get_logger("amq.process")
-_EPILOG = "\b\nExamples:\n" + "\n".join(
-    f"  {line}"
-    for line in (
-        "amq start --store /mnt/shared/amq --name a --transport stomp://0.0.0.0:61613",
-        "amq start /etc/amq/amq.toml",
-        "amq start amq.toml -o lockKeepAlivePeriod=5s -o log.logLevel=debug",
-        "AMQ_STORE=/mnt/shared/amq amq start",
-    )
+_EPILOG = examples(
+    "amq start --store /mnt/shared/amq --name a --transport stomp://0.0.0.0:61613",
+    "amq start /etc/amq/amq.toml",
+    "amq start amq.toml -o lockKeepAlivePeriod=5s -o log.logLevel=debug",
+    "AMQ_STORE=/mnt/shared/amq amq start",
 )
 
 

@@ -44,8 +44,8 @@ _EPILOG = examples(
 @click.command(epilog=_EPILOG)
 @click.option("--store", metavar="DIR", help="Store directory to look into. Takes no lock.")
 @click.option("--url", metavar="URL", help="Broker URL: each broker in it is asked.")
-@click.option("--login", default="", help="With --url: log in as, where the URL does not say.")
-@click.option("--passcode", default="", envvar="AMQ_PASSCODE", help="With --url. Default: $AMQ_PASSCODE.")
+@click.option("--login", default="", envvar="AMQ_LOGIN", help="With --url: user, where it has none; or $AMQ_LOGIN.")
+@click.option("--passcode", default="", envvar="AMQ_PASSCODE", help="With --url: password; or $AMQ_PASSCODE.")
 @json_option
 def status(store: str | None, url: str | None, login: str, passcode: str, as_json: bool) -> None:
     """Show who is master of a store, or which broker of a URL serves clients.

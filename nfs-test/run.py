@@ -53,6 +53,9 @@ def main() -> int:
     if asked.list:
         report.print_list(scenario.SCENARIOS.values())
         return 0
+    if asked.write_docs and not asked.all:
+        report.say("--write-docs replaces the results of all scenarios: say --all")
+        return 2
     unknown = set(asked.scenarios) - set(scenario.SCENARIOS)
     if unknown:
         report.say(f"no such scenario: {', '.join(sorted(unknown))}; see --list")

@@ -42,6 +42,18 @@ def test_a_file_comes_out_as_it_went_in(brokers: Brokers, tmp_path: Path) -> Non
     assert target.read_bytes() == text
 
 
+def test_output_goes_behind_what_an_earlier_run_has_written(brokers: Brokers, tmp_path: Path) -> None:
+    """Those messages were acknowledged: what the file holds of them is all that there is."""
+    url, target = f"stomp://127.0.0.1:{brokers.master('a').port}", tmp_path / "out"
+    for text in ("first", "second"):
+        assert amq("producer", "--url", url, "--destination", QUEUE, "--message", text).returncode == 0
+        words = ["--url", url, "--destination", QUEUE, "--count", 1, "--output", target]
+        assert amq("consumer", *words).returncode == 0
+    for words in (["--url", "stomp://127.0.0.1:1"], ["--url", url, "--header", "bad"]):
+        assert amq("consumer", *words, "--destination", QUEUE, "--output", target).returncode != 0
+    assert target.read_text() == "first\nsecond\n"
+
+
 def test_stdin_and_stdout(brokers: Brokers) -> None:
     url = f"stomp://127.0.0.1:{brokers.master('a').port}"
     done = amq("producer", "--destination", QUEUE, "--file", "-", "--count", 2, data=b"a\nb\nc\n", env={"AMQ_URL": url})
@@ -138,12 +150,24 @@ def test_nobody_there(verb: str) -> None:
         (["producer", "--destination", QUEUE, "--file", "/nonexistent"], 1),
         (["producer", "--destination", QUEUE, "--header", "nonsense"], 2),
         (["producer", "--destination", QUEUE, "--ttl", "inf"], 2),
+        (["producer", "--destination", QUEUE, "--ttl", "nan"], 2),
+        (["producer", "--destination", QUEUE, "--timeout", "-1"], 2),
+        (["consumer", "--destination", QUEUE, "--timeout", "nan"], 2),
+        (["dlq", "retry", "--timeout", "inf"], 2),
+        (["perf", "--timeout", "nan"], 2),
     ],
 )
 def test_wrong_use(words: list[str], code: int) -> None:
     done = amq(*words)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["stomp://127.0.0.1:{}", "failover:(stomp://127.0.0.1:{})"])
+def test_what_the_broker_refuses_is_no_lack_of_a_broker(brokers: Brokers, url: str) -> None:
+    words = ["--url", url.format(brokers.master("a").port), "--destination", QUEUE, "--message", "x"]
+    done = amq("producer", *words, "--header", f"k={'x' * 11_000}")
+    assert (done.returncode, "header line is longer" in done.stderr) == (7, True)
 
 
 def test_a_full_store_is_told(brokers: Brokers) -> None:

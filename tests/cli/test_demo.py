@@ -88,8 +88,11 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Si
 @pytest.mark.slow
 def test_a_broker_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
-    done = amq("demo", "--store", tmp_path / "store")
+    words = ("--store", tmp_path / "store", "--keep", "--json")
+    done = amq("demo", *words, env={"TMPDIR": str(tmp_path)})
     assert done.returncode == 1
+    assert f"kept: {next(tmp_path.glob('amq-demo-*'))}" in done.stderr
+    assert done.stdout == ""
     assert "[DEMO_FAILED]" in done.stderr
     assert "exit code 4" in done.stderr
 

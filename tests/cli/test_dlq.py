@@ -113,6 +113,26 @@ def test_what_comes_back_at_once_is_not_sent_again(broker: Broker) -> None:
     assert len(contents(broker, "DLQ.orders")) == 20
 
 
+def test_what_was_meant_for_no_queue_stays(broker: Broker) -> None:
+    """A topic's subscribers would all get it again, or nobody: it would be gone."""
+    with client.connect(url_of(broker)) as connection, connection.session() as session:
+        for destination in ("/topic/news", "/temp-queue/answers"):
+            consumer = session.consumer(destination)
+            session.producer(destination).send(f"of {destination}")
+            message = consumer.receive(DEADLINE_S)
+            assert message is not None
+            message.nack(wait=True)
+            consumer.close()
+    refuse(broker, "orders", 1)
+    rows = run(broker, "list")
+    assert len(rows) == 3
+    assert run(broker, "retry")["moved"] == 1
+    left = [row for row in rows if row["original_destination"] != "orders"]
+    assert run(broker, "list") == left
+    assert [row["original_destination"][:2] for row in left] != ["orders"] * 2
+    assert run(broker, "retry")["moved"] == 0
+
+
 def test_retry_while_the_master_is_killed(brokers: Brokers) -> None:
     """No message is lost, and none is there twice."""
     first, second = brokers.master("a"), brokers.slave("b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -201,6 +202,37 @@ def test_no_journal(tmp_path: Path, verb: str) -> None:
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     done = amq("journal", "export", "--store", tmp_path / "no", "--output", tmp_path / "file")
     assert (done.returncode, os.listdir(tmp_path)) == (4, [])
+
+
+def test_a_file_whose_name_is_no_text(store: Path) -> None:
+    (store / "journal" / os.fsdecode(b"x\xff.seg")).touch()
+    for env in ({}, {"PYTHONIOENCODING": "utf-8:strict"}, {"PYTHONIOENCODING": "ascii:strict"}):
+        done = amq("journal", "check", "--store", store, "--json", env=env)
+        assert (done.returncode, json.loads(done.stdout)["ok"], done.stdout.isascii()) == (0, True, True)
+        assert "x\\udcff.seg" in done.stdout
+        table = amq("journal", "check", "--store", store, env=env)
+        assert table.returncode == 0, table.stderr
+        assert re.search(r"^x(\\udcff|\?)\.seg: no file of amq's", table.stdout, re.MULTILINE)
+
+
+def test_an_export_replaces_files_alone(store: Path, tmp_path: Path) -> None:
+    """Not what is no file, as /dev/null, which root could replace; and a link goes where it went."""
+    words = ["journal", "export", "--store", store, "--output"]
+    os.mkdir(tmp_path / "directory")
+    done = amq(*words, tmp_path / "directory")
+    assert (done.returncode, "Is a directory" in one_line(done)) == (1, True)
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("older")
+    link.symlink_to("target")
+    assert amq(*words, link).returncode == 0
+    assert (link.is_symlink(), target.read_text().count("\n")) == (True, 18)
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert amq(*words, pipe).returncode == 0
+        piped, _ = reader.communicate(timeout=DEADLINE_S)
+    assert piped.split(b"\n")[1:-2] == target.read_bytes().split(b"\n")[1:-2]
+    assert pipe.is_fifo()
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_no_such_segment(store: Path) -> None:

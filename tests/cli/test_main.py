@@ -29,6 +29,7 @@ from amq.errors import (
     ConfigError,
     CorruptError,
     NewerFormatError,
+    ProtocolError,
     StoreFullError,
     TransactionRolledBackError,
 )
@@ -101,6 +102,11 @@ def test_a_connection_that_ended_by_a_refusal() -> None:
     assert exits.exit_code(error) == exits.TRANSPORT
     error.__cause__ = StoreFullError("the disk is full")
     assert exits.exit_code(error) == exits.REFUSED
+    error.__cause__ = ProtocolError("too long", code="HEADER_TOO_LONG")
+    assert exits.exit_code(error) == exits.REFUSED
+    for code in ("PROTOCOL_ERROR", "HEART_BEAT_MISSED"):
+        error.__cause__ = ProtocolError("silent, or no broker", code=code)
+        assert exits.exit_code(error) == exits.TRANSPORT
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from contextlib import suppress
@@ -12,6 +13,7 @@ import pytest
 from amq_process import amq, one_line
 from brokers import Brokers
 
+from amq.cli import load
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -69,6 +71,16 @@ def test_a_broker_that_takes_nothing_any_more() -> None:
             thread.join()
     assert done.returncode == 1
     assert "the broker takes nothing for 5.0 s, 0 of 0 confirmed [LOAD_FAILED]" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("size", "slots", "held"), [(1024, 256, 256), (1 << 20, 256, 63), (100 << 20, 256, 1), (1024, 10_000, 10_000)]
+)
+def test_large_messages_are_not_kept_ready_by_the_hundred(size: int, slots: int, held: int) -> None:
+    ring, frame_bytes, head_at = load._ring(load.Load(1, size_bytes=size), slots)
+    assert re.findall(rb"receipt:(\d+)\n", ring) == [b"%08d" % number for number in range(held)]
+    assert len(ring) == held * frame_bytes
+    assert ring[head_at - 2 : frame_bytes] == b"\n\n" + b"x" * size + b"\0"
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1"])

@@ -71,6 +71,15 @@ def test_remove(broker: Broker) -> None:
     assert run(broker, "list") == []
 
 
+def test_as_many_ids_as_a_list_shows_are_removed(broker: Broker) -> None:
+    """A condition for all of them would be longer than a header may be."""
+    for number in range(100):
+        schedule(broker, "/queue/orders", str(number), DELAY=HOUR_MS)
+    ids = [row["id"] for row in run(broker, "list")]
+    assert run(broker, "remove", *ids) == {"removed": 100, "ids": ids}
+    assert run(broker, "list") == []
+
+
 def test_what_repeats_is_found_by_its_first_id(broker: Broker) -> None:
     schedule(broker, "/queue/a", "x", DELAY=1, PERIOD=3000, REPEAT=-1)  # while it is delivered it is in no list
     with client.connect(url_of(broker)) as connection, connection.session() as session:

@@ -142,6 +142,7 @@ def test_a_login_that_is_refused(brokers: Brokers, tmp_path: Path) -> None:
     assert json.loads(rejected.stdout)["brokers"][0]["state"] == "rejected"
     assert rejected.returncode == 1
     assert amq("status", "--url", url, "--login", "alice", "--passcode", "secret").returncode == 0
+    assert amq("status", "--url", url, env={"AMQ_LOGIN": "alice", "AMQ_PASSCODE": "secret"}).returncode == 0
 
 
 @pytest.mark.parametrize(

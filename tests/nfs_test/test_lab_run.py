@@ -83,6 +83,12 @@ def test_an_unknown_scenario_is_refused() -> None:
     assert "no such scenario: kil" in done.stdout
 
 
+def test_results_of_some_scenarios_do_not_replace_those_of_all() -> None:
+    words = [sys.executable, RUN, "kill", "--write-docs"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "say --all" in done.stdout) == (2, True)
+
+
 def test_the_obstacle_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if os.uname().machine != "x86_64":
         pytest.skip("another obstacle comes first")
