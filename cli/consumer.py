@@ -130,11 +130,18 @@ class _Run:
 
     def _settle(self, batch: list[Message], wait: bool = False) -> None:
         """Write the batch, then acknowledge it. With `wait` until the broker has taken the last acknowledgement."""
+        count, size = len(batch), sum(len(message.body) for message in batch)
+        redelivered = sum(message.redelivered for message in batch)
         self._sink.writelines(message.body + b"\n" for message in batch)
-        self._sink.flush()
-        self.received += len(batch)
-        self.received_bytes += sum(len(message.body) for message in batch)
-        self.redelivered += sum(message.redelivered for message in batch)
+        try:
+            self._sink.flush()
+        except Exception:
+            count = size = redelivered = 0
+            raise
+        finally:  # also where Ctrl-C comes as the kernel has taken them: a reader may have acted on the lines already
+            self.received += count
+            self.received_bytes += size
+            self.redelivered += redelivered
         self._ended = time.monotonic()
         self._show(self.received)
         if self._ack == ACK_AUTO:

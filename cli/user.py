@@ -36,7 +36,7 @@ def add(name: str, users: str, password_stdin: bool, replace: bool) -> None:
     """Add a user; the file is made where there is none. The password is asked for, or read from stdin."""
     if password_stdin:
         try:
-            password = sys.stdin.readline().removesuffix("\n")
+            password = sys.stdin.readline().rstrip("\r\n")
         except UnicodeDecodeError:
             raise ConfigError("the password is not text: give UTF-8", code="PASSWORD_UNUSABLE") from None
     elif sys.stdin.isatty():

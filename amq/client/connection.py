@@ -139,19 +139,23 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """True when it cannot be used any more, closed by the application or by a DISCONNECT."""
-        return self._closed or self._machine.state in (State.CLOSING, State.CLOSED)
+        """True when it cannot be used any more, closed by the application or by a DISCONNECT, or in a forked child."""
+        return self._closed or self._driver.forked or self._machine.state in (State.CLOSING, State.CLOSED)
 
     def close(self, timeout: float | None = None) -> None:
         """Flush what is unconfirmed (`timeout` seconds; None = the URL's), close all sessions, disconnect.
 
-        The thread has ended when this returns or raises. Raises what `flush` and `rollback` raise. Again = nothing.
+        The thread has ended when this returns or raises. Raises what `flush` and `rollback` raise. Again = nothing. In
+        a listener, which must not wait, it is `abort`.
         """
         if self._closed:
             return
-        if os.getpid() != self._driver.pid:
+        if self._driver.forked:
             self._closed = True
             self._driver.close_after_fork()
+            return
+        if self._driver.is_own_thread():
+            self.abort()
             return
         failures: list[tuple[str, AmqError]] = []
         try:
@@ -182,7 +186,7 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
+        if kind is None or self._driver.forked:
             self.close()
         elif not self._closed:
             self.abort()
@@ -200,14 +204,19 @@ class Connection:
     # ---- for sessions
 
     def _check_fork(self) -> None:
-        if os.getpid() != self._driver.pid:
+        if self._driver.forked:
             raise ConnectionClosedError("a connection cannot be used in a forked child: connect anew there")
+
+    def _check_waits(self) -> None:
+        """Before a call that waits has asked for anything. Raises CommandError where a listener makes it."""
+        self._check_fork()
+        self._driver.check_waits()
 
     def _timeout_s(self, timeout: float | None) -> float:
         return seconds(timeout, self._machine.url.options.timeout_ms)
 
     def _ask(self, ask: Callable[[], Request], what: str, timeout: float | None) -> Request:
-        self._check_fork()
+        self._check_waits()
         with self._driver.lock:
             request = ask()
             self._await(request, what, timeout, resolve_timed_out(self._timeout_s(timeout), what))

@@ -3,7 +3,7 @@
 Everything of the machine happens under `lock`. Callers write to the socket themselves when they are about to wait (no
 hop to the other thread), and leave it to the thread when they send in bulk (many frames in one write). Invariants: only
 the thread reads, opens and closes sockets and calls listeners; it ends when the machine is closed; whatever goes wrong
-in it closes the machine, so that nobody waits for ever.
+in it closes the machine, so that nobody waits for ever. Names of hosts are looked up elsewhere: a resolver may hang.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import os
 import selectors
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from amq.client.errors import ConnectError, ConnectionLostError
@@ -29,6 +31,7 @@ from amq.errors import AmqError, CommandError
 RECEIVE_BYTES = 256 * 1024
 CONGESTED_BYTES = 1024 * 1024  # unsent bytes above which senders wait for the kernel
 FRAMES_PER_WRITE = 256  # so many frames gathered by a sender are written by it at once
+SELECT_S_MAX = 3600.0  # epoll cannot wait for a month
 
 log = logging.getLogger("amq.client")
 Listener = Callable[[ConnectionEvent], object]
@@ -37,12 +40,13 @@ Listener = Callable[[ConnectionEvent], object]
 class _Socket:
     """A socket of one link: the addresses still to be tried, and bytes that the kernel did not take yet."""
 
-    __slots__ = ("addresses", "broken", "connecting", "rest", "sock", "writable_wanted")
+    __slots__ = ("addresses", "broken", "connecting", "next_at", "rest", "sock", "writable_wanted")
 
     def __init__(self, addresses: list[Any]) -> None:
         self.addresses = addresses
         self.sock: socket.socket | None = None
         self.connecting = True
+        self.next_at = math.inf  # monotonic seconds: then the next address is tried, if this one is silent
         self.writable_wanted = False
         self.broken = False  # a write failed; the read side will tell why
         self.rest = memoryview(b"")
@@ -54,7 +58,7 @@ class Driver:
     def __init__(self, machine: Machine, clock: Clock) -> None:
         self.machine = machine
         self.clock = clock
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # which knows its owner: see `wait`
         self.listeners: list[Listener] = []
         self.abandoned = False
         self.pid = os.getpid()
@@ -64,6 +68,7 @@ class Driver:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         self._sockets: dict[Link, _Socket] = {}
+        self._looked_up: deque[tuple[Link, list[Any] | OSError | UnicodeError]] = deque()
         self._kicked = False
         self._thread = threading.Thread(target=self._run, name=f"amq-client {machine.url}", daemon=True)
 
@@ -105,16 +110,38 @@ class Driver:
         if link is None or entry is None or entry.connecting or link.dropped:
             self.kick()  # there may be actions
             return
-        self._write(link, entry)
+        try:
+            self._write(link, entry)
+        except BaseException:
+            # A signal's handler has raised, as for Ctrl-C: nobody knows what the kernel has taken. What went out now
+            # would go out twice, or leave a gap. So this link ends; the next one begins with what is unconfirmed.
+            entry.broken = True
+            if entry.sock is not None:
+                with suppress(OSError):
+                    entry.sock.shutdown(socket.SHUT_RDWR)
+            raise
         if entry.writable_wanted or self.machine.actions:
             self.kick()
+
+    def check_waits(self) -> None:
+        """Before a call that waits. Raises CommandError where a listener makes it."""
+        if self.is_own_thread():
+            raise CommandError("a listener must not wait for its own connection: start a thread, or open another one")
+
+    def is_own_thread(self) -> bool:
+        """Does a listener ask?"""
+        return threading.current_thread() is self._thread
+
+    @property
+    def forked(self) -> bool:
+        """Are we a child of the process that made this?"""
+        return os.getpid() != self.pid
 
     def wait(self, gate: Gate, ready: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `ready()`, which may raise; False when the time is over. The lock is free meanwhile."""
         if ready():
             return True
-        if threading.current_thread() is self._thread:
-            raise CommandError("a listener must not wait for its own connection: start a thread, or open another one")
+        self.check_waits()
         deadline = self.clock.monotonic() + timeout_s
         self.flush()
         while True:
@@ -122,11 +149,12 @@ class Driver:
             token.acquire()
             gate.append(token.release)
             left_s = max(0.0, deadline - self.clock.monotonic())
-            self.lock.release()
             try:
+                self.lock.release()
                 woken = token.acquire(timeout=left_s if left_s < threading.TIMEOUT_MAX else -1)
             finally:
-                self.lock.acquire()
+                if not self.lock._is_owned():  # type: ignore[attr-defined] # a signal may come before it is released
+                    self.lock.acquire()
                 if token.release in gate:
                     gate.remove(token.release)
             if ready():
@@ -136,7 +164,7 @@ class Driver:
 
     def join(self) -> None:
         """Wait for the end of the thread, without the lock; at once where a listener asks."""
-        if threading.current_thread() is not self._thread:
+        if not self.is_own_thread():
             self._thread.join()
 
     def close_after_fork(self) -> None:
@@ -184,17 +212,21 @@ class Driver:
                 self._open(action.link)
             else:
                 self._close(action.link)
+        while self._looked_up:
+            self._begin(*self._looked_up.popleft())
+        self._pass_by_the_silent()
         with self.lock:
             self._write_all()
             events, machine.events = machine.events, []
             logs, machine.logs = machine.logs, []
             idle = not machine.actions
             finished = idle and machine.state is State.CLOSED
-            deadline = machine.deadline()
+            deadlines = [machine.deadline(), *(entry.next_at for entry in self._sockets.values())]
         self._tell(events, logs)
         if finished:
             return False
-        timeout_s = None if deadline is None else max(0.0, deadline - self.clock.monotonic())
+        due = min([at for at in deadlines if at is not None], default=math.inf)
+        timeout_s = min(max(0.0, due - self.clock.monotonic()), SELECT_S_MAX)
         for key, mask in self._selector.select(timeout_s if idle else 0.0):
             if key.data is None:
                 self._wake_in.recv(4096)
@@ -218,11 +250,28 @@ class Driver:
     def _open(self, link: Link) -> None:
         host, port = link.uri.address
         try:
-            entry = _Socket(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except (OSError, UnicodeError):
+            threading.Thread(target=self._look_up, args=(link,), name=f"amq-look-up {host}", daemon=True).start()
+        else:
+            self._begin(link, found)
+
+    def _look_up(self, link: Link) -> None:
+        """In a thread of its own: the host's addresses."""
+        try:
+            self._looked_up.append((link, socket.getaddrinfo(*link.uri.address, type=socket.SOCK_STREAM)))
         except (OSError, UnicodeError) as error:
-            self._failed(link, cannot_connect(link, error))
+            self._looked_up.append((link, error))
+        self.wake()
+
+    def _begin(self, link: Link, found: list[Any] | OSError | UnicodeError) -> None:
+        """The addresses are known, if anybody still waits for them."""
+        if link.dropped:
             return
-        self._sockets[link] = entry
+        if not isinstance(found, list):
+            self._failed(link, cannot_connect(link, found))
+            return
+        entry = self._sockets[link] = _Socket(found)
         self._connect(link, entry, OSError("no address"))
 
     def _connect(self, link: Link, entry: _Socket, last: OSError) -> None:
@@ -246,11 +295,33 @@ class Driver:
                 continue
             if code in (0, errno.EINPROGRESS):
                 entry.sock = sock
+                entry.next_at = self._share(link, entry)
                 self._selector.register(sock, selectors.EVENT_WRITE, link)
                 return
             sock.close()
             last = OSError(code, os.strerror(code))
         self._failed(link, cannot_connect(link, last))
+
+    def _share(self, link: Link, entry: _Socket) -> float:
+        """Until when this address may be silent: it and those behind it share what is left of `connectTimeout`."""
+        if not entry.addresses or link.deadline is None:
+            return math.inf
+        now = self.clock.monotonic()
+        return now + max(0.0, link.deadline - now) / (len(entry.addresses) + 1)
+
+    def _pass_by_the_silent(self) -> None:
+        now = self.clock.monotonic()
+        for link, entry in list(self._sockets.items()):
+            if now >= entry.next_at:
+                self._next_address(link, entry, OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+
+    def _next_address(self, link: Link, entry: _Socket, last: OSError) -> None:
+        """The address that was tried is of no use."""
+        assert entry.sock is not None
+        self._selector.unregister(entry.sock)
+        entry.sock.close()
+        entry.sock, entry.next_at = None, math.inf
+        self._connect(link, entry, last)
 
     def _failed(self, link: Link, error: AmqError) -> None:
         with self.lock:
@@ -278,13 +349,10 @@ class Driver:
         if entry.connecting:
             code = entry.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                self._selector.unregister(entry.sock)
-                entry.sock.close()
-                entry.sock = None
-                self._connect(link, entry, OSError(code, os.strerror(code)))
+                self._next_address(link, entry, OSError(code, os.strerror(code)))
                 return
             with self.lock:
-                entry.connecting = False
+                entry.connecting, entry.next_at = False, math.inf
                 self._selector.modify(entry.sock, selectors.EVENT_READ, link)
                 self.machine.opened(link, self.clock.monotonic())
             return

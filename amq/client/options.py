@@ -24,7 +24,7 @@ class TransportOptions:
 
     connect_timeout_ms: int = _option(
         "connectTimeout", 3000, "30000 (soTimeout)",
-        "time for the TCP connection, and again for the broker's answer to CONNECT", least=1,
+        "time to look up the host and to connect, and again for the broker's answer to CONNECT", least=1,
     )  # fmt: skip
     heart_beat_ms: int = _option(
         "heartBeat", 5000, "30000 (maxInactivityDuration)",

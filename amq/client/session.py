@@ -67,7 +67,7 @@ class Session:
         subscription   name of a durable subscription to a topic, of this connection's `client_id`
         headers    further headers of SUBSCRIBE
         """
-        self.connection._check_fork()
+        self.connection._check_waits()
         with self._driver.lock:
             made, request = self._core.subscribe(destination, prefetch, selector, named(headers, subscription))
             self.connection._await(request, f"subscribe to {destination}", timeout)
@@ -82,7 +82,7 @@ class Session:
         breaks meanwhile is survived. Close its consumers first. Raises CommandError: it has a consumer
         (SUBSCRIPTION_IN_USE).
         """
-        self.connection._check_fork()
+        self.connection._check_waits()
         with self._driver.lock, unless_unknown():
             self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
 
@@ -94,7 +94,7 @@ class Session:
         for the durable `subscription` to a topic, in the order of delivery. Nothing is taken, and nothing need be
         acknowledged. Raises CommandError (UNKNOWN_SUBSCRIPTION).
         """
-        self.connection._check_fork()
+        self.connection._check_waits()
         with self._driver.lock:
             made, request = self._core.subscribe(destination, prefetch, selector, named(headers, subscription), True)
             self.connection._await(request, f"browse {destination}", timeout)
@@ -110,7 +110,7 @@ class Session:
         order. A connection that breaks meanwhile is survived: each comes once. Nothing need be acknowledged. Raises
         CommandError (UNKNOWN_LEASE), also while it is read: the lease is over.
         """
-        self.connection._check_fork()
+        self.connection._check_waits()
         with self._driver.lock:
             headers = reading(cursor, number, start, stop)
             subscription, request = self._core.subscribe(destination, prefetch, "", headers, True, LeaseSubscription)
@@ -128,7 +128,7 @@ class Session:
         TransactionRolledBackError: nothing of it took place, run it again; CommitOutcomeUnknownError: no answer in
         time, or the broker cannot tell. The session is usable again in each case.
         """
-        self.connection._check_fork()
+        self.connection._check_waits()
         with self._driver.lock:
             outcome_id = outcome_id or self._core.machine.next_id()
             unknown = commit_timed_out(self.connection._timeout_s(timeout), outcome_id)
@@ -149,7 +149,7 @@ class Session:
         it is prepared (XID_IN_USE, BATCH_COMMITTED, DUPLICATE_ID: and will not be so); CommandError: it has messages
         that are not persistent or not of queues; CommitOutcomeUnknownError: ask by `Connection.recover`.
         """
-        self.connection._check_fork()
+        self.connection._check_waits()
         headers = prepare_headers(xid, prepared_timeout, owner, batch)
         with self._driver.lock:
             timeout_s = self.connection._timeout_s(timeout)
@@ -162,7 +162,7 @@ class Session:
 
     def rollback(self, timeout: float | None = None) -> None:
         """Undo what was sent; what was received is delivered again, first of all."""
-        self.connection._check_fork()
+        self.connection._check_waits()
         with self._driver.lock:
             self.connection._await(self._core.start_rollback(), "rollback", timeout)
 
@@ -204,9 +204,9 @@ class Session:
                 return result
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush producers, close consumers, roll an open transaction back. Again = nothing."""
+        """Flush producers, close consumers, roll an open transaction back. Again = nothing; so in a forked child."""
         core = self._core
-        if core.closed:
+        if core.closed or self._driver.forked:
             return
         failures: list[tuple[str, AmqError]] = []
         try:
@@ -267,6 +267,8 @@ class Producer:
         driver = self._driver
         if driver.pid != _getpid():
             connection._check_fork()
+        if wait and not self._session._core.transacted:
+            connection._check_waits()
         if delay or period or repeat or cron:
             headers = delayed(headers, delay, period, repeat, cron)
         with driver.lock:
@@ -368,6 +370,7 @@ class Consumer:
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """Messages, until there is none for `timeout` seconds (None = for ever) or the consumer is closed."""
         while True:
+            self._session.connection._check_fork()
             try:
                 message = self.receive(timeout)
             except ConnectionClosedError:
@@ -381,7 +384,7 @@ class Consumer:
 
     def close(self, timeout: float | None = None) -> None:
         """Unsubscribe; what was delivered and not acknowledged goes back to the queue."""
-        self._session.connection._check_fork()
+        self._session.connection._check_waits()
         with self._driver.lock:
             request = self._core.unsubscribe(self._subscription)
             self._session.connection._await(request, "unsubscribe", timeout)
@@ -442,7 +445,10 @@ class Message(ReceivedMessage["Session"]):
 
     def _settle(self, command: str, wait: bool, timeout: float | None, requeue: bool = False) -> None:
         connection = self._session.connection
-        connection._check_fork()
+        if wait:
+            connection._check_waits()
+        else:
+            connection._check_fork()
         with self._session._driver.lock:
             request = self._session._core.settle(self._delivery, command, wait, requeue)
             connection._await(request, command, timeout)

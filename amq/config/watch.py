@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
 
+import structlog
 from watchdog.events import (
     EVENT_TYPE_CLOSED,
     EVENT_TYPE_CREATED,
@@ -25,6 +26,9 @@ from watchdog.observers.inotify import InotifyObserver
 from amq.errors import ConfigError
 
 SETTLE_S = 0.1  # far more than an event needs to arrive
+LINKS_MAX = 40  # as the kernel follows
+
+_log = structlog.get_logger("amq.config")
 
 
 class FileWatcher:
@@ -41,17 +45,14 @@ class FileWatcher:
         self._due_s: dict[str, float] = {}  # path → monotonic time at which it will have been left alone long enough
         self._stopping = False
         self._changed = threading.Condition()
+        self._handler = _Handler(self._paths, self._on_event)
+        self._watched: set[str] = set()
         self._observer = InotifyObserver(generate_full_events=True)  # else what is moved in looks as if it were begun
         self._worker = threading.Thread(target=self._report, name="amq-watch", daemon=True)
 
     def start(self) -> None:
         """Start to watch. ConfigError where a directory cannot be watched."""
-        handler = _Handler(self._paths, self._on_event)
-        for directory in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in self._paths):
-            try:
-                self._observer.schedule(handler, directory)
-            except OSError as error:
-                raise ConfigError(f"{directory}: cannot be watched for changes: {error.strerror}") from error
+        self._watch_directories()
         try:
             self._observer.start()
         except OSError as error:
@@ -78,6 +79,17 @@ class FileWatcher:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
+    def _watch_directories(self) -> None:
+        """Those that are not watched yet; a link that was swapped leads to others. Raises ConfigError."""
+        for directory in dict.fromkeys(directory for path in self._paths for directory in directories_of(path)):
+            if directory in self._watched:
+                continue
+            try:
+                self._observer.schedule(self._handler, directory)
+            except OSError as error:
+                raise ConfigError(f"{directory}: cannot be watched for changes: {error.strerror}") from error
+            self._watched.add(directory)
+
     def _on_event(self, path: str, ready: bool) -> None:
         """`path` is whole (again) or being written; the observer's thread."""
         with self._changed:
@@ -93,6 +105,10 @@ class FileWatcher:
                 path = self._next()
             if path is None:
                 return
+            try:
+                self._watch_directories()  # before the file is read: what is changed later raises an event
+            except ConfigError as error:
+                _log.warning("a file is no longer watched", path=path, reason=str(error))
             self._on_change(path)
 
     def _next(self) -> str | None:
@@ -108,6 +124,30 @@ class FileWatcher:
                 return path
             self._changed.wait(wait_s)
         return None
+
+
+def directories_of(path: str) -> list[str]:
+    """Where something can change what `path` leads to: where it stands, its file does, and each link on the way."""
+    found = [os.path.dirname(os.path.abspath(path))]
+    left = os.path.abspath(path).split(os.sep)[::-1]
+    here, links = os.sep, 0
+    while left and links < LINKS_MAX:
+        part = left.pop()
+        if part in ("", os.curdir):
+            continue
+        if part == os.pardir:
+            here = os.path.dirname(here)
+            continue
+        name = os.path.join(here, part)
+        if os.path.islink(name):
+            found.append(here)
+            links += 1
+            target = os.readlink(name)
+            left += target.split(os.sep)[::-1]
+            here = os.sep if os.path.isabs(target) else here
+        else:
+            here = name
+    return list(dict.fromkeys([*found, os.path.dirname(here)]))
 
 
 # What an event says of the file that it names: True = whole, False = being written. Reading raises other events.
@@ -128,8 +168,8 @@ class _Handler(FileSystemEventHandler):
         new_link = event.event_type in (EVENT_TYPE_MOVED, EVENT_TYPE_CREATED) and os.path.islink(target or source)
         for path in self._paths:
             names = (os.path.abspath(path), os.path.realpath(path))
-            # A link may lead through another link that is swapped beside it, as Kubernetes does with ConfigMaps.
-            if new_link and os.path.islink(path):
+            # A link may lead through another link that is swapped, as Kubernetes does with ConfigMaps.
+            if new_link and names[0] != names[1]:
                 self._on_event(path, True)
             elif event.event_type == EVENT_TYPE_MOVED:
                 if target in names or source in names:

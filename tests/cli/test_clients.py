@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Self
 
 import click
@@ -260,6 +261,19 @@ def test_only_what_was_written_is_counted() -> None:
     with pytest.raises(ConnectionLostError):
         run.receive(Receiving())  # type: ignore[arg-type]
     assert (run.received, sink.getvalue()) == (0, b"")
+
+
+@pytest.mark.parametrize(("error", "counted"), [(KeyboardInterrupt(), 1), (OSError("the disk is full"), 0)])
+def test_what_was_written_when_ctrl_c_came_is_counted(error: BaseException, counted: int) -> None:
+    class Sink(io.BytesIO):
+        def flush(self) -> None:
+            raise error
+
+    message = SimpleNamespace(body=b"x", redelivered=False)
+    run = consumer._Run(Sink(), "client-individual", None, None)
+    with pytest.raises(type(error)):
+        run._settle([message])  # type: ignore[list-item]
+    assert (run.received, run.received_bytes) == (counted, counted)
 
 
 def test_who_waits_for_a_broker_is_told_so(brokers: Brokers) -> None:

@@ -102,6 +102,12 @@ def test_the_password_is_never_an_argument(tmp_path: Path) -> None:
     assert "--password-stdin" in done.stderr
 
 
+def test_a_password_in_a_file_of_windows(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    assert run("user", "add", "alice", "--users", users, "--password-stdin", data="secret\r\n").exit_code == 0
+    assert Users.read(str(users))["alice"].matches("secret")
+
+
 def test_a_password_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
     data = b"secret\xff\n"
     done = CliRunner().invoke(main, ["user", "add", "alice", "--users", str(tmp_path / "u"), "--password-stdin"], data)

@@ -189,6 +189,34 @@ def test_a_link_swapped_beside_the_file_is_seen(tmp_path: Path) -> None:
         assert seen.wait(DEADLINE_S)
 
 
+@pytest.mark.parametrize("change", ["in place", "replaced", "the file's link", "the directory's link"])
+def test_a_file_that_a_link_leads_to_elsewhere_is_watched(tmp_path: Path, change: str) -> None:
+    """A users file of another directory: who had been removed was still let in. And once more, where it leads now."""
+    for name in ("one", "two", "etc"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "users").write_text("old")
+    (tmp_path / "directory").symlink_to("one")
+    (tmp_path / "etc" / "link").symlink_to("../directory/users")
+    path = tmp_path / "amq.users"
+    path.symlink_to("etc/link")
+    changed: queue.Queue[str] = queue.Queue()
+    with FileWatcher([str(path)], lambda name: changed.put(Path(name).read_text())):
+        if change == "in place":
+            path.write_text("new")
+        elif change == "replaced":
+            (tmp_path / "one" / "new").write_text("new")
+            os.replace(tmp_path / "one" / "new", tmp_path / "one" / "users")
+        else:
+            link, target = ("etc/link", "../two/users") if "file" in change else ("directory", "two")
+            (tmp_path / "two" / "users").write_text("new")
+            (tmp_path / "new").symlink_to(target)
+            os.replace(tmp_path / "new", tmp_path / link)
+        assert changed.get(timeout=DEADLINE_S) == "new"
+        path.write_text("newer")
+        while changed.get(timeout=DEADLINE_S) != "newer":
+            pass
+
+
 def test_saved_again_while_the_first_save_settles(tmp_path: Path) -> None:
     """The event of the first save is pending when the second begins: the truncated file in between is not read."""
     path, other = tmp_path / "amq.toml", tmp_path / "other"

@@ -1,0 +1,223 @@
+"""The synchronous face where a signal's handler raises in the middle of a call, as for Ctrl-C; and silent hosts.
+
+The signal comes at exact places: just after the kernel has taken bytes, or after they were taken from what waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fake_broker import Broker, Store
+
+import amq
+from amq.client import ConnectError, FailoverTimeoutError, driver, link
+from amq.errors import TransactionRolledBackError
+
+Q = "/queue/q"
+PATIENCE_S = 20
+SMALL = [b"%d" % number for number in range(300)]
+
+
+class Interrupted(Exception):
+    """What the handler raises."""
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(Store()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+class Trap:
+    """Raises the signal once, in the main thread, behind a call of `name` of `where` that did something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> None:
+        self.armed = False
+        original = getattr(where, name)
+
+        def call(*arguments: Any) -> Any:
+            result = original(*arguments)
+            if self.armed and result and threading.current_thread() is threading.main_thread():
+                self.armed = False
+                signal.raise_signal(signal.SIGALRM)
+            return result
+
+        monkeypatch.setattr(where, name, call)
+
+
+def url(broker: Broker) -> str:
+    return f"failover:({broker.uri})?initialReconnectDelay=1"
+
+
+@pytest.mark.usefixtures("handler")
+@pytest.mark.parametrize("where", ["sent", "taken"])
+def test_what_the_kernel_took_when_a_signal_came_is_not_committed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It went out twice, or never, and the commit said that all was well."""
+
+    class Socket(socket.socket):
+        send = socket.socket.send
+
+    monkeypatch.setattr(driver.socket, "socket", Socket)
+    trap = Trap(monkeypatch, Socket, "send") if where == "sent" else Trap(monkeypatch, link.Link, "take_output")
+    with amq.connect(url(broker)) as connection, connection.session(transacted=True) as session:
+        producer = session.producer(Q)
+        producer.send("first")
+        session.commit()
+        trap.armed = True
+        with pytest.raises(Interrupted):
+            producer.send_many(SMALL)
+        with pytest.raises(TransactionRolledBackError):
+            session.commit()
+        producer.send_many(SMALL)
+        session.commit()
+    assert broker.store.bodies(Q) == [b"first", *SMALL]
+
+
+@pytest.mark.usefixtures("handler")
+@pytest.mark.parametrize("where", ["sent", "taken"])
+def test_a_send_that_a_signal_interrupts_is_stored_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    class Socket(socket.socket):
+        send = socket.socket.send
+
+    monkeypatch.setattr(driver.socket, "socket", Socket)
+    trap = Trap(monkeypatch, Socket, "send") if where == "sent" else Trap(monkeypatch, link.Link, "take_output")
+    with amq.connect(url(broker)) as connection, connection.session() as session:
+        producer = session.producer(Q)
+        for number in range(100):
+            producer.send(str(number), wait=False)
+        trap.armed = True
+        with pytest.raises(Interrupted):
+            producer.send("100")
+        producer.send("101")
+        producer.flush(PATIENCE_S)
+    assert broker.store.bodies(Q) == [b"%d" % number for number in range(102)]
+
+
+@pytest.mark.usefixtures("handler")
+@pytest.mark.parametrize("before", [False, True])
+def test_a_signal_around_the_wait_leaves_the_lock_as_it_was(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """As it is let go, and just before: the handler's exception comes out, and others can go on."""
+    with amq.connect(url(broker)) as connection, connection.session() as session:
+        consumer, producer = session.consumer(Q), session.producer(Q)
+        lock = connection._driver.lock
+
+        class Lock:
+            armed = True
+
+            def release(self) -> None:
+                if not before:
+                    lock.release()
+                if self.armed:
+                    self.armed = False
+                    signal.raise_signal(signal.SIGALRM)
+                if before:
+                    lock.release()
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(lock, name)
+
+            def __enter__(self) -> None:
+                lock.acquire()
+
+            def __exit__(self, *_: object) -> None:
+                lock.release()
+
+        monkeypatch.setattr(connection._driver, "lock", Lock())
+        with pytest.raises(Interrupted):
+            consumer.receive(PATIENCE_S)
+        producer.send("still here")
+        message = consumer.receive(PATIENCE_S)
+        assert message is not None
+        assert message.text == "still here"
+
+
+def addresses(*given: tuple[str, int]) -> Any:
+    """A resolver that knows one host; numbers it takes as they are."""
+    original = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, **options: Any) -> list[Any]:
+        if host != "two-hosts":
+            return original(host, port, **options)
+        if options.get("flags", 0) & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "no number")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in given]
+
+    return getaddrinfo
+
+
+@contextlib.contextmanager
+def silent_host() -> Iterator[tuple[str, int]]:
+    """An address at which no connection comes about, and none is refused: its backlog is full."""
+    with socket.socket() as listening, contextlib.ExitStack() as waiting:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):
+            sock = waiting.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(listening.getsockname())
+        yield listening.getsockname()
+
+
+def test_the_next_address_of_a_host_is_tried_when_the_first_is_silent(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with silent_host() as silent:
+        live = ("127.0.0.1", int(broker.uri.rpartition(":")[2]))
+        monkeypatch.setattr(socket, "getaddrinfo", addresses(silent, silent, live))
+        with amq.connect("stomp://two-hosts:61613?connectTimeout=1500", timeout=PATIENCE_S) as connection:
+            connection.session().producer(Q).send("by the third")
+        monkeypatch.setattr(socket, "getaddrinfo", addresses(silent))
+        with pytest.raises(ConnectError):
+            amq.connect("stomp://two-hosts:61613?connectTimeout=100", timeout=PATIENCE_S)
+    assert broker.store.bodies(Q) == [b"by the third"]
+
+
+def test_a_resolver_that_hangs_holds_nobody_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who connects, nor a connection that looks for the broker it prefers."""
+    original, free, asked = socket.getaddrinfo, threading.Event(), threading.Event()
+
+    def getaddrinfo(host: str, port: int, **options: Any) -> list[Any]:
+        if host == "hangs":
+            if options.get("flags", 0) & socket.AI_NUMERICHOST:
+                raise socket.gaierror(socket.EAI_NONAME, "no number")
+            asked.set()
+            assert free.wait(PATIENCE_S)
+        return original(host, port, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    try:
+        with pytest.raises(FailoverTimeoutError):
+            amq.connect("failover:(stomp://hangs:1)", timeout=0.2)
+        assert asked.is_set()
+        asked.clear()
+        options = "priorityBackup=true&randomize=false&nested.connectTimeout=50"
+        preferring = f"failover:(stomp://hangs:1,{broker.uri})?{options}"
+        with amq.connect(preferring, timeout=PATIENCE_S) as connection:
+            assert asked.wait(PATIENCE_S)
+            connection.session().producer(Q).send("meanwhile")
+        assert not free.is_set()
+    finally:
+        free.set()
+    assert broker.store.bodies(Q) == [b"meanwhile"]
