@@ -23,6 +23,7 @@ from amq.journal.reader import decode_at
 from amq.journal.records import HELD_SCHEME, LEASE, SENT_SCHEME, Prepared, real_name
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
+from amq.journal.subscription import Subscribed
 from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.vfs import Vfs
 
@@ -100,6 +101,7 @@ class Export:
         self._wanted = set(wanted) if wanted is not None else None
         self._progress = progress
         self._index()
+        self._durable = self._durables()
         self._begin()
 
     def _index(self) -> None:
@@ -175,7 +177,8 @@ class Export:
                 message.duplicate_id = message.duplicate_id if seq in ids else ""
                 sent.append(Exported(message, sent_by=xid))
         held = self._held_given.get(xid, 0)
-        lost = sum(map(len, (*prepared.sends.values(), *prepared.acks.values()))) - len(sent) - held
+        acks = [seqs for name, seqs in prepared.acks.items() if not self._has_ended(name)]
+        lost = sum(map(len, (*prepared.sends.values(), *acks))) - len(sent) - held
         if lost:
             self._note(f"prepared transaction {xid}: {lost} of its messages are lost [STORE_CORRUPT]")
         facts = prepared.xid, prepared.owner, prepared.batch, prepared.created_ms, prepared.timeout_ms
@@ -197,7 +200,7 @@ class Export:
             return None
         held_by = self._held.get(seq, "") if place.destination.startswith(HELD_SCHEME) else ""
         place = place._replace(destination=real_name(place.destination))
-        if not self._is_wanted(place.destination):
+        if not self._is_wanted(place.destination) or self._has_ended(place.destination):
             return None
         if place.destination.startswith("?"):
             where = f"{place.segment}: offset {place.offset}"
@@ -224,23 +227,37 @@ class Export:
                 raise _GoneError from error
             raise
 
+    def _durables(self) -> dict[str, Subscribed]:
+        """Durable subscriptions, by the name of their queue. Of two of one name the older was ending; one
+        that comes into being while the export runs is none of it."""
+        records = [record for record, _ in self._liveness.subscriptions.values()]
+        newest = {
+            (record.definition["client_id"], record.definition["name"]): record
+            for record in sorted(records, key=lambda record: int(record.queue.rpartition(":")[2]))
+        }
+        return {record.queue: record for record in newest.values()}
+
     def _is_wanted(self, name: str) -> bool:
         """Of a durable subscription: is one of its topics?"""
         if self._wanted is None or name in self._wanted:
             return True
-        found = self._liveness.subscriptions.get(name)
-        return found is not None and not self._wanted.isdisjoint(found[0].topics)
+        found = self._durable.get(name)
+        return found is not None and not self._wanted.isdisjoint(found.topics)
+
+    def _has_ended(self, name: str) -> bool:
+        """Is that the queue of a durable subscription that is no more? What is left there nobody will get."""
+        return name.startswith(SUBSCRIPTION_SCHEME) and name not in self._durable
 
     def _remembered(self) -> Iterator[Item]:
         """What is to be known before the first message."""
         live = self._liveness.live
-        for queue, (record, _) in sorted(self._liveness.subscriptions.items()):
+        for queue, record in sorted(self._durable.items()):
             if self._is_wanted(queue):
                 yield Durable(queue, record.definition)
         if self._wanted is None:
             yield from (Batch(owner, batch) for owner, (batch, _) in sorted(self._liveness.markers.items()))
         for name, ids in sorted(self._liveness.duplicates.items()):
-            if self._is_wanted(name):
+            if self._is_wanted(name) and not self._has_ended(name):
                 gone = [id for id, (seq, _) in ids.items() if live.get(seq) is None]
                 yield from (Ids(name, gone[i : i + IDS_PER_LINE]) for i in range(0, len(gone), IDS_PER_LINE))
         if self._wanted is None:

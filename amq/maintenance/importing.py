@@ -54,9 +54,8 @@ class Import:
     def __init__(self, config: BrokerConfig, told: Callable[[Result], None], **doors: Any) -> None:
         self.result = Result()
         self._config = replace(
-            config, name=NAME, transports=(), fail_if_locked=True, duplicate_window=UNLIMITED,
-            memory_limit_bytes=UNLIMITED,
-        )  # fmt: skip
+            config, name=NAME, transports=(), fail_if_locked=True, duplicate_window=UNLIMITED
+        )
         self._told = told
         self._doors = doors
         self._master: Master | None = None
@@ -168,7 +167,8 @@ class Import:
 
     def _store(self, broker: Broker, item: Exported, origin: str) -> None:
         message = item.message
-        message.duplicate_id = message.duplicate_id or f"{origin}:{message.seq}"
+        # The time too: a store that was restored from a backup gives its seqs once more, to other messages.
+        message.duplicate_id = message.duplicate_id or f"{origin}:{message.seq}:{message.timestamp_ms}"
         if item.queue:
             message = Copy.of(message, self._queue_of(item.queue))
         else:

@@ -29,7 +29,7 @@ from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, pars
 from amq.journal.export import MessageReader
 from amq.journal.follower import replay
 from amq.journal.format import segment_key
-from amq.journal.inspect import Sealing, inspect
+from amq.journal.inspect import Inspection, Sealing, inspect
 from amq.journal.journal import Journal
 from amq.journal.liveness import Liveness
 from amq.journal.records import Duplicates, Marker, Outcomes, Record, Redelivered, Trimmed
@@ -283,9 +283,8 @@ class Repair:
         plan = self.plan = make_plan(self._vfs, self._store, self._config)
         number = previous.number + 1
         scratch = os.path.join(self.kept, SCRATCH)
-        self._write_file(
-            os.path.join(self.kept, MARKER), encode(MARKER_KIND, {"epoch": number, "uuid": self._owner.uuid})
-        )
+        marker = encode(MARKER_KIND, {"epoch": number, "uuid": self._owner.uuid})
+        self._write_file(os.path.join(self.kept, MARKER), marker)
         for path in (scratch, os.path.join(scratch, JOURNAL_DIRECTORY)):
             self._vfs.mkdir(path)
             self._vfs.fsync_directory(os.path.dirname(path))
@@ -307,16 +306,17 @@ class Repair:
     def _verify(self, scratch: str, number: int, sealed: dict[str, int], saved: Liveness) -> None:
         """Read it back as a new master will, and compare."""
         replay(self._vfs, scratch, sealed, lambda _record, _segment: None, lambda _done, _total: None)
-        inspection, found = inspect(
-            self._vfs, scratch, lambda: (number, sealed),
-            lambda: Liveness(self._config.duplicate_window, self._config.outcome_window),
-        )  # fmt: skip
+        inspection, found = self._inspect(scratch, number, sealed)
         same = len(found.live) == len(saved.live) and all(
             mine == theirs and found.live[mine].destination == saved.live[mine].destination
             for mine, theirs in zip(found.live.seqs(), saved.live.seqs(), strict=True)
         )
         if inspection.problems or not same or found.redelivered != saved.redelivered:
             raise StoreError(f"{scratch}: what was written is not what is read: nothing was changed")
+
+    def _inspect(self, scratch: str, number: int, sealed: dict[str, int]) -> tuple[Inspection, Liveness]:
+        windows = self._config.duplicate_window, self._config.outcome_window
+        return inspect(self._vfs, scratch, lambda: (number, sealed), lambda: Liveness(*windows))
 
     # -- the end, also of a repair that was killed --------------------------------------------------------------------
 
@@ -361,19 +361,24 @@ class Repair:
 
     def _prepared(self, kept: str) -> list[str]:
         """The new segments that are still in `kept`."""
-        try:
+        with suppress(FileNotFoundError):
             return list_segments(self._vfs, os.path.join(kept, SCRATCH, JOURNAL_DIRECTORY))
-        except FileNotFoundError:
-            return []
+        return []
 
     def _committed(self, kept: str) -> int:
-        """The number of the epoch that the repair of `kept` linked, 0 = it did not get so far."""
+        """The number of the epoch that the repair of `kept` linked, 0 = it did not get so far. Brokers that refused the
+        store again and again may have pruned the file of that epoch; the newest one seals what it sealed."""
         try:
             path = os.path.join(kept, MARKER)
             marker = decode(MARKER_KIND, read_file(self._vfs, path), path)
             epoch = read_epoch(self._vfs, self._store, int(marker["epoch"]))
         except (FileNotFoundError, CorruptError):
-            return 0
+            names, newest = self._prepared(kept), read_epoch_files(self._vfs, self._store).newest
+            number = max([segment_key(name)[0] for name in names], default=0)
+            lengths = newest.sealed if newest is not None else {}
+            sealed = {name: end for name, end in lengths.items() if segment_key(name)[0] == number}
+            known = bool(sealed) and sealed.keys() <= set(names)
+            return number if known and not self._inspect(os.path.join(kept, SCRATCH), number, sealed)[0].problems else 0
         return epoch.number if epoch.owner.uuid == marker["uuid"] else 0
 
     def _write_file(self, path: str, data: bytes) -> None:
@@ -410,8 +415,7 @@ class _Scratch:
             pairs = [(id, seq) for id, (seq, _) in ids.items()]
             for i in range(0, len(pairs), IDS_PER_RECORD):
                 journal.append_record(Duplicates(name, pairs[i : i + IDS_PER_RECORD]))
-        outcomes = [(id, seq) for id, (seq, _) in liveness.outcomes.items()]
-        if outcomes:
+        if outcomes := [(id, seq) for id, (seq, _) in liveness.outcomes.items()]:
             journal.append_record(Outcomes(outcomes))
         for prepared, _ in liveness.prepared.values():
             journal.append_record(prepared)

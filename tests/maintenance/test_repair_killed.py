@@ -11,7 +11,7 @@ import pytest
 
 from amq.errors import StoreError
 from amq.journal.format import BATCH_BYTES
-from amq.lock.epoch import Epoch, epoch_path, link_epoch, read_newest_epoch
+from amq.lock.epoch import EPOCHS_KEPT, Epoch, epoch_path, link_epoch, prune_epochs, read_newest_epoch
 from amq.maintenance.repair import KEPT_PREFIX, is_whole, unfinished
 from tests.broker.disk import ProcessFiles
 from tests.fakes import FaultyVfs
@@ -133,6 +133,30 @@ def test_a_broker_that_was_master_in_between_is_not_disturbed(store: Path) -> No
     assert read_newest_epoch(VFS, str(copy)).number == number + 2  # type: ignore[union-attr]
     assert not names & {path.name for path in segments(copy)}
     replayed(copy)
+
+
+def test_brokers_that_refused_the_store_for_long_have_not_thrown_it_away(original: Path, tmp_path: Path) -> None:
+    """The repair died when its epoch was linked. Each start of a broker links one more, and refuses the store; in the
+    end the file of the repair's epoch is pruned."""
+    undisturbed = tmp_path / "undisturbed"
+    shutil.copytree(original, undisturbed)
+    damaged(undisturbed, "segment")
+    repair(undisturbed).run()
+    number, ends = sealing(original)[0], []
+    for store in moments(original, tmp_path, "segment"):
+        if sealing(store)[0] != number + 1:
+            continue
+        _, lengths = sealing(store)
+        for later in range(number + 2, number + 2 + EPOCHS_KEPT):
+            epoch = Epoch(later, OWNER, lengths, 0, "a broker")
+            assert link_epoch(VFS, str(store), epoch, f"broker-{later}")
+            prune_epochs(VFS, str(store), epoch)
+        assert not os.path.exists(epoch_path(str(store), number + 1))
+        ends.append(bool(unfinished(VFS, str(store))))
+        repair(store, seed=10_000).run()
+        assert content(replayed(store)) == content(replayed(undisturbed))
+        assert (is_whole(VFS, str(store)), unfinished(VFS, str(store))) == (True, [])
+    assert ends[:3] == [True] * 3, "some of these moments come before its segments are in place"
 
 
 def test_only_what_this_repair_prepared_is_put_in_place(store: Path) -> None:
