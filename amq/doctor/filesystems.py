@@ -1,7 +1,8 @@
 """File systems, judged by how they are mounted, before anything is tried. Facts: docs/assumptions.md.
 
 Invariant: a file system of one host is never unfit for that; one on which locks are known not to exclude between
-hosts, or not to come free, is; one that nobody tried is told to be tried (`--peer`).
+hosts, or not to come free, is; one that nobody tried is told to be tried (`--peer`), and so is a folder that a virtual
+machine shares with its host, as all brokers may be in that machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from amq.doctor.finding import Finding, Level, unfit
 from amq.doctor.machine import Machine
 from amq.doctor.mounts import Mount, nfs_lease_s, nfs_server_name
-from amq.doctor.options import BARRIERS, GFS2_RULES, LOOSE_CACHE, NFS_RULES, SMB_RULES, WRITABLE, judge_options
+from amq.doctor.options import BARRIERS, GFS2_RULES, LOOSE_CACHE, NFS_RULES, SMB_RULES, SYNCS, WRITABLE, judge_options
 
 TYPE_TOPIC = "file system"
 ALONE_TOPIC = "shared between hosts"
@@ -106,6 +107,8 @@ def _judge_local(mount: Mount) -> Iterator[Finding]:
     yield WRITABLE.judge(mount)
     if mount.has("nobarrier") or mount.has("barrier"):
         yield BARRIERS.judge(mount)
+    if mount.has("volatile"):
+        yield SYNCS.judge(mount)
 
 
 def _judge_server(machine: Machine) -> Iterator[Finding]:

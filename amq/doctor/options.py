@@ -71,6 +71,11 @@ BARRIERS = Rule(
     "mount without nobarrier and barrier=0",
 )  # fmt: skip
 
+SYNCS = Rule(
+    "syncs", ("volatile",), "on", _lacks("volatile"), "what was synced survives a power cut",
+    "volatile leaves syncs out: a power cut may lose what was confirmed", Level.WARNING, "mount without volatile",
+)  # fmt: skip
+
 NFS_RULES = (
     WRITABLE,
     Rule(
@@ -143,6 +148,12 @@ SMB_RULES = (
         "locks are the server's, so that they exclude between hosts",
         "nobrl keeps locks on this host: every host gets the lock, and there are several masters at once", Level.UNFIT,
         "mount without nobrl",
+    ),
+    Rule(
+        "strictsync", ("nostrictsync",), "strictsync", _lacks("nostrictsync"),
+        "what was synced is on the server's disk",
+        "a sync does not reach the server: if that loses power, what was confirmed may be lost", Level.WARNING,
+        "mount without nostrictsync",
     ),
     Rule(
         "vers=3.1.1", ("vers",), "?", lambda mount: mount.get("vers").startswith("3"),

@@ -65,6 +65,8 @@ WARNED = [
     ("smb, cached", changed(CIFS, "cache=strict"), {}, "cache=none"),
     ("smb 2", changed(CIFS, "vers=2.1"), {}, "vers=3.1.1"),
     ("smb, made-up numbers", changed(CIFS, "-serverino"), {}, "serverino"),
+    ("smb without strict sync", changed(CIFS, "nostrictsync"), {}, "strictsync"),
+    ("overlay without syncs", changed(OVERLAY, "volatile"), {}, "syncs"),
     ("ext4", EXT4, {}, ALONE_TOPIC),
     ("tmpfs", TMPFS, {}, ALONE_TOPIC),
     ("overlay", OVERLAY, {}, ALONE_TOPIC),
