@@ -135,6 +135,7 @@ def test_a_broker_that_was_master_in_between_is_not_disturbed(store: Path) -> No
     replayed(copy)
 
 
+@pytest.mark.slow
 def test_brokers_that_refused_the_store_for_long_have_not_thrown_it_away(original: Path, tmp_path: Path) -> None:
     """The repair died when its epoch was linked. Each start of a broker links one more, and refuses the store; in the
     end the file of the repair's epoch is pruned."""
@@ -156,6 +157,8 @@ def test_brokers_that_refused_the_store_for_long_have_not_thrown_it_away(origina
         repair(store, seed=10_000).run()
         assert content(replayed(store)) == content(replayed(undisturbed))
         assert (is_whole(VFS, str(store)), unfinished(VFS, str(store))) == (True, [])
+        if len(ends) == 10:
+            break
     assert ends[:3] == [True] * 3, "some of these moments come before its segments are in place"
 
 
