@@ -253,6 +253,8 @@ class SessionCore:
         open_gate(self.machine.room_gate)
         if self.transacted and self.machine.state is State.CONNECTED:
             self.start_rollback()
+        elif self.transacted:
+            self._leave()
         for subscription in subscriptions:
             self.unsubscribe(subscription)
 

@@ -97,12 +97,13 @@ class Link:
 
     def put(self, frame: bytes, body: bytes) -> None:
         """A frame to be written. Where its body is large it comes apart and is not copied: `frame` is then its head."""
-        self.out.append(frame)
-        if body:
-            view = memoryview(body)
-            self.out += [view[start : start + SLICE_BYTES] for start in range(0, len(view), SLICE_BYTES)]
-            self.out.append(b"\0")
-            self.sliced = True
+        if not body:
+            self.out.append(frame)
+            return
+        view = memoryview(body)
+        slices = [view[start : start + SLICE_BYTES] for start in range(0, len(view), SLICE_BYTES)]
+        self.sliced = True
+        self.out += [frame, *slices, b"\0"]  # in one step: a signal's handler may raise between two
 
     def take_output(self, now: float) -> bytes:
         """What waits to be written, in one piece: everything, or, while `sliced`, about `PIECE_BYTES` of it."""
@@ -165,15 +166,17 @@ class Close:
 
 
 def connect_frame(uri: BrokerUri, login: str, passcode: str, client_id: str, instance: str) -> bytes:
-    """CONNECT. What the URI says of login and passcode comes before what the application says. By `instance` the broker
-    knows that an older connection is ours, and given up, before it notices itself.
+    """CONNECT. What the URI says of login and passcode comes before what the application says, whose passcode is also
+    that of the same login in a URI. By `instance` the broker knows that an older connection is ours, and given up,
+    before it notices itself.
 
     ValueError when one of them holds a line break, which CONNECT cannot carry.
     """
     options = uri.options
     headers = [("accept-version", VERSION), ("host", options.virtual_host or uri.host)]
     headers.append(("heart-beat", f"{options.heart_beat_ms},{options.heart_beat_ms}"))
-    login, passcode = (uri.login, uri.passcode) if uri.login else (login, passcode)
+    if uri.login:
+        login, passcode = uri.login, uri.passcode or (passcode if login in ("", uri.login) else "")
     if login:
         headers += [("login", login), ("passcode", passcode)]
     if client_id:

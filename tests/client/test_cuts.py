@@ -199,6 +199,22 @@ def test_frames_before_junk_are_not_lost() -> None:
     assert len(got) == 2
 
 
+@pytest.mark.parametrize(
+    ("uri", "login", "passcode", "told"),
+    [
+        ("stomp://me:mine@a", "you", "yours", "login:me\npasscode:mine\n"),
+        ("stomp://me@a", "me", "secret", "login:me\npasscode:secret\n"),
+        ("stomp://me@a", "", "secret", "login:me\npasscode:secret\n"),
+        ("stomp://me@a", "you", "yours", "login:me\npasscode:\n"),
+        ("stomp://a", "you", "yours", "login:you\npasscode:yours\n"),
+        ("stomp://a", "", "yours", ""),
+    ],
+)
+def test_whose_login_and_passcode_connect_carries(uri: str, login: str, passcode: str, told: str) -> None:
+    frame = connect_frame(parse(uri).uris[0], login, passcode, "", "i").decode()
+    assert "".join(f"{line}\n" for line in frame.split("\n") if line.startswith(("login:", "passcode:"))) == told
+
+
 def test_connect_carries_a_virtual_host() -> None:
     uri = parse("stomp://a?virtualHost=v&heartBeat=7").uris[0]
     assert connect_frame(uri, "", "", "", "i") == (

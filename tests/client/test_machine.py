@@ -228,6 +228,23 @@ def test_priority_backup_moves_back_when_no_transaction_is_open() -> None:
     assert len(world.tried) == tried, "at home there is nothing to look for"
 
 
+def test_a_session_that_was_closed_in_an_outage_keeps_nobody_from_moving_back() -> None:
+    world = World(TWO + "&priorityBackup=true", alive="b").connect()
+    session = world.session(transacted=True)
+    world.send(ProducerCore(session, Q), "1")
+    world.settle()
+    world.kill("b")
+    session.close([])
+    world.alive.add("b")
+    world.advance(PRIORITY_PROBE_EVERY_S)
+    assert world.machine.is_flowing()
+    world.alive.add("a")
+    world.advance(3 * PRIORITY_PROBE_EVERY_S)
+    assert world.machine.link is not None
+    assert world.machine.link.uri.host == "a"
+    assert world.store.bodies(Q) == []
+
+
 def test_a_silent_preferred_broker_disturbs_nobody() -> None:
     world = World(TWO + "&priorityBackup=true&nested.connectTimeout=500", alive="b").connect()
     world.advance(PRIORITY_PROBE_EVERY_S - 0.1)
