@@ -370,10 +370,10 @@ class Consumer:
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """Messages, until there is none for `timeout` seconds (None = for ever) or the consumer is closed."""
         while True:
-            self._session.connection._check_fork()
             try:
                 message = self.receive(timeout)
             except ConnectionClosedError:
+                self._session.connection._check_fork()  # which is an error, and no end
                 return
             if message is None:
                 return

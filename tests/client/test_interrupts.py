@@ -65,18 +65,21 @@ def url(broker: Broker) -> str:
     return f"failover:({broker.uri})?initialReconnectDelay=1"
 
 
-@pytest.mark.usefixtures("handler")
-@pytest.mark.parametrize("where", ["sent", "taken"])
-def test_what_the_kernel_took_when_a_signal_came_is_not_committed(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    """It went out twice, or never, and the commit said that all was well."""
+@pytest.fixture(params=["sent", "taken"])
+def trap(request: pytest.FixtureRequest, handler: None, monkeypatch: pytest.MonkeyPatch) -> Trap:  # noqa: ARG001
+    """Just after the kernel has taken bytes, or after they were taken from what waits."""
 
     class Socket(socket.socket):
         send = socket.socket.send
 
     monkeypatch.setattr(driver.socket, "socket", Socket)
-    trap = Trap(monkeypatch, Socket, "send") if where == "sent" else Trap(monkeypatch, link.Link, "take_output")
+    if request.param == "sent":
+        return Trap(monkeypatch, Socket, "send")
+    return Trap(monkeypatch, link.Link, "take_output")
+
+
+def test_what_the_kernel_took_when_a_signal_came_is_not_committed(broker: Broker, trap: Trap) -> None:
+    """It went out twice, or never, and the commit said that all was well."""
     with amq.connect(url(broker)) as connection, connection.session(transacted=True) as session:
         producer = session.producer(Q)
         producer.send("first")
@@ -91,16 +94,7 @@ def test_what_the_kernel_took_when_a_signal_came_is_not_committed(
     assert broker.store.bodies(Q) == [b"first", *SMALL]
 
 
-@pytest.mark.usefixtures("handler")
-@pytest.mark.parametrize("where", ["sent", "taken"])
-def test_a_send_that_a_signal_interrupts_is_stored_once(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    class Socket(socket.socket):
-        send = socket.socket.send
-
-    monkeypatch.setattr(driver.socket, "socket", Socket)
-    trap = Trap(monkeypatch, Socket, "send") if where == "sent" else Trap(monkeypatch, link.Link, "take_output")
+def test_a_send_that_a_signal_interrupts_is_stored_once(broker: Broker, trap: Trap) -> None:
     with amq.connect(url(broker)) as connection, connection.session() as session:
         producer = session.producer(Q)
         for number in range(100):
