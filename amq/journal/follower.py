@@ -276,15 +276,24 @@ class Follower:
 
     def _behind_gap(self, tail: _Tail) -> tuple[_Tail, int] | None:
         """The next segment of the epoch after one that is not there, and where `tail` ends: its file was cut there."""
-        key = tail.segment.key
-        name = next((name for name in self._list() if segment_key(name)[0] == key[0] and segment_key(name) > key), "")
-        if not name:
+        epoch, number = tail.segment.key
+        after = (key for key in map(segment_key, self._list()) if key[0] == epoch and key[1] > number)
+        following = next(after, None)
+        if following is None:
             return None
-        path = os.path.join(self._directory, name)
+        if following[1] == number + 1:  # made since it was looked for: there is no gap, and `tail` may still grow
+            return self._successor(tail, listing=False)
+        path = os.path.join(self._directory, segment_name(*following))
         header = self._header(path)
         if header is None:
             return None
-        end = self.trimmed.kept.get(key) or self._vfs.stat(tail.path).st_size
+        end = self.trimmed.kept.get(tail.segment.key)
+        if not end:
+            fd = self._vfs.open(tail.path, os.O_RDONLY)  # asks the server, where `stat` may be told by a cache
+            try:
+                end = self._vfs.fstat(fd).st_size
+            finally:
+                self._vfs.close(fd)
         return self._open(path, header), end
 
     # -- to the end ---------------------------------------------------------------------------------------------------

@@ -190,11 +190,39 @@ def test_a_tail_whose_successor_is_gone_while_later_ones_are_there(world: World)
         seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed)
 
 
+def test_a_segment_that_was_made_since_it_was_looked_for_is_no_gap(world: World) -> None:
+    """The follower did not find it by its name, stood still, and then saw it in a listing. It took the size that the
+    segment before had at that moment for its end, and left what was confirmed there later out of the seal.
+    """
+    vfs = FaultyVfs()
+    reader = Reader(world, vfs)
+    write(world, 3)
+    reader.follow()
+
+    def go_on() -> None:
+        while len(world.segments()) == 1:  # the next one is made ahead of need
+            write(world, 1, 500)
+
+    vfs.before("listdir", go_on, path=world.directory)
+    reader.follow()
+    assert len(world.segments()) == 2
+    write(world)
+    assert len(world.journal.segments) == 1, "it is still the first that is written"
+    reader.follow()
+    sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed)
+    assert sealed == seal(SystemVfs(), world.store, world.epoch, world.sealed)
+    assert reader.finish(sealed) == upto(world.sent)
+
+
 def test_a_gap_in_the_journal_is_read_over(world: World) -> None:
-    """What lives may be older than what does not: a slave that comes late, and one that begins at the first byte."""
-    write(world, 10, 700)
-    late = Reader(world)
+    """What lives may be older than what does not: a slave that comes late, to which its client tells a size that it
+    remembers, and one that begins at the first byte.
+    """
+    write(world, 3, 700)
+    vfs = FaultyVfs()
+    late = Reader(world, vfs)
     late.follow()
+    vfs.answer("stat", os.stat(path_of(world)))
     write(world, 60, 700)
     first, *gone = list(world.journal.segments)[:4]
     missing: set[int] = set()
