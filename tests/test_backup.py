@@ -43,11 +43,15 @@ def live_copy(store: Path, copy: Path, directory: Path) -> subprocess.CompletedP
 
 
 def check(store: Path) -> None:
-    done = subprocess.run(
+    done = checked(store)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def checked(store: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "amq", "journal", "check", "--store", store], cwd=ROOT, capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Churn(threading.Thread):
@@ -153,3 +157,6 @@ def test_parts_of_two_moments_are_refused(brokers: Brokers) -> None:
     broker = brokers.add("c").start()
     assert broker.wait_exit() == 4
     assert "STORE_INCOMPLETE" in broker.log_text()
+    told = checked(master.store)
+    assert told.returncode == 4, told.stdout + told.stderr
+    assert "epochs/ is missing or older than journal/" in told.stderr

@@ -139,6 +139,7 @@ class Inspection:
         self._vfs = vfs
         self._epoch, self._sealed = sealing
         self._mark: Trimmed | None = None  # says where segments end before a gap, once it was looked for
+        self._store_uuid: bytes | None = None  # that of the first segment with records
 
     def records(self, only: str = "", progress: Progress = _untold) -> Iterator[Found]:
         """Every record that counts, oldest first; of one segment where `only` names it."""
@@ -183,6 +184,13 @@ class Inspection:
         for name in sorted(missing):
             if segment_key(name) not in trimmed:
                 self._problem("STORE_CORRUPT", name, 0, "segment is missing: somebody removed it")
+
+    def check_epoch(self) -> None:
+        """Is the newest epoch file missing?"""
+        newest = self.names[-1] if self.names else ""
+        if segment_key(newest)[0] > self._epoch:
+            why = f"the newest epoch file is of {self._epoch}: epochs/ is missing or older than journal/"
+            self._problem("STORE_INCOMPLETE", newest, 0, why)
 
     # -- one segment --------------------------------------------------------------------------------------------------
 
@@ -231,6 +239,8 @@ class Inspection:
                     raise CorruptError(path, 0, "segment header is gone")
                 report.state = EMPTY
                 return []
+            if self._store_uuid not in (None, header.store_uuid):  # as replay does
+                raise StoreError(f"{path} belongs to another store: move it out", code="STORE_FOREIGN_FILE")
             batches: list[tuple[int, BatchHeader, memoryview]] = []
             problems: list[Problem] = []
             for item in scan(path, data, header, end):
@@ -246,6 +256,8 @@ class Inspection:
         report.state, report.end = (OPEN, whole) if end is None else (SEALED, end)
         if end is None:
             report.torn_bytes = len(data[whole:].rstrip(b"\0"))
+        if batches:
+            self._store_uuid = header.store_uuid
         return batches
 
     def _end(self, report: SegmentReport) -> int | None:
@@ -371,6 +383,7 @@ def inspect(
             liveness.add(found.segment.name, found.offset, found.data, found.record)
         liveness.settle()
         inspection.check_complete()
+        inspection.check_epoch()
         before, sealing = sealing, read_sealing()
         settled = sealing[0] == before[0] and list_segments(vfs, inspection.directory) == inspection.names
         if settled or not inspection.problems:

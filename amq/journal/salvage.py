@@ -137,6 +137,7 @@ class Salvage(Inspection):
         if names is None:
             found: dict[int, str | None] = {}
             reader = Inspection(self._vfs, os.path.dirname(self.directory), (self._epoch, self._sealed))
+            reader._store_uuid = self.store_uuid
             for name in self.names:
                 if segment_key(name)[0] == epoch:
                     for record in (each.record for each in reader.records(name)):

@@ -240,6 +240,33 @@ def test_a_file_that_sealing_would_refuse_is_a_problem(tmp_path: Path) -> None:
     assert (problem.code, problem.path) == ("STORE_FOREIGN_FILE", str(stranger))
 
 
+def test_a_segment_of_another_store_in_the_place_of_the_newest(tmp_path: Path) -> None:
+    """Nobody has sealed that name, and each of its sums is right."""
+    world, other = filled(tmp_path / "here"), filled(tmp_path / "there")
+    world.end()
+    newest = world.segments()[-1]
+    data = Path(other.directory, newest).read_bytes()
+    header = read_header(newest, data)
+    assert header is not None
+    Path(world.directory, newest).write_bytes(replace(header, store_uuid=b"another store...").encode() + data[HEADER_BYTES:])
+    (problem,) = look(world)[0].problems
+    with pytest.raises(StoreError, match="another store") as caught:
+        world.begin()
+    assert (problem.code, problem.path) == (caught.value.code, os.path.join(world.directory, newest))
+
+
+def test_the_newest_epoch_file_is_missing(tmp_path: Path) -> None:
+    """A backup for which epochs/ was copied first."""
+    world = filled(tmp_path)
+    world.end()
+    inspection, _ = inspect(world.vfs, world.store, lambda: (1, {}))
+    (problem,) = inspection.problems
+    world.epoch, world.sealed = 1, {}
+    with pytest.raises(StoreError, match="newest epoch file is of 1") as caught:
+        world.begin()
+    assert (problem.code, problem.path) == (caught.value.code, os.path.join(world.directory, world.segments()[-1]))
+
+
 class BusyVfs(SystemVfs):
     """Between the first and the second read of a segment its master goes on."""
 
