@@ -206,14 +206,12 @@ class Session:
         self.connection = connection
         self._core = core
         self._driver = connection._driver
-        self._producers: list[Producer] = []
+        self._unflushed: dict[Producer, None] = {}  # those of which nobody has asked how their sends ended
         self._consumers: list[Consumer] = []
 
     def producer(self, destination: str) -> Producer:
         """A producer for `/queue/NAME` or `/topic/NAME`."""
-        producer = Producer(self, ProducerCore(self._core, destination))
-        self._producers.append(producer)
-        return producer
+        return Producer(self, ProducerCore(self._core, destination))
 
     async def consumer(
         self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
@@ -316,7 +314,7 @@ class Session:
             return
         failures: list[tuple[str, AmqError]] = []
         try:
-            for producer in self._producers:
+            for producer in list(self._unflushed):
                 with gathered(failures):
                     await producer.flush(timeout)
         finally:
@@ -362,6 +360,8 @@ class Producer:
                 raise timed_out(connection._machine, f"send to {self.destination}", timeout_s, duplicate_id)
         duplicate_id = duplicate_id or core.machine.next_id()
         expires_ms = self._driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
+        if not wait and not core.transacted:
+            self._session._unflushed[self] = None
         request = self._core.send(body, headers, persistent, priority, expires_ms, content_type, duplicate_id, wait)
         self._driver.kick()
         if wait:
@@ -392,6 +392,7 @@ class Producer:
             what = f"flush of {owner.unconfirmed} messages to {self.destination}"
             raise timed_out(connection._machine, what, timeout_s)
         failures, owner.failures = owner.failures, []
+        self._session._unflushed.pop(self, None)
         if failures:
             raise FlushError(failures)
 

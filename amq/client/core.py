@@ -126,7 +126,8 @@ class Subscription:
         if self.ended:
             raise (self.error or ConnectionClosedError("the consumer was closed")).with_traceback(None)
         self.session.check_transaction()
-        return (bool(self.buffer) or self.finished) and self.session.may_write()
+        may_write = self.session.may_write()  # raises where nothing can come any more
+        return self.finished or (bool(self.buffer) and may_write)  # a browse that is over needs no link
 
 
 class Transaction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amq.client.errors import DeliveryLostError
 from amq.client.requests import AFTER_LOSS, AfterLoss, Gate, Kind, Request, open_gate
-from amq.errors import AmqError
+from amq.errors import AmqError, CommandError
 
 
 class Ledger:
@@ -16,8 +16,10 @@ class Ledger:
     __slots__ = ("_requests", "_window_bytes", "_window_messages", "room_gate", "unconfirmed", "unconfirmed_bytes")
 
     def __init__(self, window_messages: int, window_bytes: int) -> None:
-        assert window_messages > 0
-        assert window_bytes > 0
+        if window_messages < 1 or window_bytes < 1:
+            raise CommandError(
+                f"send_window_messages={window_messages}, send_window_bytes={window_bytes}: write numbers from 1"
+            )
         self._requests: dict[bytes, Request] = {}
         self._window_messages = window_messages
         self._window_bytes = window_bytes

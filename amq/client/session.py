@@ -46,14 +46,12 @@ class Session:
         self.connection = connection
         self._core = core
         self._driver = connection._driver
-        self._producers: list[Producer] = []
+        self._unflushed: dict[Producer, None] = {}  # those of which nobody has asked how their sends ended
         self._consumers: list[Consumer] = []
 
     def producer(self, destination: str) -> Producer:
         """A producer for `/queue/NAME` or `/topic/NAME`."""
-        producer = Producer(self, ProducerCore(self._core, destination))
-        self._producers.append(producer)
-        return producer
+        return Producer(self, ProducerCore(self._core, destination))
 
     def consumer(
         self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
@@ -210,7 +208,7 @@ class Session:
             return
         failures: list[tuple[str, AmqError]] = []
         try:
-            for producer in self._producers:
+            for producer in list(self._unflushed):
                 with gathered(failures):
                     producer.flush(timeout)
         finally:
@@ -278,6 +276,8 @@ class Producer:
                     raise timed_out(connection._machine, f"send to {self.destination}", timeout_s, duplicate_id)
             duplicate_id = duplicate_id or self._machine.next_id()
             expires_ms = driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
+            if not wait and not self._session._core.transacted:
+                self._session._unflushed[self] = None
             request = self._core.send(
                 body, headers, persistent, priority, expires_ms, content_type, duplicate_id, wait
             )
@@ -326,6 +326,7 @@ class Producer:
                 what = f"flush of {owner.unconfirmed} messages to {self.destination}"
                 raise timed_out(connection._machine, what, timeout_s)
             failures, owner.failures = owner.failures, []
+            self._session._unflushed.pop(self, None)
         if failures:
             raise FlushError(failures)
 
@@ -434,7 +435,8 @@ class Message(ReceivedMessage["Session"]):
 
         `wait` until the broker has confirmed: then it never comes back. Without, a connection that breaks in the
         next moment brings it back. Raises DeliveryLostError when it was delivered before a failover (the broker
-        delivers it again), or when the connection broke before the confirmation. In mode `auto` this does nothing.
+        delivers it again), or when the connection broke before the confirmation. In mode `auto`, and a second
+        time, this does nothing and waits for nothing.
         """
         self._settle("ACK", wait, timeout)
 

@@ -12,7 +12,7 @@ from world import World
 
 from amq.client import aio
 from amq.client.core import ProducerCore
-from amq.protocols.stomp.frame import Frame
+from amq.protocols.stomp.frame import Frame, encode
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"
 Q = "/queue/q"
@@ -43,6 +43,33 @@ def test_a_subscription_that_ends_before_it_is_restored_stays_away() -> None:
     assert world.machine.is_flowing()
     assert [c.subscriptions for c in world.wires.values()] == [{}]
     assert world.store.bodies(Q) == [b"1"]
+
+
+def test_the_end_of_a_browse_is_heard_while_the_rest_is_restored() -> None:
+    """In a transacted session `receive` slept for ever: when all was restored nobody knew of that browse any more."""
+
+    def script(_: Conversation, frame: Frame) -> str | bytes | None:
+        if frame.command == "SUBSCRIBE":
+            id, receipt = frame.headers["id"], frame.headers["receipt"]
+            asked.append(id)
+            end = [("subscription", id), ("message-id", "0"), ("destination", Q), ("browser", "end")]
+            return encode("RECEIPT", [("receipt-id", receipt)]) + (encode("MESSAGE", end) if len(asked) > 1 else b"")
+        if frame.command == "SEND":
+            return IGNORE if len(asked) > 1 else encode("ERROR", [("message", "one of these is wrong")])
+        return IGNORE if frame.command == "UNSUBSCRIBE" else None
+
+    asked: list[str] = []
+    world = World(TWO, alive="a", script=script).connect()
+    session = world.session(transacted=True)
+    browse, _ = session.subscribe(Q, 5, "", {}, browses=True)
+    world.settle()
+    world.send(ProducerCore(world.session(), Q), "1")
+    world.settle()
+    world.advance(1)
+    assert len(asked) == 2
+    assert not world.machine.is_flowing(), "the broker does not answer the send"
+    assert browse.ready()
+    assert session.take(browse) is None
 
 
 def test_a_subscription_that_cannot_be_written_leaves_nothing() -> None:
