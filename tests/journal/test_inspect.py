@@ -248,7 +248,8 @@ def test_a_segment_of_another_store_in_the_place_of_the_newest(tmp_path: Path) -
     data = Path(other.directory, newest).read_bytes()
     header = read_header(newest, data)
     assert header is not None
-    Path(world.directory, newest).write_bytes(replace(header, store_uuid=b"another store...").encode() + data[HEADER_BYTES:])
+    foreign = replace(header, store_uuid=b"another store...").encode()
+    Path(world.directory, newest).write_bytes(foreign + data[HEADER_BYTES:])
     (problem,) = look(world)[0].problems
     with pytest.raises(StoreError, match="another store") as caught:
         world.begin()
