@@ -12,6 +12,7 @@ import math
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from amq.client.driver import cannot_connect
 from amq.client.errors import ConnectionLostError
@@ -23,6 +24,7 @@ from amq.clock import Clock
 
 log = logging.getLogger("amq.client")
 Listener = Callable[[ConnectionEvent], object]
+HAPPY_EYEBALLS_DELAY_S = 0.25  # RFC 8305: where an address is silent for so long the next one is tried as well
 
 
 class _Wire(asyncio.Protocol):
@@ -69,6 +71,9 @@ class AsyncDriver:
         self.clock = clock
         self.listeners: list[Listener] = []
         self._loop = loop
+        # uvloop has no such option: it waits for each address as long as that takes.
+        own = isinstance(loop, asyncio.BaseEventLoop)
+        self._options: dict[str, Any] = {"happy_eyeballs_delay": HAPPY_EYEBALLS_DELAY_S} if own else {}
         self._wires: dict[Link, _Wire] = {}
         self._dials: dict[Link, asyncio.Task[None]] = {}
         self._kicked = False
@@ -179,7 +184,7 @@ class AsyncDriver:
 
     async def _dial(self, link: Link, wire: _Wire) -> None:
         try:
-            await self._loop.create_connection(lambda: wire, *link.uri.address)
+            await self._loop.create_connection(lambda: wire, *link.uri.address, **self._options)
         except (OSError, UnicodeError) as error:
             self.machine.failed(link, cannot_connect(link, error), self.clock.monotonic())
 

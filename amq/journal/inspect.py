@@ -248,6 +248,7 @@ class Inspection:
                     problems.append(item)
                 else:
                     batches.append(item)
+                    self._store_uuid = header.store_uuid
             if end is not None or not problems or problems == before:
                 break
             before = problems
@@ -256,8 +257,6 @@ class Inspection:
         report.state, report.end = (OPEN, whole) if end is None else (SEALED, end)
         if end is None:
             report.torn_bytes = len(data[whole:].rstrip(b"\0"))
-        if batches:
-            self._store_uuid = header.store_uuid
         return batches
 
     def _end(self, report: SegmentReport) -> int | None:

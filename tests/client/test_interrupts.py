@@ -1,10 +1,11 @@
-"""The synchronous face where a signal's handler raises in the middle of a call, as for Ctrl-C; and silent hosts.
+"""The synchronous face where a signal's handler raises in the middle of a call, as for Ctrl-C; silent hosts, on both.
 
 The signal comes at exact places: just after the kernel has taken bytes, or after they were taken from what waits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 from fake_broker import Broker, Store
 
 import amq
-from amq.client import ConnectError, FailoverTimeoutError, driver, link
+from amq.client import ConnectError, FailoverTimeoutError, aio, driver, link
 from amq.errors import TransactionRolledBackError
 
 Q = "/queue/q"
@@ -151,9 +152,9 @@ def addresses(*given: tuple[str, int]) -> Any:
     """A resolver that knows one host; numbers it takes as they are."""
     original = socket.getaddrinfo
 
-    def getaddrinfo(host: str, port: int, **options: Any) -> list[Any]:
+    def getaddrinfo(host: str, port: int, *numbers: int, **options: Any) -> list[Any]:
         if host != "two-hosts":
-            return original(host, port, **options)
+            return original(host, port, *numbers, **options)
         if options.get("flags", 0) & socket.AI_NUMERICHOST:
             raise socket.gaierror(socket.EAI_NONAME, "no number")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in given]
@@ -186,6 +187,18 @@ def test_the_next_address_of_a_host_is_tried_when_the_first_is_silent(
         with pytest.raises(ConnectError):
             amq.connect("stomp://two-hosts:61613?connectTimeout=100", timeout=PATIENCE_S)
     assert broker.store.bodies(Q) == [b"by the third"]
+
+
+def test_the_asyncio_face_tries_the_next_address_too(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(silent: tuple[str, int]) -> None:
+        live = ("127.0.0.1", int(broker.uri.rpartition(":")[2]))
+        monkeypatch.setattr(socket, "getaddrinfo", addresses(silent, live))
+        async with await aio.connect("stomp://two-hosts:61613?connectTimeout=20000") as connection:
+            await connection.session().producer(Q).send("by the second")
+
+    with silent_host() as silent:
+        asyncio.run(scenario(silent))
+    assert broker.store.bodies(Q) == [b"by the second"]
 
 
 def test_a_resolver_that_hangs_holds_nobody_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
