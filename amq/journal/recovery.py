@@ -139,6 +139,7 @@ def seal(
     sealed = dict(known)
     trimmed = followed.trimmed
     successor, successor_says = (0, 0), None
+    begun = False  # a segment behind this one: only then does what was followed end where the follower left it
     for name in reversed(names):
         if name in known:
             continue
@@ -155,16 +156,18 @@ def seal(
                 _log.warning("segment of a deposed master: it was made after the seal and counts nothing", segment=name)
             sealed[name] = 0
             continue
-        if name in followed.ends:
-            sealed[name] = followed.ends[name]
-            _check_length(os.path.join(directory, name), vfs.stat(os.path.join(directory, name)).st_size, sealed[name])
-            continue
         # Where the successor is gone a mark says where this one ends, or this one is trimmed too: a crash can undo one
         # unlink and keep another.
         end = successor_says if (epoch, number + 1) == successor else trimmed.kept.get((epoch, number))
-        begun = (followed.offset, followed.number) if name == followed.name else (HEADER_BYTES, 0)
-        found = _measure(vfs, os.path.join(directory, name), end, begun)
+        told = followed.ends.get(name)
+        if begun and told is not None and end in (None, told):
+            sealed[name] = told
+            _check_length(os.path.join(directory, name), vfs.stat(os.path.join(directory, name)).st_size, told)
+            continue
+        place = (followed.offset, followed.number) if name == followed.name else (HEADER_BYTES, 0)
+        found = _measure(vfs, os.path.join(directory, name), end, place)
         sealed[name] = found.end
+        begun = begun or found.end > 0
         trimmed = trimmed.newest(found.trimmed)
         successor, successor_says = (epoch, number), found.previous_end
     present = set(names)

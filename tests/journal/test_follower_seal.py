@@ -49,6 +49,25 @@ def test_a_seal_through_rolls_is_the_same_wherever_the_follower_was(world: World
         assert seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed) == right
 
 
+def test_an_end_that_the_journal_does_not_confirm_is_measured(world: World) -> None:
+    """Whatever a slave believes, the seal holds all that was confirmed: a takeover that reads anew is the worst."""
+    write(world, 20, 700)
+    reader = Reader(world)
+    reader.follow()
+    right = seal(SystemVfs(), world.store, world.epoch, world.sealed)
+    first, *_ = names = world.segments()
+    wrong = {
+        "its successor says otherwise": {first: right[first] - 100},
+        "it is the last": {name: right[name] for name in names[:-1]} | {names[-1]: right[names[-1]] - 100},
+    }
+    for why, ends in wrong.items():
+        assert seal(SystemVfs(), world.store, world.epoch, world.sealed, Followed(ends)) == right, why
+    os.unlink(path_of(world, 1))
+    mark = Trimmed(world.epoch, 2, {(world.epoch, 1): right[first]})
+    found = seal(SystemVfs(), world.store, world.epoch, world.sealed, Followed({first: right[first] - 100}, mark))
+    assert found[first] == right[first], "a trim mark says otherwise"
+
+
 def test_a_file_that_became_shorter_than_what_was_read_of_it_is_damage(world: World) -> None:
     write(world, 30, 700)
     reader = Reader(world)
