@@ -24,7 +24,7 @@ import structlog
 from amq.broker.broker import Broker
 from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, OwnershipLostError, StoreError, StoreFullError
+from amq.errors import AmqError, CorruptError, OwnershipLostError, StoreError, StoreFullError
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, seal
 from amq.journal.writer import JournalThread
 from amq.lock.epoch import Epoch
@@ -241,7 +241,12 @@ class BrokerService:
         number, known = (previous.number, previous.sealed) if previous is not None else (0, {})
         followed = self._slave.followed(previous, self._progress(lambda: None)) if previous else None
         self._held = lock_segments(self._vfs, self.config.store)
-        return seal(self._vfs, self.config.store, number, known, followed)
+        if followed is not None:
+            try:
+                return seal(self._vfs, self.config.store, number, known, followed)
+            except CorruptError as error:  # no store is called damaged because of what a slave believes of it
+                _log.warning("what was followed cannot be used: measuring the whole journal", reason=str(error))
+        return seal(self._vfs, self.config.store, number, known)
 
     def _serve(self, locker: SharedFileLocker, mastership: Mastership) -> None:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed."""

@@ -16,6 +16,8 @@ import pytest
 import structlog
 
 import amq.service
+from amq.journal.format import HEADER_BYTES
+from amq.journal.recovery import Followed
 from amq.lock.epoch import read_epochs
 from amq.lock.presence import BrokerPresence, Presence, read_presence
 from amq.service import BrokerService, Role
@@ -368,6 +370,31 @@ def test_options_that_change_while_the_journal_is_read_apply(tmp_path: Path) -> 
         assert second.config is changed
         assert second.master is not None
         assert second.master.broker.options_of("queue://a").prefetch_size == 7
+
+    run(tmp_path, scenario)
+
+
+def test_a_slave_that_is_wrong_about_the_journal_does_not_make_it_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Followed(name="00000001-00000001.seg", offset=HEADER_BYTES + 1, number=1)
+
+    async def scenario(world: Services) -> None:
+        first, port = await world.master("a")
+        client = await world.connect(port)
+        for body in (b"1", b"2", b"3"):
+            await client.store(body)
+        second, other_port = await world.start("b")
+        await until(lambda: second.role is Role.SLAVE)
+        monkeypatch.setattr("amq.slave.Slave.followed", lambda *_: wrong)
+        with structlog.testing.capture_logs() as logs:
+            await first.stop()
+            await until(lambda: second.role is not Role.SLAVE)
+            assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, second.failure
+        assert sum("measuring the whole journal" in log["event"] for log in logs) == 1
+        successor = await world.connect(other_port)
+        await successor.subscribe()
+        assert [(await successor.receive()).body for _ in range(3)] == [b"1", b"2", b"3"]
 
     run(tmp_path, scenario)
 

@@ -21,7 +21,8 @@ class Reader:
         self.seqs: list[int] = []
         self.names: set[str] = set()
         self.world = world
-        self.follower = Follower(vfs or SystemVfs(), world.store, self._apply, start)
+        self.vfs = vfs or SystemVfs()
+        self.follower = Follower(self.vfs, world.store, self._apply, start)
 
     def _apply(self, record: Record, _segment: Segment) -> None:
         if isinstance(record, Message):
