@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from amq.journal.follower import Follower, Start, replay
 from amq.journal.records import Record
@@ -49,6 +51,25 @@ class CountingVfs(SystemVfs):
         data = os.pread(fd, size, offset)
         self.read_bytes += len(data)
         return data
+
+
+class Slow(SystemVfs):
+    """Before the `left`th call from now on it stands still, and `meanwhile` happens."""
+
+    left = -1
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._meanwhile = meanwhile
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _READING:
+            self.left -= 1
+            if not self.left:
+                self._meanwhile()
+        return super().__getattribute__(name)
+
+
+_READING = frozenset(("open", "close", "pread", "listdir", "stat", "fstat"))
 
 
 def write(world: World, batches: int = 1, size: int = 100, name: str = "queue://a") -> None:

@@ -8,10 +8,8 @@ master takes some steps more; then it goes on, and so does the master, to the en
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ from amq.journal.follower import DivergedError
 from amq.journal.records import Trimmed
 from amq.journal.recovery import seal
 from amq.vfs import SystemVfs
-from tests.journal.follower_world import Reader, replayed, upto, write
+from tests.journal.follower_world import Reader, Slow, replayed, upto, write
 from tests.journal.journal_world import World
 
 # w: a batch; t: the oldest segments go; g: some go from the middle; b: the next master begins.
@@ -37,25 +35,6 @@ class Quick(SystemVfs):
     def fsync(self, fd: int) -> None: ...
 
     def fsync_directory(self, path: str) -> None: ...
-
-
-class Slow(SystemVfs):
-    """Before the `left`th call from now on it stands still, and `meanwhile` happens."""
-
-    left = -1
-
-    def __init__(self, meanwhile: Callable[[], None]) -> None:
-        self._meanwhile = meanwhile
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in _CALLS:
-            self.left -= 1
-            if not self.left:
-                self._meanwhile()
-        return super().__getattribute__(name)
-
-
-_CALLS = frozenset(("open", "close", "pread", "listdir", "stat", "fstat"))
 
 
 class Master:
