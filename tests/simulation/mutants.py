@@ -251,7 +251,7 @@ def old_segments_not_synced_before_the_seal() -> AbstractContextManager[object]:
 def seal_measures_old_segments_again() -> AbstractContextManager[object]:
     real = amq.service.seal
 
-    def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Any) -> dict[str, int]:
+    def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Any = None) -> dict[str, int]:
         sealed = real(vfs, store, last_epoch, known, followed)
         directory = os.path.join(store, amq.journal.recovery.JOURNAL_DIRECTORY)
         for name in known:
