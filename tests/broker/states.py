@@ -13,7 +13,7 @@ from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
-from amq.journal.recovery import Recovered, Segment
+from amq.journal.recovery import Recovered, Segment, seal
 from amq.vfs import Vfs
 from tests.stored import stored_state
 
@@ -57,6 +57,16 @@ class Standby:
             with closing(read_checkpoint(self._vfs, path)) as blocks:
                 start = load(path, blocks, broker)
         return Follower(self._vfs, self._config.store, broker.apply, start)
+
+    def seal(self, epoch: int, known: dict[str, int]) -> dict[str, int]:
+        """The lengths that count. What the slave has read changes none of them, and is what it believes it is."""
+        sealed = seal(self._vfs, self._config.store, epoch, known)
+        if self.follower is not None:
+            followed = self.follower.followed
+            assert seal(self._vfs, self._config.store, epoch, known, followed) == sealed
+            believed = {name: end for name, end in followed.ends.items() if sealed.get(name)}
+            assert believed == {name: sealed[name] for name in believed}
+        return sealed
 
     def read(self, sealed: dict[str, int]) -> tuple[Broker, Recovered]:
         """A new master that begins at the first byte; every checkpoint gives the same."""

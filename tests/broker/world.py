@@ -264,11 +264,7 @@ class World:
 
     def start(self) -> None:
         """Become master: seal, replay, serve."""
-        sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
-        if self.standby.follower is not None:
-            followed = self.standby.follower.followed
-            assert seal(self.vfs, self.store, self.epoch, self.sealed, followed) == sealed
-        self.sealed = sealed
+        sealed = self.sealed = self.standby.seal(self.epoch, self.sealed)
         self.epoch += 1
         self.runner = StepRunner()
         self.woken = False

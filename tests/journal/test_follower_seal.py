@@ -120,7 +120,7 @@ def test_it_begins_only_where_the_journal_has_that_very_batch(world: World) -> N
     position = start.position
     others = [
         whole[: position.batch_offset] + bytes(len(whole) - position.batch_offset),  # restored from before that batch
-        whole[: position.offset - 1] + b"~" + whole[position.offset :],
+        whole[: position.offset - 1] + bytes([whole[position.offset - 1] ^ 1]) + whole[position.offset :],
         whole[: position.offset - 1],
         whole[:HEADER_BYTES],
         bytes(HEADER_BYTES),
