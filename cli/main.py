@@ -9,6 +9,8 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -56,30 +58,41 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _told(ctx):  # --help and --version write here
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _told(ctx):
             return super().invoke(ctx)
-        except click.Abort as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # click says the same of Ctrl-C and of a "no"
-                ctx.exit(exits.INTERRUPTED)
-            raise
-        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
-            raise  # click's own; on a broken pipe it ends quietly: whoever read our output has gone
-        except AmqError as error:
-            exits.fail_with(error)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            exits.fail(f"{where}{error.strerror or error}", exits.FAILED)
-        except KeyboardInterrupt:
+
+
+@contextmanager
+def _told(ctx: click.Context) -> Iterator[None]:
+    """Whatever goes wrong becomes one line and an exit code."""
+    try:
+        yield
+    except click.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # click says the same of Ctrl-C and of a "no"
             ctx.exit(exits.INTERRUPTED)
-        except Exception as error:  # noqa: BLE001 (a bug: shown in full)
-            if isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF_8:
-                exits.fail(
-                    "a word of the command line is not UTF-8: write it in UTF-8; a message's body can be in a --file",
-                    exits.USAGE,
-                )
-            click.echo(traceback.format_exc(), err=True)
-            exits.fail(f"internal error: {error!r}", exits.INTERNAL, "INTERNAL_ERROR")
+        raise
+    except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+        raise  # click's own; on a broken pipe it ends quietly: whoever read our output has gone
+    except AmqError as error:
+        exits.fail_with(error)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        exits.fail(f"{where}{error.strerror or error}", exits.FAILED)
+    except KeyboardInterrupt:
+        ctx.exit(exits.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 (a bug: shown in full)
+        if isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF_8:
+            exits.fail(
+                "a word of the command line is not UTF-8: write it in UTF-8; a message's body can be in a --file",
+                exits.USAGE,
+            )
+        click.echo(traceback.format_exc(), err=True)
+        exits.fail(f"internal error: {error!r}", exits.INTERNAL, "INTERNAL_ERROR")
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exits.table())

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 import pytest
-from amq_process import ROOT, amq
+from amq_process import ROOT, amq, command
 from click.testing import CliRunner
 
 from amq.cli import exits, main
@@ -53,6 +53,14 @@ def test_only_what_is_needed_is_imported(words: list[str], absent: tuple[str, ..
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
     )  # fmt: skip
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["status", "--help"]])
+def test_an_output_that_takes_nothing_is_told(words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command(*words), stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (exits.FAILED, "amq: No space left on device\n")
 
 
 def test_one_line_about_each_command() -> None:
