@@ -19,23 +19,21 @@ from traffic import drain
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
-from amq.lock.document import encode
-from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, epoch_path
-from amq.lock.host import Owner
+from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch
 from amq.slave import LIST_EVERY_S, PAUSE_S_MAX, Slave
 from amq.vfs import SystemVfs
 from tests.broker.world import World
-from tests.fakes import FakeHost, FaultyVfs
+from tests.fakes import FaultyVfs
+from tests.files import OWNER, flip, write_epoch
 from tests.stored import stored_state
 
-OWNER = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
 BACKLOG = 50_000
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "store", checkpoint_distance_bytes=20_000)
-    _tell_epoch(made)
+    write_epoch(made.store, made.epoch, made.sealed)
     client = made.connect()
     for number in range(200):
         client.send(b"%d" % number + bytes(600))
@@ -43,12 +41,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     assert len(list_checkpoints(SystemVfs(), made.store)) == 2
     yield made
     made.close()
-
-
-def _tell_epoch(world: World) -> None:
-    os.makedirs(os.path.join(world.store, EPOCHS_DIRECTORY), exist_ok=True)
-    epoch = Epoch(world.epoch, OWNER, world.sealed, 0, "test")
-    Path(epoch_path(world.store, world.epoch)).write_bytes(encode("epoch", epoch.to_json()))
 
 
 def take_over(world: World, slave: Slave) -> tuple[dict[str, Any], int, int]:
@@ -75,12 +67,6 @@ def paths(world: World) -> list[str]:
     return [os.path.join(world.store, CHECKPOINTS_DIRECTORY, name) for name in names]
 
 
-def damage(path: str) -> None:
-    data = bytearray(Path(path).read_bytes())
-    data[len(data) // 2] ^= 1
-    Path(path).write_bytes(data)
-
-
 # -- a cold start
 
 
@@ -99,7 +85,7 @@ def test_a_damaged_checkpoint_is_told_and_passed_over(world: World, damaged: int
     right, _, least = take_over(world, new_slave(world))
     newest, older = paths(world)
     for path in (newest, older)[:damaged]:
-        damage(path)
+        flip(path, os.path.getsize(path) // 2)
     with capture_logs() as log:
         state, read_bytes, _ = take_over(world, new_slave(world))
     assert state == right
@@ -231,7 +217,7 @@ def test_a_slave_that_waits_lists_directories_once_a_second(world: World) -> Non
         assert len(vfs.calls) <= 10 * 6  # the segment that is read: open, read, close; is there a next one?
     before = slave.lag().place
     world.crash_and_recover()
-    _tell_epoch(world)
+    write_epoch(world.store, world.epoch, world.sealed)
     world.connect().send(b"new")
     world.settle()
     slave.follow()

@@ -16,6 +16,7 @@ from traffic import QUEUE, drain, send
 
 from amq.journal.format import BATCH_MAGIC, HEADER, HEADER_BYTES, crc32
 from bench.wire import Connection, WireError
+from tests.files import flip
 
 pytestmark = pytest.mark.slow
 SMALL_SEGMENTS = {"journalSegmentSize": "64KiB", "journalBatchSize": "16KiB"}
@@ -46,13 +47,6 @@ def refused(brokers: Brokers, code: str, *words: str) -> str:
         assert word in said
     assert not broker.said("master: serving")
     return said
-
-
-def flip(path: Path, offset: int) -> None:
-    """Change one bit."""
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 0x10
-    path.write_bytes(data)
 
 
 def test_damage_inside_a_segment_is_refused_with_file_and_offset(brokers: Brokers) -> None:

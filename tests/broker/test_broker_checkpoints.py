@@ -10,14 +10,12 @@ from typing import Any, NamedTuple
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
 from amq.lock.epoch import Epoch
-from amq.lock.host import Owner
 from tests.broker.world import World
-from tests.fakes import FakeHost
+from tests.files import OWNER
 from tests.maintenance.test_moving import VFS
 from tests.stored import started, stored_state
 
 IDS = 10
-OWNER = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
 
 
 class Moment(NamedTuple):

@@ -13,6 +13,7 @@ from amq.config.schema import BrokerConfig
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send
 from tests.broker.world import Client, World
+from tests.files import flip
 
 LIMIT_BYTES = 10 * (1000 + MESSAGE_OVERHEAD_BYTES)  # ten messages of 1000 bytes
 
@@ -179,11 +180,7 @@ def test_damage_on_disk_is_told_with_file_and_offset_and_nothing_is_skipped(smal
     place = list(backlog)[3]
     (segment,) = [each for each in small.journal.segments if each.code == place.segment]
     path = os.path.join(small.store, "journal", segment.name)
-    with open(path, "r+b") as file:
-        file.seek(place.offset + place.size - 1)
-        (last,) = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([last ^ 1]))
+    flip(path, place.offset + place.size - 1)
     client = small.connect()
     client.subscribe("a", ACK_AUTO, 0)
     small.settle()

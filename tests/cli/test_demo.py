@@ -16,11 +16,8 @@ from amq_process import DEADLINE_S, ROOT, amq, command
 from amq.cli.demo import Kill, Verdict
 from amq.cli.demo_common import left_in
 from amq.cli.demo_traffic import Receiver
-from amq.lock.epoch import Epoch, link_epoch, make_epochs_directory
-from amq.lock.host import Owner
 from amq.message import Message
-from amq.vfs import SystemVfs
-from tests.fakes import FakeHost
+from tests.files import write_epoch
 from tests.journal.journal_world import World
 
 
@@ -130,9 +127,7 @@ def test_each_broken_promise_spoils_the_verdict(flaw: dict[str, Any]) -> None:
 def test_what_others_left_in_a_store_is_not_the_demos(tmp_path: Path) -> None:
     """As a demo on the same store does, that was interrupted."""
     world = World(tmp_path)
-    owner = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
-    make_epochs_directory(SystemVfs(), world.store)
-    assert link_epoch(SystemVfs(), world.store, Epoch(world.epoch, owner, {}, 0, "test"), "attempt")
+    write_epoch(world.store, world.epoch, {})
     names = ("queue://demo.1", "queue://demo.2", "queue://demo.2", "held://queue://demo.2", "queue://orders")
     for seq, name in enumerate(names, 1 << 44):
         world.journal.append(Message(name, b"x", seq=seq))

@@ -55,7 +55,6 @@ def test_only_what_is_needed_is_imported(words: list[str], absent: tuple[str, ..
     assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["status", "--help"]])
 def test_an_output_that_takes_nothing_is_told(words: list[str]) -> None:
     with open("/dev/full", "wb") as full:

@@ -15,6 +15,7 @@ from amq.journal.records import Previous, Trimmed
 from amq.journal.recovery import Segment, lock_segments, seal
 from amq.journal.segment import create_segment, list_segments, read_batches, read_file, read_header
 from amq.vfs import SystemVfs
+from tests.files import patch
 from tests.journal.journal_world import Waiter, World
 
 
@@ -35,12 +36,6 @@ def fill(world: World, batches: int = 5, size: int = 100) -> list[str]:
 
 def seqs(world: World) -> list[str]:
     return [str(message.seq) for message in world.messages()]
-
-
-def patch(path: str, offset: int, data: bytes) -> None:
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        file.write(data)
 
 
 def path_of(world: World, index: int = 0) -> str:

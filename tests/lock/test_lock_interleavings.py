@@ -36,7 +36,12 @@ class World:
 
     def take_over(self, broker: Broker, others: list[Broker] | None = None) -> None:
         """Those `others` that are masters work meanwhile."""
-        broker.works_meanwhile = lambda: [other.step() for other in others or []] and None
+
+        def work() -> None:
+            for other in others or []:
+                other.step()
+
+        broker.works_meanwhile = work
         epoch = broker.become_master().epoch
         assert epoch.number not in self.epochs
         self.epochs[epoch.number] = broker, epoch

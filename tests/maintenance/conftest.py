@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.files import write_epoch
+
 pytest.register_assert_rewrite("tests.maintenance.damaged")
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of five epochs with a past, whose last master is gone."""
-    from tests.maintenance.damaged import write_epoch  # here, so that their assertions are rewritten first
-    from tests.maintenance.test_moving import used_store
+    from tests.maintenance.test_moving import used_store  # here, so that its assertions are rewritten first
 
     path = tmp_path_factory.mktemp("original")
     world = used_store(path)
@@ -29,8 +30,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         world.settle()
     world.crash_and_recover()
     older = {name: end for name, end in world.sealed.items() if name < f"{world.epoch - 1:08d}"}
-    write_epoch(world, world.epoch - 1, older)
-    write_epoch(world, world.epoch, world.sealed)
+    write_epoch(world.store, world.epoch - 1, older)
+    write_epoch(world.store, world.epoch, world.sealed)
     world.crash()
     assert len(world.segments()) > 6
     return path

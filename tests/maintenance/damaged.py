@@ -15,22 +15,14 @@ from amq.errors import StoreError
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER_BYTES
 from amq.journal.segment import read_batches, read_header
-from amq.lock.epoch import Epoch, link_epoch, make_epochs_directory, read_newest_epoch
-from amq.lock.host import Owner
+from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.repair import Plan, Repair, make_plan
-from tests.broker.world import World
 from tests.fakes import FakeClock, FakeHost
 from tests.maintenance.test_moving import VFS, load_all, replayed, sealing
 from tests.stored import started
 
 HOST = FakeHost()
-OWNER = Owner.make(HOST, name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)
 Content = dict[str, list[tuple[object, ...]]]
-
-
-def write_epoch(world: World, number: int, sealed: dict[str, int]) -> None:
-    make_epochs_directory(VFS, world.store)
-    assert link_epoch(VFS, world.store, Epoch(number, OWNER, sealed, 0, "test"), f"attempt-{number}")
 
 
 class Patience(threading.Event):
@@ -93,12 +85,6 @@ def batches(path: Path) -> list[tuple[int, int]]:
     header = read_header(str(path), data)
     assert header is not None
     return [(batch.offset, batch.end) for batch in read_batches(str(path), data, header, None)]
-
-
-def patch(path: Path, offset: int, data: bytes) -> None:
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        file.write(data)
 
 
 def flat(found: Content) -> list[tuple[object, ...]]:

@@ -20,7 +20,8 @@ from amq.journal.inspect import Inspection
 from amq.journal.interchange import Exported
 from amq.maintenance.checkpoints import CheckpointReport, check_against, examine_checkpoints
 from tests.fakes import FakeClock
-from tests.maintenance.damaged import checkpoints, from_checkpoint, patch
+from tests.files import flip
+from tests.maintenance.damaged import checkpoints, from_checkpoint
 from tests.maintenance.test_moving import VFS, content, export, lines, load, replayed, sealing
 
 
@@ -57,8 +58,7 @@ def test_one_that_a_start_passes_over_is_a_warning(store: Path, what: str, why: 
     name = checkpoints(store)[0]
     path = store / "checkpoints" / name
     if what == "bit":
-        middle = path.stat().st_size // 2
-        patch(path, middle, bytes([path.read_bytes()[middle] ^ 1]))
+        flip(path, path.stat().st_size // 2)
     elif what == "cut":
         os.truncate(path, path.stat().st_size - 5)
     else:

@@ -23,20 +23,19 @@ from amq.message import Message
 from tests.broker.test_broker_two_phase import commit_batch, prepared, with_order
 from tests.broker.world import World as BrokerWorld
 from tests.fakes import FaultyVfs
+from tests.files import patch, write_epoch
 from tests.journal.journal_world import World as JournalWorld
 from tests.maintenance.damaged import (
     batches,
     checkpoints,
     flat,
     from_checkpoint,
-    patch,
     plan_of,
     refused,
     repair,
     sealed_segment,
     segments,
     state,
-    write_epoch,
 )
 from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing, used_store
 
@@ -218,7 +217,7 @@ def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
     with_order(world)
     prepared(world, "part", b"1", owner="job", batch=7, timeout_ms=0)
     commit_batch(world, 7, "part")
-    write_epoch(world, world.epoch, {})
+    write_epoch(world.store, world.epoch, {})
     world.crash()
     truth = replayed(tmp_path)
     shutil.rmtree(tmp_path / "epochs")
@@ -389,8 +388,8 @@ def test_durable_subscriptions_and_what_waits_for_them(tmp_path: Path) -> None:
         client.send(b"durable %d " % number + b"w" * 500, "topic://t")
         world.settle()
     world.crash_and_recover()
-    write_epoch(world, world.epoch - 1, {name: end for name, end in world.sealed.items() if name < "00000004"})
-    write_epoch(world, world.epoch, world.sealed)
+    write_epoch(world.store, world.epoch - 1, {name: end for name, end in world.sealed.items() if name < "00000004"})
+    write_epoch(world.store, world.epoch, world.sealed)
     world.crash()
     path = max(segments(tmp_path), key=lambda path: path.read_bytes().count(b"durable"))
     patch(path, path.read_bytes().index(b"durable 20 ") + 20, b"\0\1\2")

@@ -15,12 +15,11 @@ from amq.lock.epoch import EPOCHS_KEPT, Epoch, epoch_path, link_epoch, prune_epo
 from amq.maintenance.repair import KEPT_PREFIX, is_whole, unfinished
 from tests.broker.disk import ProcessFiles
 from tests.fakes import FaultyVfs
+from tests.files import OWNER, patch
 from tests.maintenance.damaged import (
-    OWNER,
     batches,
     checkpoints,
     from_checkpoint,
-    patch,
     repair,
     sealed_segment,
     segments,

@@ -8,32 +8,25 @@ from typing import Any
 
 from amq.journal.multicast import Multicast
 from amq.journal.records import ACKED, DEAD_LETTERED, Consumed, Group, Marker, Moved, Prepared, Redelivered, Resolved
-from amq.lock.epoch import Epoch, link_epoch, make_epochs_directory
-from amq.lock.host import Owner
 from amq.message import Copy, Message
 from pyspark_amq.journal import SEQ_EPOCH_BITS
+from tests.files import write_epoch
 from tests.journal.journal_world import World
 
-OWNER = Owner("uuid-1", "master", "alpha", "boot-1", "pid:[1]", 100, 5000, ("stomp://alpha:61613",), 2.0)
 QUEUES = ("queue://a", "queue://b", "sent://queue://b")
 
 
 def made(path: Path, **config: Any) -> World:
     """A store with an epoch file, and the journal of that epoch."""
     world = World(path, **config)
-    link(world)
+    write_epoch(world.store, world.epoch, world.sealed)
     return world
 
 
 def take_over(world: World) -> None:
     world.end()
     world.begin()
-    link(world)
-
-
-def link(world: World) -> None:
-    make_epochs_directory(world.vfs, world.store)
-    assert link_epoch(world.vfs, world.store, Epoch(world.epoch, OWNER, world.sealed, 0, "test"), f"t{world.epoch}")
+    write_epoch(world.store, world.epoch, world.sealed)
 
 
 def message(world: World, name: str, **more: Any) -> Message:
