@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import length_hint
 from typing import Any, BinaryIO
 
 import click
@@ -130,18 +131,19 @@ class _Run:
 
     def _settle(self, batch: list[Message], wait: bool = False) -> None:
         """Write the batch, then acknowledge it. With `wait` until the broker has taken the last acknowledgement."""
-        count, size = len(batch), sum(len(message.body) for message in batch)
-        redelivered = sum(message.redelivered for message in batch)
-        self._sink.writelines(message.body + b"\n" for message in batch)
+        parts = [part for message in batch for part in (message.body, b"\n")]
+        unwritten = iter(parts)
         try:
+            self._sink.writelines(unwritten)
             self._sink.flush()
         except Exception:
-            count = size = redelivered = 0
+            batch = []
             raise
         finally:  # also where Ctrl-C comes as the kernel has taken them: a reader may have acted on the lines already
-            self.received += count
-            self.received_bytes += size
-            self.redelivered += redelivered
+            written = batch[: (len(parts) - length_hint(unwritten)) // 2]
+            self.received += len(written)
+            self.received_bytes += sum(len(message.body) for message in written)
+            self.redelivered += sum(message.redelivered for message in written)
         self._ended = time.monotonic()
         self._show(self.received)
         if self._ack == ACK_AUTO:

@@ -4,6 +4,8 @@ with scripts and supervisors: `EXIT_CODES` is what `--help` and docs/cli.md show
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import NoReturn
 
 import click
@@ -79,7 +81,18 @@ def fail(description: str, code: int, name: str = "") -> NoReturn:
     suffix = f" [{name}]" if name else ""
     for line in description.split("\n"):
         click.echo(f"amq: {line}{suffix}", err=True)
+    _give_up_output()
     raise click.exceptions.Exit(code)
+
+
+def _give_up_output() -> None:
+    """Python would offer it what it has not taken once more, and then end with 120 and words of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def fail_with(error: AmqError) -> NoReturn:

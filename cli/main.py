@@ -110,6 +110,8 @@ def main() -> None:
     """
     _open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
+        if isinstance(sys.stdout.buffer, io.RawIOBase):  # PYTHONUNBUFFERED: what one write leaves out would be left out
+            sys.stdout = os.fdopen(sys.stdout.fileno(), "w", 1, encoding=sys.stdout.encoding, closefd=False)
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text, or none of this terminal's
 
 

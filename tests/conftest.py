@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from brokers import Brokers
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
 
 TESTS = Path(__file__).resolve().parent
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in the background deaf to SIGINT, as does nohup, and children are born like that: those
+    that tests interrupt would never end."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

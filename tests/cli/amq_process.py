@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,21 @@ def amq(
         env={**os.environ, **(env or {})},
     )  # fmt: skip
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@contextlib.contextmanager
+def running(
+    *words: object, stdin: int | None = None, env: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command beside the test, its output in pipes. It has ended afterwards, also where the test fails."""
+    with subprocess.Popen(
+        command(*words), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+        env={**os.environ, **(env or {})},
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def amq_json(*words: object) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Self
 
 import click
 import pytest
-from amq_process import DEADLINE_S, ROOT, amq, command, one_line
+from amq_process import DEADLINE_S, ROOT, amq, command, one_line, running
 from brokers import Brokers
 from click.testing import CliRunner
 
@@ -104,15 +105,10 @@ def test_both_fail_over_in_mid_stream(brokers: Brokers, tmp_path: Path) -> None:
     output = tmp_path / "out"
     words = ["--url", url, "--destination", QUEUE]
     lines = [b"%06d %s" % (number, b"x" * 500) for number in range(20_000)]
-    producer = subprocess.Popen(
-        command("producer", *words, "--file", "-", "--json"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, cwd=ROOT,
-    )  # fmt: skip
-    consumer = subprocess.Popen(
-        command("consumer", *words, "--timeout", 6, "--output", output, "--json"), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, cwd=ROOT,
-    )  # fmt: skip
-    with producer, consumer:
+    with (
+        running("producer", *words, "--file", "-", "--json", stdin=subprocess.PIPE) as producer,
+        running("consumer", *words, "--timeout", 6, "--output", output, "--json") as consumer,
+    ):
         assert producer.stdin is not None
         producer.stdin.write(b"\n".join(lines[:10_000]) + b"\n")
         producer.stdin.flush()
@@ -276,19 +272,52 @@ def test_what_was_written_when_ctrl_c_came_is_counted(error: BaseException, coun
     assert (run.received, run.received_bytes) == (counted, counted)
 
 
+def test_lines_that_were_out_when_ctrl_c_came_are_counted() -> None:
+    """Of more than the output's buffer holds."""
+
+    class Pipe(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: memoryview) -> int:  # type: ignore[override]
+            if out:
+                raise KeyboardInterrupt
+            out.append(bytes(data))
+            return len(out[0])
+
+    out: list[bytes] = []
+    run = consumer._Run(io.BufferedWriter(Pipe(), 10), "client-individual", None, None)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        run._settle([SimpleNamespace(body=b"%04d" % number, redelivered=False) for number in range(6)])  # type: ignore[list-item]
+    assert out == [b"0000\n0001\n"]
+    assert (run.received, run.received_bytes) == (4, 16), "and those in the buffer go out when it is closed"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_message_of_which_a_part_was_written_stays(brokers: Brokers, tmp_path: Path, unbuffered: str) -> None:
+    """With PYTHONUNBUFFERED, as images of containers set it, it was acknowledged. A limit on the size of files stands
+    for a disk."""
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"}
+    words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--destination", QUEUE]
+    assert amq("producer", *words, "--size", 200_000, "--count", 1).returncode == 0
+    with open(tmp_path / "out", "wb") as out:
+        done = subprocess.run(
+            ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *command("consumer", *words, "--count", 1)], stdout=out,
+            stderr=subprocess.PIPE, cwd=ROOT, env=env, timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+    assert (done.returncode, b"File too large" in done.stderr) == (1, True), done.stderr
+    assert len(amq("consumer", *words, "--count", 1, "--timeout", DEADLINE_S).stdout) == 200_001
+
+
 def test_who_waits_for_a_broker_is_told_so(brokers: Brokers) -> None:
     broker = brokers.add("a")
     url = f"failover:(stomp://127.0.0.1:{broker.port})"
-    words = command("producer", "--url", url, "--destination", QUEUE, "--count", 1)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with running("producer", "--url", url, "--destination", QUEUE, "--count", 1) as process:
         assert process.stderr is not None
-        try:
-            assert process.stderr.readline() == "amq: no broker has answered yet; waiting\n"
-            broker.start().wait_serving()
-            out, errors = process.communicate(timeout=DEADLINE_S)
-            assert (process.returncode, out[:8], errors) == (0, "1 of 1 m", "")
-        finally:
-            process.kill()
+        assert process.stderr.readline() == b"amq: no broker has answered yet; waiting\n"
+        broker.start().wait_serving()
+        out, errors = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, out[:8], errors) == (0, b"1 of 1 m", b"")
 
 
 def test_headers() -> None:
@@ -300,9 +329,7 @@ def test_headers() -> None:
 def test_interrupted_consumer_says_what_it_has(brokers: Brokers) -> None:
     words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--destination", QUEUE]
     assert amq("producer", *words, "--count", 5).returncode == 0
-    with subprocess.Popen(
-        command("consumer", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-    ) as consumer:
+    with running("consumer", *words) as consumer:
         assert consumer.stdout is not None
         assert [consumer.stdout.readline() for _ in range(5)][-1] == b"message 5\n"
         consumer.send_signal(signal.SIGINT)
@@ -313,10 +340,7 @@ def test_interrupted_consumer_says_what_it_has(brokers: Brokers) -> None:
 
 def test_interrupted_producer_says_what_is_confirmed(brokers: Brokers) -> None:
     words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--destination", QUEUE]
-    with subprocess.Popen(
-        command("producer", *words, "--file", "-", "--json"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, cwd=ROOT,
-    ) as producer:  # fmt: skip
+    with running("producer", *words, "--file", "-", "--json", stdin=subprocess.PIPE) as producer:
         assert producer.stdin is not None
         producer.stdin.write(b"line\n" * 50_000)
         producer.stdin.flush()

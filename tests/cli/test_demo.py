@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from amq_process import DEADLINE_S, ROOT, amq, command
+from amq_process import DEADLINE_S, amq, running
 
 from amq.cli.demo import Kill, Verdict
 from amq.cli.demo_common import left_in
@@ -68,10 +67,8 @@ def test_plain_lines_and_keep(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    with subprocess.Popen(
-        command("demo", "--store", tmp_path / "store", "--kills", 1000), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
-    ) as demo:  # fmt: skip
+    environment = {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with running("demo", "--store", tmp_path / "store", "--kills", 1000, env=environment) as demo:
         assert demo.stdout is not None
         while b"first line from" not in demo.stdout.readline():
             assert demo.poll() is None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 import pytest
-from amq_process import DEADLINE_S, ROOT, amq, command
+from amq_process import DEADLINE_S, amq, running
 from brokers import Broker, Brokers
 
 import amq as client
@@ -101,8 +100,7 @@ def test_what_comes_back_at_once_is_not_sent_again(broker: Broker) -> None:
     refuse(broker, "orders", 20)
     with client.connect(url_of(broker)) as connection, connection.session() as session:
         consumer = session.consumer("/queue/orders")
-        words = command("dlq", "retry", "--url", url_of(broker), "--json")
-        with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        with running("dlq", "retry", "--url", url_of(broker), "--json") as process:
             for _ in range(20):
                 message = consumer.receive(DEADLINE_S)
                 assert message is not None
@@ -139,8 +137,7 @@ def test_retry_while_the_master_is_killed(brokers: Brokers) -> None:
     count = 3000
     refuse(first, "orders", count)
     url = f"failover:({url_of(first)},{url_of(second)})"
-    words = command("dlq", "retry", "--url", url, "--json", "--timeout", 3)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    with running("dlq", "retry", "--url", url, "--json", "--timeout", 3) as process:
         with client.connect(url_of(first)) as connection, connection.session() as session:
             assert session.consumer("/queue/orders", prefetch=1).receive(DEADLINE_S) is not None
             first.kill()

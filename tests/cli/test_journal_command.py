@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import DEADLINE_S, ROOT, amq, amq_json, command, one_line
+from amq_process import DEADLINE_S, amq, amq_json, one_line, running
 from brokers import Broker, Brokers
 from click.testing import CliRunner
 from traffic import QUEUE, Producer, drain, send
@@ -336,10 +336,7 @@ def test_import_refuses_what_is_cut_and_what_is_in_use(store: Path, tmp_path: Pa
 
 def test_an_import_that_waits_for_its_input_is_interrupted(tmp_path: Path) -> None:
     target = tmp_path / "target"
-    with subprocess.Popen(
-        command("journal", "import", "--store", target), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, cwd=ROOT,
-    ) as process:  # fmt: skip
+    with running("journal", "import", "--store", target, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(b"{")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -55,11 +57,25 @@ def test_only_what_is_needed_is_imported(words: list[str], absent: tuple[str, ..
     assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["status", "--help"]])
-def test_an_output_that_takes_nothing_is_told(words: list[str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["status", "--help"], ["config", "show"]])
+def test_an_output_that_takes_nothing_is_told(words: list[str], unbuffered: str) -> None:
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(command(*words), stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+        done = subprocess.run(
+            command(*words), stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT, env=env
+        )  # fmt: skip
     assert (done.returncode, done.stderr) == (exits.FAILED, "amq: No space left on device\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_takes_a_part_is_told(tmp_path: Path, unbuffered: str) -> None:
+    """With PYTHONUNBUFFERED the rest was left out without a word. A limit on the size of files stands for a disk."""
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"}
+    words = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *command("config", "show")]
+    with open(tmp_path / "out", "wb") as out:
+        done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT, env=env)
+    assert (done.returncode, done.stderr) == (exits.FAILED, "amq: File too large\n")
 
 
 def test_one_line_about_each_command() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from amq.cli.demo_spark import BATCHES, Kill, Verdict, compare, make_rows, micro_batches
 from pyspark_amq.pipelines.drain import written_files
-from tests.cli.amq_process import ROOT, amq, command, one_line
+from tests.cli.amq_process import amq, one_line, running
 from tests.spark.conftest import need_spark
 from tests.spark.session import environment
 
@@ -34,14 +35,12 @@ def processes(directory: Path) -> list[str]:
     return found
 
 
-def started(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
+def started(tmp_path: Path, *words: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """The demo, below `tmp_path`/demo."""
     need_spark()
     (tmp_path / "demo").mkdir()
-    return subprocess.Popen(
-        command("demo-spark", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
-        env=os.environ | environment(tmp_path / "spark") | {"TMPDIR": f"{tmp_path}/demo", "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+    places = {"TMPDIR": f"{tmp_path}/demo", "PYTHONUNBUFFERED": "1"}
+    return running("demo-spark", *words, env=environment(tmp_path / "spark") | places)
 
 
 @pytest.mark.slow
