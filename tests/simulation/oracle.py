@@ -20,6 +20,7 @@ from amq.broker.limits import Limits
 from amq.broker.queue import Queue
 from amq.broker.subscription import Subscription
 from amq.client.link import Link
+from amq.client.machine import Machine
 from amq.errors import AmqError
 from amq.journal.batch import OpenBatch
 from amq.journal.checkpoint import CheckpointFile
@@ -387,7 +388,7 @@ class Oracle:
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
         committed, serving, deliver, accept = Broker.committed, Broker.start_serving, Connection.deliver, Link.accept
-        finish, load, reject = Slave.finish, Slave._load, Broker.rejected
+        finish, load, reject, restore = Slave.finish, Slave._load, Broker.rejected, Machine._restore
 
         def see_committed(broker: Broker, batch: OpenBatch) -> None:
             self._committed(broker, batch)
@@ -420,14 +421,20 @@ class Oracle:
             accept(link, frame, now)
             self.link_epochs[link] = int(frame.headers["amq-epoch"])
 
+        def see_restore(machine: Machine) -> None:
+            restore(machine)
+            self.counts["sent again"] += sum(request.replayed for request in machine._unsent)
+
         with (
             patch.object(Broker, "committed", see_committed),
             patch.object(Broker, "rejected", see_rejected),
             patch.object(Broker, "start_serving", see_serving),
             patch.object(Connection, "deliver", see_deliver),
             patch.object(Link, "accept", see_accept),
+            patch.object(Machine, "_restore", see_restore),
             patch.object(Slave, "finish", see_finish),
             patch.object(Slave, "_load", see_checkpoint),
+            self._counted(Broker, "follow", "known already"),
             self._counted(CheckpointFile, "finish", "checkpoints written"),
             self._counted(DivergedError, "__init__", "diverged"),
             self._counted(Limits, "_reach", "queue at its limit"),
