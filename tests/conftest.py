@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +22,6 @@ def pytest_configure() -> None:
     that tests interrupt would never end."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than cores, for many tests wait for brokers and their timeouts. On two: 28:48 min:s, with two 31:03."""
-    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -138,6 +138,7 @@ class Stock:
         return self.connect()
 
     def __exit__(self, *_: object) -> None:
-        if self.connection.is_connected():
+        # After an error the broker closes the connection, and stomp.py learns of that at any moment.
+        if not self.listener.errors and self.connection.is_connected():
             self.connection.disconnect(receipt=f"bye{next(_receipts)}")
         self.connection.transport.stop()
