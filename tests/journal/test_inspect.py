@@ -46,6 +46,7 @@ from amq.journal.records import (
 from amq.journal.segment import read_batches, read_file, read_header
 from amq.message import Message
 from amq.vfs import SystemVfs
+from tests.files import flip, patch
 
 
 def sealing(world: World) -> Sealing:
@@ -56,10 +57,10 @@ def look(world: World) -> tuple[Inspection, Liveness]:
     return inspect(world.vfs, world.store, lambda: sealing(world))
 
 
-def damage(world: World, name: str, offset: int, data: bytes = b"\xff") -> None:
-    with open(os.path.join(world.directory, name), "r+b") as file:
-        file.seek(offset)
-        file.write(data)
+def damage(world: World, name: str, offset: int, data: bytes | None = None) -> None:
+    """Without data: one bit."""
+    path = os.path.join(world.directory, name)
+    flip(path, offset) if data is None else patch(path, offset, data)
 
 
 def filled(path: Path) -> World:
@@ -114,7 +115,7 @@ def test_damage_in_a_sealed_segment(tmp_path: Path, where: str) -> None:
         where, world.sealed[name] - 1
     )
     whole, _ = look(world)
-    damage(world, name, offset, b"\x5a\xa5")
+    damage(world, name, offset)
     inspection, statistics = look(world)
     (problem,) = inspection.problems
     assert problem.code == "STORE_CORRUPT"
@@ -200,7 +201,7 @@ def test_a_damaged_header_is_not_blamed_on_the_segment_before(tmp_path: Path) ->
         world.send(10, 200)
         world.commit()
     second = world.segments()[1]
-    damage(world, second, 25, b"\xff")
+    damage(world, second, 25)
     inspection, _ = look(world)
     assert {os.path.basename(problem.path) for problem in inspection.problems} == {second}
 

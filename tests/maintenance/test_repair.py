@@ -23,7 +23,7 @@ from amq.message import Message
 from tests.broker.test_broker_two_phase import commit_batch, prepared, with_order
 from tests.broker.world import World as BrokerWorld
 from tests.fakes import FaultyVfs
-from tests.files import patch, write_epoch
+from tests.files import flip, patch, write_epoch
 from tests.journal.journal_world import World as JournalWorld
 from tests.maintenance.damaged import (
     batches,
@@ -97,11 +97,11 @@ def test_bit_rot_in_a_sealed_batch_costs_the_record_that_it_hit(store: Path) -> 
     assert not list(Path(work.kept).glob("repaired"))
 
 
-@pytest.mark.parametrize(("at", "value"), [(2, b"X"), (8, b"\x09"), (50, b"\xaa\xbb"), (20, b"\xff")])
-def test_a_damaged_segment_header_costs_nothing(store: Path, at: int, value: bytes) -> None:
+@pytest.mark.parametrize("at", [2, 8, 50, 20])
+def test_a_damaged_segment_header_costs_nothing(store: Path, at: int) -> None:
     """Magic, version, salt, epoch."""
     truth = replayed(store)
-    patch(sealed_segment(store), at, value)
+    flip(sealed_segment(store), at)
     refused(store)
     repair(store).run()
     after = replayed(store)

@@ -15,7 +15,7 @@ from amq.lock.epoch import EPOCHS_KEPT, Epoch, epoch_path, link_epoch, prune_epo
 from amq.maintenance.repair import KEPT_PREFIX, is_whole, unfinished
 from tests.broker.disk import ProcessFiles
 from tests.fakes import FaultyVfs
-from tests.files import OWNER, patch
+from tests.files import OWNER, flip, patch
 from tests.maintenance.damaged import (
     batches,
     checkpoints,
@@ -61,7 +61,7 @@ def damaged(store: Path, kind: str) -> None:
     number, _ = sealing(store)
     path = sealed_segment(store)
     if kind != "epoch":
-        patch(path, batches(path)[1][0] + BATCH_BYTES + 20, b"\xff\xff")
+        flip(path, batches(path)[1][0] + BATCH_BYTES + 20)
     if kind != "segment":
         patch(Path(epoch_path(str(store), number)), 40, b"damage")
 
