@@ -24,9 +24,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files run beside each other, tests of a file do not: what a module's fixtures hold is made once. Tests with Spark
-    are one group, as they share a session that takes ten seconds to start. A name made of a set is another one in each
+    are one group, as they share a session. A name made of a set is another one in each
     process, and then the processes refuse to share the tests."""
     for item in items:
         if "set({" in item.name:

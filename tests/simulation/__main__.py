@@ -59,10 +59,10 @@ def _results(seeds: Iterable[int], focus: Focus, features: Features) -> Iterator
     for seed in seeds:
         batch.append(seed)
         if len(batch) == BATCH:
-            yield from run_seeds(batch, [focus], features)
+            yield from run_seeds(batch, focus, features)
             batch = []
     if batch:
-        yield from run_seeds(batch, [focus], features)
+        yield from run_seeds(batch, focus, features)
 
 
 if __name__ == "__main__":

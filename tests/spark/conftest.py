@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need one: it takes ten seconds to start, and a JVM holds one.
+"""One Spark session for all tests that need one: it takes seconds to start, and a JVM holds one.
 
 Without Java, or without PySpark, these tests are skipped; with CI=true that fails. `local[2,2]`: two tasks at a time,
 and each may fail once, so that retries happen.
