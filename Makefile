@@ -34,10 +34,10 @@ demo-spark: $(VENV)/.installed-test
 	$(BIN)/amq demo-spark $(DEMO_ARGS)
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each. The order of
-# files stays: benches look for children that are left, and Spark's JVM lives on when its tests are over.
+# files is that of tests/conftest.py; benches come before Spark, whose JVM lives on, as they look for children left.
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m compileall -q amq cli spark
-	$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder $(TEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .

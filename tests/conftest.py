@@ -15,6 +15,7 @@ from brokers import Brokers
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
 
 TESTS = Path(__file__).resolve().parent
+WAITING = ("bench", "cli", "interop", "spark")
 
 
 def pytest_configure() -> None:
@@ -24,16 +25,19 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files run beside each other, tests of a file do not: what a module's fixtures hold is made once. Tests with Spark
-    are one group, as they share a session. A name made of a set is another one in each
-    process, and then the processes refuse to share the tests."""
+    """Files run beside each other, tests of a file do not: what a module's fixtures hold is made once. A file that
+    waits for other processes runs beside one that computes, so that no core stands still. A name made of a set is
+    another one in each process, and then the processes refuse to share the tests."""
+    files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         if "set({" in item.name:
             raise pytest.UsageError(f"{item.nodeid}: give ids to parameters that hold a set")
-        path = item.path.relative_to(TESTS)
-        item.add_marker(pytest.mark.xdist_group("spark" if path.parts[0] == "spark" else str(path)))
+        files.setdefault(item.path.relative_to(TESTS), []).append(item)
+    waiting = [path for path in files if path.parts[0] in WAITING or len(path.parts) == 1]
+    computing = [path for path in files if path not in waiting][::-1]  # the longest, test_seeds.py, is early then
+    place = {path: i / len(some) for some in (computing, waiting) for i, path in enumerate(some)}
+    items[:] = [item for path in sorted(files, key=lambda path: place[path]) for item in files[path]]
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from tests.crash.workloads import WORKLOADS
 from tests.mutant import Mutant
 
 IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "10"))
-DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "70"))
+DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "140"))
 MUTANT_IMAGES = 16
 
 
