@@ -33,8 +33,8 @@ demo: $(VENV)/.installed
 demo-spark: $(VENV)/.installed-test
 	$(BIN)/amq demo-spark $(DEMO_ARGS)
 
-# Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each. The order of
-# files is that of tests/conftest.py; benches come before Spark, whose JVM lives on, as they look for children left.
+# Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
+# tests/conftest.py says in which order files come.
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m compileall -q amq cli spark
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
