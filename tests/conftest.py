@@ -29,15 +29,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files run beside each other, tests of a file do not: what a module's fixtures hold is made once. A file that
     waits for other processes runs beside one that computes, so that no core stands still. A name made of a set is
     another one in each process, and then the processes refuse to share the tests."""
-    files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         if "set({" in item.name:
             raise pytest.UsageError(f"{item.nodeid}: give ids to parameters that hold a set")
-        files.setdefault(item.path.relative_to(TESTS), []).append(item)
-    waiting = [path for path in files if path.parts[0] in WAITING or len(path.parts) == 1]
+    files = dict.fromkeys(item.path for item in items)
+    waiting = [path for path in files if path.parent == TESTS or path.relative_to(TESTS).parts[0] in WAITING]
     computing = [path for path in files if path not in waiting][::-1]  # the longest, test_seeds.py, is early then
     place = {path: i / len(some) for some in (computing, waiting) for i, path in enumerate(some)}
-    items[:] = [item for path in sorted(files, key=lambda path: place[path]) for item in files[path]]
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.fixture(autouse=True)

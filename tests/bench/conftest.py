@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import brokers  # noqa: E402
 from tests.brokers import Broker, Brokers  # noqa: E402
+from tests.processes import children  # noqa: E402
 
 
 class MemoryBroker(brokers.Broker):
@@ -57,16 +57,6 @@ def memory_port(memory_kind: str) -> Iterator[int]:
 def _no_children_left() -> Iterator[None]:
     """Whatever a test started is gone when it ends. What other tests of this process leave, such as Spark's JVM and the
     tracker of multiprocessing, is none of its business."""
-    before = _children()
+    before = children().get(os.getpid(), [])
     yield
-    assert _children() <= before
-
-
-def _children() -> set[int]:
-    """Process ids of this process's children, zombies too."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.add(int(stat.parent.name))
-    return found
+    assert set(children().get(os.getpid(), [])) <= set(before)

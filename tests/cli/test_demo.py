@@ -18,19 +18,12 @@ from amq.cli.demo_traffic import Receiver
 from amq.message import Message
 from tests.files import write_epoch
 from tests.journal.journal_world import World
+from tests.processes import naming
 
 
 def brokers_on(directory: Path) -> list[int]:
     """Process ids of brokers whose command line names `directory`."""
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            words = Path("/proc", name, "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if name.isdecimal() and str(directory) in words and "start" in words.split("\0"):
-            found.append(int(name))
-    return found
+    return [pid for pid, words in naming(directory) if "start" in words]
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from typing import Any
 
 import amq
 from tests.brokers import DEADLINE_S, LEASH, ROOT
+from tests.processes import with_descendants
 from tests.spark.session import environment, start
 
 QUEUE = "rows"
@@ -80,7 +81,7 @@ class Driver:
 
     def kill(self) -> None:
         """kill -9 of all. Workers have process groups of their own, and one that lives on would commit."""
-        for pid in _with_descendants(self._process.pid):
+        for pid in with_descendants(self._process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -107,19 +108,6 @@ class Driver:
         if self._process.poll() is None:
             self.kill()
             self._process.wait(DEADLINE_S)
-
-
-def _with_descendants(pid: int) -> list[int]:
-    """Process ids, parents first."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
 
 
 def make_files(directory: Path, numbers: Iterable[int]) -> None:

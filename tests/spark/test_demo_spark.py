@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -16,23 +15,11 @@ import pytest
 from amq.cli.demo_spark import BATCHES, Kill, Verdict, compare, make_rows, micro_batches
 from pyspark_amq.pipelines.drain import written_files
 from tests.cli.amq_process import amq, one_line, running
+from tests.processes import naming
 from tests.spark.conftest import need_spark
 from tests.spark.session import environment
 
 DEADLINE_S = 900.0  # two JVMs begin, on a machine that has other work
-
-
-def processes(directory: Path) -> list[str]:
-    """Command lines of all processes that name `directory`: brokers, pipelines, JVMs."""
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            words = Path("/proc", name, "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-        except OSError:
-            continue
-        if str(directory) in words:
-            found.append(words)
-    return found
 
 
 def started(tmp_path: Path, *words: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
@@ -59,7 +46,7 @@ def test_both_masters_are_killed_and_all_rows_come_once(tmp_path: Path) -> None:
     for kill in (first, second):
         assert BATCHES // 2 <= kill["batch"] < BATCHES
         assert kill["serving_s"] > 0
-    assert processes(tmp_path / "demo") == []
+    assert naming(tmp_path / "demo") == []
     assert list((tmp_path / "demo").iterdir()) == []
 
 
@@ -70,7 +57,7 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Si
         assert demo.stdout is not None
         while b"ingest: starting Spark" not in demo.stdout.readline():
             assert demo.poll() is None
-        assert len(processes(tmp_path / "demo")) >= 4, "three brokers, and a pipeline"
+        assert len(naming(tmp_path / "demo")) >= 4, "three brokers, and a pipeline"
         demo.send_signal(number)
         output, _ = demo.communicate(timeout=DEADLINE_S)
     assert b"micro-batch" not in output, "it went on"
@@ -78,7 +65,7 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Si
         assert demo.returncode == 130
         assert list((tmp_path / "demo").glob("amq-demo-spark-*")) == []
     deadline = time.monotonic() + DEADLINE_S
-    while left := processes(tmp_path / "demo"):  # a JVM that has just begun ends when it has begun
+    while left := naming(tmp_path / "demo"):  # a JVM that has just begun ends when it has begun
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
 

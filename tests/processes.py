@@ -1,0 +1,41 @@
+"""Processes of this machine, as /proc has them: whose child is which, and which name a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def children() -> dict[int, list[int]]:
+    """By process id those of its children, zombies too."""
+    found: dict[int, list[int]] = {}
+    for directory in _processes():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+            found.setdefault(parent, []).append(int(directory.name))
+    return found
+
+
+def with_descendants(pid: int) -> list[int]:
+    """Process ids, parents first."""
+    of, found = children(), [pid]
+    for each in found:
+        found += of.get(each, [])
+    return found
+
+
+def naming(directory: str | os.PathLike[str]) -> list[tuple[int, list[str]]]:
+    """Ids and command lines of the processes whose command line names `directory`."""
+    found = []
+    for process in _processes():
+        with contextlib.suppress(OSError):  # ended, or somebody else's
+            line = (process / "cmdline").read_bytes().decode(errors="replace")
+            if os.fspath(directory) in line:
+                found.append((int(process.name), line.split("\0")))
+    return found
+
+
+def _processes() -> Iterator[Path]:
+    return Path("/proc").glob("[0-9]*")
