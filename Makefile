@@ -2,8 +2,11 @@
 #
 #   make demo    three brokers, a real text file, kill -9 of the master again and again
 #   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of the master both ways (Java 17)
-#   make test    everything under tests/
-#   make lint    ruff and mypy
+#   make test    a sample of every area, five minutes; TEST_ARGS=tests/journal narrows it
+#   make test-deep   all other tests, half an hour
+#   make package   source distribution and wheel, tried in clean environments of each Python that is here
+#   make lint    ruff and mypy; codespell and proselint for the documents
+#   make docs    the documents as a site with search: build/site/index.html
 #   make bench   a few minutes of every benchmark
 #   make nfs-test   brokers on real NFS servers with real partitions (root, User-mode Linux); nfs-test-all: and GFS2, SMB
 #   make simulate   brokers in a simulated world, until Ctrl-C; SEED=… STEPS=… replays
@@ -22,10 +25,10 @@ BENCH_ARGS ?=
 NFS_TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test lint bench simulate nfs-test nfs-test-all clean
+.PHONY: help demo demo-spark test test-deep package lint docs bench simulate nfs-test nfs-test-all clean
 
 help:
-	@sed -n '3,11s/^# \{0,1\}//p' Makefile
+	@sed -n '3,14s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
@@ -35,12 +38,25 @@ demo-spark: $(VENV)/.installed-test
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
 # tests/conftest.py says in which order files come.
+# Compiled tests are kept for the same reason: each worker imports all of them.
+PYTEST = @$(BIN)/python -m compileall -q amq cli spark; \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/.installed-test
-	@$(BIN)/python -m compileall -q amq cli spark
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+	$(PYTEST) -m 'not deep' $(TEST_ARGS)
+
+test-deep: $(VENV)/.installed-test
+	$(PYTEST) -m 'deep' $(TEST_ARGS)
+
+package: $(VENV)/.installed-test
+	$(BIN)/python -m tests.packages
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
+	$(BIN)/codespell
+	@rm -rf build/prose
+	$(BIN)/python -m tests.prose build/prose
+	$(BIN)/proselint check --config proselint.json build/prose
 	@# mypy follows directories, not setup.cfg: show it cli/ and spark/ where they are installed.
 	@rm -rf build/mypy && mkdir -p build/mypy/amq
 	@ln -s $(CURDIR)/amq/* build/mypy/amq/ && ln -s $(CURDIR)/cli build/mypy/amq/cli
@@ -48,6 +64,14 @@ lint: $(VENV)/.installed-test
 	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq -p pyspark_amq
 	cd nfs-test && MYPYPATH=$(CURDIR)/build/mypy:$(CURDIR) $(CURDIR)/$(BIN)/python -m mypy \
 	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent run.py lab
+
+# The site has the tree of the repository, so that links between documents and to conf/ are the same in both.
+docs: $(VENV)/.installed-docs
+	@rm -rf build/pages build/site && mkdir -p build/pages
+	@ln -s ../../README.md build/pages/index.md
+	@ln -s ../../CHANGELOG.md ../../CONTRIBUTING.md ../../conf ../../docs build/pages/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH_ARGS)
@@ -83,4 +107,8 @@ $(VENV)/.installed-test: $(METADATA) | $(BIN)/python
 	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  ln -sfn $(CURDIR)/spark "$$site/pyspark_amq"; \
 	  ln -sfn $(CURDIR)/spark/pyspark_amq_journal "$$site/pyspark_amq_journal"
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(METADATA) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@ $(VENV)/.installed

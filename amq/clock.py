@@ -12,7 +12,7 @@ class Clock(Protocol):
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Milliseconds since 1970-01-01 UTC, never negative."""
         ...
 
 
@@ -26,4 +26,7 @@ class SystemClock:
 
     @staticmethod
     def wall_ms() -> int:
-        return time.time_ns() // 1_000_000
+        """A wall clock before 1970 was never set: then the time since the host started stands in for it, so that
+        delays and expiry go on, and records, which hold no negative time, can be written."""
+        wall_ms = time.time_ns() // 1_000_000
+        return wall_ms if wall_ms >= 0 else int(SystemClock.monotonic() * 1000)

@@ -66,8 +66,14 @@ class StoreFullError(AmqError):
     code = "STORE_FULL"
 
 
+class TransportError(AmqError):
+    """A transport cannot be opened: its port is taken, or its address does not belong to this host."""
+
+    code = "TRANSPORT_UNAVAILABLE"
+
+
 class ProtocolError(AmqError):
-    """The peer broke the protocol: it is told why and the connection is closed."""
+    """The peer broke the protocol: the broker answers with the reason and closes the connection."""
 
     code = "PROTOCOL_ERROR"
     fatal = True

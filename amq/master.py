@@ -18,8 +18,8 @@ from amq.broker.queue import Queue
 from amq.broker.topics import TopicQueue
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.config.transport_url import parse_transport_url
-from amq.errors import AmqError, CorruptError, ProtocolError
+from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
+from amq.errors import AmqError, CorruptError, ProtocolError, TransportError
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
@@ -51,6 +51,7 @@ class Master:
         vfs: Vfs,
         clock: Clock,
         name: str,
+        host_name: str,
         epoch: int,
         broker: Broker,
         recovered: Recovered,
@@ -66,10 +67,12 @@ class Master:
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop, valid)
         self.connections: dict[int, Connection] = {}
-        self.urls: list[str] = []
+        self.urls: list[str] = []  # as clients write them
+        self.full = False  # the store's disk
         self.accepted = 0
         self._epoch = epoch
         self._name = name
+        self._host_name = host_name
         self._authenticate = authenticate
         self._failed = failed
         self._servers: list[asyncio.Server] = []
@@ -92,29 +95,30 @@ class Master:
         self.journal.delete(recovered.unused)
 
     async def listen(self) -> None:
-        """Open the transports. Raises AmqError where an address cannot be had."""
+        """Open the transports. Raises TransportError where an address cannot be had."""
         for text in self.config.transports:
             url = parse_transport_url(text)
-            deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
-            while True:
-                try:
-                    server = await self.loop.create_server(
-                        self._make_connection, url.host, url.port, backlog=4096, reuse_address=True
-                    )
-                    break
-                except OSError as error:
-                    if self.clock.monotonic() > deadline:
-                        raise AmqError(
-                            f"cannot listen on {text}: {error.strerror or error}; "
-                            "another program has the port, or the address is not of this host",
-                            code="TRANSPORT_UNAVAILABLE",
-                        ) from error
-                await asyncio.sleep(LISTEN_RETRY_S)
+            server = await self._open(url, text)
             self._servers.append(server)
             for opened in server.sockets:
                 host, port = opened.getsockname()[:2]
-                self.urls.append(f"{url.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+                self.urls.append(reachable(str(TransportUrl(url.scheme, host, port)), self._host_name))
         self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)
+
+    async def _open(self, url: TransportUrl, text: str) -> asyncio.Server:
+        deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
+        while True:
+            try:
+                return await self.loop.create_server(
+                    self._make_connection, url.host, url.port, backlog=4096, reuse_address=True
+                )
+            except OSError as error:
+                if self.clock.monotonic() > deadline:
+                    raise TransportError(
+                        f"cannot listen on {text}: {error.strerror or error}; "
+                        "another program has the port, or the address is not of this host"
+                    ) from error
+            await asyncio.sleep(LISTEN_RETRY_S)
 
     async def stop(self, timeout_s: float = 30.0) -> bool:
         """End in good order: no new input, what came in is committed and confirmed. False where that took too long."""
@@ -136,7 +140,7 @@ class Master:
             await asyncio.sleep(0.005)
         for connection in list(self.connections.values()):
             connection.abort()
-        while not self.journal.idle():  # what closing connections gave back
+        while not self.journal.idle():  # connections that closed gave messages back
             if self.clock.monotonic() > deadline:
                 return False
             self.turn.wake()
@@ -187,6 +191,7 @@ class Master:
     # -- JournalOwner, beside `committed` and `rejected`, which are the broker's own --------------------------------
 
     def store_full(self, full: bool) -> None:
+        self.full = full
         if full:
             _log.error(
                 "the store's disk is full: messages are refused, acknowledgements go on",
@@ -237,6 +242,7 @@ class Master:
         return StompServer(
             limits, self.message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
             (("amq-broker", self._name), ("amq-epoch", str(self._epoch))), owner,
+            config.stomp_strict_destinations,
         )  # fmt: skip
 
     async def authenticate(self, login: str, passcode: str, loopback: bool) -> str:

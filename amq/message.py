@@ -9,13 +9,13 @@ from typing import Self
 DEFAULT_PRIORITY = 4
 # A larger body is never joined with anything: it is written, read and delivered where it lies, and is in memory only on
 # its way. Measured: to write one in pieces costs 26 µs against 10 at 4 KiB, the same at 128 KiB, 545 against 613 at
-# 1 MiB; what speaks against a lower limit is that whatever waits must be read back, about 1 ms for each MiB.
+# 1 MiB; a lower limit would cost more when waiting messages are read back, about 1 ms for each MiB.
 LARGE_BODY_BYTES = 1 << 20
 
 
 HEADER_OVERHEAD_BYTES = 60  # a dictionary's share, beside the two strings: what it is for three, less for more
 SUBSCRIPTION_SCHEME = "subscription://"  # of the queues of durable subscriptions, which nobody can address
-ORIGINAL_DESTINATION = "original-destination"  # property: where a message was sent that was led elsewhere
+ORIGINAL_DESTINATION = "original-destination"  # property: where a message for another destination was sent
 
 
 def wire_name(name: str) -> str:
@@ -126,6 +126,10 @@ class Message:
         """Full name of the queue that holds it, or will."""
         return self.destination
 
+    def send_to(self, queue_name: str) -> None:
+        """It goes to the queue of that full name instead."""
+        self.destination = queue_name
+
     def __repr__(self) -> str:
         return f"<Message {self.seq} {self.destination} {len(self.body)} B>"
 
@@ -141,7 +145,7 @@ class Stub(Message):
 
 
 class Copy(Message):
-    """What one of several queues gets of a message; in the journal they have one record (`Multicast`).
+    """A message as one of several queues gets it; in the journal they have one record (`Multicast`).
 
     queue_name  of the queue, which may be another than `destination`
     original    the message as it was sent, as long as it is not on its way to the journal
@@ -152,19 +156,52 @@ class Copy(Message):
     queue_name: str
     original: Message | None
 
+    def send_to(self, queue_name: str) -> None:
+        self.destination = self.queue_name = queue_name
+
     @classmethod
     def of(cls, message: Message, queue_name: str, seq: int = 0) -> Copy:
-        """What the queue of that name gets of `message`."""
-        copy = cls.made_of(message, queue_name, None, seq)
+        """The copy of `message` for the queue of that name."""
+        return Copier(message).copy(queue_name, seq)
+
+
+class Copier:
+    """Makes the messages that several destinations get of `message`. Those to which it was not sent get a property that
+    names its destination. They share these properties, which are as long as a composite name, and which count once."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._led: dict[str, str] | None = None
+        self._led_bytes = message.header_bytes
+
+    def led(self) -> tuple[dict[str, str], int]:
+        """Properties of a message for another destination, and the memory that they take."""
+        if self._led is None:
+            original = {ORIGINAL_DESTINATION: wire_name(self._message.destination)}
+            self._led = {**(self._message.properties or {}), **original}
+            self._led_bytes = _memory_of(self._led)
+        return self._led, self._led_bytes
+
+    def copy(self, queue_name: str, seq: int = 0) -> Copy:
+        """The copy for the queue of that name."""
+        message = self._message
+        copy = Copy.made_of(message, queue_name, None, seq)
         copy.properties, copy.header_bytes = message.properties, message.header_bytes  # shared, and counted once
         copy.queue_name = queue_name
         copy.original = None
         if queue_name.startswith(SUBSCRIPTION_SCHEME):
             copy.destination = message.destination
         elif queue_name != message.destination:
-            original = {ORIGINAL_DESTINATION: wire_name(message.destination)}
-            copy.properties = {**(message.properties or {}), **original}
+            copy.properties, copy.header_bytes = self.led()
         return copy
+
+    def message(self, destination: str) -> Message:
+        """The message for the destination of that name, where it is stored for that alone."""
+        if destination == self._message.destination:
+            return Message.made_of(self._message, destination, self._message.properties)
+        message = Message.made_of(self._message, destination, None)
+        message.properties, message.header_bytes = self.led()
+        return message
 
 
 def _memory_of(properties: dict[str, str]) -> int:

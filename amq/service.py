@@ -1,15 +1,17 @@
 """BrokerService: STARTING → SLAVE → MASTER → … → STOPPED. The one place that wires everything.
 
-Threads: the event loop owns all state of a mastership. The lease thread makes every call of the lock component and the
-replay; it may hang in the store. The watchdog thread never touches the store: when the lease stays expired it cuts the
-clients off, whoever else is stuck. The journal thread is the master's (`amq.journal.writer`). They meet in the loop's
-`call_soon_threadsafe` and in two events, nowhere else.
+Threads: the event loop owns all state of a mastership. The lease thread makes every call of the lock component. The
+replay thread reads the journal before clients are served (`amq.replay`). Both may hang in the store. The watchdog
+thread never touches the store: when the lease stays expired it cuts the clients off, even if all other threads are
+stuck. The journal thread is the master's (`amq.journal.writer`). They meet in the loop's `call_soon_threadsafe` and in
+two events, nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import uuid
 from collections.abc import Callable, Coroutine
@@ -24,7 +26,8 @@ import structlog
 from amq.broker.broker import Broker
 from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, CorruptError, OwnershipLostError, StoreError, StoreFullError
+from amq.errors import AmqError, CorruptError, OwnershipLostError, StoreError, StoreFullError, TransportError
+from amq.group import Group, Probe
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, seal
 from amq.journal.writer import JournalThread
 from amq.lock.epoch import Epoch
@@ -34,18 +37,25 @@ from amq.lock.locker import Mastership
 from amq.lock.presence import Presence
 from amq.lock.shared_file import SharedFileLocker
 from amq.lock.waker import RETRY_DELAYS_S, watch
-from amq.master import Authenticate, MakeRunner, Master
+from amq.master import LISTEN_PATIENCE_S, Authenticate, MakeRunner, Master
+from amq.replay import Replay
 from amq.slave import Progress, Slave
 from amq.threads import Event, SystemThreads, Threads
-from amq.vfs import SystemVfs, Vfs, close_all
+from amq.transports.probe import refusals
+from amq.vfs import NotAFileError, SystemVfs, Vfs, close_all
 
 _CURES = {
     errno.EROFS: "mount it read-write",
     errno.EACCES: "give this broker's user read and write access to the store",
     errno.ENOSPC: "free some space there",
     errno.EDQUOT: "free some space there, or raise the quota",
+    errno.EFBIG: "raise the limit of the size of files (ulimit -f; LimitFSIZE of systemd)",
 }
-TELL_AFTER_S = 1.0  # who waits for a takeover is told how far it is after so long
+TELL_AFTER_S = 1.0  # progress of a takeover is logged after so long, and then as often
+# Masterships that fail are tried again after a pause, twice as long each time; from the beginning where none failed for
+# `FAILING_S`. The first pause is `lockAcquireSleepInterval`.
+PAUSE_S_MAX = 10.0
+FAILING_S = 30.0
 FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced
 _log = structlog.get_logger("amq.service")
 
@@ -76,6 +86,7 @@ class BrokerService:
         threads: Threads | None = None,
         make_runner: MakeRunner | None = None,
         replace_process: Callable[[], None] | None = None,
+        probe: Probe | None = refusals,
     ) -> None:
         self.config = config
         self.role = Role.STARTING
@@ -97,8 +108,12 @@ class BrokerService:
         self._end_reason = ""  # why the present mastership is over
         self._end_error: AmqError | None = None  # and why no other broker could do better
         self._slave = Slave(self._vfs, self._clock, config)
+        self._pause_s = 0.0  # after the mastership that failed last, at `_failed_at`
+        self._failed_at = -math.inf
         self._held: list[int] = []  # descriptors that hold the locks of old segments
         self._presence: Presence | None = None
+        self._probe = probe
+        self._group: Group | None = None
         self._role_changed = asyncio.Condition()
 
     # -- the outside, on the event loop -------------------------------------------------------------------------------
@@ -123,6 +138,8 @@ class BrokerService:
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over options that may change while the broker runs."""
         self.config = config
+        if self._group is not None:
+            self._group.config = config
         if self.master is not None:
             self.master.reconfigure(config)
 
@@ -138,14 +155,19 @@ class BrokerService:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
                 # One for all terms: it numbers its attempts, and no two may write the same claim.
                 locker = SharedFileLocker(self._vfs, self._clock, self._host, self.config.store, owner)
+                group = self._group = Group(
+                    self._vfs, self._clock, self._host, self._threads, self.config, owner.name, self._probe
+                )
+                group.start()
                 while not self._stopping.is_set():
                     try:
-                        self._term(owner, locker)
+                        self._term(owner, locker, group)
                     except (OSError, StoreFullError) as error:  # full: there may be room again
-                        if self.role is Role.STARTING:
+                        if self.role is Role.STARTING or isinstance(error, NotAFileError):
                             raise  # the store could never be used: a person must look
-                        _log.warning("store not usable now, trying again", reason=str(error))
-                        self._stopping.wait(self.config.lock_acquire_sleep_interval_s)
+                        pause_s = self._pause()
+                        _log.warning("store not usable now, trying again", reason=str(error), pause_s=pause_s)
+                        self._stopping.wait(pause_s)
         except AmqError as error:
             self.failure = error
         except OSError as error:
@@ -156,7 +178,17 @@ class BrokerService:
             _log.critical("the lease thread failed", exc_info=error)
             self.failure = AmqError(f"internal error: {error!r}", code="INTERNAL_ERROR")
         finally:
+            if self._group is not None:
+                self._group.stop()
             self._await(None, self._set_role(Role.STOPPED))
+
+    def _pause(self) -> float:
+        """Seconds to wait before the next try, after one that failed."""
+        now, first_s = self._clock.monotonic(), self.config.lock_acquire_sleep_interval_s
+        failing = now < self._failed_at + FAILING_S
+        self._pause_s = min(2 * self._pause_s, max(first_s, PAUSE_S_MAX)) if failing else first_s
+        self._failed_at = now
+        return self._pause_s
 
     def _make_store(self) -> None:
         for path in (self.config.store, os.path.join(self.config.store, JOURNAL_DIRECTORY)):
@@ -183,32 +215,45 @@ class BrokerService:
             lock_keep_alive_period_s=self.config.lock_keep_alive_period_s,
         )
 
-    def _term(self, owner: Owner, locker: SharedFileLocker) -> None:
+    def _term(self, owner: Owner, locker: SharedFileLocker, group: Group) -> None:
         """Wait for the lock as a slave; if we get it, be the master until that ends."""
-        with closing(Presence.open(self._vfs, self.config.store, owner)) as self._presence:
+        presence = Presence.open(self._vfs, self.config.store, owner, facts=group.facts())
+        with closing(presence) as self._presence:
+            if self.role is Role.STARTING:
+                group.check_start(self._stopping.wait, LISTEN_PATIENCE_S)
             self._await(None, self._set_role(Role.SLAVE))
             try:
-                if not self._wait_for_lock(locker):
+                if not self._wait_for_lock(locker, group):
                     return
                 _log.info("lock acquired, taking over", store=self.config.store)
+                group.acquired()
                 mastership = locker.take_over(pause=self._stopping.wait, seal=self._seal)
                 if mastership is not None:
-                    self._serve(locker, mastership)
+                    self._serve(locker, mastership, group)
+            except TransportError as error:
+                group.failed(error)
             except OwnershipLostError as error:
-                _log.warning("mastership lost or refused: slave again", reason=error.description)
-                self._stopping.wait(self.config.lock_acquire_sleep_interval_s)  # let a healthier broker have it
+                pause_s = self._pause()  # let a healthier broker have it
+                _log.warning("mastership lost or refused: slave again", reason=error.description, pause_s=pause_s)
+                self._stopping.wait(pause_s)
             finally:
+                group.serving(False)
                 held, self._held = self._held, []
                 close_all(self._vfs, held)
                 locker.abandon()
 
-    def _wait_for_lock(self, locker: SharedFileLocker) -> bool:
+    def _wait_for_lock(self, locker: SharedFileLocker, group: Group) -> bool:
         """True with the lock; False when told to stop."""
+
+        def acquire() -> bool:
+            return (group.competes() or self.config.fail_if_locked) and locker.try_acquire()
+
         waited = False
         while not self._stopping.is_set():
             self._wake.clear()
-            if locker.try_acquire():
+            if acquire():
                 return True
+            self._state_facts(group)
             if not waited:
                 waited = True
                 if self.config.fail_if_locked:
@@ -217,11 +262,19 @@ class BrokerService:
             if self._follow():
                 # The file event of a dying master comes just before the kernel frees its lock.
                 for delay_s in RETRY_DELAYS_S:
-                    if locker.try_acquire():
+                    if acquire():
                         return True
                     if self._stopping.wait(delay_s):
                         return False
         return False
+
+    def _state_facts(self, group: Group) -> None:
+        if self._presence is not None:
+            self._presence.state(self._facts(group))
+
+    def _facts(self, group: Group) -> dict[str, Any]:
+        master = self.master
+        return group.facts(master.urls, master.full) if master is not None else group.facts()
 
     def _follow(self) -> bool:
         """Follow the journal until it is time to try for the lock again. True where something happened to the lock
@@ -239,28 +292,37 @@ class BrokerService:
 
     def _seal(self, previous: Epoch | None) -> dict[str, int]:
         number, known = (previous.number, previous.sealed) if previous is not None else (0, {})
-        followed = self._slave.followed(previous, self._progress(lambda: None)) if previous else None
+        followed = self._slave.followed(previous, self._teller()) if previous else None
         self._held = lock_segments(self._vfs, self.config.store)
         if followed is not None:
             try:
                 return seal(self._vfs, self.config.store, number, known, followed)
-            except CorruptError as error:  # no store is called damaged because of what a slave believes of it
-                _log.warning("what was followed cannot be used: measuring the whole journal", reason=str(error))
+            except CorruptError as error:  # the belief of a slave is no reason to call a store damaged
+                _log.warning("the journal as followed cannot be used: measuring all of it", reason=str(error))
         return seal(self._vfs, self.config.store, number, known)
 
-    def _serve(self, locker: SharedFileLocker, mastership: Mastership) -> None:
-        """Replay, serve, keep the lease alive, until stopped, fenced or deposed."""
+    def _serve(self, locker: SharedFileLocker, mastership: Mastership, group: Group) -> None:
+        """Replay, serve, keep the lease alive, until stopped, fenced or deposed. A broker that cannot open its
+        transports hands over like one that was asked to stop, and raises TransportError.
+        """
         lease = mastership.lease
         self._end_reason, self._end_error = "", None
+        unheard: TransportError | None = None
         watchdog_stop = self._threads.event()
         watchdog = self._threads.start("amq-watchdog", lambda: self._watch_lease(lease, watchdog_stop))
         try:
             broker, recovered = self._replay(lease, mastership.epoch)
             lease.check()
-            if self._presence is not None:
-                self._presence.update(Role.MASTER.value)
-            self._await(lease, self._become_master(lease, mastership, broker, recovered))
-            self._keep_lease(lease)
+            try:
+                self._await(lease, self._open_transports(lease, mastership.epoch, broker, recovered))
+            except TransportError as error:
+                unheard = error
+            else:
+                group.serving(True)
+                if self._presence is not None:
+                    self._presence.update(Role.MASTER.value, self._facts(group))
+                self._await(lease, self._become_master(mastership))
+                self._keep_lease(lease, group)
             self._await(lease, self._hand_over())
         except BaseException:
             self._await(None, self._fence(lease))
@@ -269,15 +331,18 @@ class BrokerService:
             watchdog_stop.set()  # nobody is served any more: that the lease ends now is no alarm
             locker.release()
             _log.info("store released", epoch=mastership.epoch.number)
+            if unheard is not None:
+                raise unheard
         finally:
             watchdog_stop.set()
             watchdog.join()
 
     def _replay(self, lease: Lease, epoch: Epoch) -> tuple[Broker, Recovered]:
-        """Read the journal into a new broker; the lease is kept alive on the way."""
+        """Read the journal into a new broker; the lease is kept alive meanwhile."""
         started = self._clock.monotonic()
         try:
-            broker, recovered = self._slave.finish(self.config, epoch, self._progress(lease.check))
+            replay = Replay(self._threads, self._clock, self._slave)
+            broker, recovered = replay.read(self.config, epoch, lease, self._teller())
         except StoreError:
             lease.check()  # somebody who overtook us deletes segments: that is not damage but our loss
             raise
@@ -288,31 +353,31 @@ class BrokerService:
         )  # fmt: skip
         return broker, recovered
 
-    def _progress(self, check: Callable[[], None]) -> Progress:
-        """To be called with every piece that is read: keeps the lease alive, and tells people who wait."""
+    def _teller(self) -> Progress:
+        """For the lease thread to call now and then while the journal is read: reports how far the reading is."""
         started = self._clock.monotonic()
-        interval_s = self.config.lock_keep_alive_period_s / 3
-        next_check = started + interval_s
+        next_line = started + TELL_AFTER_S
 
-        def progress(done: int, total: int, messages: int) -> None:
-            nonlocal next_check
+        def tell(done: int, total: int, messages: int) -> None:
+            nonlocal next_line
             now = self._clock.monotonic()
+            if not done or now < started + TELL_AFTER_S:
+                return
             left_s = round((now - started) * (total - done) / done, 1)
             reading = {"read_bytes": done, "of_bytes": total, "messages": messages, "left_s": left_s}
-            if now >= next_check:
-                check()
-                next_check = self._clock.monotonic() + interval_s
+            if now >= next_line:
+                next_line = now + TELL_AFTER_S
                 _log.info("reading the journal", **reading)
-            late = now >= started + TELL_AFTER_S
-            if late and self._presence is not None and self._presence.tell(lambda: {"reading": reading}, now):
+            if self._presence is not None and self._presence.tell(lambda: {"reading": reading}, now):
                 self._post(self.on_reading, reading)
 
-        return progress
+        return tell
 
-    def _keep_lease(self, lease: Lease) -> None:
+    def _keep_lease(self, lease: Lease, group: Group) -> None:
         """Check three times a period until told to stop. OwnershipLostError when it is over."""
         while not self._stopping.is_set():
             self._check_lease(lease)
+            self._state_facts(group)
             self._wake.wait(self.config.lock_keep_alive_period_s / 3)
             self._wake.clear()
 
@@ -364,15 +429,18 @@ class BrokerService:
 
     # -- what the lease thread asks of the event loop -----------------------------------------------------------------
 
-    async def _become_master(self, lease: Lease, mastership: Mastership, broker: Broker, recovered: Recovered) -> None:
-        epoch = mastership.epoch
-        broker.config = self.config  # which may have changed while the journal was read
+    async def _open_transports(self, lease: Lease, epoch: Epoch, broker: Broker, recovered: Recovered) -> None:
+        broker.config = self.config  # may have changed while the journal was read
         self.master = Master(
-            self.config, self._vfs, self._clock, epoch.owner.name, epoch.number, broker, recovered,
+            self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, broker, recovered,
             lambda: lease.valid(self._clock.monotonic()), self._authenticate, self._end, self._entropy,
             self._make_runner,
         )  # fmt: skip
         await self.master.listen()
+
+    async def _become_master(self, mastership: Mastership) -> None:
+        assert self.master is not None
+        epoch = mastership.epoch
         _log.info(
             "master: serving clients", epoch=epoch.number, reason=epoch.reason,
             waited_s=round(mastership.waited_s, 3), urls=self.master.urls,

@@ -1,8 +1,10 @@
-"""Slave: what a broker knows of the store while it waits to become its master, so that little is left to read then.
+"""Slave: the knowledge that a broker gathers of the store while it waits to become its master, so that little is left
+to read then.
 
-It only reads. Whatever goes wrong while it follows (a file that was deleted under its feet, a master that was deposed,
-a network file system that shows what was) costs no more than the time to read it again: what counts is read, and
-proved, up to the sealed lengths, when this broker has become the master. Runs in the lease thread, in small pieces.
+It only reads. Much can go wrong while it follows: a file is deleted under its feet, a master is deposed, a network file
+system shows an old state. That costs no more than the time to read again: once this broker is the master, it reads and
+proves everything up to the sealed lengths (see `amq.replay`). Until then the slave runs in the lease thread, in small
+pieces.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from amq.vfs import Vfs
 
 LIST_EVERY_S = 1.0  # directories are listed so often: to a server that costs more than all else that a slave asks
 FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
-PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before what could not be read is read again: twice as long each time
-TELL_BYTES = 4 << 20  # of a checkpoint are read before that is told
+PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before the next attempt after an error: twice as long each time
+TELL_BYTES = 4 << 20  # of a checkpoint, between two reports of progress
 Progress = Callable[[int, int, int], None]  # bytes read, bytes to read, messages
 _log = structlog.get_logger("amq.slave")
 
 
 def _untold(_done: int, _total: int, _messages: int) -> None:
-    """Nobody waits for it."""
+    """No progress is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Slave:
         self._pause_s = 0.0  # after trouble
         self._paused_until = 0.0
         self._list_at = 0.0
+        self._finishing: Follower | None = None  # reads what is left
 
     def _new_broker(self) -> Broker:
         return Broker(self._clock, self._config, 0, lambda: None)
@@ -130,7 +133,7 @@ class Slave:
                 follower.compare(epoch.sealed, epoch.number)
             except FileNotFoundError:
                 continue  # deleted meanwhile, or where it leaves off is: what counts is elsewhere
-            except (AmqError, OSError) as error:  # whatever it is: a checkpoint only saves time
+            except (AmqError, OSError) as error:  # of any kind: a checkpoint only saves time
                 _log.warning("checkpoint cannot be used: trying one before it", checkpoint=name, reason=str(error))
                 continue
             _log.info("checkpoint read", checkpoint=name, messages=self._broker.stored)
@@ -163,8 +166,10 @@ class Slave:
     # -- when this broker takes over ----------------------------------------------------------------------------------
 
     def followed(self, previous: Epoch, progress: Progress = _untold) -> Followed:
-        """What the seal need not read. `previous` = the newest epoch; `progress` tells of a checkpoint."""
-        for _ in range(2):  # what was followed may not count; then from a checkpoint
+        """The part of the journal that the seal need not read. `previous` = the newest epoch; `progress` tells of a
+        checkpoint.
+        """
+        for _ in range(2):  # it may not count; then from a checkpoint
             try:
                 follower = self._begun(previous, progress)
                 follower.compare(previous.sealed, previous.number)
@@ -173,6 +178,11 @@ class Slave:
                 _log.info("reading the journal anew", reason=error.description)
                 self._follower = None
         return Followed()
+
+    @property
+    def calls(self) -> int:
+        """Of the store, begun and ended, while `finish` reads: odd = one is under way. Any thread may look."""
+        return self._finishing.calls if self._finishing is not None else 0
 
     def finish(
         self, config: BrokerConfig, epoch: Epoch, progress: Progress
@@ -185,15 +195,17 @@ class Slave:
         recovered = None
         with no_collection():
             if follower is not None:
+                self._finishing = follower
                 try:
                     recovered = follower.finish(epoch.sealed, self._told(progress))
                     self._broker.check_places(recovered)
                 except (DivergedError, CorruptError) as error:
-                    _log.warning("what was followed cannot be used: reading the whole journal", reason=str(error))
+                    _log.warning("the journal as followed cannot be used: reading all of it", reason=str(error))
                     recovered = None
             if recovered is None:
-                recovered = self._at_first_byte().finish(epoch.sealed, self._told(progress))
-        broker, self._broker = self._broker, self._new_broker()
+                self._finishing = follower = self._at_first_byte()
+                recovered = follower.finish(epoch.sealed, self._told(progress))
+        broker, self._broker, self._finishing = self._broker, self._new_broker(), None
         self._caught_up_wall_ms = 0
         broker.config = config
         broker.take_epoch(epoch.number)

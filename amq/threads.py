@@ -1,4 +1,4 @@
-"""The door to threads and to waiting. Whoever may hang in the store runs in a thread that comes from here.
+"""The door to threads and to waiting. Code that may hang in the store runs in a thread that comes from here.
 
 The simulation replaces it: its threads are tasks that one scheduler runs in turn.
 """

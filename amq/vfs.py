@@ -11,45 +11,71 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
 
-import portalocker
-from portalocker.portalocker import BaseLocker
+if TYPE_CHECKING:
+    from portalocker.portalocker import BaseLocker
 
 LOCK_OFFSET = 1 << 40  # far beyond any content, so that SMB's mandatory locks leave the content readable
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
-FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # no room: on the disk, or in the quota of this user or directory
+# No room: on the disk, in the quota of this user or directory, in a file (`ulimit -f`, or the file system's limit).
+FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
 
 
-class OfdLocker(BaseLocker):
-    """Open-file-description lock on one byte at `LOCK_OFFSET`.
+class NotAFileError(OSError):
+    """A name in the store is no regular file: a symbolic link, a FIFO, a directory. No broker made it, so a person must
+    look; trying again changes nothing."""
 
-    Excludes on NFSv4, GFS2 and SMB. flock blocks on GFS2 even when asked not to; a POSIX lock is dropped when any
-    descriptor of the file is closed in the process.
-    """
 
-    def lock(self, file_obj: portalocker.types.FileArgument, flags: portalocker.LockFlags) -> None:
-        fd = file_obj if isinstance(file_obj, int) else file_obj.fileno()
-        command = fcntl.F_OFD_SETLK if flags & portalocker.LockFlags.NON_BLOCKING else fcntl.F_OFD_SETLKW
-        kind = fcntl.F_WRLCK if flags & portalocker.LockFlags.EXCLUSIVE else fcntl.F_RDLCK
-        try:
-            fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, LOCK_OFFSET, 1, 0))
-        except OSError as error:
-            if error.errno in _HELD_ERRNOS:
-                raise portalocker.AlreadyLocked(error) from error
-            raise
+def _try_lock(fd: int) -> bool:
+    """Lock the open file `fd` without waiting. False = somebody else holds the lock."""
+    import portalocker  # only brokers lock: programs that read a store do without it
 
-    def unlock(self, file_obj: portalocker.types.FileArgument) -> None:
-        fd = file_obj if isinstance(file_obj, int) else file_obj.fileno()
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, LOCK_OFFSET, 1, 0))
+    try:
+        _locker().lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
+    except portalocker.AlreadyLocked:
+        return False
+    return True
+
+
+@cache
+def _locker() -> BaseLocker:
+    import portalocker
+    from portalocker.portalocker import BaseLocker
+
+    class OfdLocker(BaseLocker):
+        """Open-file-description lock on one byte at `LOCK_OFFSET`.
+
+        Excludes on NFSv4, GFS2 and SMB. flock blocks on GFS2 even when asked not to; a POSIX lock is dropped when any
+        descriptor of the file is closed in the process.
+        """
+
+        def lock(self, file_obj: portalocker.types.FileArgument, flags: portalocker.LockFlags) -> None:
+            fd = file_obj if isinstance(file_obj, int) else file_obj.fileno()
+            command = fcntl.F_OFD_SETLK if flags & portalocker.LockFlags.NON_BLOCKING else fcntl.F_OFD_SETLKW
+            kind = fcntl.F_WRLCK if flags & portalocker.LockFlags.EXCLUSIVE else fcntl.F_RDLCK
+            try:
+                fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, LOCK_OFFSET, 1, 0))
+            except OSError as error:
+                if error.errno in _HELD_ERRNOS:
+                    raise portalocker.AlreadyLocked(error) from error
+                raise
+
+        def unlock(self, file_obj: portalocker.types.FileArgument) -> None:
+            fd = file_obj if isinstance(file_obj, int) else file_obj.fileno()
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, LOCK_OFFSET, 1, 0))
+
+    return OfdLocker()
 
 
 class Vfs(Protocol):
-    """What lock and journal need of a file system. Descriptors are integers."""
+    """A file system as lock and journal need it. Descriptors are integers."""
 
     def open(self, path: str, flags: int, mode: int = 0o640) -> int: ...
     def close(self, fd: int) -> None: ...
@@ -75,10 +101,8 @@ class Vfs(Protocol):
 class SystemVfs:
     """The kernel's file systems."""
 
-    _locker = OfdLocker()
     _libc = ctypes.CDLL(None, use_errno=True)
 
-    open = staticmethod(lambda path, flags, mode=0o640: os.open(path, flags | os.O_CLOEXEC, mode))
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
     pwrite = staticmethod(os.pwrite)
@@ -91,6 +115,29 @@ class SystemVfs:
     link = staticmethod(os.link)
     unlink = staticmethod(os.unlink)
     ftruncate = staticmethod(os.ftruncate)
+
+    @staticmethod
+    def open(path: str, flags: int, mode: int = 0o640) -> int:
+        """Open a regular file. Raises NotAFileError for anything else: a symbolic link would lead writes of a
+        privileged broker to other files, and the open of a FIFO would wait for ever.
+        """
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(path, flags | os.O_NONBLOCK, mode)
+        except BlockingIOError:  # a local file server has given the file to a remote host: wait until it has it back
+            _check_regular(path, os.lstat(path).st_mode)
+            return os.open(path, flags, mode)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # ENXIO: a FIFO or a socket
+                _check_regular(path, os.lstat(path).st_mode)
+            raise
+        try:
+            _check_regular(path, os.fstat(fd).st_mode)
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     @staticmethod
     def fsync_directory(path: str) -> None:
@@ -128,11 +175,7 @@ class SystemVfs:
         The lock belongs to this descriptor alone and goes with its close. The request itself can hang on a network
         file system: call it in a thread that may.
         """
-        try:
-            self._locker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
-        except portalocker.AlreadyLocked:
-            return False
-        return True
+        return _try_lock(fd)
 
     @staticmethod
     def lock_held(fd: int) -> bool:
@@ -150,6 +193,17 @@ class SystemVfs:
         """Bytes that an unprivileged writer can still store on the file system of `path`."""
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
+
+
+_KINDS = ((stat.S_ISLNK, "symbolic link"), (stat.S_ISDIR, "directory"), (stat.S_ISFIFO, "FIFO"))
+
+
+def _check_regular(path: str, mode: int) -> None:
+    """Raises NotAFileError where `mode` is not that of a regular file."""
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "device or socket")
+        number = errno.ELOOP if stat.S_ISLNK(mode) else errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise NotAFileError(number, f"is a {kind}, not a regular file: no broker made it, remove it", path)
 
 
 def write_all(vfs: Vfs, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:

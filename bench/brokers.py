@@ -1,4 +1,5 @@
-"""Starts, watches, hurts and stops the brokers that are measured: ours, and ActiveMQ Classic as packaged by Debian.
+"""Starts, watches, hurts and stops the brokers that are measured: ours, that of another checkout of amq, and ActiveMQ
+Classic as packaged by Debian.
 
 Invariant: whatever a `Group` started is gone when it is left, by process id, and so is its directory; a broker dies
 with the benchmark even when that is killed. Nothing is waited for by time: a master is ready when it answers CONNECT, a
@@ -54,6 +55,7 @@ class Broker:
 
     kind = ""
     slave_line = re.compile("")
+    root = ROOT  # where the process runs
 
     def __init__(self, name: str, store: Path, port: int, keep_alive_ms: int, options: Mapping[str, str]) -> None:
         self.name = name
@@ -73,7 +75,7 @@ class Broker:
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.root,
                 preexec_fn=_die_with_parent,  # safe: this process has no threads
             )  # fmt: skip
 
@@ -150,12 +152,13 @@ class Broker:
 class AmqBroker(Broker):
     kind = "amq"
     slave_line = re.compile(r"slave", re.IGNORECASE)
+    python = Path(sys.executable)
 
     def command(self) -> list[str]:
         options = {"lockKeepAlivePeriod": str(self.keep_alive_ms)} | self.options
         pairs = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         return [
-            sys.executable, "-m", "amq.cli.main", "start", "--store", str(self.store), "--name", self.name,
+            str(self.python), "-m", "amq.cli.main", "start", "--store", str(self.store), "--name", self.name,
             "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
         ]  # fmt: skip
 
@@ -217,10 +220,18 @@ class ActiveMqBroker(Broker):
 KINDS: dict[str, type[Broker]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker)}
 
 
-def require(kind: str) -> None:
-    """Raise BrokerError when brokers of that kind cannot be started on this host."""
+def broker_class(kind: str) -> type[Broker]:
+    """`kind` is one of KINDS, or the directory of another checkout of amq that has a `.venv`. Raises BrokerError when
+    brokers of that kind cannot be started on this host."""
+    if kind not in KINDS:
+        root = Path(kind).resolve()
+        python = root / ".venv/bin/python"
+        if not python.exists():
+            raise BrokerError(f"{kind!r} is no peer: name one of {', '.join(KINDS)}, or a checkout that has {python}")
+        return type("OtherAmqBroker", (AmqBroker,), {"kind": kind, "root": root, "python": python})
     if kind == "activemq" and not (shutil.which("java") and (ACTIVEMQ_HOME / "lib").is_dir()):
         raise BrokerError("no ActiveMQ here: apt-get install --no-install-recommends activemq libactivemq-java")
+    return KINDS[kind]
 
 
 class Group:
@@ -230,13 +241,13 @@ class Group:
         self, kind: str, count: int = 1, *, keep_alive_ms: int = 2000, options: Mapping[str, str] | None = None,
         directory: str | None = None,
     ) -> None:  # fmt: skip
-        require(kind)
+        made = broker_class(kind)
         self.kind = kind
-        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{kind}-", dir=directory))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{Path(kind).name}-", dir=directory))
         self.store = self.directory / "store"
         self.store.mkdir()
         self.brokers = [
-            KINDS[kind](f"b{number}", self.store, free_port(), keep_alive_ms, options or {}) for number in range(count)
+            made(f"b{number}", self.store, free_port(), keep_alive_ms, options or {}) for number in range(count)
         ]
 
     @property

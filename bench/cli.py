@@ -29,7 +29,10 @@ def parser(
         epilog="examples:\n" + "\n".join(f"  {command} {example}" for example in examples),
     )
     if peer:
-        result.add_argument("--peer", choices=sorted(set(brokers.KINDS) - {"amq"}), help="measure it in the same run")
+        result.add_argument(
+            "--peer", type=_peer, metavar="activemq|CHECKOUT",
+            help="measure it in the same run; CHECKOUT is the directory of another version of amq, with a .venv",
+        )
         result.add_argument("--only-peer", action="store_true", help="leave amq out")
     result.add_argument(
         "--dir", "--directory", metavar="DIR", help="where stores are made: the disk to measure (default: $TMPDIR)"
@@ -38,6 +41,14 @@ def parser(
     result.add_argument("--quick", action="store_true", help="a few seconds that show whether it works")
     result.add_argument("--json", metavar="FILE", help="write everything measured; - = to standard output, no table")
     return result
+
+
+def _peer(kind: str) -> str:
+    try:
+        brokers.broker_class(kind)
+    except brokers.BrokerError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return kind
 
 
 def kinds(args: argparse.Namespace) -> list[str]:

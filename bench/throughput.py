@@ -25,6 +25,7 @@ FIRST_TURN_S = 0.7
 MESSAGES_MIN = 200
 MESSAGES_MAX = 1_000_000
 FIRST_MESSAGES = 400
+VERSIONS_TARGET = 0.97  # on each line, beside another version of amq
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,7 @@ EXAMPLES = (
     "--quick",
     "--peer activemq --repeat 5 --json throughput.json",
     "--peer activemq --row '4/4 window 256' --row '1/1 window 1'",
+    "--peer ../amq-of-last-week --repeat 5",
 )
 WARM_UP_ROW = "4/4 window 256"
 QUICK_ROWS = ("1/1 window 1", "4/4 window 256", "32/32 window 1", "send only, 4 producers")
@@ -222,7 +224,7 @@ def measure(
     with contextlib.ExitStack() as stack:
         masters = {}
         for kind in kinds:
-            group = brokers.Group(kind, directory=directory, options=options if kind == "amq" else None)
+            group = brokers.Group(kind, directory=directory, options=None if kind == "activemq" else options)
             masters[kind] = stack.enter_context(group).brokers[0]
         bench = Bench(masters, scale.seconds, size_bytes, scale.backlog)
         bench.warm_up(scale.warm_up_s, progress)
@@ -248,6 +250,8 @@ def main() -> None:
     cli.terminate_on_signal()
     kinds = cli.kinds(args)
     rows = [ROWS[name] for name in args.row or (QUICK_ROWS if args.quick else ROWS)]
+    if args.peer not in (None, *brokers.KINDS):
+        rows = [dataclasses.replace(row, target=VERSIONS_TARGET, drain_target=VERSIONS_TARGET) for row in rows]
     scale = QUICK if args.quick else Scale(args.repeat, args.seconds, backlog=args.backlog)
     try:
         report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)

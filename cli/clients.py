@@ -1,7 +1,8 @@
-"""What the commands that talk to a broker share: options, the connection, news of failovers, the progress bar."""
+"""Shared by the commands that talk to a broker: options, the connection, failover messages, the progress bar."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import sys
@@ -13,9 +14,12 @@ from typing import Any, TypeVar
 
 import click
 
+from amq.cli.exits import is_refusal
 from amq.cli.output import console, is_terminal
-from amq.client import Connection, ConnectionEvent, EventKind, connect
-from amq.client.uri import parse
+from amq.client import Connection, ConnectionEvent, EventKind
+from amq.client.connection import begin
+from amq.client.driver import seconds
+from amq.client.uri import BrokerUrl, parse
 
 DEFAULT_URL = "stomp://127.0.0.1:61613"
 REFRESH_S = 0.1
@@ -33,7 +37,7 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found: float = super().convert(value, param, ctx)
         if math.isnan(found):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return found
 
 
@@ -41,9 +45,9 @@ def connection_options(command: _Command) -> _Command:
     """--url, --login and --passcode."""
     for option in (
         click.option(
-            "--passcode", default="", envvar="AMQ_PASSCODE", help="Password, where the URL has none; or $AMQ_PASSCODE."
+            "--passcode", default="", envvar="AMQ_PASSCODE", help="Password, if the URL has none; or $AMQ_PASSCODE."
         ),
-        click.option("--login", default="", envvar="AMQ_LOGIN", help="User, where the URL has none; or $AMQ_LOGIN."),
+        click.option("--login", default="", envvar="AMQ_LOGIN", help="User, if the URL has none; or $AMQ_LOGIN."),
         click.option(
             "--url", metavar="URL", default=DEFAULT_URL, envvar="AMQ_URL", show_default=True,
             help="stomp://HOST:PORT, or failover:(stomp://A:PORT,stomp://B:PORT)?OPTIONS; or $AMQ_URL.",
@@ -53,38 +57,100 @@ def connection_options(command: _Command) -> _Command:
     return command
 
 
+persistent_option = click.option(
+    "--persistent/--non-persistent", default=True,
+    help="Store messages so that they survive a takeover, or not. Default: persistent.",
+)  # fmt: skip
+prefetch_option = click.option(
+    "--prefetch", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
+    help="Let the broker send at most N messages ahead of acknowledgements.",
+)  # fmt: skip
+
+
+def window_option(default: int) -> Callable[[_Command], _Command]:
+    """--window"""
+    return click.option(
+        "--window", metavar="N", type=click.IntRange(min=1), default=default, show_default=True,
+        help="Let each producer send at most N messages ahead of their confirmations.",
+    )  # fmt: skip
+
+
 class Failovers:
-    """Listens to a connection: counts failovers and tells of them on stderr. `again` = there can be some."""
+    """Counts the failovers of a connection and reports them on stderr, and says so where no broker answers for long.
+
+    A refusal is not reported here: the command ends with that error.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.interrupted_s = 0.0
-        self.again = True
+        self._url: BrokerUrl | None = None
+        self._connection: Connection | None = None
+        self._timer: threading.Timer | None = None
+
+    def connect(self, url: str, timeout: float | None, **options: Any) -> Connection:
+        """Connect, and look on."""
+        self._url = parse_url(url)
+        self._connection = begin(url, on_event=self, **options)
+        limit_s = seconds(timeout, self._url.options.timeout_ms)
+        self._wait(f"the command waits for at most {limit_s:g} s (timeout)", startup=True)
+        try:
+            self._connection.wait_connected(timeout)
+        finally:
+            self._wait_no_more()
+        return self._connection
 
     def __call__(self, event: ConnectionEvent) -> None:
-        if event.kind is EventKind.INTERRUPTED:
-            again = "; connecting again" if self.again else ""
-            click.echo(f"amq: connection to {event.old_uri} lost: {event.error}{again}", err=True)
+        self._wait_no_more()
+        if event.kind is EventKind.INTERRUPTED and not is_refusal(event.error):
+            assert self._url is not None
+            again = self._url.options.max_reconnect_attempts != 0
+            says = "; connecting again" if again else ""
+            click.echo(f"amq: connection to {event.old_uri} lost: {event.error}{says}", err=True)
+            if again:
+                self._wait("the command goes on", startup=False)
         elif event.kind is EventKind.FAILOVER:
             self.count += 1
             self.interrupted_s += event.duration_s
             click.echo(f"amq: connected to {event.new_uri} after {event.duration_s:.3f} s", err=True)
 
+    def _wait(self, how_long: str, startup: bool) -> None:
+        self._timer = threading.Timer(SAY_AFTER_S, self._say, (how_long, startup))
+        self._timer.daemon = True
+        self._timer.start()
 
-def open_connection(url: str, login: str, passcode: str, failovers: Failovers, **options: Any) -> Connection:
-    """Connect, and say so when that takes long; the client's own errors come out as the command line's messages do."""
+    def _wait_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _say(self, how_long: str, startup: bool) -> None:
+        assert self._connection is not None
+        assert self._url is not None
+        causes = self._connection.why_not_connected or "; ".join(f"{uri}: no answer yet" for uri in self._url.uris)
+        rounds = self._url.limit(startup) if self._url.failover else ""
+        limit = f"{how_long}{', and gives up after ' if rounds else ''}{rounds}"
+        click.echo(f"amq: no broker has answered for {SAY_AFTER_S:g} s: {causes}; {limit}", err=True)
+
+
+def open_connection(
+    url: str, login: str, passcode: str, failovers: Failovers, timeout: float | None = None, **options: Any
+) -> Connection:
+    """Connect; say so if that takes long. Errors of the client are printed in the form of the command line."""
     logging.basicConfig(format="amq: %(message)s", level=logging.ERROR, stream=sys.stderr)
-    failovers.again = parse(url).options.max_reconnect_attempts != 0
-    waiting = threading.Timer(SAY_AFTER_S, click.echo, ("amq: no broker has answered yet; waiting",), {"err": True})
-    waiting.start()
-    try:
-        return connect(url, login=login, passcode=passcode, on_event=failovers, **options)
-    finally:
-        waiting.cancel()
+    return failovers.connect(url, timeout, login=login, passcode=passcode, **options)
+
+
+@functools.cache
+def parse_url(url: str) -> BrokerUrl:
+    """Parse a broker URL, and print its warnings, once. Raises UriError."""
+    parsed = parse(url)
+    for warning in parsed.warnings:
+        click.echo(f"amq: warning: {warning}", err=True)
+    return parsed
 
 
 def parse_headers(pairs: tuple[str, ...]) -> dict[str, str]:
-    """`k=v` words as headers. Raises BadParameter."""
+    """Parse words `k=v` as headers. Raises BadParameter."""
     headers = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -95,13 +161,16 @@ def parse_headers(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def say_nothing(_done: int) -> None:
-    """Progress that nobody watches."""
+    """Progress for nobody."""
 
 
 @contextmanager
-def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while the block runs, if that is a terminal. Call the yielded function with how much is done."""
-    if not is_terminal():
+def progress(label: str, total: int | None, *, beside_output: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr while the block runs, if stderr is a terminal. The block calls the yielded function.
+
+    beside_output   the block writes its result to stdout: no bar if that is a terminal too, as they would share lines
+    """
+    if not is_terminal() or (beside_output and sys.stdout.isatty()):
         yield say_nothing
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -122,5 +191,5 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 def rate(count: int, seconds: float) -> float:
-    """How many per second, rounded for people; 0 where there was no time."""
+    """Rate per second, rounded for people; 0 if no time has passed."""
     return round(count / seconds, 1) if seconds > 0 else 0.0

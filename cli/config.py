@@ -1,4 +1,4 @@
-"""`amq config show|check`: what a broker would run with, and where each value comes from."""
+"""`amq config show|check`: the configuration of a broker and the source of each value."""
 
 from __future__ import annotations
 
@@ -39,13 +39,16 @@ def config() -> None:
     )
 )
 @click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=click.Path())
-@click.option("-o", "--option", "options", metavar="KEY=VALUE", multiple=True, help="As for `amq start`.")
+@click.option(
+    "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
+    help="Set an option, as for `amq start`. May be repeated.",
+)  # fmt: skip
 @json_option
-@click.option("--toml", "as_toml", is_flag=True, help="As a TOML file that sets every option.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print a TOML file that sets every option.")
 def show(config_file: str | None, options: tuple[str, ...], as_json: bool, as_toml: bool) -> None:
-    """Show every option with its effective value and where that comes from.
+    """Show every option with its effective value and the source of the value.
 
-    Read as `amq start` would: defaults, the file, environment variables AMQ_…, -o.
+    The command reads the configuration as `amq start` does: defaults, the file, environment variables AMQ_…, then -o.
     """
     if as_json and as_toml:
         raise click.UsageError("give one of --json and --toml")
@@ -69,13 +72,16 @@ def show(config_file: str | None, options: tuple[str, ...], as_json: bool, as_to
 
 @config.command(epilog=examples("amq config check /etc/amq/amq.toml", "amq config check amq.toml -o anonymous=no"))
 @click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=click.Path())
-@click.option("-o", "--option", "options", metavar="KEY=VALUE", multiple=True, help="As for `amq start`.")
+@click.option(
+    "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
+    help="Set an option, as for `amq start`. May be repeated.",
+)  # fmt: skip
 @json_option
 def check(config_file: str | None, options: tuple[str, ...], as_json: bool) -> None:
     """Check the configuration as `amq start` would.
 
-    Exit code 3 where a broker would not start; each problem is one line with file and line. Warnings are about what is
-    allowed but probably not meant. A store may be missing, as `amq start --store` can give it.
+    Each problem is one line with file and line number; with a problem the exit code is 3. Warnings name settings that
+    are allowed but probably not meant. The store may be missing, because `amq start --store` can set it.
     """
     try:
         effective = load(config_file, os.environ, options)
@@ -89,12 +95,12 @@ def check(config_file: str | None, options: tuple[str, ...], as_json: bool) -> N
         print_json({"ok": True, "problems": [], "warnings": [*effective.warnings, *more]})
         return
     _warn(*effective.warnings, *more)
-    lacks = "" if effective.store else ", once it is told its store (--store, AMQ_STORE)"
+    lacks = "" if effective.store else "; set its store by --store or AMQ_STORE"
     click.echo(f"{config_file or 'the configuration'}: a broker can start with it{lacks}")
 
 
 def _try(effective: BrokerConfig) -> tuple[str, ...]:
-    """What else a broker does with its configuration before it starts. Returns warnings; raises ConfigError."""
+    """Check what a broker checks before it starts. Returns warnings; raises ConfigError."""
     problems = []
     warnings: tuple[str, ...] = ()
     try:
@@ -120,7 +126,7 @@ def _warn(*warnings: str) -> None:
 
 
 def _section(setting: Setting) -> str:
-    """The TOML table in which the setting stands."""
+    """The TOML table of the setting."""
     return f"{TABLE}.{_quote(setting.destination)}" if setting.destination else setting.option.section
 
 
@@ -158,6 +164,6 @@ def _toml_value(kind: Kind, text: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """A TOML basic string. Values hold no control characters: the loader refuses them."""
+    """A TOML basic string. Values hold no control characters: the loader rejects them."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

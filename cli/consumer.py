@@ -1,4 +1,6 @@
-"""`amq consumer`: receives messages and writes each as a line, before it acknowledges it: at least once, never lost."""
+"""`amq consumer` receives messages, writes each as a line and then acknowledges it: at least once, never lost. With
+`--browse` it takes nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,70 +21,85 @@ from amq.cli.clients import (
     connection_options,
     open_connection,
     parse_headers,
+    prefetch_option,
     progress,
     rate,
     say_nothing,
 )
-from amq.cli.output import examples
-from amq.client import Consumer, DeliveryLostError, Message
+from amq.cli.output import counted, examples
+from amq.client import Consumer, DeliveryLostError, Message, Session
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 
-BATCH_MAX = 256  # messages that are written before they are acknowledged
+BATCH_MAX = 256  # messages written before they are acknowledged
 _EPILOG = examples(
     "amq consumer --destination /queue/orders",
     "amq consumer --destination /queue/orders --count 10 --timeout 5 --output orders.txt",
     "amq consumer --destination /queue/orders --timeout 1 --json >orders.txt",
+    "amq consumer --destination /queue/orders --browse",
     "amq consumer --url 'failover:(stomp://a:61613,stomp://b:61613)' --destination /queue/orders",
 )
 
 
 @click.command(epilog=_EPILOG)
 @connection_options
-@click.option("--destination", metavar="NAME", required=True, help="Where from: /queue/NAME.")
+@click.option(
+    "--destination", metavar="NAME", required=True,
+    help="Receive from this destination, such as /queue/NAME.",
+)  # fmt: skip
 @click.option(
     "--output", metavar="FILE", default="-", show_default=True,
-    help="Where bodies go, behind what is there; - is stdout.",
+    help="Append bodies to this file; - is stdout.",
 )  # fmt: skip
-@click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after so many. Default: never.")
+@click.option(
+    "--browse", is_flag=True,
+    help="Show the messages of a queue, leave them there, and stop at the end.",
+)  # fmt: skip
+@click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after N messages. Default: never.")
 @click.option(
     "--timeout", metavar="SECONDS", type=Seconds(),
-    help="Stop when none comes for so long. Default: never.",
+    help="Stop if no message arrives for so long. Default: never.",
 )  # fmt: skip
-@click.option(
-    "--prefetch", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
-    help="Sent ahead of acks.",
-)  # fmt: skip
+@prefetch_option
 @click.option(
     "--ack", type=click.Choice([ACK_INDIVIDUAL, ACK_CLIENT, ACK_AUTO]), default=ACK_INDIVIDUAL, show_default=True,
-    help="Acknowledge each message, all up to one, or as soon as it arrives (what then is not written is lost).",
+    help="client-individual: acknowledge each message; client: all up to one; auto: on delivery (not safe).",
 )  # fmt: skip
-@click.option("--header", "headers", metavar="K=V", multiple=True, help="A header of SUBSCRIBE. May be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as JSON, on stderr, for scripts.")
+@click.option(
+    "--header", "headers", metavar="K=V", multiple=True,
+    help="Add this header to SUBSCRIBE. May be repeated.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Write the summary as JSON, on stderr, for scripts.")
 def consumer(
-    url: str, login: str, passcode: str, destination: str, output: str, count: int | None, timeout: float | None,
-    prefetch: int, ack: str, headers: tuple[str, ...], as_json: bool,
+    url: str, login: str, passcode: str, destination: str, output: str, browse: bool, count: int | None,
+    timeout: float | None, prefetch: int, ack: str, headers: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Receive messages and write each body as a line, exactly as it was sent.
 
-    A message is acknowledged after it was written. Delivery is at least once: when the master or this command dies
-    between the two, the message comes again and its line is there twice; the summary counts messages that were
-    redelivered. The summary goes to stderr, JSON with --json.
+    The command writes a message before it acknowledges it (at-least-once delivery): if the master or this command dies
+    between the two steps, the broker delivers the message again and its line appears twice. The summary on stderr
+    counts redelivered messages.
 
-    Exit code 1 where --count messages did not come in time.
+    With --browse the command acknowledges nothing and takes nothing from the queue.
+
+    Exit code 1 if --count messages did not come in time.
     """
     failovers = Failovers()
     subscribe_headers = parse_headers(headers)
+    if "browser" in subscribe_headers:
+        raise click.UsageError("--header browser=… would show the queue again and again: use --browse")
+    if browse and ack != ACK_INDIVIDUAL:
+        raise click.UsageError("--browse acknowledges nothing: leave out --ack")
     with _sink(output) as sink:
-        run = _Run(sink, ack, count, timeout)
+        run = _Run(sink, ACK_AUTO if browse else ack, count, timeout)
         with (
             open_connection(url, login, passcode, failovers) as connection,
             connection.session(ack=ack) as session,
-            progress("received", count) as show,
+            progress("received", count, beside_output=output == "-") as show,
         ):
             run.begin(show)
             window = prefetch if count is None else min(prefetch, count)
             try:
-                run.receive(session.consumer(destination, prefetch=window, headers=subscribe_headers))
+                run.receive(_subscribe(session, destination, browse, window, subscribe_headers))
             except KeyboardInterrupt:
                 run.interrupted = True
             finally:
@@ -90,11 +107,19 @@ def consumer(
     if run.interrupted:
         raise click.exceptions.Exit(exits.INTERRUPTED)
     if count is not None and run.received < count:
+        if browse:
+            exits.fail(f"the queue holds {counted(run.received, 'message')}, not {count}", exits.FAILED, "TIMEOUT")
         exits.fail(f"{run.received} of {count} messages, then none for {timeout:g} s", exits.FAILED, "TIMEOUT")
 
 
+def _subscribe(session: Session, destination: str, browse: bool, prefetch: int, headers: dict[str, str]) -> Consumer:
+    if browse:
+        return session.browser(destination, prefetch=prefetch, headers=headers)
+    return session.consumer(destination, prefetch=prefetch, headers=headers)
+
+
 class _Run:
-    """Receives, writes, acknowledges, in this order."""
+    """Receives, writes, then acknowledges. With ACK_AUTO it acknowledges nothing."""
 
     def __init__(self, sink: BinaryIO, ack: str, count: int | None, timeout: float | None) -> None:
         self.received = 0
@@ -114,7 +139,7 @@ class _Run:
         self._show = show
 
     def receive(self, consumer: Consumer) -> None:
-        """Until there were enough, or none came for long enough."""
+        """Receive until there are enough messages, or none arrives in time."""
         batch: list[Message] = []
         while self._count is None or self.received + len(batch) < self._count:
             message = consumer.receive(0 if batch else self._timeout)
@@ -130,7 +155,7 @@ class _Run:
             self._settle(batch, wait=True)
 
     def _settle(self, batch: list[Message], wait: bool = False) -> None:
-        """Write the batch, then acknowledge it. With `wait` until the broker has taken the last acknowledgement."""
+        """Write the batch, then acknowledge it. `wait` = until the broker has confirmed the last acknowledgement."""
         parts = [part for message in batch for part in (message.body, b"\n")]
         unwritten = iter(parts)
         try:
@@ -139,7 +164,7 @@ class _Run:
         except Exception:
             batch = []
             raise
-        finally:  # also where Ctrl-C comes as the kernel has taken them: a reader may have acted on the lines already
+        finally:  # also if Ctrl-C comes when the kernel has taken them: a reader may have acted on the lines already
             written = batch[: (len(parts) - length_hint(unwritten)) // 2]
             self.received += len(written)
             self.received_bytes += sum(len(message.body) for message in written)
@@ -155,7 +180,7 @@ class _Run:
                 self.acks_lost += 1  # a failover came between: the broker delivers it again
 
     def report(self, as_json: bool, failovers: Failovers) -> None:
-        seconds = self._ended - self._began  # not the time after the last one
+        seconds = self._ended - self._began  # without the time after the last message
         facts: dict[str, Any] = {
             "received": self.received, "bytes": self.received_bytes, "seconds": round(seconds, 3),
             "per_s": rate(self.received, seconds), "redelivered": self.redelivered, "acks_lost": self.acks_lost,
@@ -164,10 +189,10 @@ class _Run:
         if as_json:
             click.echo(json.dumps(facts), err=True)
             return
-        again = f", {self.redelivered:,} of them delivered before" if self.redelivered else ""
+        again = f", {self.redelivered:,} of them delivered before," if self.redelivered else ""
         click.echo(
-            f"{self.received:,} messages{again} in {seconds:.3f} s ({facts['per_s']:,.0f}/s), "
-            f"{failovers.count} failovers", err=True,
+            f"{counted(self.received, 'message')}{again} in {seconds:.3f} s ({facts['per_s']:,.0f}/s), "
+            f"{counted(failovers.count, 'failover')}", err=True,
         )  # fmt: skip
 
 
@@ -176,5 +201,5 @@ def _sink(output: str) -> Iterator[BinaryIO]:
     if output == "-":
         yield sys.stdout.buffer
     else:
-        with open(output, "ab") as file:  # what an earlier run has written is nowhere else: it was acknowledged
+        with open(output, "ab") as file:  # an earlier run acknowledged its messages: its lines are the only copy
             yield file

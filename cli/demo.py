@@ -1,4 +1,4 @@
-"""`amq demo`: a group of brokers, a text file through a queue, kill -9 of the master again and again, and a verdict."""
+"""`amq demo` passes a text file through a queue while it kills the master again and again, and gives a verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amq.cli.demo_view import REFRESH_S, Picture, PlainView
 from amq.cli.output import examples, json_option
 from amq.errors import AmqError
 
-LINES = 100_000  # of the text that is made where no file is given
+LINES = 100_000  # of the text that the demo makes if no file is given
 AHEAD_LINES_MAX = 5000  # the sender stays so close to the receiver, so that it is busy when the master dies
 PHASE_LINES_MIN = 20  # lines for each kill, which falls in the middle of them
 _EPILOG = examples("amq demo", "amq demo --kills 20", "amq demo --file /usr/share/dict/words --json", "amq demo --keep")
@@ -29,24 +29,30 @@ _EPILOG = examples("amq demo", "amq demo --kills 20", "amq demo --file /usr/shar
 @click.command(epilog=_EPILOG)
 @click.option(
     "--brokers", "count", metavar="N", type=click.IntRange(2, 9), default=3, show_default=True,
-    help="How many brokers.",
+    help="Start N brokers.",
 )  # fmt: skip
 @click.option(
     "--kills", metavar="N", type=click.IntRange(0, 1000), default=3, show_default=True,
-    help="Kills of masters.",
+    help="Kill the master N times.",
 )  # fmt: skip
-@click.option("--file", "path", type=click.Path(exists=True, dir_okay=False), help="Text. Default: Python code.")
-@click.option("--store", metavar="DIR", help="Store directory to use, on any file system. Default: a temporary one.")
-@click.option("--keep", is_flag=True, help="Keep store, logs and output, and say where they are.")
+@click.option(
+    "--file", "path", type=click.Path(exists=True, dir_okay=False),
+    help="Send this text file. Default: Python source code.",
+)  # fmt: skip
+@click.option(
+    "--store", metavar="DIR",
+    help="Use this store directory, on any file system. Default: a temporary directory.",
+)  # fmt: skip
+@click.option("--keep", is_flag=True, help="Keep store, logs and output, and print their directory.")
 @json_option
 def demo(count: int, kills: int, path: str | None, store: str | None, keep: bool, as_json: bool) -> None:
-    """Kill the master again and again while a file goes through a queue.
+    """Kill the master again and again while a file passes through a queue.
 
-    Starts brokers as processes on one store. A sender and a receiver with a failover URL pass every line of the file
-    through a queue, while the master is killed with -9, a slave takes over and the killed one is started again. In the
-    end the output is compared with the file, byte by byte, and the journal is checked.
+    The command starts brokers as processes on one store. A sender and a receiver with a failover URL pass every line of
+    the file through a queue. Meanwhile the command kills the master with -9, a slave takes over, and the command starts
+    the killed broker again. In the end it compares the output with the file, byte by byte, and checks the journal.
 
-    Exit code 0 where every line arrived, in order, and every promise was kept; 1 otherwise. Leaves no process behind.
+    Exit code 0 if every line arrived in order and every promise was kept, otherwise 1. No process is left behind.
     """
 
     def make(directory: str, view: PlainView) -> _Demo:
@@ -66,7 +72,7 @@ class Kill(demo_common.Kill):
 
 @dataclass(slots=True)
 class Verdict(demo_common.Verdict):
-    """What came of it. `left` = messages of its queue that the journal still holds at the end."""
+    """The result of the demo. `left` = messages of its queue that the journal still holds at the end."""
 
     lines: int
     received: int
@@ -118,7 +124,7 @@ class _Demo:
         self._moved_at = time.monotonic()
 
     def run(self) -> Verdict:
-        """Raises AmqError where the demo cannot go on."""
+        """Raises AmqError if the demo cannot go on."""
         self._view.event(f"{len(self._group.brokers)} brokers on {self._store}; {self._lines:,} lines of {self._text}")
         self._group.start()
         self._group.until(lambda: self._group.is_ready, "master and slave", self._wait)

@@ -1,4 +1,4 @@
-"""Broker processes of the demo: started, killed with -9, started again. They end with the demo, however that ends."""
+"""Broker processes of a demo: it starts, kills and restarts them. They end with the demo, however it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP_S = 20.0
 MASTER, SLAVE, STARTING, DEAD = "master", "slave", "starting", "dead"
 _ROLES = {"master: serving clients": MASTER, "slave: waiting for the lock": SLAVE}
 _PR_SET_PDEATHSIG = 1
-# The kernel kills it when we are gone; then this becomes the command. (A preexec_fn is unsafe beside threads.)
+# The kernel kills the child when the demo dies; then it becomes the command. (A preexec_fn is unsafe beside threads.)
 _LEASH = (
     f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
     "os.getppid() == int(sys.argv[1]) or sys.exit(); os.execv(sys.argv[2], sys.argv[2:])"
@@ -27,13 +27,13 @@ _LEASH = (
 
 
 def leashed(command: list[str]) -> list[str]:
-    """The command as a process that dies with us. To be started by the main thread, which holds the leash."""
+    """The command as a process that dies with this one. Only the main thread may start it: the leash is tied to it."""
     assert threading.current_thread() is threading.main_thread()
     return [sys.executable, "-SEc", _LEASH, str(os.getpid()), *command]
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
+    """A free port of the loopback interface."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -61,7 +61,7 @@ class DemoBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._last_lines: list[str] = []
-        self._wanted = False  # it should be running
+        self._wanted = False  # should it be running?
 
     @property
     def url(self) -> str:
@@ -96,7 +96,7 @@ class DemoBroker:
         return killed_at
 
     def stop(self) -> None:
-        """SIGTERM and wait for a clean hand-over. AmqError where it does not end so."""
+        """SIGTERM, then wait for a clean hand-over. Raises AmqError if the broker does not stop."""
         if self._process is None or not self._wanted:
             return
         self._wanted = False
@@ -118,7 +118,7 @@ class DemoBroker:
         self._reap()
 
     def check(self) -> None:
-        """AmqError where the process has ended although nobody told it to."""
+        """Raises AmqError if the process has ended by itself."""
         if self._wanted and self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
             raise AmqError(f"{self.name} ended by itself, exit code {code}: {self.last_words()}", code="DEMO_FAILED")

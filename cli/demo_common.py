@@ -1,9 +1,11 @@
-"""What the demos share: a group of brokers whose masters are killed, a directory, a verdict and how it is told."""
+"""Shared by the demos: a group of brokers whose masters are killed, a directory, and a verdict with its report."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -40,11 +42,11 @@ class Kill:
 
 @dataclass(slots=True)
 class Verdict(ABC):
-    """What came of a demo: figures, and what they mean."""
+    """The result of a demo: figures and their meaning."""
 
     @abstractmethod
     def sentences(self) -> Iterator[tuple[bool, str]]:
-        """(was the promise kept?, what there is to say of it)."""
+        """Yields (promise kept, a sentence about it)."""
 
     @property
     def ok(self) -> bool:
@@ -54,7 +56,7 @@ class Verdict(ABC):
 class DemoGroup:
     """`broker-1` and so on, on one store. All from the main thread.
 
-    said  hears what happens, from any thread
+    said  is called with each event, from any thread
     """
 
     def __init__(self, count: int, store: str, directory: str, said: Callable[[str], None]) -> None:
@@ -99,7 +101,7 @@ class DemoGroup:
         next(broker for broker in self.brokers if broker.name == kill.broker).start()
 
     def until(self, condition: Callable[[], bool], what: str, look: Callable[[], None]) -> None:
-        """Wait; `look` is called again and again. AmqError where it takes too long."""
+        """Wait and call `look` again and again. Raises AmqError if it takes too long."""
         deadline = time.monotonic() + STALL_S
         while not condition():
             look()
@@ -108,7 +110,7 @@ class DemoGroup:
             time.sleep(REFRESH_S / 5)
 
     def check(self) -> None:
-        """AmqError where a broker has ended by itself."""
+        """Raises AmqError if a broker has ended by itself."""
         for broker in self.brokers:
             broker.check()
 
@@ -116,12 +118,12 @@ class DemoGroup:
         return "; ".join(f"{each.name} is {each.role}, last said {each.last_words()}" for each in self.brokers)
 
     def stop(self) -> None:
-        """Stop them cleanly. AmqError where one does not end so."""
+        """Stop them cleanly. Raises AmqError if one does not stop."""
         for broker in sorted(self.brokers, key=lambda broker: broker.role == MASTER):  # the master last
             broker.stop()
 
     def end(self) -> None:
-        """Be gone, whatever the state."""
+        """Kill them, whatever their state."""
         for broker in self.brokers:
             broker.end()
 
@@ -136,7 +138,7 @@ class DemoGroup:
 
 
 def left_in(store: str, queue: str = "") -> tuple[int, list[str]]:
-    """How many messages the journal holds, of `queue` alone where it is named (`/queue/NAME`), and its problems."""
+    """The number of messages in the journal (only of `/queue/NAME` if `queue` is given) and the journal's problems."""
     vfs, only = SystemVfs(), full_name(queue, "") if queue else ""
     inspection, statistics = inspect(vfs, store, lambda: read_sealing(vfs, store))
     left = sum(tally.live for name, tally in statistics.destinations.items() if only in ("", real_name(name)))
@@ -150,7 +152,7 @@ def left_sentence(left: int, problems: list[str]) -> tuple[bool, str]:
 
 @contextmanager
 def _directory(prefix: str, keep: bool, as_json: bool) -> Iterator[str]:
-    """A temporary one; with `keep` it stays, and it is said where it is."""
+    """A temporary directory. With `keep` it stays, and the command prints its path."""
     path = tempfile.mkdtemp(prefix=prefix)
     try:
         yield path
@@ -162,7 +164,7 @@ def _directory(prefix: str, keep: bool, as_json: bool) -> Iterator[str]:
 
 
 class Demo(Protocol):
-    """A demo at work. `run` raises AmqError where it cannot go on; `end` leaves nothing behind, whatever came of it."""
+    """A running demo. `run` raises AmqError if it cannot go on; `end` leaves nothing behind, whatever the result."""
 
     def run(self) -> Verdict: ...
 
@@ -170,7 +172,8 @@ class Demo(Protocol):
 
 
 def play(prefix: str, keep: bool, as_json: bool, make: Callable[[str, PlainView], Demo]) -> None:
-    """Make a demo in a directory of its own, run it, and tell what came of it: see `_tell`."""
+    """Make a demo in a directory of its own, run it, and report the result (see `_tell`)."""
+    logging.basicConfig(format="amq: %(message)s", level=logging.ERROR, stream=sys.stderr)  # not each lost connection
     with _directory(prefix, keep, as_json) as path:
         with _view(as_json) as shown:
             run = make(path, shown)
@@ -182,12 +185,12 @@ def play(prefix: str, keep: bool, as_json: bool, make: Callable[[str, PlainView]
 
 
 def _view(as_json: bool) -> PlainView:
-    """What fits where the output goes."""
+    """The view that suits the output: a live picture on a terminal, else lines."""
     return PlainView(quiet=as_json) if as_json or not console().is_terminal else LiveView()
 
 
 def _tell(verdict: Verdict, as_json: bool, kept: str | None) -> None:
-    """Say it; end with exit code 1 where it is a bad one."""
+    """Print the verdict; end with exit code 1 if a promise was broken."""
     if as_json:
         print_json(asdict(verdict) | {"ok": verdict.ok, "directory": kept})
     else:

@@ -1,8 +1,8 @@
-"""`amq demo-spark`: rows through Spark into a queue and out of it into Parquet, kill -9 of the master both ways, and a
-verdict.
+"""`amq demo-spark` sends rows through Spark to a queue and from there to Parquet, kills the master with -9 in both
+directions, and gives a verdict.
 
-Both ways are the pipelines as users run them, `amq pipeline run ingest` and `drain`, as processes. Invariant: what is
-compared is what stood in the files before anything ran with what Spark says that the Parquet files hold.
+It runs the pipelines `ingest` and `drain` as processes, as users do. Invariant: the demo compares the files as they
+were before the first pipeline ran with the rows that Spark reads from the Parquet files.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ _EPILOG = examples("amq demo-spark", "amq demo-spark --rows 1000000 --json", "am
 @click.command("demo-spark", epilog=_EPILOG)
 @click.option(
     "--rows", metavar="N", type=click.IntRange(min=10 * BATCHES), default=ROWS, show_default=True,
-    help="How many rows, of 100 bytes.",
+    help="Send N rows of 100 bytes.",
 )  # fmt: skip
 @click.option(
     "--brokers", "count", metavar="N", type=click.IntRange(2, 9), default=3, show_default=True,
-    help="How many brokers.",
+    help="Start N brokers.",
 )  # fmt: skip
 @click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Where Spark runs.")
-@click.option("--keep", is_flag=True, help="Keep store, logs, rows and Parquet files, and say where they are.")
+@click.option("--keep", is_flag=True, help="Keep store, logs, rows and Parquet files, and print their directory.")
 @json_option
 def demo_spark(rows: int, count: int, master: str, keep: bool, as_json: bool) -> None:
     """Kill the master while Spark writes rows to a queue and reads them back.
 
-    Starts brokers as processes on one store. Spark sends the rows of files to a queue (amq pipeline run ingest), and
-    writes what is in the queue to Parquet files (amq pipeline run drain). In the middle of both the master is killed
-    with -9, a slave takes over and the killed one is started again. In the end the rows of the Parquet files are
-    compared with those of the input, and the journal is checked.
+    The command starts brokers as processes on one store. Spark sends the rows of files to a queue (amq pipeline run
+    ingest) and writes the messages of the queue to Parquet files (amq pipeline run drain). In the middle of each
+    direction the command kills the master with -9, a slave takes over, and the command starts the killed broker again.
+    In the end it compares the rows of the Parquet files with the input and checks the journal.
 
-    Exit code 0 where every row arrived once and every promise was kept; 1 otherwise. Leaves no process behind. Takes a
-    minute or two; needs Java 17 and `pip install 'amq[spark]'`.
+    Exit code 0 if every row arrived exactly once and every promise was kept, otherwise 1. No process is left behind.
+    The demo takes a minute or two and needs Java 17 and `pip install 'amq[spark]'`.
     """
     need_spark(os.environ)
     demo_common.play(
@@ -82,7 +82,7 @@ class Kill(demo_common.Kill):
 
 @dataclass(slots=True)
 class Verdict(demo_common.Verdict):
-    """What came of it. `foreign` = rows that are in the output, and never were in the input."""
+    """The result. `foreign` = rows in the output that were never in the input."""
 
     rows: int
     arrived: int
@@ -107,7 +107,7 @@ class Verdict(demo_common.Verdict):
 
 
 def compare(sent: list[str], arrived: list[str]) -> tuple[int, int, int]:
-    """How many rows are lost, duplicated, foreign. All of `sent` differ."""
+    """Numbers of lost, duplicated and foreign rows. All rows of `sent` are distinct."""
     rows, found = set(sent), Counter(arrived)
     duplicated = sum(number - 1 for row, number in found.items() if row in rows)
     foreign = sum(number for row, number in found.items() if row not in rows)
@@ -138,7 +138,7 @@ class PipelineRun:
         threading.Thread(target=self._read_log, name=f"log of {name}").start()
 
     def is_running(self, wait_s: float) -> bool:
-        """After so long at most: is any of it there still?"""
+        """Is any process of it still running? Waits at most `wait_s`."""
         return not self._ended.wait(wait_s)
 
     def result(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def make_rows(directory: Path, count: int) -> list[str]:
 
 
 def read_rows(output: str) -> list[str]:
-    """Those that count in the Parquet files."""
+    """The rows that Spark counts in the Parquet files."""
     from pyarrow import parquet
 
     files = written_files(output)

@@ -1,4 +1,4 @@
-"""What a demo shows while it runs: a live picture on a terminal, a line for each event elsewhere."""
+"""The picture of a running demo: live on a terminal, elsewhere a line for each event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STYLES = {MASTER: "bold green", SLAVE: "cyan", DEAD: "bold red"}
 
 @dataclass(slots=True)
 class Picture:
-    """What there is to see: the brokers, a bar for how much of all is done, and notes."""
+    """The content of the picture: brokers, a progress bar, and notes."""
 
     brokers: list[DemoBroker]
     total: int
@@ -28,19 +28,25 @@ class Picture:
 
 
 class PlainView(AbstractContextManager["PlainView"]):
-    """One line for each event, with the seconds since the start. `quiet`: none."""
+    """Prints one line for each event, with the seconds since the start; with `quiet` none."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
         self._began = time.monotonic()
+        self._broken: BrokenPipeError | None = None
 
     def event(self, text: str) -> None:
-        """Something happened. From any thread."""
-        if not self._quiet:
-            click.echo(f"{time.monotonic() - self._began:7.3f} s  {text}")
+        """Report an event, from any thread. If the reader of the output has gone, `show` raises that later."""
+        if not self._quiet and self._broken is None:
+            try:
+                click.echo(f"{time.monotonic() - self._began:7.3f} s  {text}")
+            except BrokenPipeError as error:
+                self._broken = error
 
-    def show(self, picture: Picture) -> None:
-        """Draw, from the main thread."""
+    def show(self, picture: Picture) -> None:  # noqa: ARG002
+        """Draw, from the main thread. Raises BrokenPipeError if nobody reads the output any more."""
+        if self._broken is not None:
+            raise self._broken
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -49,7 +55,7 @@ class PlainView(AbstractContextManager["PlainView"]):
 
 
 class LiveView(PlainView):
-    """Events scroll by above a table of the brokers and a bar."""
+    """Events scroll above a table of the brokers and a progress bar."""
 
     def __init__(self) -> None:
         super().__init__()

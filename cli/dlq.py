@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from amq.cli import exits
 from amq.cli.clients import Failovers, Seconds, connection_options, open_connection, progress, rate
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
 from amq.client import Connection, Message, Session
@@ -25,18 +26,22 @@ ROLLED_BACK_MAX = 10  # batches in a row
 DEFAULT_QUEUES = ("DLQ.>", "ActiveMQ.DLQ")
 ORIGIN, REASON, DELIVERIES = "original-destination", "dead-letter-reason", "dead-letter-deliveries"
 OF_A_QUEUE = f"\"{ORIGIN}\" LIKE '/queue/%'"
+IDS_AT_A_TIME = 100  # in one selector, which is one header
+BODY_CHARS_MAX = 1000  # of a body that `list` tells
+BODY_CHARS_SHOWN = 60
 RETRY = "dead-letter-retry"  # the run that sent the message back last: a run takes no message twice
+_OF_ONE_DELIVERY = frozenset({"ack", "subscription"})  # the next look at the message shows others
 # What the broker writes on a delivery, or `send` has an argument for.
 _NOT_SENT_BACK = frozenset({
-    ORIGIN, REASON, DELIVERIES, RETRY, "original-expires", "ack", "content-length", "content-type", "destination",
-    "expires", "JMSXDeliveryCount", "message-id", "persistent", "priority", "redelivered", "subscription", "timestamp",
-    "_AMQ_DUPL_ID",
+    ORIGIN, REASON, DELIVERIES, RETRY, "original-expires", "content-length", "content-type", "destination",
+    "expires", "JMSXDeliveryCount", "message-id", "persistent", "priority", "redelivered", "timestamp", "_AMQ_DUPL_ID",
+    *_OF_ONE_DELIVERY,
 })  # fmt: skip
 
 
 @click.group(epilog=examples("amq dlq list", "amq dlq retry --queue orders", "amq dlq purge --reason expired"))
 def dlq() -> None:
-    """Look at dead letters, send them back to where they came from, or delete them."""
+    """Show dead letters, send them back to their queues, or delete them."""
 
 
 def _selection(command: Callable[..., None]) -> Callable[..., None]:
@@ -75,14 +80,17 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--limit", metavar="N", type=click.IntRange(min=1), default=LIST_LIMIT, show_default=True, help="At most so many.",
 )  # fmt: skip
+@click.option("--body", "with_body", is_flag=True, help=f"Show the first {BODY_CHARS_SHOWN} characters of each body.")
 @json_option
 def list_(
     url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None, limit: int,
-    as_json: bool,
+    with_body: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show dead letters: where they were meant to go, why they did not, and how often they were delivered.
 
-    Looks and takes nothing: what is on the queues stays as it is.
+    Looks and takes nothing: what is on the queues stays as it is. --json also gives all headers of a message and the
+    first 1000 characters of its body; `body` is null where that is not text. `amq dlq retry` and `amq dlq purge` take
+    the ids.
     """
     found: dict[str, dict[str, Any]] = {}  # by id: a failover begins a browse anew
     selector = _selector(queue, reason)
@@ -96,12 +104,12 @@ def list_(
                 while len(found) <= limit and (message := browser.receive()) is not None:
                     found[message.id] = _facts(message)
                     show(len(found))
+    titles = ("DEAD-LETTER QUEUE", "MEANT FOR", "DELIVERIES", "REASON", "SIZE", "SENT", "ID")
     print_listing(
-        list(found.values()), limit, as_json,
-        ("DEAD-LETTER QUEUE", "MEANT FOR", "DELIVERIES", "REASON", "SIZE", "SENT", "ID"),
+        list(found.values()), limit, as_json, (*titles, "BODY") if with_body else titles,
         lambda row: (
             row["dead_letter_queue"], row["original_destination"] or "?", row["deliveries"], row["reason"] or "?",
-            size_text(row["bytes"]), wall_text(row["sent_ms"]), row["id"],
+            size_text(row["bytes"]), wall_text(row["sent_ms"]), row["id"], *([_preview(row)] if with_body else []),
         ),
     )  # fmt: skip
 
@@ -109,53 +117,63 @@ def list_(
 @dlq.command(
     epilog=examples(
         "amq dlq retry --queue orders",
+        "amq dlq retry ID:5f1d3c2ab901-17592186044417",
         "amq dlq retry --reason 'without acknowledgement' --limit 1",
         "amq dlq retry --url 'failover:(stomp://a:61613,stomp://b:61613)' --json",
     )
 )
+@click.argument("ids", metavar="[ID]...", nargs=-1)
 @_selection
 @_working
 @json_option
 def retry(
-    url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None,
-    limit: int | None, timeout: float, as_json: bool,
+    ids: tuple[str, ...], url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None,
+    reason: str | None, limit: int | None, timeout: float, as_json: bool,
 ) -> None:  # fmt: skip
-    """Send dead letters back to the queues for which they were meant.
+    """Send dead letters back to the queues for which they were meant: those with the given ids, or all.
 
-    Each batch is one transaction: a message is in one of the two queues at every moment, also when the master or this
-    command dies. It goes with its body, headers and priority, and a header dead-letter-retry; it expires no more. One
-    that comes back to the dead-letter queue meanwhile stays there: a run takes each message once. What was meant for a
-    topic stays, as all its subscribers would get it, or nobody; so do answers to temporary queues, and messages that do
-    not say where they came from.
+    Each batch is one transaction, so a message is always in exactly one of the two queues, also if the master or this
+    command dies. The message keeps body, headers and priority, gets a header dead-letter-retry, and does not expire. A
+    run sends each message once: one that returns to the dead-letter queue meanwhile stays there. Dead letters of topics
+    stay, because every subscriber or nobody would get them. So do replies to temporary queues, and messages without
+    an origin.
     """
     name = secrets.token_hex(8)
     selector = _selector(queue, reason, OF_A_QUEUE, f"(\"{RETRY}\" IS NULL OR \"{RETRY}\" <> '{name}')")
     run = _Run("moved", url, login, passcode, timeout, limit, as_json, lambda s, m: _send_back(s, m, name))
-    run.work(queues, selector)
+    run.work(queues, selector, ids)
 
 
 @dlq.command(
     epilog=examples(
         "amq dlq purge --queue orders --reason expired",
+        "amq dlq purge ID:5f1d3c2ab901-17592186044417 --yes",
         "amq dlq purge --yes --json",
     )
 )
+@click.argument("ids", metavar="[ID]...", nargs=-1)
 @_selection
 @_working
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def purge(
-    url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None,
-    limit: int | None, timeout: float, yes: bool, as_json: bool,
+    ids: tuple[str, ...], url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None,
+    reason: str | None, limit: int | None, timeout: float, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Delete dead letters for good, after a question."""
+    """Delete dead letters for good, after a question: those with the given ids, or all.
+
+    A queue that is given with --dead-letter-queue and holds messages without a dead-letter-reason is no dead-letter
+    queue: nothing is deleted (exit code 7).
+    """
     selector = _selector(queue, reason)
     if not yes:
         if not is_terminal():
-            raise click.UsageError("nobody is there to be asked: say --yes")
+            raise click.UsageError("not a terminal, cannot ask for confirmation; use --yes")
         which = f" for which {selector}" if selector else ""
-        click.confirm(f"Delete the messages of {', '.join(queues)}{which} for good?", abort=True, err=True)
-    _Run("deleted", url, login, passcode, timeout, limit, as_json, lambda _s, _m: None).work(queues, selector)
+        what = f"{len(ids)} messages with the given ids" if ids else "messages"
+        click.confirm(f"Delete the {what} of {', '.join(queues)}{which} for good?", abort=True, err=True)
+    run = _Run("deleted", url, login, passcode, timeout, limit, as_json, lambda _s, _m: None)
+    run.work(queues, selector, ids, only_dead_letters=queues != DEFAULT_QUEUES)
 
 
 class _Run:
@@ -179,21 +197,40 @@ class _Run:
     def _count(self) -> int:
         return sum(self._counts.values())
 
-    def work(self, names: tuple[str, ...], selector: str) -> None:
-        """All that `selector` selects in the queues that `names` name, then say how many."""
+    def work(
+        self, names: tuple[str, ...], selector: str, ids: tuple[str, ...] = (), only_dead_letters: bool = False
+    ) -> None:
+        """All that `selector` selects in the queues that `names` name (of those with `ids`, if there are any), then say
+        how many. `only_dead_letters`: refuse, before anything is done, where a queue holds other messages. Ends with
+        exit code 1 where an id was not found.
+        """
+        wanted = tuple(dict.fromkeys(ids))
+        parts = [wanted[i : i + IDS_AT_A_TIME] for i in range(0, len(wanted), IDS_AT_A_TIME)] or [()]
         try:
             with (
                 open_connection(self._url, self._login, self._passcode, self._failovers) as connection,
                 progress(self._done, self._limit) as show,
             ):
-                for name in names:
-                    for destination in _queues_of(connection, name, selector, self._counts):
-                        self._counts[destination] = 0
-                        self._empty(connection, destination, selector, show)
-                        if self._left() == 0:
-                            break
+                for name in names if only_dead_letters else ():
+                    _check_dead_letters(connection, name)
+                for part in parts:
+                    self._work_part(connection, names, _with_ids(selector, part), show)
         finally:
             self._report()
+        if self._count < len(wanted) and self._left() > 0:
+            exits.fail(f"{len(wanted) - self._count} of {len(wanted)} ids were not found", exits.FAILED)
+
+    def _work_part(
+        self, connection: Connection, names: tuple[str, ...], selector: str, show: Callable[[int], None]
+    ) -> None:
+        visited: set[str] = set()
+        for name in names:
+            for destination in _queues_of(connection, name, selector, visited):
+                visited.add(destination)
+                self._counts.setdefault(destination, 0)
+                self._empty(connection, destination, selector, show)
+                if self._left() == 0:
+                    return
 
     def _left(self) -> int:
         return BATCH_MESSAGES if self._limit is None else self._limit - self._count
@@ -248,7 +285,7 @@ def _batch(receive: Callable[[float], Message | None], count: int, timeout: floa
             return
 
 
-def _queues_of(connection: Connection, name: str, selector: str, done: dict[str, int]) -> Iterator[str]:
+def _queues_of(connection: Connection, name: str, selector: str, done: set[str]) -> Iterator[str]:
     """Names of the queues that `name` means and that hold something, one after the other as they are found."""
     while True:
         with connection.session() as session:
@@ -274,7 +311,7 @@ def _send_back(session: Session, message: Message, run: str) -> None:
 
 
 def _selector(queue: str | None, reason: str | None, *conditions: str) -> str:
-    """What selects dead letters that were meant for `queue` and whose reason contains `reason`."""
+    """The selector of dead letters that were meant for `queue` and whose reason contains `reason`."""
     parts = list(conditions)
     if queue is not None:
         parts.append(f"\"{ORIGIN}\" = '{_quoted(_destination(queue))}'")
@@ -282,6 +319,26 @@ def _selector(queue: str | None, reason: str | None, *conditions: str) -> str:
         pattern = reason.replace("!", "!!").replace("%", "!%").replace("_", "!_")
         parts.append(f"\"{REASON}\" LIKE '%{_quoted(pattern)}%' ESCAPE '!'")
     return " AND ".join(parts)
+
+
+def _with_ids(selector: str, ids: tuple[str, ...]) -> str:
+    if not ids:
+        return selector
+    listed = ", ".join(f"'{_quoted(id)}'" for id in ids)
+    return " AND ".join(part for part in (f"JMSMessageID IN ({listed})", selector) if part)
+
+
+def _check_dead_letters(connection: Connection, name: str) -> None:
+    """Raises CommandError where a queue that `name` names holds what never was a dead letter: a typing error must not
+    empty a queue that is in use."""
+    with connection.session() as session:
+        browser = session.browser(_destination(name), prefetch=1, selector=f'"{REASON}" IS NULL')
+        found = next(iter(browser), None)
+    if found is not None:
+        raise CommandError(
+            f"{_bare(found.destination)} is no dead-letter queue: it holds a message without {REASON} ({found.id}); "
+            "nothing was deleted. To empty a queue use `amq consumer --destination`"
+        )
 
 
 def _quoted(text: str) -> str:
@@ -308,4 +365,26 @@ def _facts(message: Message) -> dict[str, Any]:
         "original_destination": _bare(headers.get(ORIGIN, "")), "reason": headers.get(REASON, ""),
         "deliveries": int(deliveries) if deliveries.isdecimal() else 0, "bytes": len(message.body),
         "sent_ms": int(headers.get("timestamp", "0")),
+        "headers": {name: value for name, value in headers.items() if name not in _OF_ONE_DELIVERY},
+        "body": _text(message.body),
     }  # fmt: skip
+
+
+def _text(body: bytes) -> str | None:
+    """The beginning of `body`; None where that is not text."""
+    part = body[: 4 * BODY_CHARS_MAX]
+    for cut in range(min(4, len(part) + 1)):  # the cut may go through a character
+        try:
+            return part[: len(part) - cut].decode()[:BODY_CHARS_MAX]
+        except UnicodeDecodeError:
+            if len(part) == len(body):
+                return None
+    return None
+
+
+def _preview(row: dict[str, Any]) -> str:
+    """A body in one short line of a table."""
+    if row["body"] is None:
+        return f"({size_text(row['bytes'])}, not text)"
+    line = "".join(char if char.isprintable() else " " for char in row["body"][: BODY_CHARS_SHOWN + 1])
+    return line if len(line) <= BODY_CHARS_SHOWN else f"{line[:BODY_CHARS_SHOWN]}…"

@@ -12,6 +12,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_table
+from amq.errors import StoreError
 
 if TYPE_CHECKING:
     from amq.doctor import Report
@@ -26,7 +27,7 @@ _EPILOG = examples(
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("path", metavar="PATH", type=click.Path())
+@click.argument("path", metavar="PATH", type=click.Path(), envvar="AMQ_STORE")
 @click.option(
     "--peer", "peers", metavar="HOST[:PORT]", multiple=True,
     help="Another host, which runs `amq doctor PATH --as-peer`: try locks, links and what it sees. May be repeated.",
@@ -45,12 +46,14 @@ def doctor(path: str, peers: tuple[str, ...], as_peer: bool, port: int, quick: b
     exclusive, content that others see, what a sync costs. Only files of its own, amq-doctor-*, are touched, and they
     are gone afterwards: brokers may run on the store meanwhile.
 
-    Exit code 0 where the verdict is fit, with warnings or without, 4 where it is unfit, 6 where a peer cannot be asked.
+    Exit code 0 where the verdict is fit, with warnings or without, 4 where it is unfit or does not exist, 6 where a
+    peer cannot be asked. Without PATH $AMQ_STORE is examined.
     """
     if sum((as_peer, bool(peers), quick)) > 1:
         raise click.UsageError("give one of --peer, --as-peer and --quick")
     if as_peer and as_json:
         raise click.UsageError("--json is for the host that asks its peers")
+    _check_directory(path)
     if as_peer:
         _be_peer(path, port)
         return
@@ -72,6 +75,15 @@ def doctor(path: str, peers: tuple[str, ...], as_peer: bool, port: int, quick: b
         raise click.exceptions.Exit(exits.TRANSPORT)
 
 
+def _check_directory(path: str) -> None:
+    """Raises StoreError where there is nothing to examine: a typing error must not be judged by its parent."""
+    if os.path.lexists(path):
+        return
+    parent = os.path.dirname(os.path.abspath(path))
+    made = f"; the first broker would make it in {parent}: examine that" if os.path.isdir(parent) else ""
+    raise StoreError(f"{path} does not exist: mount the file system, or correct the name{made}", code="STORE_MISSING")
+
+
 def _address(peer: str, port: int) -> tuple[str, int]:
     """`host`, `host:port`, `[::1]`, `[::1]:port` → (host, port)."""
     found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\d{1,5}))?", peer)
@@ -90,6 +102,9 @@ def _print(report: Report) -> None:
     click.echo()
     for name, value in report.recommended.items():
         click.echo(f"recommended {name}: {value}")
+    if "silent_master_s" in report.measured:
+        seconds = report.measured["silent_master_s"]
+        click.echo(f"with these heart-beats a client leaves a silent master after {seconds:g} s")
     click.echo(f"{report.directory}: {report.verdict}")
 
 

@@ -10,7 +10,16 @@ from typing import NoReturn
 
 import click
 
-from amq.errors import AccessError, AmqError, CommandError, ConfigError, ProtocolError, StoreError, StoreFullError
+from amq.errors import (
+    AccessError,
+    AmqError,
+    CommandError,
+    ConfigError,
+    CorruptError,
+    ProtocolError,
+    StoreError,
+    StoreFullError,
+)
 
 OK = 0
 FAILED = 1
@@ -24,16 +33,16 @@ INTERNAL = 70
 INTERRUPTED = 130
 
 EXIT_CODES = {
-    OK: "done; a broker: stopped cleanly, the store was handed over",
-    FAILED: "done, and the answer is no (the demo's verdict, a timeout), or the operating system refused",
-    USAGE: "wrong command line or broker URL",
-    CONFIG: "configuration or users file cannot be used",
-    STORE: "store unusable, damaged, foreign or of a newer format",
-    LOCKED: "name in use on this store, or store locked and failIfLocked is set",
-    TRANSPORT: "cannot listen, no broker can be reached, or none answers in time",
+    OK: "success; a broker stopped cleanly and handed the store over",
+    FAILED: "the answer is no (a check or demo failed, a timeout), or the operating system refused a call",
+    USAGE: "the command line or the broker URL is wrong",
+    CONFIG: "the configuration or the users file cannot be used",
+    STORE: "the store is unusable, damaged, foreign or of a newer format",
+    LOCKED: "the name is in use on this store, or the store is locked and failIfLocked is set",
+    TRANSPORT: "the broker cannot listen, or no broker can be reached or answers in time",
     REFUSED: "the broker refused: login, permission, a full store, a rolled back transaction",
     INTERNAL: "internal error: please report it with the traceback",
-    INTERRUPTED: "interrupted (SIGINT); a broker told to stop twice ends by the signal itself",
+    INTERRUPTED: "interrupted (SIGINT); a broker that gets a second signal ends by that signal",
 }
 _BY_CODE = {
     "INTERNAL_ERROR": INTERNAL,
@@ -55,7 +64,7 @@ _BY_CODE = {
     "LOGIN_REQUIRED": REFUSED,
 }
 _CONNECTION = ("CONNECTION_LOST", "CONNECT_FAILED")
-# Of a ProtocolError: what says nothing of what was sent. Another broker, or another time, may be better.
+# ProtocolErrors that say nothing about what was sent. Another broker, or a later try, may succeed.
 _NO_REFUSAL = (ProtocolError.code, "HEART_BEAT_MISSED", "CONNECT_TIMEOUT", "FRAME_TIMEOUT")
 _BY_CLASS: tuple[tuple[type[AmqError], int], ...] = (
     (ConfigError, CONFIG),
@@ -64,12 +73,16 @@ _BY_CLASS: tuple[tuple[type[AmqError], int], ...] = (
 )
 
 
+def is_refusal(error: BaseException | None) -> bool:
+    """Did the broker answer "no" to something that this client asked for?"""
+    if isinstance(error, ProtocolError):
+        return error.code not in _NO_REFUSAL
+    return isinstance(error, AccessError | CommandError | StoreFullError)
+
+
 def exit_code(error: AmqError) -> int:
     """The exit code for `error`. A connection that ended because the broker refused something is a refusal."""
-    cause = error.__cause__
-    refused = isinstance(cause, AccessError | CommandError | StoreFullError)
-    refused |= isinstance(cause, ProtocolError) and cause.code not in _NO_REFUSAL
-    if error.code in _CONNECTION and refused:
+    if error.code in _CONNECTION and is_refusal(error.__cause__):
         return REFUSED
     if error.code in _BY_CODE:
         return _BY_CODE[error.code]
@@ -97,7 +110,17 @@ def _give_up_output() -> None:
 
 def fail_with(error: AmqError) -> NoReturn:
     """End because of `error`."""
-    fail(error.description, exit_code(error), error.code)
+    fail(told(error), exit_code(error), error.code)
+
+
+def told(error: AmqError) -> str:
+    """The description of `error`; of damage in a store also what to do."""
+    if not isinstance(error, CorruptError):
+        return error.description
+    return (
+        f"{error.description}; stop all brokers, restore a backup, or run `amq journal repair --store DIR`: it shows "
+        "what is damaged and lost, and changes nothing without --yes"
+    )
 
 
 def table() -> str:

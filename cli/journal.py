@@ -1,5 +1,5 @@
-"""`amq journal`: what is in the journal of a store, also while a master writes it. Here is what only reads; what
-changes a store is in `journal_move` and `journal_repair`.
+"""`amq journal` shows the journal of a store, also while a master writes it. The commands here only read;
+`journal_move` and `journal_repair` change a store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from amq.cli.journal_common import (
 from amq.cli.journal_move import export_, import_
 from amq.cli.journal_repair import repair
 from amq.cli.journal_stat import compact, stat
-from amq.cli.output import examples, json_option, print_json, print_table, size_text
+from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store, read_sealing
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     )
 )
 def journal() -> None:
-    """Look into the journal of a store, move it, repair it.
+    """Show, check, move or repair the journal of a store.
 
-    check, dump, stat and compact only read: no lock is taken, brokers may run meanwhile. The end of the newest segment
-    is then a snapshot. docs/journal-tools.md explains all of them.
+    check, dump, stat and compact only read. They take no lock, so brokers may run at the same time; the end of the
+    newest segment is then a snapshot. docs/journal-tools.md explains all commands.
     """
 
 
@@ -60,10 +60,11 @@ def journal() -> None:
 def check(store: str, as_json: bool) -> None:
     """Verify every batch and every record.
 
-    Exit code 4 where something is damaged, missing, foreign or of a newer format; each problem is one line with file
-    and offset. A torn tail, left by a crash in the middle of a write, was never confirmed to anybody and is normal.
+    Each problem is one line with file and offset. Exit code 4 if anything is damaged, missing, foreign or of a newer
+    format. A torn tail is normal: a crash in the middle of a write left it, and the broker never confirmed it.
 
-    Checkpoints are read, too. One that cannot be used is told and changes no exit code: a start passes it over.
+    The command also reads checkpoints. It reports an unusable checkpoint, but the exit code stays the same: a broker
+    that starts ignores such a checkpoint.
     """
     from amq.maintenance.checkpoints import check_against, examine_checkpoints
 
@@ -95,21 +96,30 @@ def check(store: str, as_json: bool) -> None:
     )
 )
 @store_option
-@click.option("--segment", metavar="NAME", default="", help="Only this segment, as `amq journal stat` names it.")
+@click.option(
+    "--segment", metavar="NAME", default="",
+    help="Print only this segment; `amq journal stat` lists the names.",
+)  # fmt: skip
 @click.option(
     "--type", "kinds", multiple=True, type=click.Choice(list(KINDS.values())),
-    help="Only records of this type. May be repeated.",
+    help="Print only records of this type. May be repeated.",
 )
-@click.option("--destination", metavar="NAME", default="", help="Only records about this destination, /queue/NAME.")
-@click.option("--bodies", is_flag=True, help="With the bodies of messages: text, or base64 where they are not UTF-8.")
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many records.")
+@click.option(
+    "--destination", metavar="NAME", default="",
+    help="Print only records about this destination, /queue/NAME.",
+)  # fmt: skip
+@click.option(
+    "--bodies", is_flag=True,
+    help="Print the bodies of messages too: as text, or as base64 if they are not UTF-8.",
+)  # fmt: skip
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Print at most N records.")
 def dump(
     store: str, segment: str, kinds: tuple[str, ...], destination: str, bodies: bool, limit: int | None
 ) -> None:  # fmt: skip
     """Print records, oldest first, one JSON object a line.
 
-    A transaction, or a move to a dead-letter queue, is one record of type group that holds others; it matches when one
-    of them does. Problems go to stderr; exit code 4 where there are any.
+    A transaction, or a move to a dead-letter queue, is one record of type group, which holds other records. A group
+    matches if one of its records matches. Problems go to stderr; with a problem the exit code is 4.
     """
     vfs = SystemVfs()
     check_store(vfs, store)
@@ -137,17 +147,19 @@ def _print_check(inspection: Inspection, strangers: list[str], checkpoints: list
     print_table(("segment", "state", "epoch", "batches", "records", "bytes", ""), rows)
     for checkpoint in checkpoints:
         if checkpoint.problem:
-            click.echo(f"{checkpoint.path}: {checkpoint.problem}; a start passes this checkpoint over: delete it")
+            click.echo(f"{checkpoint.path}: {checkpoint.problem}; brokers lose nothing without it; you may delete it")
         else:
+            assert checkpoint.messages is not None  # a checkpoint without a problem was read
             size = size_text(checkpoint.file_bytes)
-            click.echo(f"{checkpoint.name}: checkpoint, {checkpoint.messages:,} messages, {size}")
+            click.echo(f"{checkpoint.name}: checkpoint, {counted(checkpoint.messages, 'message')}, {size}")
     for name in strangers:
-        click.echo(f"{name}: no file of amq's, nobody reads it")
+        click.echo(f"{name}: not a file of amq; no broker reads it")
     tell_problems(inspection)
     records = sum(report.records for report in inspection.segments)
     total = size_text(sum(report.end for report in inspection.segments))
-    verdict = f"{len(inspection.problems)} problems" if inspection.problems else "everything is whole"
-    click.echo(f"{len(inspection.segments)} segments, {records:,} records, {total}: {verdict}")
+    verdict = counted(len(inspection.problems), "problem") if inspection.problems else "no damage found"
+    segments = counted(len(inspection.segments), "segment")
+    click.echo(f"{segments}, {counted(records, 'record')}, {total}: {verdict}")
 
 
 def _record_json(found: Found, bodies: bool) -> dict[str, Any]:

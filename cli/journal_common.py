@@ -1,4 +1,4 @@
-"""What the commands of `amq journal` share: the store, how far a long reading is, facts as JSON."""
+"""Shared by the commands of `amq journal`: the store option, progress of long readings, reports as JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from amq.vfs import SystemVfs
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
 
-store_option = click.option("--store", metavar="DIR", required=True, help="Store directory.")
+store_option = click.option(
+    "--store", metavar="DIR", required=True, envvar="AMQ_STORE", help="Store directory; or $AMQ_STORE."
+)
 options_option = click.option(
     "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
-    help="An option of the brokers' configuration, where they do not run with its default.",
+    help="Set an option of the brokers' configuration, if they do not run with its default.",
 )  # fmt: skip
 
 
@@ -33,7 +35,7 @@ def read_config(store: str, options: tuple[str, ...]) -> BrokerConfig:
 
 
 def progress(what: str) -> Progress:
-    """Says on stderr how far it is, where somebody is watching."""
+    """Progress on stderr, if that is a terminal."""
     if not is_terminal():
         return lambda _done, _total: None
     screen = console(stderr=True)
@@ -45,7 +47,7 @@ def progress(what: str) -> Progress:
 
 
 def look(store: str, config: BrokerConfig | None = None) -> tuple[Inspection, Liveness]:
-    """Read and verify the whole journal. Raises StoreError where there is none."""
+    """Read and verify the whole journal. Raises StoreError if there is none."""
     vfs = SystemVfs()
     check_store(vfs, store)
     windows = config or BrokerConfig()
@@ -59,11 +61,11 @@ def look(store: str, config: BrokerConfig | None = None) -> tuple[Inspection, Li
 
 @contextmanager
 def told_missing() -> Iterator[None]:
-    """Raises StoreError where the block finds no journal."""
+    """Raises StoreError if the block finds no journal."""
     try:
         yield
     except FileNotFoundError as error:
-        raise StoreError(f"{error.filename}: is missing: there is no journal in this store") from error
+        raise StoreError(f"{error.filename} is missing: this store has no journal") from error
 
 
 def segment_json(report: SegmentReport) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def checkpoint_json(report: CheckpointReport) -> dict[str, Any]:
 
 
 def tell_problems(inspection: Inspection) -> None:
-    """One line each on stderr."""
+    """Print each problem as a line on stderr."""
     for problem in inspection.problems:
         click.echo(f"amq: {problem} [{problem.code}]", err=True)
 

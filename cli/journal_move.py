@@ -1,4 +1,4 @@
-"""`amq journal export` and `import`: a store as lines of JSON, and back."""
+"""`amq journal export` writes a store as lines of JSON; `import` reads them back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.journal_common import canonical, options_option, progress, read_config, store_option, told_missing
-from amq.cli.output import console, examples, is_terminal, size_text
+from amq.cli.output import console, counted, examples, is_terminal, size_text
 from amq.cli.store import check_store, read_sealing
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
@@ -40,17 +40,21 @@ BUFFER_BYTES = 1 << 20
 )
 @store_option
 @click.option("--destination", "destinations", metavar="NAME", multiple=True,
-              help="Only /queue/NAME, or durable subscriptions to /topic/NAME. May be repeated.")  # fmt: skip
-@click.option("--output", metavar="FILE", default="-", help="Where to write; a file gets its name when it is whole.")
+              help="Export only /queue/NAME, or durable subscriptions to /topic/NAME. May be repeated.")  # fmt: skip
+@click.option(
+    "--output", metavar="FILE", default="-",
+    help="Write to FILE, which appears when it is complete; - is stdout.",
+)  # fmt: skip
 @options_option
 def export_(store: str, destinations: tuple[str, ...], output: str, options: tuple[str, ...]) -> None:
-    """Write every live message as a line of JSON, in the order of its queue, and what else is to be known of a store.
+    """Write every live message as a line of JSON, in the order of its queue, and the other contents of the store.
 
-    That is durable subscriptions, prepared transactions, committed batches, and ids that are remembered.
+    These are durable subscriptions, prepared transactions, committed batches and remembered ids.
 
-    Also while a master serves: a message is written if it is live when it is read. To move a store, stop its brokers
-    first. The journal is read twice; memory is about 32 bytes a message. Where something is damaged the rest is
-    exported, problems go to stderr, and the exit code is 4. docs/journal-tools.md explains the format.
+    The command works while a master serves: it writes a message if it is live when the command reads it. Stop the
+    brokers first to move a store. The command reads the journal twice and needs about 32 bytes of memory a message. If
+    something is damaged, it exports the rest, reports the problems on stderr and ends with exit code 4.
+    docs/journal-tools.md explains the format.
     """
     config = read_config(store, options)
     wanted = [canonical(name) for name in destinations] or None
@@ -66,8 +70,9 @@ def export_(store: str, destinations: tuple[str, ...], output: str, options: tup
 
 
 def _export_to(output: str, store: str, config: BrokerConfig, wanted: list[str] | None) -> list[str]:
-    """Into a file of this name, once all of it is there; nothing is left of less. Into what is there and is no file, a
-    device or a pipe, as it comes."""
+    """Export into a file that gets its name when it is complete; an incomplete file is removed. A device or a pipe gets
+    the bytes as they come.
+    """
     if os.path.exists(output) and not os.path.isfile(output):
         with open(output, "wb", buffering=BUFFER_BYTES) as other:
             return _export(store, config, wanted, other)
@@ -115,17 +120,17 @@ def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: Bi
 )
 @store_option
 @click.argument("file", metavar="[FILE]", default="-", type=click.Path())
-@click.option("--allow-unsafe-store", is_flag=True, help="As for `amq start`.")
+@click.option("--allow-unsafe-store", is_flag=True, help="Import also into a store that `amq doctor` finds unfit.")
 @options_option
 def import_(store: str, file: str, allow_unsafe_store: bool, options: tuple[str, ...]) -> None:
-    """Store the messages of an export in a store that no broker serves, or in a new one.
+    """Store the messages of an export in a store that no broker serves, or in a new store.
 
-    Takes the store as a broker does, and hands it over at the end: a slave that waits takes over then. A store in use
-    is refused (exit code 5). A message that is stored already is skipped, by its duplicate id or, where it has none,
-    by one that is made of the export's store and its place there. So after any interruption import the whole file
-    again, before brokers serve the store.
+    The command takes the lock as a broker does and hands the store over at the end, so that a waiting slave takes over
+    then. It refuses a store in use (exit code 5). It skips a message that is stored already. It recognises the message
+    by its duplicate id or, without one, by an id made of the exported store and the place of the message there. So
+    after an interruption import the whole file again, before brokers serve the store.
 
-    A file is checked before anything is stored; of a pipe only the end can tell that it was cut (exit code 4).
+    The command checks a file before it stores anything. It notices only at the end that a pipe was cut (exit code 4).
     """
     from amq.cli import logs, store_check
 
@@ -136,7 +141,7 @@ def import_(store: str, file: str, allow_unsafe_store: bool, options: tuple[str,
     if refusal is not None:
         raise refusal
     if file == "-":
-        # Not sys.stdin: the interpreter closes that when it ends, and aborts where a thread still waits in it.
+        # Not sys.stdin: the interpreter closes it at exit, and aborts if a thread still reads from it.
         given = os.fdopen(os.dup(0), "rb", BUFFER_BYTES)
         done = _import(config, given, "the input", None)
         given.close()
@@ -177,8 +182,8 @@ def _import(config: BrokerConfig, file: BinaryIO, name: str, total_bytes: int | 
 
 
 def _text(result: Result) -> str:
-    prepared = f", {result.prepared:,} transactions prepared" if result.prepared else ""
+    prepared = f", {counted(result.prepared, 'transaction')} prepared" if result.prepared else ""
     return (
-        f"{result.stored:,} messages stored, {result.skipped:,} were there already, "
-        f"{result.remembered:,} ids remembered{prepared}"
+        f"{counted(result.stored, 'message')} stored, {result.skipped:,} were there already, "
+        f"{counted(result.remembered, 'id')} remembered{prepared}"
     )

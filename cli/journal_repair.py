@@ -1,4 +1,4 @@
-"""`amq journal repair`: what is damaged in a store, what is lost with it, and, where asked for, the rest made whole."""
+"""`amq journal repair` shows what is damaged in a store and what is lost with it; with --yes it repairs the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.journal_common import options_option, read_config, store_option
-from amq.cli.output import examples, json_option, print_json, print_table, size_text
+from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store
 from amq.clock import SystemClock
 from amq.errors import StoreError
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from amq.maintenance.repair import Plan
 
 _MAY_BE_LOST = (
-    "Beside what is surely lost: where records are lost, any of them may have been a message, and any an "
-    "acknowledgement; a message whose acknowledgement is lost is delivered again."
+    "More may be lost: each lost record may have been a message or an acknowledgement. The broker delivers a message "
+    "again if its acknowledgement is lost."
 )
 
 
@@ -36,19 +36,19 @@ _MAY_BE_LOST = (
     )
 )
 @store_option
-@click.option("--yes", is_flag=True, help="Do it. Without this nothing is changed.")
+@click.option("--yes", is_flag=True, help="Repair the store. Without this option the command changes nothing.")
 @json_option
 @options_option
 def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> None:
-    """Show what is damaged in a store and what would be lost; with --yes make the rest of it whole.
+    """Show the damage of a store and what a repair would lose; with --yes repair the rest.
 
-    Only for a store that brokers refuse as damaged, and only after the file system's own redundancy and backups have
-    been tried: what cannot be read stays lost. --yes takes the store's lock (exit code 5 where a broker has it), keeps
-    every original file in STORE/journal.before-repair-TIME, and writes what can still be read as a new epoch. Killed
-    in the middle it is simply run again.
+    Use it only for a store that brokers refuse as damaged, and try the file system's own redundancy and your backups
+    first: unreadable data stays lost. --yes takes the store's lock (exit code 5 if a broker holds it), keeps every
+    original file in STORE/journal.before-repair-TIME, and writes the readable records as a new epoch. If the repair is
+    killed, run it again.
 
-    Exit code 0: nothing is damaged, or it was repaired. 4: something is damaged and nothing was done, or it cannot be
-    repaired. 7: too little room, nothing was done.
+    Exit code 0: nothing is damaged, or the store was repaired. 4: the store is damaged and the command changed nothing,
+    or cannot repair it. 7: too little free space; the command changed nothing.
     """
     from amq.maintenance.repair import Repair, is_whole, make_plan
 
@@ -68,17 +68,17 @@ def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> No
     work = Repair(vfs, SystemClock(), SystemHost(), entropy, stop, config, lambda text: click.echo(text, err=True))
     plan = work.run()
     if not plan.damages and not as_json:
-        click.echo("an interrupted repair was finished; nothing is damaged")
+        click.echo("finished an interrupted repair; nothing is damaged")
     else:
         _tell(plan, as_json, work.kept)
 
 
 def _check_store(vfs: Vfs, store: str) -> None:
-    """Raises StoreError where nothing can be repaired because it is no store, or all of its journal is gone."""
+    """Raises StoreError if `store` is not a store or has lost its whole journal."""
     names = vfs.listdir(store) if os.path.isdir(store) else []
     if JOURNAL_DIRECTORY not in names:
         check_store(vfs, store)
-        raise StoreError(f"{store}: has no directory {JOURNAL_DIRECTORY}: restore a backup, there is nothing to repair")
+        raise StoreError(f"{store} has no directory {JOURNAL_DIRECTORY}: there is nothing to repair; restore a backup")
 
 
 def _tell(plan: Plan, as_json: bool, kept: str) -> None:
@@ -90,7 +90,7 @@ def _tell(plan: Plan, as_json: bool, kept: str) -> None:
         click.echo(f"{damage} [{damage.code}]")
         click.echo(f"    {_loss(damage)}")
     for directory in plan.unfinished if not kept else []:
-        click.echo(f"{directory}: a repair was interrupted here: --yes finishes it")
+        click.echo(f"{directory}: an interrupted repair; --yes finishes it")
     saved = plan.liveness.destinations
     lost = _surely_lost(plan)
     rows = [(name, saved[name].live if name in saved else 0, lost.get(name, 0)) for name in sorted({*saved, *lost})]
@@ -99,30 +99,30 @@ def _tell(plan: Plan, as_json: bool, kept: str) -> None:
     if any(damage.counts for damage in plan.damages):
         click.echo(f"\n{_MAY_BE_LOST}")
     if kept:
-        click.echo(f"\nrepaired; the originals are in {kept}: remove it when nothing is missing")
+        click.echo(f"\nrepaired; the original files are in {kept}: delete it when you miss nothing")
     else:
-        click.echo("\nnothing was changed: --yes does it, and keeps every original file")
+        click.echo("\nnothing was changed; --yes repairs the store and keeps every original file")
 
 
 def _loss(damage: Damage) -> str:
-    """What goes with these bytes, in words."""
+    """The loss that these bytes mean, in words."""
     if not damage.counts:
-        return "nothing in it counts: it is taken out, or made anew"
+        return "no data in it counts: the repair removes it or makes it anew"
     parts = []
     if damage.batches:
         parts.append(f"at least {damage.batches} batch{'es' if damage.batches > 1 else ''} damaged")
     if damage.records_lost is not None:
-        parts.append(f"{damage.records_lost} records lost for sure, {damage.records_saved} saved")
+        parts.append(f"{counted(damage.records_lost, 'record')} surely lost, {damage.records_saved} saved")
     else:
-        parts.append(f"how many records are lost is unknown, {damage.records_saved} are saved")
-    parts += [f"among them {count} messages of {name}" for name, count in sorted(damage.messages.items())]
+        parts.append(f"an unknown number of records lost, {damage.records_saved} saved")
+    parts += [f"among them {counted(count, 'message')} of {name}" for name, count in sorted(damage.messages.items())]
     if damage.messages_max is not None:
-        parts.append(f"at most {damage.messages_max} new messages")
+        parts.append(f"at most {counted(damage.messages_max, 'new message')}")
     return f"{size_text(damage.bytes)}: {'; '.join(parts)}"
 
 
 def _surely_lost(plan: Plan) -> dict[str, int]:
-    """Lost messages by destination: those whose remains tell what they were, and those of which other records tell."""
+    """Lost messages by destination, known from their remains or from other records."""
     found: dict[str, int] = {}
     for damage in plan.damages:
         for name, count in damage.messages.items():

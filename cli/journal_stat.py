@@ -1,5 +1,4 @@
-"""`amq journal stat` and `amq journal compact --dry-run`: what lives in which segment, what keeps it, what goes next.
-"""
+"""`amq journal stat` and `amq journal compact --dry-run`: live and dead bytes of each segment, and what keeps it."""
 
 from __future__ import annotations
 
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 PINS_SHOWN = 2
 MESSAGES, OLDER, NEWEST, NOTHING = "messages", "older", "newest", "nothing"
 _KEPT = {
-    OLDER: "an older one, of whose messages it says that they left",
-    NEWEST: "it is the newest",
-    NOTHING: "nothing: it goes next",
+    OLDER: "an older segment: this one holds its acknowledgements",
+    NEWEST: "it is the newest segment",
+    NOTHING: "nothing: the broker deletes it next",
 }
 
 
@@ -48,14 +47,14 @@ _KEPT = {
 @json_option
 @options_option
 def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
-    """Show what lives and what is dead, by segment and by destination, and what keeps each segment.
+    """Show live and dead messages by segment and by destination, and why each segment is kept.
 
-    A live message has not left its queue. A segment goes when nothing in it is live, and nothing of an older one that
-    stays is spoken of in it: an old message keeps the acknowledgements of its neighbours, until compaction copies it
-    forward. Ids that are still remembered keep nothing; they are written again when their segment goes. The newest
-    checkpoint is shown with how much of the journal a start reads behind it. Bytes are those of records as they are
-    stored, in the JSON also those of bodies (`message_bytes`, `live_bytes`). What waits for a durable subscription, is
-    prepared or scheduled is shown as that. Non-persistent messages are not in the journal.
+    A live message has not left its queue. The broker deletes a segment when it holds no live message and no record
+    about a message in an older segment. So an old message keeps the acknowledgements of its neighbours until compaction
+    copies it forward. Remembered ids keep no segment: the broker writes them again when it deletes their segment. The
+    command also shows the newest checkpoint and how much of the journal a start reads behind it. Bytes are those of
+    stored records; the JSON also has those of bodies (`message_bytes`, `live_bytes`). Messages of durable
+    subscriptions, prepared and scheduled messages have rows of their own. The journal holds no non-persistent messages.
     """
     from amq.maintenance.checkpoints import find_checkpoints
 
@@ -90,18 +89,18 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     )
 )
 @store_option
-@click.option("--dry-run", is_flag=True, help="Required: there is no other mode, a broker compacts by itself.")
+@click.option("--dry-run", is_flag=True, help="Required: brokers compact by themselves, so there is no other mode.")
 @json_option
 @options_option
 def compact(store: str, dry_run: bool, as_json: bool, options: tuple[str, ...]) -> None:
     """Show what compaction would copy and free, segment by segment.
 
-    The master compacts by itself, while it serves: oldest segment first it copies live messages forward until the
-    journal is at most twice as large as what lives in it, and one segment more; there is nothing to start by hand.
-    `keep` means that the journal is small enough at that point. Remembered ids are only written again where that pays.
+    The master compacts while it serves; nobody has to start it. It copies live messages forward, oldest segment first,
+    until the journal is at most twice as large as its live records plus one segment. `keep` means that the journal is
+    small enough at that point. The master writes remembered ids again only if that frees space.
     """
     if not dry_run:
-        raise click.UsageError("a broker compacts by itself, there is no other mode: give --dry-run to see what is due")
+        raise click.UsageError("brokers compact by themselves; add --dry-run to see what compaction would do")
     config = read_config(store, options)
     inspection, liveness = look(store, config)
     steps = plan(inspection.segments, liveness, config.journal_segment_size_bytes)
@@ -190,7 +189,7 @@ def _destinations_json(liveness: Liveness, pins: list[Pin]) -> list[dict[str, An
 
 def _print_checkpoint(newest: CheckpointReport | None, behind_bytes: int) -> None:
     if newest is None:
-        click.echo("no checkpoint: a start without a slave reads the whole journal")
+        click.echo("no checkpoint: a broker that starts without a slave reads the whole journal")
         return
     age = duration_text(max(0, SystemClock().wall_ms() - newest.written_wall_ms) / 1000)
     click.echo(
@@ -229,7 +228,7 @@ def _ids_text(segment: dict[str, Any]) -> str:
 
 def _print_destinations(destinations: list[dict[str, Any]]) -> None:
     counts = ("messages", "live", "dead", "live_record_bytes", "dead_record_bytes", "acked", "expired",
-              "dead-lettered", "purged", "fired")  # fmt: skip
+              "dead_lettered", "purged", "fired")  # fmt: skip
     names = ("messages", "live", "dead", "live bytes", "dead bytes", "acked", "expired", "dead-lettered", "purged",
              "fired")  # fmt: skip
     print_table(

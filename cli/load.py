@@ -3,8 +3,8 @@
 Invariant: a result is returned only when every message was confirmed, delivered exactly once and acknowledged; anything
 else raises `LoadError`. It must never be the limit of what it measures, so nothing is done per message that can be done
 per batch: frames stand prebuilt in a ring and get only a stamp before they leave, receipts are counted by counting NUL
-bytes, one regular expression finds all acknowledgement ids of one recv, one write answers them. Whatever needs more
-(latencies, who got what) is kept as it came and looked at when the clock has stopped.
+bytes, one regular expression finds all acknowledgement ids of one recv, one write answers them. Work that
+needs more time (latencies, the receiver of each message) is done when the clock has stopped.
 
 A body starts with 16 digits of monotonic microseconds at sending, 4 of the producer and 8 of the message's number.
 """
@@ -18,12 +18,13 @@ import multiprocessing
 import multiprocessing.connection
 import re
 import resource
+import signal
 import socket
 import struct
 import threading
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amq.errors import AmqError
@@ -35,6 +36,8 @@ RING_BYTES = 64 << 20  # of frames that a producer keeps ready
 RECEIPT_BYTES_MIN = len(b"RECEIPT\nreceipt-id:00000000\n\n\0")
 RECV_BYTES = 1 << 20
 POLL_S = 0.1
+DRAIN_IDLE_S = 1.0  # a queue is empty if nothing comes for so long
+DRAIN_S = 60.0
 MODES = ("both", "send", "recv")
 ACKS = ("auto", "client", "client-individual")
 
@@ -47,7 +50,7 @@ class LoadError(AmqError):
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What to do. `window` = sends of one producer that may be unconfirmed at a time."""
+    """The work to do. `window` = sends of one producer that may be unconfirmed at a time."""
 
     port: int
     host: str = "127.0.0.1"
@@ -79,7 +82,7 @@ class Load:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came out. Rates are messages/s; latencies microseconds by percentile name, empty where they mean nothing.
+    """The figures of a run. Rates are messages/s; latencies microseconds by percentile name, empty if meaningless.
 
     `per_s` = messages over the time from the first send (or subscription) to the last receipt or delivery.
     `generator_cpu_us` = CPU time that the generator itself used, per message.
@@ -94,16 +97,17 @@ class Result:
 
 
 class _Shared:
-    """What parent and workers share beside the pipes: a starting gate, a count per consumer and the word "done".
+    """Shared by parent and workers beside the pipes: a starting gate, a count per worker and the word "done".
 
-    Whoever comes to the gate last takes the time of the start before it opens: on a busy machine the workers may be
-    done before the parent runs again.
+    The last one to come to the gate takes the time of the start before it opens: on a busy machine the workers may
+    be done before the parent runs again.
     """
 
-    def __init__(self, context: Any, parties: int, consumers: int) -> None:
+    def __init__(self, context: Any, parties: int, load: Load) -> None:
         self.start_us = context.RawValue("q", 0)
         self.gate = context.Barrier(parties, self._start)
-        self.received = context.RawArray("q", consumers)
+        self.received = context.RawArray("q", load.consumers)
+        self.confirmed = context.RawArray("q", load.producers)
         self.done = context.RawValue("b", 0)
 
     def _start(self) -> None:
@@ -218,6 +222,7 @@ def _produce(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
             raise LoadError(f"producer {index}: {confirmed} of {sent} confirmed, then {data[:500]!r}")
         count = data.count(b"\0")
         confirmed += count
+        shared.confirmed[index] = confirmed
         confirms.extend((_now_us(), count))
     return {"cpu_s": _cpu_s() - cpu_s, "sends": sends, "confirms": confirms}
 
@@ -299,6 +304,7 @@ def _explain(index: int, pattern: re.Pattern[bytes], data: bytes, leaving: bool)
 
 
 def _work(job: Any, load: Load, index: int, shared: _Shared, pipe: multiprocessing.connection.Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent ends its workers
     gc.disable()
     try:
         pipe.send(job(load, index, shared))
@@ -307,15 +313,18 @@ def _work(job: Any, load: Load, index: int, shared: _Shared, pipe: multiprocessi
         pipe.send(f"{type(error).__name__}: {error}")
 
 
-def run(load: Load) -> Result:
-    """Run the load once. Raises LoadError when anything is missing, doubled or broken."""
+def run(load: Load, show: Callable[[int], None] = lambda _done: None) -> Result:
+    """Run the load once. Raises LoadError when anything is missing, doubled or broken.
+
+    show   is called many times a second with the number of messages that have been received (confirmed, in mode send)
+    """
     context = multiprocessing.get_context("fork")
     jobs: list[tuple[Any, int]] = []
     if load.mode != "send":
         jobs += [(_consume, index) for index in range(load.consumers)]
     if load.mode != "recv":
         jobs += [(_produce, index) for index in range(load.producers)]
-    shared = _Shared(context, len(jobs) + 1, load.consumers)
+    shared = _Shared(context, len(jobs) + 1, load)
     workers, pipes = [], []
     try:
         for job, index in jobs:
@@ -325,7 +334,7 @@ def run(load: Load) -> Result:
             theirs.close()
             workers.append(worker)
             pipes.append(ours)
-        reports = _collect(load, shared, pipes)
+        reports = _collect(load, shared, pipes, show)
         for worker in workers:
             worker.join(load.timeout_s)
     finally:
@@ -339,7 +348,28 @@ def run(load: Load) -> Result:
     return _result(load, shared.start_us.value, reports)
 
 
-def _collect(load: Load, shared: _Shared, pipes: list[multiprocessing.connection.Connection]) -> list[dict[str, Any]]:
+def drain(load: Load) -> str:
+    """Remove what a run that broke off left in its queue. Returns what prevented that, "" = the queue is empty."""
+    deadline = time.monotonic() + DRAIN_S
+    try:
+        with _dial(dataclasses.replace(load, timeout_s=DRAIN_IDLE_S)) as sock:
+            headers = {"id": "drain", "destination": load.destination, "ack": "auto"}
+            sock.sendall(encode("SUBSCRIBE", headers))
+            sock.settimeout(DRAIN_IDLE_S)
+            while time.monotonic() < deadline:
+                try:
+                    if not sock.recv(RECV_BYTES):
+                        return "the broker closed the connection"
+                except TimeoutError:
+                    return ""  # nothing comes any more
+            return f"not all could be removed within {DRAIN_S:g} s"
+    except (LoadError, OSError) as error:
+        return str(error)
+
+
+def _collect(
+    load: Load, shared: _Shared, pipes: list[multiprocessing.connection.Connection], show: Callable[[int], None]
+) -> list[dict[str, Any]]:
     """The workers' reports. Opens the gate, says "done" when everything was received, raises on the first failure."""
     failures: list[str] = []
     reports: list[dict[str, Any]] = []
@@ -362,6 +392,7 @@ def _collect(load: Load, shared: _Shared, pipes: list[multiprocessing.connection
             else:
                 reports.append(report)
         received = sum(shared.received)
+        show(sum(shared.confirmed) if load.mode == "send" else received)
         if received >= load.messages:
             shared.done.value = 1
         if (received, len(waiting)) != seen:

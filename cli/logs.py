@@ -1,6 +1,6 @@
 """structlog as a broker process uses it: lines on stderr, for people (console) or machines (JSON), one object a line.
 
-What other libraries and asyncio say through `logging` comes out in the same form.
+Messages of other libraries and asyncio, which use `logging`, come out in the same form.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 class _Logger(structlog.PrintLogger):
-    """Prints to stderr and knows which part of the program speaks. A line that cannot be written is lost: a full disk
-    under a log, or a reader that has gone, is no trouble of the store, of which the one who tells something would take
-    it to be."""
+    """Prints to stderr, with the name of a part of the program. A line that cannot be written is lost: the caller must
+    not take a full disk under the log, or a reader that has gone, for a fault of the store.
+    """
 
     def __init__(self, name: str = "amq", file: TextIO | None = None) -> None:
         super().__init__(file or sys.stderr)
@@ -35,8 +35,9 @@ class _Logger(structlog.PrintLogger):
 
 
 class _Bridge(logging.Handler):
-    """Hands what comes through `logging` to structlog, but for what watchdog calls an error: a watch ended just when an
-    event came."""
+    """Hands records of `logging` to structlog, except one of watchdog that is no error: a watch ended while an event
+    arrived.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,5 +77,5 @@ def configure(config: BrokerConfig) -> None:
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(handlers=[_Bridge()], level=LEVELS[config.log_level], force=True)
-    # It tells of each event of each file beside those that we watch. The log may be one of these: then for ever.
+    # At DEBUG it logs each event of each file in a watched directory. If the log is such a file, that never ends.
     logging.getLogger("watchdog").setLevel(logging.INFO)

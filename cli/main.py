@@ -1,5 +1,5 @@
 """`amq`: the group of all commands. Invariant: a command's module is imported only when that command runs, so that
-`amq --help` and `amq start` never pay for what other commands need.
+`amq --help` and `amq start` never load the libraries of other commands.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import amq
 from amq.cli import exits
@@ -26,16 +27,18 @@ COMMANDS = {
     "doctor": ("doctor", "Find out whether a directory is fit to be a store."),
     "producer": ("producer", "Send messages: lines of a file, a text, or generated ones."),
     "consumer": ("consumer", "Receive messages and write each body as a line, exactly as it was sent."),
-    "schedule": ("schedule", "Look at messages that are to be delivered later, or take them back."),
-    "dlq": ("dlq", "Look at dead letters, send them back to where they came from, or delete them."),
-    "transactions": ("transactions", "Look at prepared transactions, and commit or roll them back by hand."),
-    "demo": ("demo", "Kill the master again and again while a file goes through a queue."),
+    "schedule": ("schedule", "Show or remove messages that the broker is to deliver later."),
+    "dlq": ("dlq", "Show dead letters, send them back to their queues, or delete them."),
+    "transactions": ("transactions", "Show prepared transactions; commit or roll them back by hand."),
+    "demo": ("demo", "Kill the master again and again while a file passes through a queue."),
     "demo-spark": ("demo_spark", "Kill the master while Spark writes rows to a queue and reads them back."),
     "perf": ("perf", "Measure throughput and latency with several processes."),
     "pipeline": ("pipeline", "Run a data pipeline with Spark: files to queues, queues to files, journals to figures."),
-    "journal": ("journal", "Look into the journal of a store, move it, repair it."),
+    "journal": ("journal", "Show, check, move or repair the journal of a store."),
     "config": ("config", "Show or check the configuration."),
     "user": ("user", "Manage the users file."),
+    "completion": ("completion", "Write a script that lets a shell complete commands and options."),
+    "help": ("help", "Show the manual of a command, or the list of commands."),
 }
 
 _NOT_UTF_8 = "surrogates not allowed"  # Python's way to hold such bytes of its arguments in a string
@@ -54,6 +57,12 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the table above, so that no command is imported."""
+        found = [name for name in COMMANDS if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name][1]) for name in found), *options]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
@@ -69,7 +78,7 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _told(ctx: click.Context) -> Iterator[None]:
-    """Whatever goes wrong becomes one line and an exit code."""
+    """Turn each error into one line and an exit code."""
     try:
         yield
     except click.Abort as error:
@@ -77,7 +86,7 @@ def _told(ctx: click.Context) -> Iterator[None]:
             ctx.exit(exits.INTERRUPTED)
         raise
     except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
-        raise  # click's own; on a broken pipe it ends quietly: whoever read our output has gone
+        raise  # click handles these; on a broken pipe it ends quietly, because the reader of the output has gone
     except AmqError as error:
         exits.fail_with(error)
     except OSError as error:
@@ -116,9 +125,9 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Take the places of standard streams that the caller closed, before a file of a store is opened as one of them:
-    what the interpreter or a library then writes to descriptor 2 would go into the lock file or the journal. Use of
-    the input or the output is an error then; errors have nowhere to be told.
+    """Open standard streams that the caller closed, before a file of a store takes their descriptors: otherwise a write
+    of the interpreter or a library to descriptor 2 would go into the lock file or the journal. Reading the input or
+    writing the output is then an error; errors are lost.
     """
     streams = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
     for descriptor, (name, mode, flags) in enumerate(streams):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_COLUMNS = 1000
+SENTENCE_COLUMNS_MIN = 24  # a sentence in a table is not folded into less
 WALL_MS_END = 253_402_300_800_000  # what comes then has no date in Python; a timeout may be as long as that
 _SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -39,17 +40,39 @@ def console(stderr: bool = False) -> Console:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on stdout; numbers to the right."""
+    """A table on stdout, numbers to the right.
+
+    No word is ever broken: an id must survive copy and paste. On a terminal that is too narrow, sentences (the last
+    column, where it has blanks) go on in the next line; if that is not enough, each row becomes a block of lines
+    `name: value`.
+    """
+    from rich.cells import cell_len
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
+    output = console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(header):
         numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        cells = [name, *(_cell(row[index]) for row in rows)]
+        wraps = index == len(header) - 1 and any(" " in cell for cell in cells[1:])
+        columns = max(map(cell_len, cells))
+        table.add_column(
+            name, justify="right" if numbers else "left", no_wrap=not wraps,
+            min_width=min(columns, SENTENCE_COLUMNS_MIN) if wraps else columns,
+        )  # fmt: skip
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    console().print(table)
+    if Measurement.get(output, output.options.update(width=PIPE_COLUMNS), table).minimum <= output.width:
+        output.print(table)
+        return
+    name_columns = max(map(len, header)) + 1
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        for name, value in zip(header, row, strict=True):
+            click.echo(f"{name + ':' if name else '':{name_columns}} {_cell(value)}".rstrip())
 
 
 def print_listing(
@@ -64,6 +87,11 @@ def print_listing(
     print_table(header, [cells(row) for row in rows])
     if len(found) > limit:
         click.echo(f"and more: these are the first {limit}, see --limit", err=True)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _cell(value: object) -> str:

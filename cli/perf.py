@@ -1,4 +1,7 @@
-"""`amq perf`: load from several processes on one broker: throughput, latency percentiles."""
+"""`amq perf` measures throughput and latency of one broker with load from several processes.
+
+Invariant: a queue that the command made up itself is empty when it ends, except after --mode send.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,20 @@ import secrets
 
 import click
 
-from amq.cli.clients import Seconds, connection_options
-from amq.cli.load import ACKS, HEAD_BYTES, MODES, Load, Result, run
-from amq.cli.output import examples, json_option, print_json, print_table
+from amq.cli.clients import (
+    Seconds,
+    connection_options,
+    parse_url,
+    persistent_option,
+    prefetch_option,
+    progress,
+    window_option,
+)
+from amq.cli.load import ACKS, HEAD_BYTES, MODES, Load, Result, drain, run
+from amq.cli.output import counted, examples, json_option, print_json, print_table
 from amq.cli.status import ask
 from amq.client import ConnectError
-from amq.client.uri import BrokerUri, parse
+from amq.client.uri import BrokerUri
 from amq.errors import AccessError
 
 _EPILOG = examples(
@@ -28,35 +39,35 @@ _EPILOG = examples(
 @connection_options
 @click.option(
     "--producers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
-    help="Processes that send.",
+    help="Start N processes that send.",
 )  # fmt: skip
 @click.option(
     "--consumers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
-    help="Processes that receive.",
+    help="Start N processes that receive.",
 )  # fmt: skip
 @click.option(
     "--count", metavar="N", type=click.IntRange(min=1), default=50_000, show_default=True,
-    help="Messages in all.",
+    help="Send N messages in all.",
 )  # fmt: skip
 @click.option(
     "--size", metavar="N", type=click.IntRange(min=HEAD_BYTES), default=1024, show_default=True,
-    help="Bytes of a body.",
+    help="Size of a body in bytes.",
+)  # fmt: skip
+@window_option(256)
+@prefetch_option
+@persistent_option
+@click.option(
+    "--ack", type=click.Choice(ACKS), default="client-individual", show_default=True,
+    help="Acknowledgement mode of the consumers.",
 )  # fmt: skip
 @click.option(
-    "--window", metavar="N", type=click.IntRange(min=1), default=256, show_default=True,
-    help="Unconfirmed sends of one producer.",
+    "--mode", type=click.Choice(MODES), default="both", show_default=True,
+    help="Send and receive, or only one of them.",
 )  # fmt: skip
-@click.option(
-    "--prefetch", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
-    help="Sent ahead of acks.",
-)  # fmt: skip
-@click.option("--persistent/--non-persistent", default=True, help="Survive a takeover or not. Default: persistent.")
-@click.option("--ack", type=click.Choice(ACKS), default="client-individual", show_default=True, help="Ack mode.")
-@click.option("--mode", type=click.Choice(MODES), default="both", show_default=True, help="Leave one side out.")
-@click.option("--destination", metavar="NAME", help="An empty queue. Default: a new one.")
+@click.option("--destination", metavar="NAME", help="Use this queue, which must be empty. Default: a new queue.")
 @click.option(
     "--timeout", metavar="SECONDS", type=Seconds(min=0.001), default=60.0, show_default=True,
-    help="Without progress.",
+    help="Fail after so long without progress.",
 )  # fmt: skip
 @json_option
 def perf(
@@ -65,28 +76,36 @@ def perf(
 ) -> None:  # fmt: skip
     """Measure throughput and latency with several processes.
 
-    A figure is shown only when every message was confirmed, delivered exactly once and acknowledged. Each producer
-    keeps --window sends unconfirmed; with a window of 1 it waits for each. Of a failover URL the broker that serves is
-    taken; a failover meanwhile fails the measurement. Latencies mean something while the broker keeps up: with a large
-    window they are those of a full queue.
+    The command reports figures only if the broker confirmed every message, delivered it exactly once and took its
+    acknowledgement. With a window of 1 a producer waits for each confirmation. With a failover URL the command measures
+    the broker that serves; a failover during the run fails the measurement. Latencies are meaningful while the broker
+    keeps up: with a large window they are the latencies of a full queue.
     """
     uri = _serving(url, login, passcode)
     load = Load(
         uri.port, uri.host, producers, consumers, count, size, window, persistent, ack, mode, prefetch,
         destination or f"/queue/amq.perf.{secrets.token_hex(4)}", uri.login or login, uri.passcode or passcode, timeout,
     )  # fmt: skip
-    result = run(load)
+    try:
+        with progress("confirmed" if mode == "send" else "received", count) as show:
+            result = run(load, show)
+    except BaseException:
+        if destination is None and (problem := drain(load)):
+            click.echo(f"amq: messages of this run may be left in {load.destination}: {problem}", err=True)
+        raise
     if as_json:
         settings = {name: value for name, value in dataclasses.asdict(load).items() if name != "passcode"}
         print_json({"load": settings, "result": dataclasses.asdict(result)})
     else:
         _print(load, result)
+        if mode == "send":
+            click.echo(f"the messages wait in {load.destination}: --mode recv --destination {load.destination}")
 
 
 def _serving(url: str, login: str, passcode: str) -> BrokerUri:
-    """The broker of the URL that serves clients. Raises ConnectError, because of an AccessError where one refuses."""
+    """The broker of the URL that serves clients. Raises ConnectError, caused by an AccessError if a broker refused."""
     reasons, refusal = [], None
-    for uri in parse(url).uris:
+    for uri in parse_url(url).uris:
         facts = ask(uri, uri.login or login, uri.passcode or passcode)
         if facts["state"] == "serving":
             return uri
@@ -98,10 +117,13 @@ def _serving(url: str, login: str, passcode: str) -> BrokerUri:
 
 def _print(load: Load, result: Result) -> None:
     kind = "persistent" if load.persistent else "non-persistent"
-    sides = {"both": f"{load.producers} producers, {load.consumers} consumers", "send": f"{load.producers} producers"}
+    sides = {
+        "send": (counted(load.producers, "producer"),), "recv": (counted(load.consumers, "consumer"),),
+        "both": (counted(load.producers, "producer"), counted(load.consumers, "consumer")),
+    }  # fmt: skip
     click.echo(
-        f"{sides.get(load.mode, f'{load.consumers} consumers')}, {load.messages:,} {kind} messages of "
-        f"{load.size_bytes:,} bytes, window {load.window}"
+        f"{', '.join(sides[load.mode])}, {counted(load.messages, f'{kind} message')} of {load.size_bytes:,} bytes, "
+        f"window {load.window}"
     )
     click.echo(f"{result.per_s:,.0f} messages/s ({result.seconds:.3f} s)")
     rows = [

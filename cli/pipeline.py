@@ -25,14 +25,14 @@ def _show(figures: dict[str, Any], as_json: bool) -> None:
 def pipeline() -> None:
     """Run a data pipeline with Spark: files to queues, queues to files, journals to figures.
 
-    Needs Java 17 and `pip install 'amq[spark]'`. docs/spark.md explains them.
+    Pipelines need Java 17 and `pip install 'amq[spark]'`. docs/spark.md explains them.
     """
 
 
 @pipeline.command("list", epilog=examples("amq pipeline list", "amq pipeline list --json"))
 @json_option
 def list_(as_json: bool) -> None:
-    """Show which pipelines there are."""
+    """List the pipelines."""
     found = [load(name) for name in NAMES]
     if as_json:
         print_json([{"name": each.name, "about": each.title} for each in found])
@@ -44,8 +44,8 @@ def list_(as_json: bool) -> None:
 def run_() -> None:
     """Run one pipeline.
 
-    Figures go to stdout when it is done; how far it is, and warnings, to stderr. Spark runs in this process and its
-    threads, on all cores, unless --master or spark-submit says otherwise.
+    The pipeline writes its figures to stdout at the end; progress and warnings go to stderr. Spark runs in this process
+    on all cores, unless --master or spark-submit says otherwise.
     """
 
 

@@ -1,5 +1,5 @@
-"""What a broker asks of its process and of the operating system: file limit, garbage collector, thread switching,
-service manager, replacing itself. Every setting is process-wide, which is why the broker's own code does none of it.
+"""Process-wide settings of a broker: file limit, garbage collector, thread switching, service manager, replacing the
+process. The broker's own code changes none of them, because several brokers may share a process.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def tune() -> None:
 
 
 def keep_loaded_objects() -> None:
-    """What is there now stays: the collector need not look at it again. After a replay."""
+    """Exempt all present objects from garbage collection. Called after a replay: they stay."""
     gc.freeze()
 
 
 def drop_loaded_objects() -> None:
-    """The mastership is over: what belonged to it can go."""
+    """The mastership is over: its objects can be collected."""
     gc.unfreeze()
     gc.collect()
 
 
 def raise_file_limit() -> int:
-    """Allow as many open files as the hard limit lets us; return how many. Every client connection takes one."""
+    """Raise the limit of open files to the hard limit and return it. Every client connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -52,13 +52,13 @@ def raise_file_limit() -> int:
 def replace_process() -> None:
     """Become a new process with the same command line and process id; never returns.
 
-    The way out for a broker whose thread hangs in the store: every descriptor, and with it every lock, is closed.
+    A broker whose thread hangs in the store escapes this way: it closes every descriptor and so every lock.
     """
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def notify(state: str) -> None:
-    """Tell the service manager (systemd: sd_notify), if there is one. `state` is `READY=1`, `STATUS=…` or both."""
+    """Notify the service manager (systemd: sd_notify), if there is one. `state` is `READY=1`, `STATUS=…` or both."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -66,19 +66,19 @@ def notify(state: str) -> None:
     try:
         door().sendto(state.encode(), address)
     except OSError as error:
-        _log.warning("the service manager cannot be told", address=path, state=state, reason=str(error))
+        _log.warning("cannot notify the service manager", address=path, state=state, reason=str(error))
 
 
 @functools.cache
 def door() -> socket.socket:
-    """To the service manager. Stays open: clients may take every other file, and the watchdog must be fed even so."""
+    """The socket to the service manager. It stays open: if clients use up all files, the watchdog must still be fed."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     opened.setblocking(False)
     return opened
 
 
 def watchdog_interval_s() -> float | None:
-    """How often the service manager wants to be told that we live (systemd: WatchdogSec, halved); None = not at all."""
+    """Seconds between keep-alive notifications that systemd wants (WatchdogSec, halved); None = it wants none."""
     microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", str(os.getpid()))
     if not microseconds.isdecimal() or int(microseconds) == 0 or pid != str(os.getpid()):
         return None
@@ -86,7 +86,7 @@ def watchdog_interval_s() -> float | None:
 
 
 def _thread_failed(args: threading.ExceptHookArgs) -> None:
-    """A thread ended by a bug. Without one of the broker's own threads nothing is safe: end as kill -9 would."""
+    """A bug ended a thread. If it was one of the broker's own threads, nothing is safe: end as kill -9 would."""
     name = args.thread.name if args.thread is not None else "?"
     info = (args.exc_type, args.exc_value, args.exc_traceback)
     _log.critical("a thread failed", thread=name, exc_info=info)

@@ -1,4 +1,4 @@
-"""`amq producer`: sends messages, pipelined and failing over in mid-stream; each is stored once."""
+"""`amq producer` sends messages in a pipeline, also across a failover. The broker stores each message once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from amq.cli.clients import (
     connection_options,
     open_connection,
     parse_headers,
+    persistent_option,
     progress,
     rate,
+    window_option,
 )
-from amq.cli.output import examples, json_option, print_json
+from amq.cli.output import counted, examples, json_option, print_json
 from amq.client import FlushError, Producer
 from amq.errors import AmqError
 
-LAST_FLUSH_S = 1.0  # after Ctrl-C, for what is on its way
+LAST_FLUSH_S = 1.0  # after Ctrl-C, wait so long for outstanding confirmations
 _EPILOG = examples(
     "amq producer --destination /queue/orders --message 'one pizza'",
     "amq producer --destination /queue/orders --file orders.txt",
@@ -36,26 +38,33 @@ _EPILOG = examples(
 
 @click.command(epilog=_EPILOG)
 @connection_options
-@click.option("--destination", metavar="NAME", required=True, help="Where to: /queue/NAME.")
-@click.option("--file", "path", metavar="FILE", help="Send each line of this file, without its line end; - is stdin.")
-@click.option("--message", metavar="TEXT", help="Send this text.")
-@click.option("--count", metavar="N", type=click.IntRange(min=0), help="How many. Default: 1, or all lines of --file.")
-@click.option("--size", metavar="N", type=click.IntRange(min=0), help="Generate messages of so many bytes.")
-@click.option("--header", "headers", metavar="K=V", multiple=True, help="A header of every message. May be repeated.")
-@click.option("--persistent/--non-persistent", default=True, help="Survive a takeover or not. Default: persistent.")
+@click.option("--destination", metavar="NAME", required=True, help="Send to this destination, such as /queue/NAME.")
+@click.option(
+    "--file", "path", metavar="FILE",
+    help="Send each line of this file as a message, without its line end; - is stdin.",
+)  # fmt: skip
+@click.option("--message", metavar="TEXT", help="Send this text as a message.")
+@click.option(
+    "--count", metavar="N", type=click.IntRange(min=0),
+    help="Send N messages. Default: 1, or all lines of --file.",
+)  # fmt: skip
+@click.option("--size", metavar="N", type=click.IntRange(min=0), help="Generate messages of N bytes.")
+@click.option(
+    "--header", "headers", metavar="K=V", multiple=True,
+    help="Add this header to every message. May be repeated.",
+)  # fmt: skip
+@persistent_option
 @click.option(
     "--priority", metavar="N", type=click.IntRange(0, 9), default=4, show_default=True,
-    help="0 (lowest) to 9.",
+    help="Priority of the messages, 0 (lowest) to 9.",
 )  # fmt: skip
 @click.option(
-    "--ttl", metavar="SECONDS", type=Seconds(max=1e10), default=0.0, help="Expires after; 0 = never.",
+    "--ttl", metavar="SECONDS", type=Seconds(max=1e10), default=0.0, help="Messages expire after this time; 0 = never.",
 )  # fmt: skip
+@window_option(1000)
 @click.option(
-    "--window", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
-    help="Unconfirmed at a time.",
-)  # fmt: skip
-@click.option(
-    "--timeout", metavar="SECONDS", type=Seconds(), help="Longest wait for a broker. Default: that of the URL."
+    "--timeout", metavar="SECONDS", type=Seconds(),
+    help="Wait at most so long for a broker. Default: the time-out in the URL.",
 )
 @json_option
 def producer(
@@ -65,8 +74,9 @@ def producer(
 ) -> None:  # fmt: skip
     """Send messages: lines of a file, a text, or generated ones.
 
-    Sends are pipelined and confirmed by the broker when they are stored. When the master goes, what was not confirmed
-    is sent again to the next one, which stores each message once. Ends when everything is confirmed.
+    The command sends without waiting for each confirmation; the broker confirms a message when it is stored. After a
+    takeover the command sends unconfirmed messages again, and the new master stores each message once. The command ends
+    when the broker has confirmed every message.
     """
     if path is not None and message is not None:
         raise click.UsageError("give one of --file and --message")
@@ -103,7 +113,7 @@ def producer(
                 except (AmqError, KeyboardInterrupt) as error:
                     failed = _settle(sender, LAST_FLUSH_S if isinstance(error, KeyboardInterrupt) else 0.0)
                     report.end(failed, connection.unconfirmed)
-                    connection.abort()  # a close in good order would wait for what is unconfirmed
+                    connection.abort()  # an orderly close would wait for the unconfirmed sends
                     raise
         except FlushError as error:
             report.show()
@@ -116,18 +126,18 @@ def producer(
 
 
 def _settle(sender: Producer, timeout_s: float) -> int:
-    """After an error: how many sends the broker has refused, or lost with the connection."""
+    """After an error: the number of sends that the broker has refused or that were lost with the connection."""
     try:
         sender.flush(timeout_s)
     except FlushError as error:
         return len(error.failures)
     except (AmqError, KeyboardInterrupt):
-        return 0  # no answer, or nobody waits for it: they are unconfirmed, and counted so
+        return 0  # no answer: they are unconfirmed, and counted as such
     return 0
 
 
 class _Report:
-    """What was sent and confirmed, and how fast."""
+    """Counts what was sent and confirmed, and measures the rate."""
 
     def __init__(self, as_json: bool, failovers: Failovers) -> None:
         self.sent = 0
@@ -161,8 +171,8 @@ class _Report:
             print_json(facts, indent=None)
             return
         click.echo(
-            f"{confirmed:,} of {self.sent:,} messages confirmed in {self._seconds:.3f} s ({facts['per_s']:,.0f}/s), "
-            f"{self._failovers.count} failovers"
+            f"{confirmed:,} of {counted(self.sent, 'message')} confirmed in {self._seconds:.3f} s "
+            f"({facts['per_s']:,.0f}/s), {counted(self._failovers.count, 'failover')}"
         )
 
 
@@ -170,7 +180,7 @@ class _Report:
 def _source(
     path: str | None, message: str | None, count: int | None, size: int | None
 ) -> Iterator[tuple[Iterator[bytes | str], int | None]]:
-    """(bodies, how many where that is known)."""
+    """Returns (bodies, their number or None if unknown)."""
     if path is None:
         number = 1 if count is None else count
         yield (itertools.repeat(message, number) if message is not None else _generated(number, size)), number

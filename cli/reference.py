@@ -1,6 +1,6 @@
-"""docs/cli.md, made from the commands themselves: `python -m amq.cli.reference` writes it, a test compares.
+"""Generates docs/cli.md from the commands: `python -m amq.cli.reference` writes the page, a test compares it.
 
-Invariant: what the page says of a command, an option, a default or an exit code is what the program says.
+Invariant: the page and the program say the same about each command, option, default and exit code.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ _INTRODUCTION = """\
 
 <!-- Generated from the commands by `python -m amq.cli.reference`: change them there. -->
 
-`amq COMMAND --help` says what is on this page. `python -m amq` is the same command.
+`amq COMMAND --help` shows the same text. `python -m amq` is the same command.
 
-- Results go to stdout; logs, progress, news of failovers and errors to stderr.
-- An error is a line, or one for each problem: `amq: what is wrong; the cure [CODE]`; the code is stable and can be
-  searched for. What the operating system refused has none; a wrong command line is told with its usage.
-- `--json` is for scripts: names in it are kept, new ones may be added.
-- Bars and colours only appear on a terminal; a table that goes elsewhere has its lines whole.
+- Commands write results to stdout. Logs, progress, failover messages and errors go to stderr.
+- Each error is one line: `amq: what is wrong; the cure [CODE]`. Codes are stable, so that you can search for them. An
+  error of the operating system has no code. After a wrong command line, the command shows its usage.
+- `--json` is for scripts. Later versions keep its names and may add new ones.
+- Bars and colours appear on a terminal only. A table never breaks a word; a table that is too wide for the terminal
+  becomes one block of lines a row.
 
 ## Exit codes
 
@@ -35,35 +36,35 @@ _INTRODUCTION = """\
 |---|---|
 {exit_codes}
 
-## What a broker says
+## Log events
 
-`amq start` logs to stderr, one JSON object a line when that is no terminal (`logFormat`). These events are for machines
-too; each line also has `timestamp`, `level`, `logger` and `broker`:
+`amq start` logs to stderr. If stderr is not a terminal, each line is a JSON object (`logFormat`). Scripts can rely on
+these events. Each line also has `timestamp`, `level`, `logger` and `broker`:
 
 | event | further fields | when |
 |---|---|---|
-| `starting` | `version` `pid` `store` `config` | first of all |
+| `starting` | `version` `pid` `store` `config` | the first line |
 | `role` | `role` `before` | the role changed: `slave`, `master`, `stopped` |
 | `slave: waiting for the lock` | `holder` | another broker is master |
 | `master: serving clients` | `epoch` `reason` `waited_s` `urls` | **ready**: clients can connect to `urls` |
-| `mastership lost or refused: slave again` | `reason` | fenced, deposed, or the race was lost |
-| `configuration changed` | `changes` | a changed file or SIGHUP took effect |
+| `mastership lost or refused: slave again` | `reason` | the broker was fenced or deposed, or lost the race |
+| `configuration changed` | `changes` | the broker applied a changed file |
 | `told to stop: …` | `signal` | SIGTERM or SIGINT |
-| `stopped` | `exit_code`, and `code` `reason` where it failed | last of all |
+| `stopped` | `exit_code`; after a failure also `code` `reason` | the last line |
 
-Signals: SIGTERM and SIGINT commit what came in, hand the store over so that a slave takes over at once, and end with 0;
-a second one ends the process at once, as safely as any crash. SIGHUP reads configuration and users file again; both
-files are also watched.
+After SIGTERM or SIGINT, the broker commits what it has received, hands the store over so that a slave takes over at
+once, and exits with code 0. A second signal ends the process at once; that is as safe as any crash. After SIGHUP, the
+broker reads its configuration and the users file again. It also watches both files.
 
-Under systemd `Type=notify` works: READY is told when the broker competes for the store (a slave is ready too), STATUS
-says which role it has, and with `WatchdogSec` an event loop that stands still ends the broker. The unit is
-[conf/amq.service](../conf/amq.service), and [operations.md](operations.md) explains it.
+The broker supports systemd's `Type=notify`. It reports READY when it competes for the store (so a slave is ready too)
+and its role as STATUS. With `WatchdogSec`, systemd restarts a broker whose event loop has stopped. The unit is
+[conf/amq.service](../conf/amq.service); [operations.md](operations.md) explains it.
 
 ## Delivery
 
-`amq producer` sends each message with an id of its own; what was not confirmed when the master went is sent again to
-the next one, which stores it once. `amq consumer` acknowledges a message after its line was written. So a line is never
-lost, and it is there twice where the master or the consumer died between writing and acknowledging: at least once."""
+`amq producer` gives each message a unique id. After a takeover it sends unconfirmed messages again, and the new master
+stores each message once. `amq consumer` writes the line of a message before it acknowledges the message. So no line is
+lost; a line appears twice if the master or the consumer dies between the two steps (at-least-once delivery)."""
 
 
 def page() -> str:
@@ -111,7 +112,8 @@ def _describe(name: str, command: click.Command) -> Iterator[str]:
     arguments = [parameter.make_metavar(click.Context(command)) for parameter in command.params
                  if isinstance(parameter, click.Argument)]  # fmt: skip
     yield "\n".join(["```", " ".join([name, "[OPTIONS]", *arguments]), "```", ""])
-    yield "\n".join(["| Option | Default | |", "|---|---|---|", *(_row(option) for option in options(command)), ""])
+    if rows := [_row(option) for option in options(command)]:
+        yield "\n".join(["| Option | Default | |", "|---|---|---|", *rows, ""])
     yield "\n".join(["```sh", *examples(command), "```"])
 
 

@@ -1,7 +1,7 @@
-"""`amq schedule`: look at messages whose time has not come, and take them back; through a running broker.
+"""`amq schedule` shows scheduled messages and removes them, through a running broker.
 
-Invariant: what `remove` was asked for and what stands in no schedule when it ends will not be delivered any more; one
-that falls due while it works may be delivered once more, and is found again where it repeats.
+Invariant: when `remove` ends, the broker delivers none of the removed messages any more. A message that falls due
+during the command may be delivered once more; if it repeats, the command finds its next occurrence.
 """
 
 from __future__ import annotations
@@ -11,27 +11,38 @@ from typing import Any
 
 import click
 
+from amq.cli import exits
 from amq.cli.clients import Failovers, connection_options, open_connection, progress
-from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
+from amq.cli.output import (
+    counted,
+    examples,
+    is_terminal,
+    json_option,
+    print_json,
+    print_listing,
+    size_text,
+    wall_text,
+)
 from amq.client import Connection, Message
 from amq.errors import CommandError
 
 LIST_LIMIT = 100
 PREFETCH = 100
 IDS_MAX = 50  # in one selector: a header is 10 KiB at most
-ROUNDS_MAX = 20  # looks for what repeats, and fell due in between
+ROUNDS_MAX = 20  # passes over the schedule: a repeating message may fall due in between
 MANAGEMENT = "/topic/ActiveMQ.Scheduler.Management"
 EVERYTHING = "/schedule/>"
 JOB_ID = "scheduledJobId"
 _ID = re.compile(r"(?:.*\D)?(\d{1,19})", re.ASCII)
 _destination = click.option(
-    "--destination", metavar="NAME", help="Only what is for this one: orders, /queue/orders.eu.> or /topic/prices."
+    "--destination", metavar="NAME",
+    help="Only messages for this destination: orders, /queue/orders.eu.> or /topic/prices.",
 )
 
 
 @click.group(epilog=examples("amq schedule list", "amq schedule remove 17592186044417"))
 def schedule() -> None:
-    """Look at messages that are to be delivered later, or take them back."""
+    """Show or remove messages that the broker is to deliver later."""
 
 
 @schedule.command(
@@ -45,13 +56,14 @@ def schedule() -> None:
 @connection_options
 @_destination
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=LIST_LIMIT, show_default=True, help="At most so many.",
+    "--limit", metavar="N", type=click.IntRange(min=1), default=LIST_LIMIT, show_default=True,
+    help="Show at most N messages.",
 )  # fmt: skip
 @json_option
 def list_(url: str, login: str, passcode: str, destination: str | None, limit: int, as_json: bool) -> None:
-    """Show scheduled messages: where they go, when they fall due next, and whether they come again.
+    """Show scheduled messages: destination, next due time, and whether they repeat.
 
-    Looks and takes nothing. Those for one destination come together, as they were scheduled.
+    The command changes nothing. It groups messages by destination, in the order in which they were scheduled.
     """
     found: dict[str, dict[str, Any]] = {}  # by id: a failover begins a browse anew
     with (
@@ -82,26 +94,28 @@ def list_(url: str, login: str, passcode: str, destination: str | None, limit: i
 @connection_options
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @_destination
-@click.option("--all", "everything", is_flag=True, help="All that is scheduled, for whichever destination.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--all", "everything", is_flag=True, help="Remove all scheduled messages, for all destinations.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def remove(
     url: str, login: str, passcode: str, ids: tuple[str, ...], destination: str | None, everything: bool, yes: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Take scheduled messages back: they are not delivered any more. ID is what `amq schedule list` shows.
+    """Remove scheduled messages, so that the broker never delivers them. `amq schedule list` shows each ID.
 
-    What is removed is gone for good; without an ID the command asks first.
+    Removal cannot be undone; without an ID the command asks for confirmation. Exit code 1 if an ID is not scheduled any
+    more, because the broker has delivered the message or somebody removed it; the command removes the others.
     """
     if bool(ids) + (destination is not None) + everything != 1:
         raise click.UsageError("say which: one ID or several, --destination NAME, or --all")
-    conditions = [_selects(id) for id in ids]
-    selectors = [" OR ".join(conditions[at : at + IDS_MAX]) for at in range(0, len(ids), IDS_MAX)] or [""]
+    jobs = {id: _job_id(id) for id in ids}
+    conditions = [_selects(job) for job in jobs.values()]
+    selectors = [" OR ".join(conditions[at : at + IDS_MAX]) for at in range(0, len(jobs), IDS_MAX)] or [""]
     if not ids and not yes:
         if not is_terminal():
-            raise click.UsageError("nobody is there to be asked: say --yes")
-        which = f"for {destination}" if destination else "for whichever destination"
-        click.confirm(f"Remove all messages that are scheduled {which}?", abort=True, err=True)
+            raise click.UsageError("not a terminal, cannot ask for confirmation; use --yes")
+        which = f"for {destination}" if destination else "for all destinations"
+        click.confirm(f"Remove all scheduled messages {which}?", abort=True, err=True)
     with (
         open_connection(url, login, passcode, Failovers()) as connection,
         progress("removed", None) as show,
@@ -113,15 +127,18 @@ def remove(
                     break
                 show(len(removed))
             else:
-                raise CommandError("some fall due and are scheduled again faster than they are removed: run it again")
+                raise CommandError("messages repeat faster than this command removes them; run it again")
     if as_json:
         print_json({"removed": len(removed), "ids": list(removed)})
     else:
-        click.echo(f"{len(removed):,} messages removed")
+        click.echo(f"{counted(len(removed), 'message')} removed")
+    gone = [id for id, job in jobs.items() if job not in removed]
+    if gone:
+        exits.fail(f"not scheduled any more: {', '.join(gone)}; see `amq schedule list`", exits.FAILED, "NOT_SCHEDULED")
 
 
 def _remove(connection: Connection, source: str, selector: str, removed: dict[str, None]) -> bool:
-    """Remove what stands in `source` now. False = nothing does."""
+    """Remove what `source` holds now. False = it holds nothing."""
     with connection.session() as session, session.browser(source, prefetch=PREFETCH, selector=selector) as browser:
         found = False
         producer = session.producer(MANAGEMENT)
@@ -143,20 +160,25 @@ def _schedule(destination: str | None) -> str:
     if not slash or kind not in ("queue", "topic"):
         kind, plain = "queue", name
     if not plain or (destination.startswith("/") and plain == name):
-        raise CommandError(f"{destination!r} is no destination: write orders, /queue/orders or /topic/prices")
+        raise CommandError(f"{destination!r} is not a destination; write orders, /queue/orders or /topic/prices")
     return f"/schedule/{kind}.{plain}"
 
 
-def _selects(id: str) -> str:
-    """What selects the scheduled message of that id, or what it has become since. Raises CommandError."""
+def _job_id(id: str) -> str:
+    """The digits at the end of an id, as `schedule list` or a delivered message shows it. Raises CommandError."""
     found = _ID.fullmatch(id)
     if found is None:
-        raise CommandError(f"{id!r} is no id of a scheduled message: give one that `amq schedule list` shows")
-    return f"({JOB_ID} = '{found[1]}' OR ({JOB_ID} IS NULL AND JMSMessageID LIKE '%-{found[1]}'))"
+        raise CommandError(f"{id!r} is not the id of a scheduled message; `amq schedule list` shows them")
+    return found[1]
+
+
+def _selects(job: str) -> str:
+    """A selector for the scheduled message of that id, also after it was delivered and scheduled again."""
+    return f"({JOB_ID} = '{job}' OR ({JOB_ID} IS NULL AND JMSMessageID LIKE '%-{job}'))"
 
 
 def _job(message: Message) -> str:
-    """The same as long as it is scheduled; what is delivered has it too."""
+    """The id of the schedule. It stays the same while the message repeats, and deliveries carry it."""
     return message.headers.get(JOB_ID) or message.id.rpartition("-")[2]
 
 

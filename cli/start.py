@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ import uvloop
 
 import amq
 from amq.cli import exits, logs, process, store_check
+from amq.cli.live import Live
 from amq.cli.output import examples, reading_text
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
@@ -52,13 +52,13 @@ def start(
 ) -> None:  # fmt: skip
     """Run a broker in the foreground.
 
-    All brokers that are started on one store form a group: the one that gets the lock is the master and serves clients,
-    the others are slaves that take over when it goes. What happens is logged on stderr. A store on which two brokers
-    could be master, or none, is refused (exit code 4) with the reason and the cure; `amq doctor` tells more.
+    All brokers on one store form a group. The broker that gets the lock is the master and serves clients. The others
+    are slaves and take over when it goes. The broker logs to stderr. It refuses a store on which two brokers could be
+    master, or none (exit code 4), with the reason and the cure; `amq doctor` tells more.
 
-    SIGTERM or SIGINT: commit what came in, hand the store over, exit; a second one ends the process at once (safe, as
-    any crash is). SIGHUP: read the configuration and the users file again. The configuration file is also watched.
-    Under systemd, Type=notify is told when the broker runs and which role it has.
+    SIGTERM or SIGINT: commit what came in, hand the store over, exit. A second signal ends the process at once, as
+    safely as any crash does. SIGHUP: read the configuration and the users file again. The broker also watches the
+    configuration file. Under systemd (Type=notify) it reports when it runs and which role it has.
     """
 
     def read() -> BrokerConfig:
@@ -82,14 +82,14 @@ def start(
             failure = runner.run(_Run(config, read, config_file).until_stopped())
     if failure is not None:
         code = exits.exit_code(failure)
-        _log.error("stopped", reason=failure.description, code=failure.code, exit_code=code)
+        _log.error("stopped", reason=exits.told(failure), code=failure.code, exit_code=code)
         raise click.exceptions.Exit(code)
     _log.info("stopped", exit_code=0)
 
 
 class _Run:
     """The broker of this process, its signals and its live configuration. Everything runs on the event loop, except
-    what `_look_again` and `_changed` do, in a thread of the pool and in the file watcher's."""
+    `_changed`, which the file watcher's thread calls, and what `Live` reads."""
 
     def __init__(self, config: BrokerConfig, read: Callable[[], BrokerConfig], path: str | None) -> None:
         self._config = config
@@ -97,8 +97,7 @@ class _Run:
         self._service = BrokerService(config, self._gate.authenticate, replace_process=process.replace_process)
         self._service.on_role = self._on_role
         self._service.on_reading = self._on_reading
-        self._reload = Reload(config, read)
-        self._reloading = threading.Lock()  # a file watcher and SIGHUP may come at once
+        self._live = Live(Reload(config, read), self._gate, self._post_apply)
         self._config_file = path
         self._watchers = ExitStack()
         self._watched: set[str] = set()
@@ -166,50 +165,17 @@ class _Run:
 
     def _on_hang_up(self) -> None:
         _log.info("SIGHUP: reading configuration and users again")
-        self._loop.run_in_executor(None, self._look_again)
-
-    def _look_again(self) -> None:
-        with self._reloading:
-            self._check()
-            self._read_users()
+        self._live.ask("configuration", "users", by_hand=True)
 
     def _changed(self, path: str) -> None:
-        with self._reloading:
-            if path == self._config_file:
-                self._check()
-            else:
-                self._read_users()
+        self._live.ask("configuration" if path == self._config_file else "users")
 
-    def _check(self) -> None:
-        outcome = self._reload.check()
-        if outcome is None:
-            return
-        if outcome.error is not None:
-            for problem in outcome.error.description.split("\n"):
-                _log.error("configuration not changed", reason=problem)
-            return
-        for change in outcome.restart:
-            _log.warning("this change waits for a restart", change=str(change))
-        if outcome.live:
-            _log.info("configuration changed", changes=[str(change) for change in outcome.live])
-        if any(change.option.key in ("usersFile", "anonymous") for change in outcome.live):
-            self._read_users()
-        self._loop.call_soon_threadsafe(self._apply, outcome.config)
+    def _post_apply(self, config: BrokerConfig) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: the broker has ended meanwhile
+            self._loop.call_soon_threadsafe(self._apply, config)
 
     def _apply(self, config: BrokerConfig) -> None:
         self._config = config
         logs.configure(config)
         self._service.reconfigure(config)
         self._watch()
-
-    def _read_users(self) -> None:
-        config = self._reload.config
-        try:
-            self._gate.reload(config.users_file, config.anonymous)
-        except ConfigError as error:
-            _log.error("users not changed", reason=error.description)
-            return
-        if config.users_file:
-            _log.info("users read", users_file=config.users_file)
-        for warning in self._gate.warnings:
-            _log.warning(warning)

@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from amq.cli import exits
+from amq.cli.clients import parse_url
 from amq.cli.output import (
     duration_text,
     examples,
@@ -23,14 +25,16 @@ from amq.cli.output import (
     wall_text,
 )
 from amq.cli.store import check_store
-from amq.client.uri import BrokerUri, parse
+from amq.client.uri import BrokerUri
 from amq.clock import SystemClock
+from amq.config import group
+from amq.config.transport_url import reachable
 from amq.errors import AmqError, StoreError
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments
 from amq.lock.host import Owner
 from amq.lock.presence import BrokerPresence
-from amq.lock.status import StoreStatus, store_status
+from amq.lock.status import StoreStatus, silence, store_status
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.vfs import SystemVfs
 
@@ -42,24 +46,35 @@ _EPILOG = examples(
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--store", metavar="DIR", help="Store directory to look into. Takes no lock.")
-@click.option("--url", metavar="URL", help="Broker URL: each broker in it is asked.")
+@click.option(
+    "--store", metavar="DIR", envvar="AMQ_STORE", help="Store directory to look into; or $AMQ_STORE. Takes no lock."
+)
+@click.option("--url", metavar="URL", help="Broker URL: each broker in it is asked. $AMQ_STORE does not count then.")
 @click.option("--login", default="", envvar="AMQ_LOGIN", help="With --url: user, where it has none; or $AMQ_LOGIN.")
 @click.option("--passcode", default="", envvar="AMQ_PASSCODE", help="With --url: password; or $AMQ_PASSCODE.")
 @json_option
-def status(store: str | None, url: str | None, login: str, passcode: str, as_json: bool) -> None:
+@click.pass_context
+def status(
+    context: click.Context, store: str | None, url: str | None, login: str, passcode: str, as_json: bool
+) -> None:
     """Show who is master of a store, or which broker of a URL serves clients.
 
-    Exit code 0 where there is a master, 1 where there is none; while a broker takes over `state` in the JSON is "taking
-    over", and "loading" when it has told how much of the journal it has read (`successor.reading`). A slave says every
-    other second how far it has followed: `lag_s` is the time since it last knew all that there was to know, by the
-    clocks of both hosts, and null where it never did, or does not follow.
+    Exit code 0: a master serves. 1: there is none, or it is silent. `state` in the JSON is one of "serving"; "silent"
+    (the master has written no heartbeat for longer than its lockKeepAlivePeriod and confirms nothing: it stands still,
+    or cannot reach the store); "taking over"; "loading" (the same, and `successor.reading` says how much of the journal
+    is read); "none".
+
+    `heartbeat_age_s` and `lag_s` (of a slave: the time since it last knew all that there was to know; null where it
+    never did, or does not follow) compare the wall clocks of two hosts. Where the heartbeat seems old, this command
+    watches for a new one for up to 5 seconds before it says "silent".
     """
+    if url is not None and context.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
+        store = None
     if (store is None) == (url is None):
         raise click.UsageError("give one of --store and --url")
     if store is not None:
         facts = _of_store(store)
-        serving = facts["master"] is not None
+        serving = facts["state"] == "serving"
     else:
         facts = {"brokers": _of_url(str(url), login, passcode)}
         serving = any(broker["state"] == "serving" for broker in facts["brokers"])
@@ -79,17 +94,23 @@ def status(store: str | None, url: str | None, login: str, passcode: str, as_jso
 def _of_store(store: str) -> dict[str, Any]:
     vfs = SystemVfs()
     check_store(vfs, store)
+    clock = SystemClock()
     try:
         seen = store_status(vfs, store)
+        silent_s = silence(vfs, clock, store, seen, time.sleep)
+        if silent_s is not None:  # that took a while: another broker may be master now
+            before, seen = seen, store_status(vfs, store)
+            silent_s = silent_s if (before.epoch, before.heartbeat) == (seen.epoch, seen.heartbeat) else None
         segments, size = _journal_size(vfs, store)
         free = vfs.free_bytes(store)
     except OSError as error:
         raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
-    epoch, master = seen.epoch, seen.master
+    epoch, master, last_ms = seen.epoch, seen.master, seen.last_sign_wall_ms
     return {
         "store": os.path.abspath(store),
-        "state": _state(seen),
-        "master": None if master is None or master.owner is None else _owner(master.owner),
+        "state": _state(seen, silent_s),
+        "master": None if master is None or master.owner is None else _broker(master),
+        "silent_s": None if silent_s is None else round(silent_s, 1),
         "successor": _successor(seen),
         "lock": seen.lock,
         "epoch": epoch.number if epoch is not None else 0,
@@ -99,16 +120,19 @@ def _of_store(store: str) -> dict[str, Any]:
         "reason": epoch.reason if epoch is not None else "",
         "released": seen.released,
         "heartbeat": _iso(seen.heartbeat_wall_ms),
+        "heartbeat_age_s": None if last_ms is None else (clock.wall_ms() - last_ms) / 1000,
         "slaves": _slaves(seen),
+        "options_differ": _options_differ(seen),
+        "store_full": master is not None and master.facts.get("store_full") is True,
         "journal": {"segments": segments, "bytes": size},
         "free_bytes": free,
     }
 
 
-def _state(seen: StoreStatus) -> str:
-    """serving, loading (a broker reads the journal, it will serve), taking over, or none."""
+def _state(seen: StoreStatus, silent_s: float | None) -> str:
+    """serving, silent, loading (a broker reads the journal, it will serve), taking over, or none."""
     if seen.master is not None:
-        return "serving"
+        return "serving" if silent_s is None else "silent"
     if seen.successor is not None and _reading(seen.successor) is not None:
         return "loading"
     return "taking over" if seen.lock == "held" else "none"
@@ -126,7 +150,26 @@ def _slaves(seen: StoreStatus) -> list[dict[str, Any]]:
         followed = _numbers(broker, "followed", "messages", "caught_up_wall_ms")
         caught_up_ms = followed["caught_up_wall_ms"] if followed is not None else 0
         lag_s = max(0, now_ms - caught_up_ms) / 1000 if caught_up_ms else None
-        found.append({**_broker(broker), "followed": followed, "lag_s": lag_s})
+        why = broker.facts.get("cannot_listen")
+        cannot_listen = why if isinstance(why, str) and why else None
+        found.append({**_broker(broker), "followed": followed, "lag_s": lag_s, "cannot_listen": cannot_listen})
+    return found
+
+
+def _options_differ(seen: StoreStatus) -> list[dict[str, Any]]:
+    """The brokers whose shared options differ from the master's, or from the first one's where there is no master."""
+    told = [(broker, broker.facts.get("options")) for broker in seen.brokers]
+    published = [(broker, options) for broker, options in told if isinstance(options, dict)]
+    first = next((each for each in published if each[0] is seen.master), published[0] if published else None)
+    if first is None:
+        return []
+    found = []
+    for broker, options in published:
+        differences = group.differences(options, first[1])
+        if broker is not first[0] and differences:
+            values = {key: list(pair) for key, pair in differences.items()}
+            text = group.describe(differences, broker.name, first[0].name)
+            found.append({"broker": broker.name, "from": first[0].name, "options": values, "text": text})
     return found
 
 
@@ -135,7 +178,7 @@ def _reading(broker: BrokerPresence) -> dict[str, Any] | None:
 
 
 def _numbers(broker: BrokerPresence, key: str, *names: str) -> dict[str, Any] | None:
-    """What `broker` told under `key`, if it has these numbers: it may be of another version."""
+    """The facts of `broker` under `key`, if they have these numbers: it may be of another version."""
     told = broker.details.get(key)
     whole = isinstance(told, dict) and all(isinstance(told.get(name), int | float) for name in names)
     return told if whole else None
@@ -144,11 +187,22 @@ def _numbers(broker: BrokerPresence, key: str, *names: str) -> dict[str, Any] | 
 def _broker(broker: BrokerPresence) -> dict[str, Any]:
     if broker.owner is None:  # it is just writing who it is
         return {"name": broker.name, "host": "", "pid": None, "urls": []}
-    return _owner(broker.owner)
+    owner = broker.owner
+    return {"name": owner.name, "host": owner.host, "pid": owner.pid, "urls": _urls(broker, owner)}
 
 
-def _owner(owner: Owner) -> dict[str, Any]:
-    return {"name": owner.name, "host": owner.host, "pid": owner.pid, "urls": list(owner.transport_urls)}
+def _urls(broker: BrokerPresence, owner: Owner) -> list[str]:
+    """Where it serves, as clients write it; of a slave: where it would, port 0 for "any"."""
+    served = broker.facts.get("urls")
+    if isinstance(served, list) and served:
+        return [str(url) for url in served]
+    urls = []
+    for url in owner.transport_urls:
+        try:
+            urls.append(reachable(url, owner.host))
+        except ValueError:  # of another version
+            urls.append(url)
+    return urls
 
 
 def _journal_size(vfs: SystemVfs, store: str) -> tuple[int, int]:
@@ -172,10 +226,11 @@ def _iso(wall_ms: int | None) -> str | None:
 
 def _print_store(facts: dict[str, Any]) -> None:
     master = facts["master"]
+    silent = "" if facts["silent_s"] is None else f", silent for {duration_text(facts['silent_s'])}"
     if master is not None:
-        who = _who(master)
+        who = _who(master) + (silent and f"{silent}: it confirms nothing")
     elif facts["successor"] is not None:
-        who = f"none yet: {_who(facts['successor'])} takes over"
+        who = f"none yet: {_who(facts['successor'])} takes over{silent}"
         if facts["successor"]["reading"] is not None:
             who += f": reads the journal, {reading_text(facts['successor']['reading'])}"
     elif facts["released"]:
@@ -192,15 +247,25 @@ def _print_store(facts: dict[str, Any]) -> None:
         since = wall_text(facts["since_wall_ms"])
         click.echo(f"epoch    {facts['epoch']}, since {since} ({age} ago): {facts['reason']}")
     click.echo(f"lock     {facts['lock']}")
-    slaves = "\n         ".join(f"{_who(slave)}{_lag_text(slave)}" for slave in facts["slaves"])
+    slaves = "\n         ".join(f"{_who(slave)}{_slave_text(slave)}" for slave in facts["slaves"])
     click.echo(f"slaves   {slaves or 'none: nobody would take over'}")
+    if facts["slaves"] and all(slave["cannot_listen"] for slave in facts["slaves"]):
+        click.echo("         no slave could serve clients")
+    for difference in facts["options_differ"]:
+        click.echo(f"options  differ: {difference['text']}")
     journal = facts["journal"]
     click.echo(f"journal  {size_text(journal['bytes'])} in {journal['segments']} segments")
-    click.echo(f"free     {size_text(facts['free_bytes'])}")
+    full = ": the disk is full, the master rejects messages; acknowledgements go on" if facts["store_full"] else ""
+    click.echo(f"free     {size_text(facts['free_bytes'])}{full}")
 
 
 def _who(broker: dict[str, Any]) -> str:
     return f"{broker['name']} (host {broker['host']}, pid {broker['pid']})"
+
+
+def _slave_text(slave: dict[str, Any]) -> str:
+    why = f"; could not serve clients: {slave['cannot_listen']}" if slave["cannot_listen"] else ""
+    return _lag_text(slave) + why
 
 
 def _lag_text(slave: dict[str, Any]) -> str:
@@ -208,7 +273,8 @@ def _lag_text(slave: dict[str, Any]) -> str:
         return ""
     messages = f"{slave['followed']['messages']:,} messages"
     if slave["lag_s"] is None:
-        return f", has read {messages} so far, at {slave['followed'].get('place')}"
+        place = slave["followed"].get("place")
+        return f", has read {messages} so far" + (f", up to {place}" if place else "")
     return f", up to date {duration_text(slave['lag_s'])} ago, {messages}"
 
 
@@ -216,7 +282,7 @@ def _lag_text(slave: dict[str, Any]) -> str:
 
 
 def _of_url(url: str, login: str, passcode: str) -> list[dict[str, Any]]:
-    uris = parse(url).uris
+    uris = parse_url(url).uris
     with ThreadPoolExecutor(min(len(uris), 16)) as pool:
         return list(pool.map(lambda uri: ask(uri, uri.login or login, uri.passcode or passcode), uris))
 

@@ -1,7 +1,7 @@
-"""What `amq start` does before it touches the store: the quick part of `amq doctor`.
+"""The check that `amq start` makes before it touches the store: the quick part of `amq doctor`.
 
-Invariant: a store on which two brokers could be master, or none, is not used unless the operator said so, and then
-every start says it again.
+Invariant: a broker does not use a store on which two brokers, or none, could be master, unless the operator allows it;
+then every start warns about it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _log = structlog.get_logger("amq.process")
 
 
 def refusal(config: BrokerConfig) -> AmqError | None:
-    """Why the broker must not start on this store; None = it may. What is worth a warning is logged."""
+    """Why the broker must not start on this store; None = it may. Logs warnings."""
     try:
         report = examine_quickly(config.store)
     except OSError as error:
-        # The broker meets the same error at its first step, and tells it with its cure.
+        # The broker meets the same error at its first step and reports it with its cure.
         _log.info("the store cannot be examined", reason=str(error))
         return None
     for finding in report.of(Level.WARNING):
-        if finding.topic != ALONE_TOPIC:  # a group on one host is as good a use as any
+        if finding.topic != ALONE_TOPIC:  # a group on one host is a normal use
             _log.warning("the store could be safer or quicker", finding=str(finding))
     reasons = [str(finding) for finding in report.of(Level.UNFIT)]
     if config.allow_unsafe_store:
@@ -38,13 +38,13 @@ def refusal(config: BrokerConfig) -> AmqError | None:
 def _warn(reasons: list[str]) -> None:
     if reasons:
         for reason in reasons:
-            _log.warning("starting on an unsafe store, as allowUnsafeStore says", reason=reason)
+            _log.warning("starting on an unsafe store because allowUnsafeStore is set", reason=reason)
     else:
-        _log.warning("allowUnsafeStore is set and not needed: take it away")
+        _log.warning("allowUnsafeStore is set but not needed: remove it")
 
 
 def _description(report: Report, reasons: list[str]) -> str:
     return (
         f"{report.directory} is not fit to be a store: {'; '.join(reasons)}. `amq doctor {report.path}` tells more; "
-        "--allow-unsafe-store starts all the same, for trials"
+        "--allow-unsafe-store starts the broker anyway, for trials"
     )

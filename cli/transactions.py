@@ -7,19 +7,22 @@ and told; to ask for the same end again is harmless.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from amq.cli.clients import Failovers, connection_options, open_connection
-from amq.cli.output import examples, json_option, print_json, print_table, wall_text
+from amq.cli.output import examples, is_terminal, json_option, print_json, print_table, wall_text
 from amq.client import Connection, PreparedTransaction
+
+SHOWN_MAX = 20  # transactions that are listed before the question
 
 
 @click.group(epilog=examples("amq transactions list", "amq transactions commit order-1712"))
 def transactions() -> None:
-    """Look at prepared transactions, and commit or roll them back by hand."""
+    """Show prepared transactions; commit or roll them back by hand."""
 
 
 @transactions.command(
@@ -57,23 +60,77 @@ def commit(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: 
     """Commit prepared transactions: what they send is seen, what they took is gone.
 
     Each by itself: for the batch of a pipeline that is another end than the pipeline's own, which commits all parts
-    with its marker. One that cannot be committed ends the command; those before it are.
+    with its marker. The command ends at the first one that it cannot commit.
     """
     _finish(url, login, passcode, xids, as_json, commits=True)
 
 
 @transactions.command(
-    epilog=examples("amq transactions rollback order-1712", "amq transactions rollback q/7/0 q/7/1 --json")
+    epilog=examples(
+        "amq transactions rollback order-1712",
+        "amq transactions rollback q/7/0 q/7/1 --json",
+        "amq transactions rollback --owner 6e0f2b31-88a1-4a5e-9c0e-0d5a7a3f1c22",
+        "amq transactions rollback --owner lease:etl --yes --json",
+    )
 )
 @connection_options
-@click.argument("xids", nargs=-1, required=True, metavar="XID...")
+@click.argument("xids", nargs=-1, metavar="[XID...]")
+@click.option("--owner", metavar="NAME", help="All that is prepared for this pipeline, query or job, after a question.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def rollback(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: bool) -> None:
+def rollback(
+    url: str, login: str, passcode: str, xids: tuple[str, ...], owner: str | None, yes: bool, as_json: bool
+) -> None:
     """Roll prepared transactions back: what they send is gone, what they took is delivered again.
 
-    One that cannot be rolled back ends the command; those before it are.
+    The command ends at the first one that it cannot roll back. With --owner the command shows what is
+    prepared for that owner, asks, and rolls back what it has shown: for a pipeline that nobody starts again, such as a
+    Spark query that was stopped in the middle of a batch. For the leases of a Spark stream that is
+    lease:SUBSCRIPTION.
     """
-    _finish(url, login, passcode, xids, as_json, commits=False)
+    if bool(xids) == (owner is not None):
+        raise click.UsageError("give either XID... or --owner NAME")
+    if owner is None:
+        _finish(url, login, passcode, xids, as_json, commits=False)
+    else:
+        _roll_back_owner(url, login, passcode, owner, yes, as_json)
+
+
+def _roll_back_owner(url: str, login: str, passcode: str, owner: str, yes: bool, as_json: bool) -> None:
+    if not yes and not is_terminal():
+        raise click.UsageError("not a terminal, cannot ask for confirmation; use --yes")
+    began, failovers = time.monotonic(), Failovers()
+    with open_connection(url, login, passcode, failovers) as connection:
+        found = [each for each in connection.recover() if each.owner == owner]
+        if found and not yes:
+            _preview(found)
+            click.confirm(f"Roll back these {len(found):,} transactions of {owner}?", abort=True, err=True)
+        count = 0
+        for batch in sorted({each.batch for each in found}):
+            xids = [each.xid for each in found if each.batch == batch]
+            count += connection.rollback_batch(owner, batch, xids)
+    if as_json:
+        seconds = round(time.monotonic() - began, 3)
+        facts = {"outcome": "rolled back", "owner": owner, "xids": [each.xid for each in found], "rolled_back": count,
+                 "seconds": seconds, "failovers": failovers.count}  # fmt: skip
+        print_json(facts)
+    else:
+        click.echo(f"{count:,} of {len(found):,} transactions of {owner} rolled back")
+
+
+def _preview(found: list[PreparedTransaction]) -> None:
+    """Show on standard error the transactions that would be rolled back."""
+    for each in found[:SHOWN_MAX]:
+        since = wall_text(each.created_ms)
+        sends, takes = _counts(each.sends), _counts(each.acks)
+        click.echo(f"{each.xid}: batch {each.batch}, prepared {since}; sends {sends}; takes {takes}", err=True)
+    if len(found) > SHOWN_MAX:
+        click.echo(f"... and {len(found) - SHOWN_MAX:,} more", err=True)
+    sums = [Counter[str](), Counter[str]()]
+    for each in found:
+        for total, part in zip(sums, (each.sends, each.acks), strict=True):
+            total.update(part)
+    click.echo(f"Deleted: {_counts(sums[0])}. Delivered again: {_counts(sums[1])}.", err=True)
 
 
 def _finish(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: bool, commits: bool) -> None:

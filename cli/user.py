@@ -1,4 +1,4 @@
-"""`amq user add|remove|list`: the users file of `usersFile`. A running broker reads a changed file by itself."""
+"""`amq user add|remove|list` edits the users file (`usersFile`). A running broker reads a changed file by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ users_option = click.option("--users", metavar="FILE", required=True, envvar="AM
 def user() -> None:
     """Manage the users file.
 
-    It holds names and salted password hashes; docs/security.md says how brokers use it.
+    The file holds names and salted password hashes; docs/security.md explains how brokers use it.
     """
 
 
@@ -30,19 +30,19 @@ def user() -> None:
 )
 @click.argument("name")
 @users_option
-@click.option("--password-stdin", is_flag=True, help="Read the password from the first line of stdin, do not ask.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from the first line of stdin.")
 @click.option("--replace", is_flag=True, help="Give an existing user a new password.")
 def add(name: str, users: str, password_stdin: bool, replace: bool) -> None:
-    """Add a user; the file is made where there is none. The password is asked for, or read from stdin."""
+    """Add a user; create the file if it does not exist. The command asks for the password, or reads it from stdin."""
     if password_stdin:
         try:
             password = sys.stdin.readline().rstrip("\r\n")
         except UnicodeDecodeError:
-            raise ConfigError("the password is not text: give UTF-8", code="PASSWORD_UNUSABLE") from None
+            raise ConfigError("the password is not valid UTF-8", code="PASSWORD_UNUSABLE") from None
     elif sys.stdin.isatty():
         password = click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True)
     else:
-        raise ConfigError("stdin is no terminal: pipe the password in and give --password-stdin", code="NO_PASSWORD")
+        raise ConfigError("stdin is not a terminal; pipe the password in and add --password-stdin", code="NO_PASSWORD")
     add_user(users, name, password, replace=replace)
     click.echo(f"{name} can log in")
 
@@ -51,7 +51,7 @@ def add(name: str, users: str, password_stdin: bool, replace: bool) -> None:
 @click.argument("name")
 @users_option
 def remove(name: str, users: str) -> None:
-    """Remove a user. Connections that are logged in stay so."""
+    """Remove a user. Connections that are logged in stay logged in."""
     remove_user(users, name)
     click.echo(f"{name} can no longer log in")
 

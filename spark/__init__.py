@@ -1,7 +1,7 @@
 """pyspark_amq: Spark reads from and writes to amq as `format("amq")`. Docs: docs/spark.md.
 
-Spark finds `DefaultSource` by itself in every top-level package whose name begins with `pyspark_`. It is loaded when
-first asked for: what needs neither Spark nor Java (`pyspark_amq.options`) can be used without them.
+Spark finds `DefaultSource` by itself in every top-level package whose name begins with `pyspark_`. The package loads it
+on first use, so modules that need neither Spark nor Java (`pyspark_amq.options`) can be used without them.
 """
 
 from __future__ import annotations

@@ -1,17 +1,34 @@
-"""AmqDataSource: what Spark calls for `format("amq")`.
+"""The classes that Spark calls for `format("amq")` and `format("amq-journal")`.
 
-Spark makes one in the planner's Python worker for every query, and of a stream for every micro-batch; so nothing is
-kept here, and options that cannot be used are refused in the first batch.
+Spark makes an object in the planner's Python worker for every query, and for every micro-batch of a stream. So the
+objects keep no state, and a stream reports unusable options in its first micro-batch.
+
+Invariant: this module needs PySpark 4.0 and nothing else. Spark imports it when it looks for formats: an error there
+would hide every Python format, not only ours. A query imports the modules that it needs, and names a missing one.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_amq import messages, options
-from pyspark_amq.sink import AmqBatchWriter, AmqStreamWriter
-from pyspark_amq.source import AmqReader, AmqStreamReader
+if TYPE_CHECKING:
+    from pyspark_amq.journal_source import JournalReader
+    from pyspark_amq.options import JournalOptions, SourceOptions
+    from pyspark_amq.sink import AmqBatchWriter, AmqStreamWriter
+    from pyspark_amq.source import AmqReader, AmqStreamReader
+
+PYSPARK_MIN = "4.2"
+PROVIDER = "provider"  # an option that Spark adds only in CREATE TABLE
+
+
+class MissingModuleError(ImportError):
+    """The Python of this worker lacks a module that the format needs."""
 
 
 class AmqDataSource(DataSource):
@@ -22,21 +39,96 @@ class AmqDataSource(DataSource):
         return "amq"
 
     def schema(self) -> StructType:
-        """Of what is read. Raises OptionError."""
-        return messages.schema(options.read(options.SourceOptions, self.options).include_headers)
+        """The columns of a read. Raises OptionError."""
+        _refuse_table(self.name(), PROVIDER in self.options)
+        return _module("messages").schema(self._source_options().include_headers)
 
-    def streamReader(self, schema: StructType) -> AmqStreamReader:  # noqa: ARG002
-        """`spark.readStream.format("amq")`. Raises OptionError."""
-        return AmqStreamReader(options.read(options.SourceOptions, self.options))
+    def streamReader(self, schema: StructType) -> AmqStreamReader:
+        """`spark.readStream.format("amq")`. Raises OptionError, SchemaError."""
+        reader: AmqStreamReader = _module("source").AmqStreamReader(self._checked(schema))
+        return reader
 
-    def reader(self, schema: StructType) -> AmqReader:  # noqa: ARG002
-        """`spark.read.format("amq")`. Raises OptionError."""
-        return AmqReader(options.read(options.SourceOptions, self.options))
+    def reader(self, schema: StructType) -> AmqReader:
+        """`spark.read.format("amq")`. Raises OptionError, SchemaError."""
+        reader: AmqReader = _module("source").AmqReader(self._checked(schema))
+        return reader
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqStreamWriter:  # noqa: ARG002
-        """`df.writeStream.format("amq")`; in `complete` mode all rows are sent each time. Raises OptionError."""
-        return AmqStreamWriter(options.read(options.SinkOptions, self.options), schema)
+        """`df.writeStream.format("amq")`. In `complete` mode it sends all rows each time. Raises OptionError."""
+        options = _module("options")
+        writer: AmqStreamWriter = _module("sink").AmqStreamWriter(
+            options.read(options.SinkOptions, self.options), schema
+        )
+        return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqBatchWriter:
         """`df.write.format("amq").mode("append")`. Raises OptionError."""
-        return AmqBatchWriter(options.read(options.SinkOptions, self.options), schema, overwrite)
+        options = _module("options")
+        writer: AmqBatchWriter = _module("sink").AmqBatchWriter(
+            options.read(options.SinkOptions, self.options), schema, overwrite
+        )
+        return writer
+
+    def _checked(self, schema: StructType) -> SourceOptions:
+        _refuse_table(self.name(), not self.options)
+        found, messages = self._source_options(), _module("messages")
+        messages.check_schema(schema, messages.schema(found.include_headers), self.name())
+        return found
+
+    def _source_options(self) -> SourceOptions:
+        options = _module("options")
+        found: SourceOptions = options.read(options.SourceOptions, self.options)
+        return found
+
+
+class AmqJournalDataSource(DataSource):
+    """`format("amq-journal")`: every message of a store and its history, read without a broker."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "amq-journal"
+
+    def schema(self) -> StructType:
+        """Raises OptionError."""
+        _refuse_table(self.name(), PROVIDER in self.options)
+        return _module("journal_source").schema(self._options())
+
+    def reader(self, schema: StructType) -> JournalReader:
+        """Raises OptionError, SchemaError."""
+        _refuse_table(self.name(), not self.options)
+        given = self._options()
+        _module("messages").check_schema(schema, self.schema(), self.name())
+        reader: JournalReader = _module("journal_source").reader(given)
+        return reader
+
+    def _options(self) -> JournalOptions:
+        options = _module("options")
+        found: JournalOptions = options.read(options.JournalOptions, self.options)
+        return found
+
+
+def _refuse_table(name: str, is_table: bool) -> None:
+    """Raises OptionError for a table of Spark's catalog: Spark does not pass the options of the table to a query."""
+    if is_table:
+        raise _module("options").OptionError(
+            f"CREATE TABLE … USING `{name}` does not work: Spark does not pass the options of a table to a format "
+            f"written in Python. Write CREATE TEMPORARY VIEW … USING `{name}` OPTIONS (…), or use spark.read"
+        )
+
+
+def _module(name: str) -> Any:
+    """A module of this package. Raises MissingModuleError, which names the missing module and the cure."""
+    try:
+        return importlib.import_module(f"pyspark_amq.{name}")
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "pyspark":
+            raise MissingModuleError(
+                f"format amq needs PySpark {PYSPARK_MIN} or later, this is {pyspark.__version__} ({error}): "
+                f"pip install 'pyspark>={PYSPARK_MIN}'", name=error.name
+            ) from error  # fmt: skip
+        raise MissingModuleError(
+            f"format amq needs the module {error.name!r}; this Python ({sys.executable}) cannot import it ({error}): "
+            f"pip install {missing}, for the Python of the driver and of every executor",
+            name=error.name,
+        ) from error

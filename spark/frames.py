@@ -1,7 +1,7 @@
-"""Rows of a DataFrame as messages: which column means what, and Arrow batches as lists of bodies and headers.
+"""Rows of a DataFrame as messages: the meaning of columns, and Arrow batches as lists of bodies and headers.
 
-Invariant: rows of one destination keep their order; a row without a value or a destination is refused, never guessed
-at. Arrow goes to Python column by column: that is five times as fast as row by row.
+Invariant: rows of one destination keep their order. A row without a value or a destination is rejected; nothing is
+guessed. Arrow data becomes Python objects column by column, which is five times as fast as row by row.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import repeat
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
@@ -18,7 +20,7 @@ from amq.errors import ConfigError
 from pyspark_amq.options import BY_CONTENT, SinkOptions
 
 KEY_HEADER = "correlation-id"  # column `key` ↔ this header
-CHUNK_BYTES = 8 << 20  # of rows that are kept until they are safe
+CHUNK_BYTES = 8 << 20  # of rows that a task keeps until they are safe
 
 _TEXT, _TEXT_OR_BYTES = (StringType,), (StringType, BinaryType)
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
@@ -27,14 +29,14 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 
 class SchemaError(ConfigError):
-    """The columns of a DataFrame, or what is in them, cannot become messages."""
+    """The columns of a DataFrame, or the values in them, cannot become messages."""
 
     code = "SCHEMA_INVALID"
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns there are. `text`: is `value` text, or bytes?"""
+    """The columns of a DataFrame. `text`: is `value` text, or bytes?"""
 
     text: bool
     key: bool
@@ -45,7 +47,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one destination, in order. `headers`: of each row, or None = no row has any; `ids` likewise."""
+    """Rows of one destination, in order. `headers`: those of each row, or None if no row has any; `ids` likewise."""
 
     destination: str
     bodies: list[bytes]
@@ -54,7 +56,7 @@ class Rows:
 
 
 def columns(schema: StructType, options: SinkOptions) -> Columns:
-    """What the columns of `schema` mean. Raises SchemaError."""
+    """The meaning of the columns of `schema`. Raises SchemaError."""
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) < len(schema.fields):
         twice = next(name for name in types if schema.names.count(name) > 1)
@@ -72,7 +74,7 @@ def columns(schema: StructType, options: SinkOptions) -> Columns:
     if headers is not None and not (isinstance(headers.keyType, _TEXT) and isinstance(headers.valueType, _TEXT)):
         raise SchemaError(f"column 'headers' is {headers.simpleString()}, {_cast('headers')}")
     if options.destination is None and "destination" not in types:
-        raise SchemaError("no row says where it goes: set the option destination, or give a column 'destination'")
+        raise SchemaError("the rows have no destination: set the option destination, or give a column 'destination'")
     if options.id_column is not None and options.id_column not in types:
         raise SchemaError(f"option 'idColumn' names '{options.id_column}', and there is no such column")
     if options.id_column in types and not isinstance(types[options.id_column], _TEXT):
@@ -93,7 +95,7 @@ def _cast(name: str) -> str:
 
 
 def chunks(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[list[pa.RecordBatch]]:
-    """What is sent and kept together: up to `rows_max` rows, and about `CHUNK_BYTES`, without copying."""
+    """The rows in chunks, each sent and kept as one: up to `rows_max` rows, about `CHUNK_BYTES`. Copies nothing."""
     chunk: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -109,13 +111,13 @@ def chunks(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[list[pa
 
 
 def _pieces(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
-    """`batch` in parts that are no chunk too large, unless a single row is."""
+    """`batch` in parts that fit into a chunk, unless a single row is larger."""
     for start in range(0, batch.num_rows, rows_max):
         yield from _halves(batch.slice(start, rows_max))
 
 
 def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """`batch`, cut in two and again until no part is too large."""
+    """`batch`, halved until each part fits."""
     rows = batch.num_rows
     if rows == 1 or batch.nbytes <= CHUNK_BYTES:
         yield batch
@@ -125,7 +127,7 @@ def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(batch: pa.RecordBatch, columns: Columns, destination: str | None) -> Iterator[Rows]:
-    """The rows of `batch`, those of each destination together. Raises SchemaError."""
+    """The rows of `batch`, grouped by destination. Raises SchemaError."""
     value = batch.column("value")
     if columns.text:
         value = value.cast(pa.binary() if value.type == pa.string() else pa.large_binary())
@@ -169,7 +171,7 @@ def _texts(batch: pa.RecordBatch, name: str) -> list[Any]:
     """Column `name`, which holds text. Raises SchemaError."""
     try:
         found: list[Any] = batch.column(name).to_pylist()
-    except UnicodeDecodeError as error:  # what Spark calls a string may be none: lines of a file in another encoding
+    except UnicodeDecodeError as error:  # a string of Spark may hold a line of a file in another encoding
         cure = "decode it where it is read, or write decode(CAST(… AS BINARY), 'ISO-8859-1')"
         raise SchemaError(f"column '{name}' is not UTF-8 in a row: {cure}") from error
     return found
@@ -188,12 +190,25 @@ def _ids_of(batch: pa.RecordBatch, name: str | None) -> list[str] | None:
     return ids
 
 
-class Identifier:
-    """Ids for duplicate detection of the rows of one task, where no column has them.
+def checksum(rows: Rows) -> int:
+    """A checksum of destination, key, headers and value of each row. The sum of the checksums does not depend on the
+    order of the rows, nor on their partitions. It finds accidental differences, not those made by an attacker."""
+    start = crc32(rows.destination.encode())
+    if rows.headers is None:
+        return sum(map(crc32, rows.bodies, repeat(start)))
+    total = 0
+    for body, headers in zip(rows.bodies, rows.headers, strict=True):
+        own = start if not headers else crc32(repr(sorted(headers.items())).encode(), start)
+        total += crc32(body, own)
+    return total
 
-    By content: the same for the same row of the same partition of a batch, in whatever order rows come; equal rows are
-    counted. By position: the same for the n-th row of a destination, however Arrow cuts what a task gets; so wrong
-    where rows come in another order.
+
+class Identifier:
+    """Ids for duplicate detection of the rows of one task, if no column has them.
+
+    By content: a row of a partition of a batch always gets the same id, in whatever order the rows come. Equal rows are
+    counted. By position: the n-th row of a destination always gets the same id, however Arrow cuts the rows into
+    batches. So ids by position are wrong if the rows come in another order.
     """
 
     def __init__(self, scope: str, strategy: str) -> None:
@@ -203,7 +218,7 @@ class Identifier:
         self._counts: dict[str, int] = {}  # rows of each destination
 
     def ids(self, rows: Rows) -> list[str]:
-        """One for each row. Call it once for each."""
+        """One id for each row. Call it once for each `Rows`."""
         if rows.ids is not None:
             return rows.ids
         if self._by_content:

@@ -1,15 +1,16 @@
-"""The journal of a store as Arrow record batches: which pieces of it there are, and what stands in each.
+"""The journal of a store as Arrow record batches: its parts, and the rows of each part.
 
-Reads only: takes no lock, writes nothing, asks no broker; also while a master works. A plan is a snapshot: each
-segment up to what counted of it when the plan was made, so that reading a part again gives the same rows. Every byte
-that counts is under a checksum that is compared. No Spark here: executors call `read_part`, everybody else may.
+The reader takes no lock, writes nothing and asks no broker; a master may work meanwhile. A plan is a snapshot: it names
+each segment and its valid length at the moment of the plan. So a part gives the same rows each time it is read. The
+reader compares the checksums of all valid bytes. This module does not use Spark: executors call `read_part`, and any
+other program may call it.
 
-One row says one thing of one message, `kind`:
+A row tells one fact about one message, its `kind`:
 
-    message       it was stored. One that compaction copied stands there once more, with the same `offset`
-    consumed      it left its queue for good, `reason` says why
+    message       the broker stored it. Compaction may copy a message: then it has several rows with the same `offset`
+    consumed      it left its queue for good, for the reason in `reason`
     redelivered   it came back without acknowledgement
-    moved         it stands in the queue `target` now: what prepared transactions and leases hold, and let go
+    moved         it is in the queue `target` now: a prepared transaction or a lease took or released it
 
 Format of the journal: docs/journal-format.md.
 """
@@ -51,8 +52,8 @@ from amq.vfs import SystemVfs, Vfs
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
 
 ROWS_PER_BATCH = 16_384
-BYTES_PER_BATCH = 32 << 20  # of bodies, or one body that is larger
-KEY_PROPERTY = "correlation-id"  # of a message: its key
+BYTES_PER_BATCH = 32 << 20  # of bodies; a single body may be larger
+KEY_PROPERTY = "correlation-id"  # the key of a message
 SEQ_EPOCH_BITS = 44  # a seq is an epoch and a number below it: docs/journal-format.md
 SEQ_MAX = (1 << 63) - 1
 US_MAX = (1 << 63) - 1
@@ -61,7 +62,7 @@ EXPIRES_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 _Numbers = npt.NDArray[Any]
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADERS = pa.map_(pa.string(), pa.string())
-# The head of a message's record as it lies in a segment, with its framing: `decoder.FRAMED_MESSAGE`.
+# The head of a message's record in a segment, with its framing: `decoder.FRAMED_MESSAGE`.
 _HEAD = np.dtype([
     ("size", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("seq", "<i8"), ("queue", "<u4"), ("flags", "u1"),
     ("priority", "u1"), ("timestamp", "<i8"), ("expires", "<i8"), ("type_bytes", "<u2"), ("id_bytes", "<u2"),
@@ -74,10 +75,10 @@ def schema(values: bool = True, headers: bool = False) -> pa.Schema:
     """Columns of a row; `values` with the bodies of messages, `headers` with their properties.
 
     offset      seq of the message: unique for the life of the store, growing
-    timestamp   of a message when it came to the broker, in ms; of the others when that was written, in s
+    timestamp   the arrival of a message at the broker, to the ms; of other kinds the time of writing, to the s
     messageId   the id that its producer gave it
-    destination where the message is, or was, as consumers see it; `queue` is the same as the journal has it
-    position    of the record, bytes from the beginning of the segment `segment` of epoch `epoch`
+    destination the place of the message as consumers know it; `queue` is its name in the journal
+    position    of the record: bytes from the beginning of the segment `segment` of epoch `epoch`
     """
     fields = [
         ("key", pa.string()), *([("value", pa.binary())] if values else []), ("destination", pa.string()),
@@ -92,7 +93,7 @@ def schema(values: bool = True, headers: bool = False) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows; all bounds are inclusive.
+    """A selection of rows; all bounds are inclusive.
 
     destinations   full names, None = all
     offsets        lowest and highest
@@ -105,7 +106,7 @@ class Wanted:
     times_us: tuple[int, int] = (-US_MAX, US_MAX)
 
     def within(self, **more: Any) -> Wanted:
-        """What is wanted here and in `more`, another `Wanted` in words."""
+        """The rows that both this selection and another one, `Wanted(**more)`, contain."""
         other = Wanted(**more)
         destinations = self.destinations
         if other.destinations is not None:
@@ -116,7 +117,7 @@ class Wanted:
         )  # fmt: skip
 
     def may_be_in(self, epoch: int) -> bool:
-        """May a segment of `epoch` speak of such messages? It does not of those that a later master numbered."""
+        """May a segment of `epoch` have such rows? It has none of messages that a later master numbered."""
         return self.offsets[0] >> SEQ_EPOCH_BITS <= epoch and bool(self.kinds)
 
 
@@ -126,7 +127,7 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Part:
-    """One segment, up to what counted of it when that was looked up."""
+    """One segment, and its valid length at the moment of the plan."""
 
     store: str
     segment: str
@@ -134,14 +135,14 @@ class Part:
 
 
 class TrimmedError(StoreError):
-    """A segment of the plan is gone: what lived in it was copied behind the end of the plan, or has left its queue."""
+    """A segment of the plan is gone. Its live messages were copied behind the end of the plan, or consumed."""
 
     code = "SEGMENT_TRIMMED"
 
 
 def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> list[Part]:
-    """The parts in which rows that are `wanted` may stand, oldest first: of one moment, also where a takeover or a
-    deletion comes in between. Raises StoreError, OSError.
+    """The parts that may hold `wanted` rows, oldest first. They belong to one moment, even if a takeover or a
+    deletion happens during the call. Raises StoreError, OSError.
     """
     vfs, wanted = vfs or SystemVfs(), wanted or Wanted()
     try:
@@ -151,29 +152,33 @@ def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> li
         for _ in range(ROUNDS_MAX):
             epoch = read_newest_epoch(vfs, store)
             inspection = Inspection(vfs, store, (epoch.number, epoch.sealed) if epoch is not None else (0, {}))
-            lengths = inspection.lengths()
+            lengths, missing = inspection.lengths(), inspection.missing()
             newest = max([segment_key(name)[0] for name in inspection.names], default=0)
-            known = newest <= (epoch.number if epoch is not None else 0)  # or a listing of epochs/ is out of date
+            known = newest <= (epoch.number if epoch is not None else 0)  # else a listing of epochs/ is out of date
             stayed = set(inspection.names) <= set(list_segments(vfs, inspection.directory))
             if known and stayed and read_newest_epoch(vfs, store) == epoch:
                 break
         else:
-            why = "epochs and segments are not of one moment: read again; if that goes on, run amq journal check"
+            why = "epochs and segments changed while they were listed: read again; if it recurs, run amq journal check"
             raise StoreError(f"{store}: {why}", code="STORE_INCOMPLETE")
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{error.filename}: {error.strerror}: give the directory that `amq start --store` was given"
         raise StoreError(why, code="STORE_MISSING") from error
     for problem in inspection.problems:
         raise CorruptError(problem.path, problem.offset, problem.why)
+    for name in missing:
+        why = "this segment or the one before it is missing, and nothing says that it was trimmed: somebody removed it"
+        cure = "put it back from a backup, or run amq journal repair"
+        raise CorruptError(os.path.join(inspection.directory, name), 0, f"{why}. {cure}")
     return [Part(store, name, end) for name, end in lengths.items() if wanted.may_be_in(segment_key(name)[0])]
 
 
 def read_part(
     part: Part, columns: pa.Schema, wanted: Wanted | None = None, vfs: Vfs | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one part, `columns` as `schema` gives them. Memory: the segment, and one batch.
+    """The rows of one part. `columns` come from `schema`. Needs memory for the segment and one batch.
 
-    Raises TrimmedError where the segment is gone by now, CorruptError, NewerFormatError, OSError.
+    Raises TrimmedError if the segment is gone by now, CorruptError, NewerFormatError, OSError.
     """
     wanted, path = wanted or Wanted(), os.path.join(part.store, JOURNAL_DIRECTORY, part.segment)
     try:
@@ -194,7 +199,7 @@ def read_part(
 
 
 class _SegmentReader:
-    """Notes where the records of one segment stand, and makes rows of many at a time."""
+    """Notes the positions of records in one segment, and makes rows of many records at a time."""
 
     def __init__(self, path: str, data: bytes, columns: pa.Schema, wanted: Wanted) -> None:
         self._path = path
@@ -207,13 +212,13 @@ class _SegmentReader:
         self._wants_values = "value" in columns.names
         self._epoch, self._segment = segment_key(os.path.basename(path))
         self._decoder = Decoder(path)
-        self._plain: list[int] = []  # where the records of messages stand
+        self._plain: list[int] = []  # positions of the records of messages
         self._copies: list[Copy] = []  # messages of multicasts
         self._events: list[tuple[str, int, int, _Event]] = []  # kind, position, wall s, record
-        self._rows = self._bytes = 0  # gathered: rows but those of `_plain`, bytes of records
+        self._rows = self._bytes = 0  # gathered: rows without those of `_plain`, bytes of records
 
     def walk(self, batch: Batch) -> None:
-        """Note the records of a batch whose checksum is right. Raises CorruptError, NewerFormatError."""
+        """Note the records of a batch; its checksum is right. Raises CorruptError, NewerFormatError."""
         position, end, plain = batch.offset + BATCH_BYTES, batch.end, self._plain
         framing, data = RECORD.unpack_from, self._data
         while position < end:
@@ -225,7 +230,7 @@ class _SegmentReader:
                 raise CorruptError(self._path, position, "record is longer than its batch")
             if kind == MESSAGE:
                 plain.append(position)
-            elif kind == GROUP:  # its records are framed as all others are, and end where it does
+            elif kind == GROUP:  # its records have the same framing, and end with it
                 start = position + RECORD_BYTES
                 stop = start + GROUP_HEAD.size + GROUP_HEAD.unpack_from(data, start)[1]
             else:
@@ -234,7 +239,7 @@ class _SegmentReader:
         self._bytes += batch.header.payload_bytes
 
     def _other(self, position: int, stop: int, wall_s: int) -> None:
-        """Records of all other types: the decoder refuses those that this version does not know."""
+        """Note records of all other types. The decoder rejects types that this version does not know."""
         for record in self._decoder.decode(memoryview(self._data)[position:stop], position, verify=False):
             if isinstance(record, Multicast):
                 copies = list(record.held()) if self._wants_messages else []
@@ -247,7 +252,7 @@ class _SegmentReader:
                     self._rows += len(_counts(record))
 
     def full(self, rows: int = ROWS_PER_BATCH) -> Iterator[pa.RecordBatch]:
-        """The rows that were gathered, where they are at least so many, or large."""
+        """The gathered rows, if there are at least `rows` of them, or if they are large."""
         if len(self._plain) + self._rows < rows and self._bytes < BYTES_PER_BATCH:
             return
         positions = np.array(self._plain if self._wants_messages else [], np.int64)
@@ -267,7 +272,7 @@ class _SegmentReader:
         self._rows = self._bytes = 0
 
     def _cut(self, copies: list[Copy]) -> Iterator[list[Copy]]:
-        """As many at a time as go into one batch: each has its body there, which in the segment they share."""
+        """`copies` in parts that fit into a batch. There each copy has its own body; in the segment they share one."""
         start = size = 0
         for index, copy in enumerate(copies):
             own = len(copy.body) if self._wants_values else 0
@@ -318,14 +323,14 @@ class _SegmentReader:
         return len(heads), found
 
     def _texts(self, starts: _Numbers, stops: _Numbers) -> pa.Array:
-        """Texts of the segment; null where one is empty."""
+        """Texts of the segment; an empty one becomes null."""
         if (starts == stops).all():
             return pa.nulls(len(starts), pa.string())
         data, ends = self._data, zip(starts.tolist(), stops.tolist(), strict=True)
         return pa.array([data[start:stop] or None for start, stop in ends], pa.binary()).cast(pa.string())
 
     def _properties(self, starts: _Numbers, stops: _Numbers) -> dict[str, pa.Array]:
-        """Columns that are made of the properties. Many messages have the same: they are parsed once."""
+        """The columns made from properties. Many messages have the same properties, which are parsed only once."""
         if not self._wants_headers and (starts == stops).all():
             return {}
         data, ends = self._data, zip(starts.tolist(), stops.tolist(), strict=True)
@@ -399,7 +404,7 @@ class _SegmentReader:
         return int(keep.sum()), found
 
     def _kept(self, made: tuple[int, dict[str, pa.Array]]) -> Iterator[pa.RecordBatch]:
-        """The batch of the columns that were made; what others of the schema would say is null."""
+        """The batch of these columns; all other columns of the schema are null."""
         rows, found = made
         if rows:
             found |= {"epoch": _same(self._epoch, rows), "segment": _same(self._segment, rows)}
@@ -414,14 +419,14 @@ _EVENTS: dict[type, str] = {Consumed: LEFT, Redelivered: CAME_BACK, Moved: MOVES
 
 
 def _counts(record: _Event) -> list[tuple[int, int | None, int | None]]:
-    """(seq, deliveries, failures) of each message of which the record speaks."""
+    """(seq, deliveries, failures) of each message in the record."""
     if isinstance(record, Redelivered):
         return list(record.counts)
     return [(seq, None, None) for seq in record.seqs]
 
 
 def shown(queue: str) -> str:
-    """The queue as users know it: without that a prepared transaction holds what stands there."""
+    """The queue as users know it: without the prefix for messages that a transaction or a lease holds."""
     return queue.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
 
 
@@ -438,7 +443,7 @@ def _times(values_us: _Numbers, nulls: _Numbers | None = None) -> pa.Array:
 
 
 def _ends(values_ms: _Numbers) -> pa.Array:
-    """When messages expire; null = never, also where that is later than any moment that Python has."""
+    """The times at which messages expire; null = never, or later than any time that Python has."""
     never = (values_ms == 0) | (values_ms > EXPIRES_MS_MAX)
     return _times(np.where(never, 0, values_ms) * 1000, never)
 

@@ -1,7 +1,7 @@
-"""AmqJournalDataSource: what Spark calls for `format("amq-journal")`. The journal of a store, one partition a segment;
-what a row is says `pyspark_amq.journal`.
+"""Readers of `format("amq-journal")`: the journal of a store, with a partition for each segment. `pyspark_amq.journal`
+explains the rows.
 
-Invariant: a query reads the journal as it was when the query was planned, however often a task runs.
+Invariant: a query reads the journal as it was when Spark planned the query, however often a task runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     EqualTo,
     Filter,
@@ -30,34 +29,24 @@ from pyspark.sql.types import StructType
 
 from pyspark_amq import journal, options
 
-_log = logging.getLogger("pyspark_amq.journal")  # Spark shows it among the logs of its workers
+_log = logging.getLogger("pyspark_amq.journal")  # Spark shows it in the logs of its workers
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class AmqJournalDataSource(DataSource):
-    """`format("amq-journal")`: every message that a store has, and what became of it, without a broker."""
+def schema(given: options.JournalOptions) -> StructType:
+    """The columns of the rows."""
+    return from_arrow_schema(_columns(given))
 
-    @classmethod
-    def name(cls) -> str:
-        return "amq-journal"
 
-    def schema(self) -> StructType:
-        """Raises OptionError."""
-        return from_arrow_schema(self._columns(self._options()))
+def reader(given: options.JournalOptions) -> JournalReader:
+    """The reader for these options."""
+    kind = PushdownJournalReader if given.pushdown else JournalReader
+    return kind(given, _columns(given))
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """Raises OptionError."""
-        given = self._options()
-        kind = PushdownJournalReader if given.pushdown else JournalReader
-        return kind(given, self._columns(given))
 
-    def _options(self) -> options.JournalOptions:
-        return options.read(options.JournalOptions, self.options)
-
-    @staticmethod
-    def _columns(given: options.JournalOptions) -> pa.Schema:
-        return journal.schema(given.include_value, given.include_headers)
+def _columns(given: options.JournalOptions) -> pa.Schema:
+    return journal.schema(given.include_value, given.include_headers)
 
 
 @dataclass
@@ -68,7 +57,7 @@ class JournalPartition(InputPartition):
 
 
 class JournalReader(DataSourceReader):
-    """Reads the journal at `path`; filters are Spark's own work."""
+    """Reads the journal at `path`. Spark applies all filters."""
 
     def __init__(self, given: options.JournalOptions, columns: pa.Schema) -> None:
         self._store = given.path
@@ -82,13 +71,13 @@ class JournalReader(DataSourceReader):
         )  # fmt: skip
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Looks at the store, in the driver. Raises StoreError, OSError."""
+        """In the driver: list the segments of the store. Raises StoreError, OSError."""
         return [JournalPartition(part) for part in journal.plan(self._store, self.wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one segment, in an executor. Raises StoreError, OSError."""
+        """In an executor: the rows of one segment. Raises StoreError, OSError."""
         if not isinstance(partition, JournalPartition):
-            return  # of a plan without parts PySpark makes one of a partition that says nothing
+            return  # PySpark makes an empty partition for a plan without parts
         try:
             yield from journal.read_part(partition.part, self._columns, self.wanted)
         except journal.TrimmedError as error:
@@ -103,11 +92,11 @@ def _before(bound: int | None, otherwise: int) -> int:
 
 
 class PushdownJournalReader(JournalReader):
-    """The same, which takes over filters on offset, destination, timestamp and kind. A class of its own, since Spark
-    refuses readers that can, unless spark.sql.python.filterPushdown.enabled is true."""
+    """The same, but it applies filters on offset, destination, timestamp and kind itself. It is a separate class, since
+    Spark refuses readers that accept filters, unless spark.sql.python.filterPushdown.enabled is true."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # Spark's name
-        """Those that Spark still has to apply."""
+        """Take over filters, and return those that Spark still has to apply."""
         for each in filters:
             more = _bounds(each)
             if more is None:
@@ -117,7 +106,7 @@ class PushdownJournalReader(JournalReader):
 
 
 def _bounds(given: Filter) -> dict[str, Any] | None:
-    """What `given` says, in words of `Wanted`; None where that is not known here."""
+    """The filter as arguments of `Wanted`; None if this reader cannot apply it."""
     column = given.attribute[0] if len(getattr(given, "attribute", ())) == 1 else ""
     if column in ("destination", "kind") and isinstance(given, EqualTo | In):
         values = frozenset(given.value if isinstance(given, In) else (given.value,))
@@ -140,7 +129,7 @@ def _bounds(given: Filter) -> dict[str, Any] | None:
 
 
 def _microseconds(moment: Any) -> int | None:
-    """Since 1970. Spark gives a moment of its time zone as one without a zone, or in UTC: only that is sure."""
+    """Since 1970; None if the zone is unknown: Spark gives times of its own zone without a zone."""
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         return None
     return (moment - _EPOCH) // _MICROSECOND

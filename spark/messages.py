@@ -1,7 +1,7 @@
 """Messages as rows of a DataFrame: the schema of the source, and Arrow batches that equal it.
 
-Invariant: columns, their order and their Arrow types are those that Spark makes of the schema: it looks at the first
-batch of a partition only, and would misread another one.
+Invariant: the columns, their order and their Arrow types equal those that Spark derives from the schema. Spark checks
+only the first batch of a partition, and would misread a different one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_amq.frames import KEY_HEADER
+from pyspark_amq.frames import KEY_HEADER, SchemaError
 
-BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20  # of one Arrow batch, whichever comes first
+BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20  # limits of one Arrow batch
 
 _FIELDS = (
     ("key", StringType(), pa.string()),
@@ -38,7 +38,7 @@ _HEADERS = ("headers", MapType(StringType(), StringType()), pa.map_(pa.string(),
 
 
 class Received(Protocol):
-    """A message as our client hands it over."""
+    """A message as our client delivers it."""
 
     body: bytes
     headers: dict[str, str]
@@ -50,13 +50,24 @@ class Received(Protocol):
 
 
 def schema(include_headers: bool) -> StructType:
-    """Of the rows."""
+    """The columns of the rows."""
     fields = (*_FIELDS, _HEADERS) if include_headers else _FIELDS
     return StructType([StructField(name, kind, True) for name, kind, _ in fields])
 
 
+def check_schema(given: StructType, ours: StructType, name: str = "amq") -> None:
+    """Raises SchemaError if a user gave another schema, with `.schema(…)` or in CREATE TABLE."""
+    wanted = [(field.name, field.dataType) for field in ours.fields]
+    if [(field.name, field.dataType) for field in given.fields] != wanted:
+        columns = ", ".join(f"{each} {kind.simpleString()}" for each, kind in wanted)
+        raise SchemaError(
+            f"format {name} has its own columns ({columns}), and was given {given.simpleString()}: leave .schema(…) "
+            "out, and choose or cast columns by select"
+        )
+
+
 def offset_of(message: Received) -> int:
-    """The broker's number of the message, which grows from one stored to the next."""
+    """The broker's number of the message. A message that is stored later has a higher one."""
     return int(message.id.rpartition("-")[2])
 
 
@@ -82,7 +93,7 @@ def batches(parts: Iterable[Sequence[Received]], include_headers: bool) -> Itera
 
 
 def _chunks(parts: Iterable[Sequence[Received]]) -> Iterator[list[Received]]:
-    """The same messages, as many at a time as go into one Arrow batch."""
+    """The same messages, in parts that fit into one Arrow batch."""
     chunk: list[Received] = []
     size = 0
     for part in parts:

@@ -1,9 +1,9 @@
-"""Offsets of a stream, and how what lies between two of them is cut into partitions. Needs neither Spark nor a broker.
+"""Offsets of a stream, and the partitions between two offsets. Needs neither Spark nor a broker.
 
-An offset says how far each destination is read: `{"v": 1, "store": …, "at": {destination: number of its last lease},
-"leases": {destination: [[number, messages], …]}}`. `leases` are those of the batch that ends there: so a batch that is
-planned again is the same, and asks nobody. Invariant: what `cut` returns holds each message of its slices once, in
-their order.
+An offset tells how far the query has read each destination: `{"v": 1, "store": …, "at": {destination: number of its
+last lease}, "leases": {destination: [[number, messages], …]}}`. `leases` holds the leases of the batch that ends there.
+So Spark can plan a batch again without the broker, and gets the same batch. Invariant: the partitions of `cut` hold
+each message of the slices once, in their order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ VERSION = 1
 
 
 class OffsetError(ConfigError):
-    """An offset that this source cannot go on from: of another store, or none of its own."""
+    """The source cannot continue from this offset: it belongs to another store, or to another source."""
 
     code = "OFFSET_INVALID"
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Messages of a lease: those from position `start` up to before `stop`."""
+    """Messages of a lease, from position `start` up to but not including `stop`."""
 
     destination: str
     lease: int
@@ -43,13 +43,13 @@ class Offset:
     leases: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps it."""
+        """The form in which Spark stores it."""
         leases = {name: [list(each) for each in found] for name, found in self.leases.items()}
         return {"v": VERSION, "store": self.store, "at": dict(self.at), "leases": leases}
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Offset:
-        """What `to_json` gave. Raises OffsetError."""
+        """The offset whose `to_json` is `found`. Raises OffsetError."""
         if found.get("v") != VERSION:
             raise OffsetError(f"this offset is not of version {VERSION} of format amq: {json.dumps(found)[:200]}")
         try:
@@ -57,10 +57,10 @@ class Offset:
             leases = {name: [(int(n), int(count)) for n, count in each] for name, each in found["leases"].items()}
             return cls(str(found["store"]), at, leases)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OffsetError(f"this is no offset of format amq: {json.dumps(found)[:200]}") from error
+            raise OffsetError(f"this is not an offset of format amq: {json.dumps(found)[:200]}") from error
 
     def slices(self, start: Offset) -> list[Slice]:
-        """What lies behind `start` and not behind this one."""
+        """The messages after `start` up to this offset."""
         return [
             Slice(name, number, 0, count)
             for name, leases in self.leases.items()
@@ -70,7 +70,7 @@ class Offset:
 
 
 def begin(destinations: Sequence[str], given: Mapping[str, Any]) -> Offset:
-    """Where a new query begins: `given` = an offset, or {destination: number}. Raises OffsetError."""
+    """The offset at which a new query begins; `given` is an offset, or {destination: number}. Raises OffsetError."""
     offset = Offset.of(given) if "v" in given else None
     at = numbers(destinations, offset.at if offset is not None else given, "startingOffsets")
     store = offset.store if offset is not None else ""
@@ -78,7 +78,7 @@ def begin(destinations: Sequence[str], given: Mapping[str, Any]) -> Offset:
 
 
 def numbers(destinations: Sequence[str], given: Mapping[str, Any], option: str) -> Mapping[str, int]:
-    """`given`, the value of `option`, where it holds numbers of some of the destinations. Raises OffsetError."""
+    """`given`, the value of `option`, after a check: it may hold numbers of these destinations. Raises OffsetError."""
     if unknown := sorted(set(given) - set(destinations)):
         raise OffsetError(f"option '{option}' names {unknown[0]!r}, which the option destination does not")
     if not all(type(number) is int and number >= 0 for number in given.values()):
@@ -87,7 +87,7 @@ def numbers(destinations: Sequence[str], given: Mapping[str, Any], option: str) 
 
 
 def cut(slices: Sequence[Slice], parts: int) -> list[list[Slice]]:
-    """At most `parts` partitions of about the same size; none is empty."""
+    """At most `parts` partitions of about equal size; none is empty."""
     total = sum(each.stop - each.start for each in slices)
     size = -(-total // parts)
     found: list[list[Slice]] = []

@@ -1,8 +1,8 @@
 """Every option of `format("amq")` and `format("amq-journal")`: one declaration gives name, type, default, bounds,
 example and its row in docs/spark.md.
 
-Invariant: what `read` returns can be used as it is; whatever else was given is refused with option, value and an
-example. A secret is in no text made here, nor in the `repr` of what is returned. `python -m pyspark_amq.options` prints
+Invariant: `read` returns only usable options. It rejects all others with the name of the option, its value and an
+example. No text made here holds a secret, nor does the `repr` of the options. `python -m pyspark_amq.options` prints
 the tables.
 """
 
@@ -25,15 +25,16 @@ EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE = "exactly-once", "dedup", "at-least-once"
 BY_CONTENT, BY_POSITION = "content", "position"
 EARLIEST, LATEST = "earliest", "latest"
 JOURNAL_KINDS = MESSAGES, LEFT, CAME_BACK, MOVES = "message", "consumed", "redelivered", "moved"
-SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname"})  # Spark's own, which it passes on
+SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname"})  # of Spark itself, which passes them on
 COUNT_MAX = (1 << 63) - 1
-VALUE_CHARACTERS_MAX = 80  # of what an error repeats
+VALUE_CHARACTERS_MAX = 80  # of a value in an error
+APP_ID_CHARACTERS_MAX = 200
 
 Parser = Callable[[str], Any]
 
 
 class OptionError(ConfigError):
-    """An option of the data source that is missing, unknown or has a value that cannot be used."""
+    """An option of the data source is missing or unknown, or its value is unusable."""
 
     code = "OPTION_INVALID"
 
@@ -41,6 +42,12 @@ class OptionError(ConfigError):
 def _text(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty")
+    return text
+
+
+def _app_id(text: str) -> str:
+    if not 0 < len(text) <= APP_ID_CHARACTERS_MAX or "," in text or not text.isprintable() or text.startswith("lease:"):
+        raise ValueError(f"must be up to {APP_ID_CHARACTERS_MAX} printable characters, no comma, and no lease:")
     return text
 
 
@@ -66,13 +73,13 @@ def _truth(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """A duration, more than 0."""
+    """A duration of more than 0."""
     try:
         ms = units.parse_duration_ms(text)
     except ValueError:
         ms = 0
     if not 0 < ms < 2**53:
-        raise ValueError('must be a duration more than 0, such as 500ms, 60s or 1h')
+        raise ValueError('must be a duration of more than 0, such as 500ms, 60s or 1h')
     return ms / 1000
 
 
@@ -108,9 +115,10 @@ def _destination(text: str) -> str:
 
 
 def full_names(text: str) -> frozenset[str]:
-    """Destinations as the journal names them."""
+    """The names of the destinations in the journal."""
     try:
-        return frozenset(part if "://" in part else full_name(part, "") for part in _destination(text).split(","))
+        parts = _destination(text).split(",")
+        return frozenset(part if "://" in part else full_name(part, "", strict=False) for part in parts)
     except ProtocolError as error:
         raise ValueError(f"must be a destination, or several with commas between ({error})") from error
 
@@ -143,7 +151,7 @@ def _option(
     name: str, parse: Parser, default: str | None, meaning: str, example: str, *, required: bool = False,
     secret: bool = False,
 ) -> Any:  # fmt: skip
-    """A field that is set by option `name`. `default` as users write it; None = it is not set."""
+    """A field that the option `name` sets. `default` is text, as users write it; None = not set."""
     metadata = {
         "name": name, "parse": parse, "example": example, "meaning": meaning, "text": default, "required": required,
         "secret": secret,
@@ -153,7 +161,7 @@ def _option(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BrokerOptions:
-    """How the broker is reached: of sink and source. Durations in seconds."""
+    """The way to the broker, for sink and source. Durations are in seconds."""
 
     url: str = _option(
         "url", _url, None, "any URL of the [client](failover-url.md); no password in it",
@@ -167,11 +175,12 @@ class BrokerOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SinkOptions(BrokerOptions):
-    """Of `df.write` and `df.writeStream`."""
+    """Options of `df.write` and `df.writeStream`."""
 
     destination: str | None = _option(
         "destination", _destination, None,
-        "where all rows go. Without it each row needs a column `destination`, which it overrides", "/queue/orders",
+        "destination of all rows. Without it each row needs a column `destination`, which it overrides",
+        "/queue/orders",
     )  # fmt: skip
     delivery: str = _option(
         "delivery", _one_of(EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE), EXACTLY_ONCE,
@@ -187,7 +196,7 @@ class SinkOptions(BrokerOptions):
     )  # fmt: skip
     window_rows: int = _option(
         "windowRows", _count, "10000",
-        "rows that a task has sent and that are not safe yet; as many are kept in its memory to be sent again. "
+        "rows that a task may have sent before they are safe; it keeps them in memory to send them again. "
         f"`{EXACTLY_ONCE}`: rows of one prepared transaction", "10000",
     )  # fmt: skip
     send_timeout_s: float = _option(
@@ -196,26 +205,45 @@ class SinkOptions(BrokerOptions):
     )  # fmt: skip
     tx_timeout_s: float = _option(
         "txTimeout", _seconds, "1h",
-        f"after that the broker forgets what a task staged and no commit took (`{EXACTLY_ONCE}`). Must be longer than "
+        f"after that time the broker drops staged rows that were not committed (`{EXACTLY_ONCE}`). Must be longer than "
         "a batch takes", "1h",
+    )  # fmt: skip
+    txn_app_id: str | None = _option(
+        "txnAppId", _app_id, None, "with `txnVersion`: name of an application whose `df.write` jobs are written once "
+        "each, as in `foreachBatch`. See [guarantees](#guarantees)", "nightly-load",
+    )  # fmt: skip
+    txn_version: int | None = _option(
+        "txnVersion", _number, None, "number of this job of the application, which grows, such as the number "
+        "of the micro-batch", "7",
+    )  # fmt: skip
+    fail_on_data_loss: bool = _option(
+        "failOnDataLoss", _truth, "true", "fail if a batch that was committed before comes again with other rows, or "
+        f"skip these rows with a warning (`{EXACTLY_ONCE}`)", "false",
     )  # fmt: skip
     persistent: bool = _option("persistent", _truth, "true", "are messages kept on disk?", "true")
     priority: int = _option("priority", _priority, "4", "of the messages, 0 to 9", "4")
     time_to_live_s: float = _option(
-        "timeToLive", _seconds_or_none, "0", "after that a message expires; 0 = never", "24h"
+        "timeToLive", _seconds_or_none, "0", "after that time a message expires; 0 = never", "24h"
     )
     log_metrics: bool = _option(
         "logMetrics", _truth, "false", "write a line of JSON for each batch to the driver's standard error", "true"
     )
 
     def check(self) -> None:
-        """Refuse what contradicts itself."""
+        """Reject options that contradict each other."""
         if self.delivery == EXACTLY_ONCE and not self.persistent:
             raise refusal(SinkOptions, "persistent", "false", f"must be true for delivery={EXACTLY_ONCE}")
         if self.delivery == DEDUP and not self.persistent:
-            raise refusal(SinkOptions, "persistent", "false", "must be true for delivery=dedup: only those keep ids")
+            why = f"must be true for delivery={DEDUP}: only persistent messages keep ids"
+            raise refusal(SinkOptions, "persistent", "false", why)
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            given = ("txnAppId", "txnVersion") if self.txn_version is None else ("txnVersion", "txnAppId")
+            value = str(self.txn_app_id if self.txn_version is None else self.txn_version)
+            raise refusal(SinkOptions, given[0], value, f"must come with option '{given[1]}'")
+        if self.txn_app_id is not None and self.delivery != EXACTLY_ONCE:
+            raise refusal(SinkOptions, "txnAppId", self.txn_app_id, f"needs delivery={EXACTLY_ONCE}")
         if self.delivery != DEDUP and self.id_column is not None:
-            raise refusal(SinkOptions, "idColumn", self.id_column, f"has a meaning for delivery={DEDUP} alone")
+            raise refusal(SinkOptions, "idColumn", self.id_column, f"needs delivery={DEDUP}")
         if self.delivery != AT_LEAST_ONCE and self.destination and "topic" in self.destination:
             for name in self.destination.split(","):
                 if name.startswith(("/topic/", "topic://")):
@@ -227,52 +255,55 @@ class SinkOptions(BrokerOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceOptions(BrokerOptions):
-    """Of `spark.read` and `spark.readStream`."""
+    """Options of `spark.read` and `spark.readStream`."""
 
     destination: str = _option(
-        "destination", _destination, None, "what is read; several with commas between, one topic at most",
+        "destination", _destination, None, "destinations to read, with commas between; one topic at most",
         "/queue/orders,/queue/bills", required=True,
     )  # fmt: skip
     starting_offsets: str | Mapping[str, Any] | None = _option(
         "startingOffsets", _offsets, None,
-        "where a new query begins: `earliest` (the default), `latest` (streams of topics alone) or JSON: of a stream "
-        "behind this offset of another one, of a batch read behind these numbers by destination", EARLIEST,
+        "where a new query begins: `earliest` (the default), `latest` (only streams of topics) or JSON: for a stream "
+        "the offset of another one, for a batch read numbers by destination; the query begins after them", EARLIEST,
     )  # fmt: skip
     ending_offsets: str | Mapping[str, Any] = _option(
-        "endingOffsets", _offsets, LATEST, "where a batch read ends: `latest`, or JSON: with these offsets", LATEST
+        "endingOffsets", _offsets, LATEST,
+        "where a batch read ends: `latest`, or JSON: numbers by destination, which it includes", LATEST,
     )
     starting_timestamp_ms: int | None = _option(
-        "startingTimestamp", _count, None, "of a batch read: only messages from this moment on, milliseconds since "
+        "startingTimestamp", _count, None, "for a batch read: only messages from this time on, milliseconds since "
         "1970; instead of `startingOffsets`", "1767225600000",
     )  # fmt: skip
     max_offsets_per_trigger: int | None = _option(
-        "maxOffsetsPerTrigger", _count, None, "most messages of one micro-batch; without it a million", "10000"
-    )
+        "maxOffsetsPerTrigger", _count, None, "for a stream: most messages of a micro-batch; without it a million",
+        "10000",
+    )  # fmt: skip
     min_partitions: int | None = _option(
-        "minPartitions", _count, None, "into how many partitions a micro-batch is cut; without it up to 4", "8"
-    )
+        "minPartitions", _count, None, "for a stream: number of partitions of a micro-batch; without it up to 4",
+        "8",
+    )  # fmt: skip
     subscription: str | None = _option(
         "subscription", _text, None, "name of the cursor of a stream, and of its durable subscription to a topic", "etl"
     )
     ack: str = _option(
         "ack", _one_of("onCommit", "none"), "onCommit",
-        "`onCommit`: what a micro-batch read goes from the broker when the next one begins; `none`: it stays leased, "
-        "and somebody else settles it", "none",
+        "`onCommit`: acknowledge the messages of a micro-batch when the next one begins; `none`: they stay leased, "
+        "and another program settles them", "none",
     )  # fmt: skip
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss", _truth, "true", "fail where messages that a query has not read are gone", "true"
+        "failOnDataLoss", _truth, "true", "fail if messages that a query has not read are gone", "true"
     )
     include_headers: bool = _option("includeHeaders", _truth, "false", "a column `headers`", "true")
     prefetch_messages: int = _option(
-        "prefetch", _count, "2000", "how many messages come to a task before it takes them, so twice as many may be in "
-        "its memory: fewer where they are large", "50",
+        "prefetch", _count, "2000", "messages that the broker sends to a task in advance. Twice as many may be in its "
+        "memory: use fewer if they are large", "50",
     )  # fmt: skip
     poll_interval_s: float = _option(
         "pollInterval", _seconds, "200ms", "how often an idle query asks the broker for new messages", "200ms"
     )
 
     def check(self) -> None:
-        """Refuse what contradicts itself."""
+        """Reject options that contradict each other."""
         if self.starting_timestamp_ms is not None and self.starting_offsets is not None:
             why = "must not be given beside startingOffsets: keep one"
             raise refusal(SourceOptions, "startingTimestamp", str(self.starting_timestamp_ms), why)
@@ -281,7 +312,7 @@ class SourceOptions(BrokerOptions):
 
 
 def _read_twice(destinations: str) -> str:
-    """Why a source cannot read all of these; "" = it can."""
+    """The reason why a source cannot read all of these destinations; "" = it can."""
     seen: set[str] = set()
     for part in destinations.split(","):
         try:
@@ -291,18 +322,18 @@ def _read_twice(destinations: str) -> str:
         if name in seen:
             return f"names {name} twice, so each of its messages would be read twice"
         if other := next((other for other in seen if _meet(other, name)), ""):
-            return f"names {other} and {name}, so what is in both would be read twice"
+            return f"names {other} and {name}, so messages in both would be read twice"
         seen.add(name)
     if sum(name.startswith("topic://") for name in seen) > 1:
         return (
-            "names two topics, and a durable subscription is to one: give each a query of its own, or a pattern such "
+            "names two topics, but a durable subscription has only one: use a query for each, or a pattern such "
             "as /topic/prices.>"
         )
     return ""
 
 
 def _meet(one: str, other: str) -> bool:
-    """Is there a destination for which both stand, full names or patterns?"""
+    """Can a destination match both? Each is a full name or a pattern."""
     words, other_words = (name.replace("://", ".", 1).split(".") for name in (one, other))
     for word, other_word in zip(words, other_words, strict=False):
         if ANY_REST in (word, other_word):
@@ -315,12 +346,12 @@ def _meet(one: str, other: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JournalOptions:
-    """Of `format("amq-journal")`. Starts are inclusive, ends are not."""
+    """Options of `format("amq-journal")`. Starts are inclusive, ends are not."""
 
     path: str = _option("path", _text, None, "directory of the store; also `.load(path)`", "/mnt/amq", required=True)
     kinds: frozenset[str] = _option(
         "kinds", _kinds, "message",
-        "which rows: some of `message`, `consumed`, `redelivered`, `moved` with commas between, or `all`", "all",
+        "kinds of rows: some of `message`, `consumed`, `redelivered`, `moved` with commas between, or `all`", "all",
     )  # fmt: skip
     destination: frozenset[str] | None = _option(
         "destination", full_names, None, "only these destinations, with commas between", "/queue/orders"
@@ -332,17 +363,17 @@ class JournalOptions:
         "endingOffset", _number, None, "only messages before this offset", "17592186054417"
     )
     starting_timestamp_ms: int | None = _option(
-        "startingTimestamp", _number, None, "only rows from this moment on, milliseconds since 1970", "1767225600000"
+        "startingTimestamp", _number, None, "only rows from this time on, milliseconds since 1970", "1767225600000"
     )
     ending_timestamp_ms: int | None = _option(
-        "endingTimestamp", _number, None, "only rows from before this moment, milliseconds since 1970", "1767312000000"
+        "endingTimestamp", _number, None, "only rows before this time, milliseconds since 1970", "1767312000000"
     )
     include_value: bool = _option(
-        "includeValue", _truth, "true", "a column `value`, the bodies; `bodyBytes` there always is", "false"
+        "includeValue", _truth, "true", "a column `value`, the bodies; the column `bodyBytes` is always there", "false"
     )
     include_headers: bool = _option("includeHeaders", _truth, "false", "a column `headers`", "true")
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss", _truth, "true", "fail where a segment was trimmed between planning and reading, or go on "
+        "failOnDataLoss", _truth, "true", "fail if a segment was trimmed between planning and reading, or continue "
         "without it", "false",
     )  # fmt: skip
     pushdown: bool = _option(
@@ -351,7 +382,7 @@ class JournalOptions:
     )  # fmt: skip
 
     def check(self) -> None:
-        """Nothing contradicts itself here: a range that holds nothing is an empty answer."""
+        """No options contradict each other; an empty range gives no rows."""
 
 
 _Options = TypeVar("_Options", SinkOptions, SourceOptions, JournalOptions)
@@ -359,7 +390,7 @@ _USES: dict[type[Any], str] = {SinkOptions: "writing", SourceOptions: "reading",
 
 
 def read(kind: type[_Options], given: Mapping[str, str]) -> _Options:
-    """`kind` of the options that Spark passes on, whose names it has made lower case. Raises OptionError."""
+    """The options that Spark passes on, as `kind`. Spark converts their names to lower case. Raises OptionError."""
     fields = {name.lower(): field for name, field in declared(kind).items()}
     values: dict[str, Any] = {}
     for name, text in given.items():
@@ -382,14 +413,14 @@ def read(kind: type[_Options], given: Mapping[str, str]) -> _Options:
 
 
 def declared(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """Option name → field, in the order of the declaration."""
+    """The fields by the name of the option, in the order of their declaration."""
     return {field.metadata["name"]: field for field in dataclasses.fields(kind)}
 
 
 def refusal(kind: type[Any], name: str, value: str, why: str) -> OptionError:
-    """Why this value of this option is refused, with an example of a good one."""
+    """The error for an unusable value, with an example of a good one."""
     metadata = declared(kind)[name].metadata
-    # A URL's error says what is wrong without its login: the whole would show that.
+    # The error of a URL explains itself; the whole URL would show the login.
     shown = "" if metadata["secret"] or name == "url" else f", got {value[:VALUE_CHARACTERS_MAX]!r}"
     return OptionError(f"option '{name}' {why}{shown}: write for example {_call(name, metadata['example'])}")
 
@@ -414,7 +445,7 @@ _TITLES = {BrokerOptions: "Common", SinkOptions: "Sink", SourceOptions: "Source"
 
 
 def tables() -> Iterator[str]:
-    """Lines of all tables of docs/spark.md."""
+    """The lines of all tables in docs/spark.md."""
     common = declared(BrokerOptions)
     for kind, title in _TITLES.items():
         yield f"### {title} options"

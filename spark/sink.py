@@ -1,8 +1,8 @@
-"""Streaming sink and batch writer: what Spark's driver does. What tasks do is in staging.py.
+"""Streaming sink and batch writer: the driver's part. The tasks' part is in staging.py.
 
-Invariant of `exactly-once`: rows of a batch become visible in one commit of the driver, together with the marker
-(query, batch), or not at all; a batch whose marker is there is not committed again. Spark calls `commit` and `abort` in
-processes of their own, with nothing but what the tasks returned.
+Invariant of `exactly-once`: the rows of a batch become visible in one commit of the driver, together with the marker
+(query, batch), or not at all. A batch whose marker exists is not committed again. Spark calls `commit` and `abort` in
+separate processes, which get only the results of the tasks.
 """
 
 from __future__ import annotations
@@ -13,27 +13,33 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from amq.client import Connection
 from amq.errors import AmqError, CommandError
 from pyspark_amq import frames
-from pyspark_amq.options import EXACTLY_ONCE, OptionError, SinkOptions
+from pyspark_amq.options import EXACTLY_ONCE, OptionError, SinkOptions, full_names, refusal
 from pyspark_amq.staging import Part, Staged, connect, stage
 
 log = logging.getLogger("pyspark_amq.sink")
-log.setLevel(logging.INFO)  # Spark's workers add a handler where they are asked for logs; else nobody sees it
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # what Spark tells its tasks
-_ENDED = ("XID_COMMITTED", "UNKNOWN_TRANSACTION")
+log.setLevel(logging.INFO)  # Spark's workers add a handler, if logs are wanted
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of Spark's tasks
+CHECKSUM_MASK = (1 << 64) - 1
+DESTINATION_CHARACTERS_MAX = 100  # of an owner's name, which is part of each transaction's name
 
 
 class AmqStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("amq")`. A batch of a query is a batch of the broker, whose owner is the query's id."""
+    """`df.writeStream.format("amq")`. A micro-batch is a batch of the broker, whose owner is the query's id."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        if options.txn_app_id is not None:
+            why = "is for df.write: the checkpoint identifies a stream"
+            raise refusal(SinkOptions, "txnAppId", options.txn_app_id, why)
         self._options = options
         self._columns = frames.columns(schema, options)
 
@@ -57,53 +63,69 @@ class AmqStreamWriter(DataSourceStreamArrowWriter):
 
 
 class AmqBatchWriter(DataSourceArrowWriter):
-    """`df.write.format("amq").mode("append")`. A job is the only batch of an owner of its own."""
+    """`df.write.format("amq").mode("append")`. A job has an owner of its own and is its only batch. With the options
+    `txnAppId` and `txnVersion` it is a batch of that application, which the broker commits once."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise OptionError("a destination cannot be overwritten: write .mode(\"append\")")
         self._options = options
         self._columns = frames.columns(schema, options)
-        self._job = f"job-{uuid.uuid4()}"
+        self._job, self._batch = f"job-{uuid.uuid4()}", 0
+        if options.txn_app_id is not None:
+            assert options.txn_version is not None, "checked with the options"
+            self._job, self._batch = owner_of(options.txn_app_id, options.destination), options.txn_version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task: send its rows. Raises AmqError: then Spark runs the task again."""
         context = TaskContext.get()
         assert context is not None, "Spark calls write in a task"
-        part = Part(self._job, 0, context.partitionId(), context.attemptNumber())
+        part = Part(self._job, self._batch, context.partitionId(), context.attemptNumber())
         return stage(iterator, part, self._options, self._columns)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks are done. Raises AmqError: then Spark aborts, and the job fails."""
-        _commit(self._options, _staged(messages, 0))
+        _commit(self._options, _staged(messages, self._batch))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when a task or the commit failed."""
         _abort(self._options, messages)
 
 
+def owner_of(app_id: str, destination: str | None) -> str:
+    """The owner of an application's batches for a destination. One application may write the same version to several
+    destinations, as it may write to several tables of Delta Lake. Raises OptionError."""
+    try:
+        where = " ".join(sorted(full_names(destination))) if destination else ""
+    except ValueError as error:
+        raise refusal(SinkOptions, "destination", str(destination), str(error)) from error
+    if len(where) > DESTINATION_CHARACTERS_MAX:
+        where = blake2b(where.encode(), digest_size=16).hexdigest()
+    return f"{app_id}@{where}"
+
+
 def _staged(messages: Sequence[WriterCommitMessage | None], batch: int) -> list[Staged]:
-    """What the tasks of one batch returned, in the order of partitions."""
+    """The results of the tasks of one batch, in the order of partitions."""
     found = [message for message in messages if isinstance(message, Staged)]
-    assert len(found) == len(messages), "Spark commits only where every task has ended well"
-    assert len({message.owner for message in found}) <= 1, "one query writes a batch"
-    assert all(message.batch == batch for message in found), "tasks and driver speak of the same batch"
+    assert len(found) == len(messages), "Spark commits only if every task succeeded"
+    assert len({message.owner for message in found}) <= 1, "all tasks of a batch belong to one query"
+    assert all(message.batch == batch for message in found), "tasks and driver have the same batch"
     return found
 
 
 def _commit(options: SinkOptions, staged: list[Staged]) -> None:
-    """Let all that was staged become visible, once. Raises AmqError."""
+    """Make all staged rows visible, once. Raises AmqError."""
     started_at = time.monotonic()
     outcome = "sent"
     xids = [xid for message in staged for xid in message.xids]
     if options.delivery == EXACTLY_ONCE and (xids or any(message.late for message in staged)):
         with connect(options) as connection:
-            outcome = connection.commit_batch(staged[0].owner, staged[0].batch, xids, options.send_timeout_s)
+            outcome = _commit_batch(connection, options, staged, xids)
     if not staged:
         return
     if outcome == "duplicate":
-        what = "batch %d of %s was committed before: its rows are not sent again"
-        log.warning(what, staged[0].batch, staged[0].owner)
+        text = "batch %d of %s was committed before: its rows are not sent again"
+        log.warning(text, staged[0].batch, staged[0].owner)
     metrics = _metrics(staged, outcome, time.monotonic() - started_at)
     log.info("batch %s", outcome, extra={"context": metrics})
     if options.log_metrics:
@@ -111,8 +133,28 @@ def _commit(options: SinkOptions, staged: list[Staged]) -> None:
         sys.stderr.flush()
 
 
+def _commit_batch(connection: Connection, options: SinkOptions, staged: list[Staged], xids: list[str]) -> str:
+    """Raises AmqError."""
+    owner, batch = staged[0].owner, staged[0].batch
+    content = None
+    if options.fail_on_data_loss:
+        checksum = sum(message.checksum for message in staged) & CHECKSUM_MASK
+        content = sum(message.rows for message in staged), checksum
+    try:
+        return connection.commit_batch(owner, batch, xids, options.send_timeout_s, content=content)
+    except AmqError as error:
+        if error.code != "BATCH_DIFFERS":
+            raise
+        cure = (
+            "Either the checkpoint is older than the broker's store: use a new checkpoint, and send the missing rows. "
+            "Or the query gives other rows each time it runs (rand(), uuid(), sums of floating-point numbers): then "
+            "skip this batch once with .option('failOnDataLoss', 'false')"
+        )
+        raise CommandError(f"{error.description}. {cure}", code=error.code) from error
+
+
 def _metrics(staged: list[Staged], outcome: str, commit_s: float) -> dict[str, str]:
-    """What is told of a batch: text, as the column `context` of Spark's table of worker logs is."""
+    """The figures of a batch, as texts: the column `context` of Spark's table of worker logs holds only texts."""
     metrics = {
         "owner": staged[0].owner, "batch": staged[0].batch, "outcome": outcome, "tasks": len(staged),
         "rows": sum(message.rows for message in staged), "bytes": sum(message.size for message in staged),
@@ -124,19 +166,15 @@ def _metrics(staged: list[Staged], outcome: str, commit_s: float) -> dict[str, s
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Roll back what these tasks staged, and nothing else. What a commit took that was thought lost stays: the broker
-    refuses to undo it. What cannot be told to a broker now ends by its timeout, or with the batch's next commit."""
-    xids = [xid for message in messages if isinstance(message, Staged) for xid in message.xids]
+    """Roll back the transactions of these tasks, and nothing else. If the commit took place although its reply was
+    lost, its rows stay: the broker does not undo a commit. If no broker answers, the transactions end by their timeout,
+    or with the next commit of the batch."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    xids = [xid for message in staged for xid in message.xids]
     if not xids:
         return
-    with connect(options) as connection:
-        for xid in xids:
-            try:
-                connection.rollback_prepared(xid, options.send_timeout_s)
-            except CommandError as error:
-                if error.code not in _ENDED:
-                    raise
-                log.warning("abort: %s", error)
-            except AmqError as error:
-                log.warning("abort: %s", error)
-                return
+    try:
+        with connect(options) as connection:
+            connection.rollback_batch(staged[0].owner, staged[0].batch, xids, options.send_timeout_s)
+    except AmqError as error:
+        log.warning("abort: %s", error)

@@ -1,9 +1,9 @@
-"""What a task does: it sends its rows, chunk by chunk, so that each is safe before the next is sent.
+"""The part of a task: it sends its rows chunk by chunk. Each chunk is safe before the task sends the next one.
 
 `exactly-once`: a chunk is a prepared transaction of the batch, which nobody sees before the driver's commit.
 `at-least-once`: a chunk is a transaction that commits at once. `dedup`: each row has an id, and the broker stores one
-of each. Invariant: a chunk is kept until it is safe, and sent again, in a new transaction, where a takeover rolled it
-back.
+row for each id. Invariant: a task keeps a chunk until it is safe. If a takeover rolled the chunk back, the task sends
+it again in a new transaction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROLLED_BACK = TransactionRolledBackError.code
 
 @dataclass(frozen=True)
 class Part:
-    """One attempt of one task. Its transactions have names that no other attempt, of whatever task, has."""
+    """One attempt of one task. No other attempt of any task has transactions of the same names."""
 
     owner: str
     batch: int
@@ -37,17 +37,18 @@ class Part:
     attempt: int
 
     def new_name(self) -> str:
-        """One that nothing else has."""
+        """A name that no other transaction has."""
         return f"{self.owner}/{self.batch}/{self.partition}/{self.attempt}-{uuid.uuid4().hex[:12]}"
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task returns to the driver.
+    """The result of a task, for the driver.
 
     xids         its prepared transactions, in the order of its rows
-    late         it sent nothing (more): the batch is committed already
-    sent_again   chunks that a takeover made it send again
+    late         the batch was committed already, so the task sent no (more) rows
+    checksum     of all its rows, including those that it did not send because it was late
+    sent_again   number of chunks that it sent again after a takeover
     """
 
     owner: str
@@ -58,10 +59,11 @@ class Staged(WriterCommitMessage):
     late: bool
     sent_again: int
     duration_s: float
+    checksum: int = 0
 
 
 def connect(options: SinkOptions) -> Connection:
-    """A connection of this task or driver. Raises AmqError."""
+    """A connection for this task or for the driver. Raises AmqError."""
     return amq.connect(
         options.url, login=options.user or "", passcode=options.password or "", timeout=options.send_timeout_s,
         send_window_messages=options.window_rows,
@@ -69,30 +71,31 @@ def connect(options: SinkOptions) -> Connection:
 
 
 def stage(batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, columns: Columns) -> Staged:
-    """Send the rows of `batches`; when this returns they are safe. Raises AmqError."""
+    """Send the rows of `batches`. They are safe when this returns. Raises AmqError."""
     task = Task(part, options, columns.text)
     started_at = time.monotonic()
-    rows = size = 0
+    rows = size = checksum = 0
     late = False
+    is_checked = options.delivery == EXACTLY_ONCE
     try:
         for chunk in frames.chunks(batches, options.window_rows):
-            if late:
-                continue  # Spark wants its iterator read to the end
+            if late and not is_checked:
+                continue  # Spark requires that its iterator is read to the end
             parts = [each for batch in chunk for each in frames.rows_of(batch, columns, options.destination)]
-            if not task.send(parts):
-                late = True
-                continue
             rows += sum(len(each.bodies) for each in parts)
             size += sum(sum(map(len, each.bodies)) for each in parts)
+            if is_checked:
+                checksum += sum(map(frames.checksum, parts))
+            late = late or not task.send(parts)
         task.finish()
     finally:
         task.close()
     duration_s = time.monotonic() - started_at
-    return Staged(part.owner, part.batch, tuple(task.xids), rows, size, late, task.sent_again, duration_s)
+    return Staged(part.owner, part.batch, tuple(task.xids), rows, size, late, task.sent_again, duration_s, checksum)
 
 
 class Task:
-    """Sends chunks. It connects with the first: a task without rows does not talk to the broker."""
+    """Sends chunks. It connects when it gets the first one: a task without rows does not talk to the broker."""
 
     def __init__(self, part: Part, options: SinkOptions, text: bool) -> None:
         self.xids: list[str] = []
@@ -107,7 +110,7 @@ class Task:
         self._identifier = frames.Identifier(scope, options.id_strategy)
 
     def send(self, chunk: list[Rows]) -> bool:
-        """Send one chunk; False = the batch is committed already. Raises AmqError."""
+        """Send one chunk. Returns False if the batch is committed already. Raises AmqError."""
         if self._connection is None:
             self._connection = connect(self._options)
             self._session = self._connection.session(transacted=self._options.delivery != DEDUP)
@@ -136,12 +139,12 @@ class Task:
                 return True
 
     def finish(self) -> None:
-        """All chunks are sent: wait until all is safe. Raises AmqError."""
+        """Wait until all chunks that were sent are safe. Raises AmqError."""
         for producer in self._producers.values():
             producer.flush(self._options.send_timeout_s)
 
     def close(self) -> None:
-        """Let go of the connection. What is not safe is rolled back."""
+        """Close the connection. The broker rolls back the rows that are not safe."""
         if self._connection is not None:
             self._connection.abort()
 
@@ -159,8 +162,8 @@ class Task:
         self.xids.append(xid)
 
     def _begin_series(self) -> None:
-        """From now on another name: that of a transaction that was rolled back is used up. Those that are numbered one
-        after the other take little room in the driver's commit."""
+        """Begin a new series of names, because the name of a transaction that was rolled back cannot be used again. The
+        driver's commit names a series of numbered transactions in little room."""
         self._series, self._count = self._part.new_name(), 0
 
     def _producer(self, destination: str) -> Producer:
@@ -182,7 +185,7 @@ class Task:
 
 
 def _text(body: bytes) -> str | bytes:
-    """What Spark calls a string may be none: lines of a file that is not UTF-8. It goes as the bytes that it is."""
+    """The body as text, or as bytes if it is not UTF-8: a line of a file in another encoding is a string for Spark."""
     try:
         return body.decode()
     except UnicodeDecodeError:

@@ -102,6 +102,13 @@ class Services:
         assert await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, service.failure
         return service, port
 
+    async def leave_one_message(self) -> None:
+        """A master stores `kept` in the queue of the client, and hands the store over."""
+        first, port = await self.master("a")
+        client = await self.connect(port)
+        await client.store(b"kept")
+        await first.stop()
+
     async def stop(self) -> None:
         for client in self.clients:
             await client.close()

@@ -73,7 +73,7 @@ def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHIN
             queues[name] = (messages, redelivered, _places(queue.duplicates))
     broker.outcomes.settle()
     two_phase = {xid: (prepared, segment.key) for xid, (prepared, segment) in broker.prepared.items()}
-    markers = {owner: (batch, segment.key) for owner, (batch, segment) in broker.prepared.markers.items()}
+    markers = {owner: (marker, segment.key) for owner, (marker, segment) in broker.prepared.markers.items()}
     durable = {name: (record.definition, record.segment and record.segment.key)
                for name, record in broker.subscriptions.items()}  # fmt: skip
     return {

@@ -18,7 +18,7 @@ from traffic import Producer, drain, send
 
 from bench.wire import WireError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 CHURN = "/queue/churn"
 
 

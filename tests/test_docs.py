@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import prose
 import pytest
 from test_tidy import IMPORTS, LEAVES
 
@@ -20,10 +21,16 @@ from amq.cli.main import main
 from amq.client import uri
 from amq.config import names
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+ROOT, PAGES = prose.ROOT, prose.PAGES
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_LINK = re.compile(r"\bdocs/[\w-]+\.md\b")
+# The rule of sentences holds for every page but these, and for the Python files below these folders. Shorten the first
+# list and lengthen the second as text is rewritten.
+PAGES_TO_REWRITE: set[str] = set()
+CODE_IN_PLAIN_ENGLISH = (
+    "amq/*.py", "amq/broker", "amq/client", "amq/config", "amq/doctor", "amq/journal", "amq/lock", "amq/maintenance",
+    "amq/protocols", "amq/security", "amq/selectors", "amq/transports", "cli", "spark",
+)  # fmt: skip
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -139,6 +146,59 @@ def test_python_compiles(page: Path) -> None:
 def test_failover_urls_are_understood(page: Path) -> None:
     for url in re.findall(r"""["'](failover:\([^"']*)["']""", page.read_text()):
         uri.parse(url)
+
+
+def test_pictures_are_small_and_shown() -> None:
+    """Each is drawn by bench/pictures.py or bench/churn.py; a picture loads nothing."""
+    shown = set()
+    for page in PAGES:
+        shown |= {(page.parent / path).resolve() for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text())}
+    pictures = set((ROOT / "docs/pictures").glob("*.svg"))
+    assert pictures == shown
+    for picture in pictures:
+        text = picture.read_text()
+        assert len(text.encode()) <= 60 << 10
+        loads = re.search(r"<script|<image|(?:href|src)=.https?:|url\(https?:", text)
+        assert not loads, f"{picture.name} loads something"
+
+
+@pages
+def test_sentences_begin_with_their_subject(page: Path) -> None:
+    if page.name not in PAGES_TO_REWRITE:
+        found = prose.relative_sentences(prose.of_document(page.read_text()))
+        bad = [f"{page.name}:{line}: {text}" for line, text in found]
+        assert not bad, "name the subject first:\n" + "\n".join(bad)
+
+
+def test_pages_to_rewrite_are_pages() -> None:
+    assert {page.name for page in PAGES} >= PAGES_TO_REWRITE
+
+
+def test_sentences_in_the_code_begin_with_their_subject() -> None:
+    bad = []
+    for folder in CODE_IN_PLAIN_ENGLISH:
+        paths = sorted(ROOT.glob(folder if folder.endswith(".py") else f"{folder}/**/*.py"))
+        assert paths, f"{folder} has no Python"
+        for path in paths:
+            for line, text in prose.of_python(path.read_text()):
+                bad += [f"{path.relative_to(ROOT)}:{line}: {found}" for _, found in prose.relative_sentences(text)]
+    assert not bad, "name the subject first:\n" + "\n".join(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Whoever waits is told.\n", ["Whoever waits is told."]),
+        ("One thing. What others hold\nthey finish.", ["What others hold they finish."]),
+        ("- What goes is gone\n", ["What goes is gone"]),
+        ("| a | Which ones, says the policy |", ["Which ones, says the policy |"]),
+        ("Of what is sent nothing is lost.", ["Of what is sent nothing is lost."]),
+        ("## What the log says\n\n**What is it?** A log. The broker does what it must.", []),
+        ("```\nWhat is in code is code.\n```\n\n    What is indented, too.\n", []),
+    ],
+)
+def test_relative_sentences_are_found(text: str, found: list[str]) -> None:
+    assert [sentence for _, sentence in prose.relative_sentences(prose.of_document(text))] == found
 
 
 def test_codes_are_real() -> None:

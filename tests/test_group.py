@@ -14,7 +14,7 @@ from traffic import QUEUE, WINDOW, Producer, connect_any, drain, send
 
 from bench.wire import WireError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 LONG = "30s"  # a keep-alive period that no takeover in these tests may wait for
 
 

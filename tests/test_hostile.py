@@ -17,7 +17,7 @@ from traffic import Producer, connect_any, drain
 
 from bench.wire import Connection, WireError, encode
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 LIMITS = {"connectTimeout": "500ms", "unfinishedFrameTimeout": "500ms", "maxConnections": 20}
 MEMORY_GROWTH_BYTES_MAX = 32 << 20
 LOGIN = encode("CONNECT", {"accept-version": "1.2", "host": "/"})

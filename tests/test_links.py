@@ -14,7 +14,7 @@ from relay import relayed
 import amq
 from amq.errors import AccessError, CommandError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 QUIET = {"heartBeatSend": "1s", "heartBeatReceive": "1h"}  # the broker waits for ever, the client does not
 STOPPED = """
 import sys, amq

@@ -15,16 +15,18 @@ from typing import Any
 import pytest
 import structlog
 
+import amq.replay
 import amq.service
+from amq.config.schema import BrokerConfig
 from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
 from amq.lock.epoch import read_epochs
 from amq.lock.presence import BrokerPresence, Presence, read_presence
 from amq.service import BrokerService, Role
 from amq.vfs import SystemVfs
-from tests.fakes import FaultyVfs, open_files
+from tests.fakes import FakeClock, FaultyVfs, open_files
 from tests.ports import free_port
-from tests.service_world import PATIENCE_S, PERIOD_S, Services, services, until
+from tests.service_world import PATIENCE_S, PERIOD_S, Services, anybody, services, until
 
 Scenario = Callable[[Services], Coroutine[Any, Any, None]]
 
@@ -262,7 +264,7 @@ def test_name_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_port_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amq.master.LISTEN_PATIENCE_S", 0.1)
+    monkeypatch.setattr("amq.service.LISTEN_PATIENCE_S", 0.1)
 
     async def scenario(world: Services) -> None:
         server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", free_port())
@@ -391,7 +393,7 @@ def test_a_slave_that_is_wrong_about_the_journal_does_not_make_it_damaged(
             await first.stop()
             await until(lambda: second.role is not Role.SLAVE)
             assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, second.failure
-        assert sum("measuring the whole journal" in log["event"] for log in logs) == 1
+        assert sum("measuring all of it" in log["event"] for log in logs) == 1
         successor = await world.connect(other_port)
         await successor.subscribe()
         assert [(await successor.receive()).body for _ in range(3)] == [b"1", b"2", b"3"]
@@ -479,3 +481,122 @@ def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypat
         assert [(broker.name, broker.role, broker.details) for broker in told] == [("b", "slave", {"reading": reading})]
 
     run(tmp_path, scenario)
+
+
+def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_no_mastership(tmp_path: Path) -> None:
+    """The replay stands still in one read until the lease was checked for more than three periods."""
+    vfs = FaultyVfs()
+    checked = threading.Event()
+    checks: list[str] = []
+
+    def hang() -> None:
+        vfs.after("fsync", count, path="/lock", times=0)
+        assert checked.wait(PATIENCE_S)
+
+    def count() -> None:
+        checks.append("check")
+        if len(checks) > 9:
+            checked.set()
+
+    async def scenario(world: Services) -> None:
+        await world.leave_one_message()
+        roles: list[Role] = []
+        vfs.after("link", lambda: vfs.before("pread", hang, path=".seg"))
+        second, port = await world.start("b", vfs=vfs)
+        second.on_role = roles.append
+        await until(lambda: second.role is Role.MASTER)
+        assert checked.is_set()
+        assert roles == [Role.SLAVE, Role.MASTER]
+        assert [epoch.number for epoch in read_epochs(SystemVfs(), str(world.store))] == [1, 2]
+        again = await world.connect(port)
+        await again.subscribe()
+        assert (await again.receive()).body == b"kept"
+
+    run(tmp_path, scenario)
+
+
+def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks go through: without a limit nobody would ever serve."""
+    monkeypatch.setattr(amq.replay, "CALL_S_MAX", 0.5)
+    vfs = FaultyVfs()
+    replaced = threading.Event()
+
+    def hang() -> None:
+        assert replaced.wait(PATIENCE_S)
+
+    async def scenario(world: Services) -> None:
+        await world.leave_one_message()
+        vfs.after("link", lambda: vfs.before("pread", hang, path=".seg"))
+        with structlog.testing.capture_logs() as log:
+            second, _ = await world.start("b", vfs=vfs, replace_process=replaced.set)
+            await until(lambda: second.role is Role.MASTER)
+        assert replaced.is_set(), "the watchdog replaces a process with a thread that hangs"
+        reasons = [line["reason"] for line in log if line["event"].startswith("mastership lost")]
+        assert len(reasons) == 1
+        assert "hung in the store" in reasons[0]
+
+    run(tmp_path, scenario)
+
+
+def test_a_replay_ends_when_the_mastership_does(tmp_path: Path) -> None:
+    """A foreign claim appears while the journal is read: the replay stops at its next piece, and nobody is served."""
+    vfs = FaultyVfs()
+    lost = threading.Event()
+
+    def seize() -> None:
+        claim = tmp_path / "store" / "claim"
+        mine = claim.read_bytes()
+        claim.write_bytes(bytes(len(mine)))
+        lost.wait(PATIENCE_S)
+
+    async def scenario(world: Services) -> None:
+        await world.leave_one_message()
+        vfs.after("link", lambda: vfs.before("pread", seize, path=".seg"))
+        with structlog.testing.capture_logs() as log:
+            second, _ = await world.start("b", vfs=vfs)
+            await until(lambda: any(line["event"].startswith("fencing") for line in log))
+            lost.set()
+            await until(lambda: second.role is Role.MASTER)
+        assert [epoch.number for epoch in read_epochs(SystemVfs(), str(world.store))][:2] == [1, 2]
+        assert sum(line["event"].startswith("master: serving") for line in log) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_masterships_that_fail_are_tried_again_after_longer_and_longer_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the cause: here each claim cannot be synced, then each segment."""
+    monkeypatch.setattr(amq.service, "PAUSE_S_MAX", 0.4)
+    vfs = FaultyVfs()
+
+    async def scenario(world: Services) -> None:
+        vfs.fail("fsync", errno.EIO, path="/claim", times=3)
+        with structlog.testing.capture_logs() as log:
+            service, port = await world.start("a", vfs=vfs)
+            await until(lambda: service.role is Role.MASTER)
+            vfs.fail("fdatasync", errno.EIO, path=".seg", times=2)
+            for _ in range(2):
+                client = await world.connect(port)
+                with pytest.raises((EOFError, ConnectionError)):
+                    await client.send("SEND", ("destination", "/queue/a"), ("receipt", "never"), body=b"in doubt")
+                    await client.receive()
+                await until(lambda: service.role is not Role.MASTER)
+                await until(lambda: service.role is Role.MASTER)
+        assert [line["pause_s"] for line in log if "pause_s" in line] == [0.1, 0.2, 0.4, 0.4, 0.4]
+
+    run(tmp_path, scenario)
+
+
+def test_the_pause_after_a_mastership_that_lasted_is_short_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    config = BrokerConfig(name="a", store=str(tmp_path / "store"), lock_acquire_sleep_interval_s=1.0)
+    service = BrokerService(config, anybody, clock=clock)
+    pauses = [service._pause() for _ in range(6)]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    clock.advance(amq.service.FAILING_S - 1)
+    assert service._pause() == 10.0
+    clock.advance(amq.service.FAILING_S)
+    assert service._pause() == 1.0

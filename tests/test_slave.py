@@ -259,7 +259,7 @@ def _followed(broker: Process) -> int:
     return int(found[1]) if found else 0
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("interval", ["250ms", "0"])
 def test_kill_9_with_a_backlog(brokers: Brokers, interval: str) -> None:
     master = brokers.master("a", slaveFollowInterval=interval)

@@ -18,7 +18,7 @@ from amq.journal.format import BATCH_MAGIC, HEADER, HEADER_BYTES, crc32
 from bench.wire import Connection, WireError
 from tests.files import flip
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 SMALL_SEGMENTS = {"journalSegmentSize": "64KiB", "journalBatchSize": "16KiB"}
 STORE_UNUSABLE = 4
 
@@ -187,7 +187,7 @@ def test_a_read_only_store_is_refused(brokers: Brokers, mount: Callable[..., Non
     store = str(brokers.store)
     mount("--bind", store, store)
     mount("-o", "remount,ro,bind", store)
-    refused(brokers, "STORE_UNSAFE", store, "mounted read-only")
+    refused(brokers, "STORE_UNSAFE", store, "the mount is read-only")
 
 
 FULL = {

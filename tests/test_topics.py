@@ -137,7 +137,7 @@ def test_a_durable_subscription_misses_nothing(brokers: Brokers) -> None:
         assert receive(consumer, 30) == [b"%d" % i for i in range(30)]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_durable_subscriptions_move_to_another_store(brokers: Brokers, tmp_path: Path) -> None:
     """By `amq journal export` and `import`; its client finds there what it had not got."""
     old, file, store = brokers.master("a"), tmp_path / "moved.jsonl", tmp_path / "moved"

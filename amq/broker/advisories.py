@@ -58,8 +58,8 @@ class Advisories:
         self._tell("MessageDLQd", message.destination, facts)
 
     def listens(self, queue: TopicQueue) -> None:
-        """Somebody has subscribed to advisories. Who wants to know of masters learns who it is: the subscription that
-        a client makes again after a takeover tells it that the master has changed."""
+        """Somebody has subscribed to advisories. A subscriber to masters gets the present one: the subscription that a
+        client makes again after a takeover tells it that the master has changed."""
         self.heard += 1
         if MASTER in queue.names:
             self._tell("MasterBroker", "", {"epoch": str(self._broker.epoch)})

@@ -1,4 +1,4 @@
-"""Audience: who gets what is sent to one topic."""
+"""Audience: the subscribers that get the messages of one topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Audience(Generic[T]):
-    """Those who want everything, in the order in which they came, and those who want what a selector selects."""
+    """The subscribers to everything, in the order in which they came, and those with a selector."""
 
     __slots__ = ("everything", "some")
 

@@ -14,6 +14,7 @@ from functools import partial
 from amq.broker.advisories import Advisories
 from amq.broker.checkpointing import Checkpointer
 from amq.broker.durables import Durables
+from amq.broker.effect import Effect
 from amq.broker.gathering import Gatherings
 from amq.broker.limits import Dropping, Limits
 from amq.broker.links import Links
@@ -21,6 +22,7 @@ from amq.broker.names import wire_name
 from amq.broker.paging import Pager
 from amq.broker.pulling import Pulling
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.readying import Readiness, Readying
 from amq.broker.recalling import Recalls
 from amq.broker.redelivery import Redelivery
 from amq.broker.retention import Retention
@@ -51,11 +53,12 @@ from amq.journal.records import (
     Trimmed,
     takes_space,
 )
+from amq.journal.recovery import Segment
 from amq.journal.run import Run
 from amq.message import LARGE_BODY_BYTES, Message
 
 OVERDUE = "expired"  # the reason in dead letters
-SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, whatever an earlier master handed out
+SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, also past those of earlier masters
 
 
 class Broker(State):
@@ -65,7 +68,7 @@ class Broker(State):
         super().__init__(config)
         self.clock = clock
         self.wake = wake
-        # (outcome, transaction) of which was told "rolled back", which must stay true; oldest first.
+        # (outcome, transaction) that were reported as rolled back, which must stay true; oldest first.
         self.outcomes_refused: dict[tuple[str, str], None] = {}
         self.limits, self.links = Limits(self), Links(self)
         self.topics, self.advisories = Topics(self), Advisories(self)
@@ -73,11 +76,13 @@ class Broker(State):
         self.routing, self.gatherings, self.pulling = Routing(self), Gatherings(self), Pulling(self)
         self.redelivery, self.retention = Redelivery(self), Retention(self)
         self.scheduler, self.two_phase = Scheduler(self), TwoPhase(self)
+        self.readying = Readying(self)
         self.take_epoch(epoch)
-        self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → who else waits for it
+        self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → others that wait for it
         self._pager: Pager | None = None
         self.lent_bytes = 0  # of `memory_bytes`: large bodies on their way to consumers
         self._checkpointer: Checkpointer | None = None
+        self._effect: Effect | None = None  # of a commit that is not done yet
 
     # -- replay, then serving -----------------------------------------------------------------------------------------
 
@@ -125,6 +130,7 @@ class Broker(State):
 
     def stop_serving(self) -> None:
         """The mastership ends: nothing more is written."""
+        self._effect = None
         if self._checkpointer is not None:
             self._checkpointer.abandon()
 
@@ -156,7 +162,7 @@ class Broker(State):
         return size
 
     def take_back(self, size: int) -> None:
-        """What was lent is free."""
+        """Lent memory is free again."""
         self.memory_bytes -= size
         self.lent_bytes -= size
         self.wake()
@@ -165,18 +171,54 @@ class Broker(State):
 
     def committed(self, batch: OpenBatch) -> None:
         """The batch is durable and ours."""
+        if batch.in_slices:
+            assert self.journal is not None
+            self.journal.hold(batch)
+            self._effect = Effect(self, batch)
+            self.wake()
+            return
         segment = batch.segment
         apply = self.apply
         offset = batch.offset
         for record, chunk in zip(batch.records, batch.chunks, strict=True):
             if record.__class__ is Message:
                 record.offset, record.size = offset, len(chunk)
-            elif record.__class__ is Group:
-                record.place(offset)
-            elif record.__class__ is Copies:
-                record.offset = offset
-            apply(record, segment)
+                apply(record, segment)
+            else:
+                self.take_effect(record, offset, len(chunk), segment)
             offset += len(chunk)
+        self._took_effect(batch)
+
+    def take_effect(self, record: Record, offset: int, size: int, segment: Segment | None) -> None:
+        """`record`, `size` bytes at `offset` of `segment`, is committed."""
+        if record.__class__ is Message:
+            record.offset, record.size = offset, size
+        elif record.__class__ is Group:
+            record.place(offset)
+        elif record.__class__ is Copies:
+            record.offset = offset
+        self.apply(record, segment)
+
+    def _go_on(self, effect: Effect) -> None:
+        """A large transaction is committed, and takes effect in slices, one a turn."""
+        if not effect.step():
+            assert self.journal is not None
+            self._effect = None
+            self.journal.release()
+            self._took_effect(effect.batch)
+        self.wake()
+
+    @property
+    def is_taking_effect(self) -> bool:
+        """Has a large transaction begun to take effect, and is not done?"""
+        return self._effect is not None
+
+    def is_held(self, queue: Queue) -> bool:
+        """Is nobody given anything from `queue`, since a transaction takes effect there?"""
+        return self._effect is not None and queue.name in self._effect.held
+
+    def _took_effect(self, batch: OpenBatch) -> None:
+        """Tell those that waited for it."""
         for peer, receipt, _ in batch.confirms:
             if receipt:
                 peer.confirm(receipt)
@@ -231,6 +273,19 @@ class Broker(State):
         self._seq += count
         return self._seq - count + 1
 
+    def oldest_on_its_way(self) -> int:
+        """Seq of the oldest message that is on its way to the journal, or of which the effect has begun; where there is
+        none, one that no message has yet. Recalled messages do not count: their seqs are older than they are."""
+        assert self.journal is not None
+        for batch in self.journal.on_their_way():
+            for record in batch.records:
+                for part in record.records if isinstance(record, Group) else (record,):
+                    if isinstance(part, Message | Run):
+                        return part.seq
+                    if isinstance(part, Multicast) and not any(name in self.recalls for name in part.queues):
+                        return part.seqs[0]
+        return self.next_seq()
+
     def store(self, message: Message, peer: Peer, receipt: str) -> None:
         """Admit and store a message outside any transaction; `receipt` is confirmed when it is safe."""
         journal = self.journal
@@ -248,7 +303,11 @@ class Broker(State):
             message.seq = self._seq
             self.memory_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
             batch = journal.open
-            journal.append(message)
+            try:
+                journal.append(message)
+            except Exception:
+                self.withdraw(message)
+                raise
             message.size = len(batch.chunks[-1])
             queue = self.queues.get(message.destination) or self.queue(message.destination)
             queue.pending_bytes += message.size
@@ -272,7 +331,7 @@ class Broker(State):
             self.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
     def followers_of(self, record: Record) -> list[tuple[Waiter, str]]:
-        """Those whom `follow` was told of. They are forgotten."""
+        """The followers that `follow` noted. They are forgotten."""
         return self._followers.pop(id(record), [])
 
     def follow(self, record: Record | None, peer: Waiter, receipt: str) -> None:
@@ -392,7 +451,7 @@ class Broker(State):
         return True
 
     def _moved(self, queue: Queue, message: Message, reason: str, body: bytes) -> Message:
-        """What stands for `message` on the dead-letter or expiry queue."""
+        """The message that stands for `message` on the dead-letter or expiry queue."""
         deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
         properties = dict(message.properties or {})
         properties["original-destination"] = wire_name(message.destination)
@@ -409,56 +468,91 @@ class Broker(State):
             self.advisories.dead_lettered(message, moved)
         return moved
 
-    def append_group(self, group: Group) -> OpenBatch:
-        """To the journal, and count what is on its way. Returns the batch with which it goes."""
+    def append_group(self, group: Group, ready: Readiness | None = None) -> OpenBatch:
+        """To the journal, and count what is on its way, as far as that is not known. Returns the batch with which it
+        goes. Raises CommandError where it is too large."""
         assert self.journal is not None
         batch = self.journal.open
         self.journal.append_record(group)
+        pending = ready.pending_bytes if ready is not None else self._measure(group)
+        for name, size in pending.items():
+            self.queue(name).pending_bytes += size
+        return batch
+
+    @staticmethod
+    def _measure(group: Group) -> dict[str, int]:
+        """Note how many bytes each message takes, which is known now. Returns those on their way to each queue."""
+        pending: dict[str, int] = {}
         for part, (_, size) in zip(group.records, group.places, strict=True):
+            if part.__class__ is Message:
+                part.size = size
+                name = part.destination
+                pending[name] = pending.get(name, 0) + size
+                continue
             held = (part,) if isinstance(part, Message | Run) else part.copies if isinstance(part, Multicast) else ()
             for message in held:
                 message.size = size
-                self.queue(message.queue_name).pending_bytes += size
-        return batch
+                name = message.queue_name
+                pending[name] = pending.get(name, 0) + size
+        return pending
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def commit(self, transaction: Transaction, peer: Waiter, receipt: str, outcome_id: str) -> None:
-        """Everything in `transaction` takes effect together. Raises TransactionRolledBackError, StoreFullError."""
-        assert self.journal is not None
-        journal = self.journal
+        """Everything in `transaction` takes effect together. After any exception it is rolled back. Raises
+        TransactionRolledBackError, StoreFullError."""
         if (outcome_id, transaction.name) in self.outcomes_refused:
             transaction.roll_back()
             raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
         if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
             raise transaction.roll_back_repeated(outcome_id)
+        try:
+            group = self._append_commit(transaction, peer, receipt, outcome_id)
+        except Exception:
+            transaction.roll_back()
+            raise
+        transaction.finish(group)
+
+    def _append_commit(self, transaction: Transaction, peer: Waiter, receipt: str, outcome_id: str) -> Group:
+        """The group of `transaction`, on its way to the journal. After an exception the caller rolls back."""
         self.durables.complete(transaction)
         group = transaction.to_group(outcome_id)
         if not transaction.has_room() and takes_space(group):
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")
-        for message in transaction.sends:
-            if message.persistent and message.duplicate_id:
-                if self.is_duplicate(message):
-                    raise transaction.roll_back_duplicate(group, message)
-                self.admit_id(message, group)
-            message.seq = message.seq or self.next_seq()
+        ready = transaction.readiness
+        looks = ready is None or not ready.admit(group)
+        for item in transaction.queued:
+            if item.__class__ is Run:
+                item.seq = self.next_seq(len(item.bodies))
+                continue
+            if looks and item.duplicate_id and item.persistent:  # type: ignore[union-attr]
+                if self.is_duplicate(item):  # type: ignore[arg-type]
+                    raise transaction.roll_back_duplicate(group, item)  # type: ignore[arg-type]
+                self.admit_id(item, group)  # type: ignore[arg-type]
+            if not item.seq:
+                self._seq += 1
+                item.seq = self._seq
         if group.records or outcome_id:
             if outcome_id:
                 group.seq = self.next_seq()
-                self.outcomes_pending[outcome_id] = group
-            batch = journal.open
-            self.append_group(group)
+            batch = self.append_group(group, ready)
             batch.confirms.append((peer, receipt, group))
+            if outcome_id:
+                self.outcomes_pending[outcome_id] = group
         elif receipt:
             peer.confirm(receipt)
-        transaction.finish(group)
+        return group
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
         """Deliver what can be delivered. Once a turn."""
         now_ms = self.clock.wall_ms()
+        if self._effect is not None:
+            self._go_on(self._effect)
+        held = self._effect.held if self._effect is not None else frozenset()
+        later: dict[Queue, None] = {}
         if self._pager is not None:
             self._pager.feed()
         if self.topics.arrived:
@@ -467,18 +561,24 @@ class Broker(State):
             self.redelivery.step()
         if self.scheduler.timers:
             self.scheduler.step(now_ms)
-        while self.dirty:
+        self.gatherings.step()
+        while self.dirty or (self.gatherings.waking and self.gatherings.wake_next()):
             dirty, self.dirty = self.dirty, {}
             for queue in dirty:
+                if queue.name in held:
+                    later[queue] = None
+                    continue
                 (queue.keeper or queue).dispatch(self, now_ms)
                 if queue.stored_bytes > queue.options.queue_limit_bytes > 0:
                     self.limits.over(queue)
+        self.dirty = later
         self.topics.end_turn()
         self.pulling.step()
+        self.readying.step()
         self.limits.step()
 
     def sweep(self) -> None:
-        """Expire what nobody fetches; forget queues that hold nothing. Call every second or so."""
+        """Expire messages that nobody fetches; forget queues that hold nothing. Call every second or so."""
         now_ms = self.clock.wall_ms()
         self.limits.sweep()
         self.two_phase.sweep(now_ms)
@@ -496,5 +596,5 @@ class Broker(State):
             if queue.backlogs and self._pager is not None:
                 self._pager.take_expired(queue, now_ms)
         if self._trimmer is not None:
-            self._trimmer.step()  # whatever it waited for: nothing else may call it in an idle broker
+            self._trimmer.step()  # in any case: nothing else may call it in an idle broker
         self.forget_idle()

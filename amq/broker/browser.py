@@ -16,7 +16,7 @@ from amq.broker.backlog import NEVER, Place
 from amq.broker.names import is_pattern, plain_name, words_of
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, PRIORITIES, Queue
 from amq.broker.subscription import Peer, Subscription
-from amq.config.destinations import matches, parse_pattern
+from amq.config.destinations import matches
 from amq.journal.recovery import Segment
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import Subscribe
@@ -33,7 +33,10 @@ class Browser(Subscription):
     """One browse of the queues that `destination` names. Acknowledgements make room for more, and do nothing else."""
 
     shows_expired = False
-    __slots__ = ("_batch", "_broker", "_command", "_here", "_later", "_looking", "_priority", "_seq", "_until", "done")
+    __slots__ = (
+        "_batch", "_broker", "_command", "_here", "_later", "_looking", "_moved", "_priority", "_seq", "_stored_until",
+        "_until", "done",
+    )  # fmt: skip
 
     def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int, queue: str = "") -> None:
         """`queue` = full name of the one to be looked at, where `command` does not name it."""
@@ -42,18 +45,22 @@ class Browser(Subscription):
         self._broker = broker
         self._command = command
         self._later = deque(later)
-        self._until = broker.next_seq()  # what comes from now on is not shown
+        # Messages that come from now on are not shown, nor those on their way: of a transaction that takes effect in
+        # slices, or in several queues, they would be a part.
+        self._stored_until = broker.oldest_on_its_way()
+        self._until = broker.next_seq()
         self._batch: deque[Message] = deque()  # read from the disk, to be shown next
         self._looking = False
         self._priority = PRIORITIES - 1
         self._seq = 0  # everything of that priority up to here was shown, or is in `_batch`
         self._here: list[array[int]] = []
+        self._moved: set[int] = set()  # seqs that a prepared transaction brought during this browse
         self.done = False
         self._enter(self.queue)
 
     @property
     def held_bytes(self) -> int:
-        """What it keeps in memory."""
+        """Bytes that it keeps in memory."""
         return sum(map(_cost, self._batch))
 
     def make_ready(self) -> None:
@@ -73,7 +80,7 @@ class Browser(Subscription):
         return bool(settled)
 
     def end(self) -> None:
-        """Nobody looks any more. Again = nothing."""
+        """The browse ends. Again = nothing."""
         if not self.done:
             self.done = True
             self._broker.memory_bytes -= self.held_bytes
@@ -84,18 +91,26 @@ class Browser(Subscription):
         """Messages of the queue, of one priority, are in memory and no more on disk alone."""
         priority = messages[0].priority
         if priority <= self._priority:
-            here = self._here[priority]
-            self._here[priority] = array("Q", sorted({*here, *(message.seq for message in messages)}))
+            seqs = {message.seq for message in messages if message.seq < self._stored_until}
+            self._here[priority] = array("Q", sorted(seqs.union(self._here[priority])))
+
+    def moved_in(self, seqs: list[int]) -> None:
+        """The messages of a prepared transaction wait in this queue now, on disk. A browse that has passed some of
+        their places shows none of them; one that has not begun, all."""
+        if self._seq or self._looking or self._priority < PRIORITIES - 1:
+            self._moved.update(seqs)
 
     def step(self, now_ms: int) -> None:
         """Show on as far as there is room. Once a turn."""
         for _ in range(STEP_MESSAGES):
-            if self.done or not self.is_ready or self.credit <= 0 or self._looking:
+            if self.done or not self.is_ready or self.credit <= 0 or self._looking or self._broker.is_held(self.queue):
                 return
             message = self._next()
             if message is None:
                 continue
             queue, seq = self.queue, message.seq
+            if seq in self._moved:
+                continue
             if message.expires_ms and message.expires_ms <= now_ms and not self.shows_expired:
                 continue
             if self.selector is not None and not self.selector.matches(message):
@@ -110,9 +125,11 @@ class Browser(Subscription):
     def _enter(self, queue: Queue) -> None:
         self.queue = queue
         self._priority, self._seq = PRIORITIES - 1, 0
+        self._moved = set()
         self._here = [array("Q") for _ in range(PRIORITIES)]
         for seq, message in queue.messages.items():
-            self._here[message.priority].append(seq)
+            if message.segment is None or seq < self._stored_until:
+                self._here[message.priority].append(seq)
         self._here = [array("Q", sorted(here)) for here in self._here]
         queue.browsers = (*queue.browsers, self)
         self._broker.dirty[queue] = None
@@ -129,10 +146,12 @@ class Browser(Subscription):
         in_memory = here[row] if row < len(here) else NEVER
         backlog = queue.backlogs.get(self._priority)
         on_disk = backlog.seq_after(self._seq) if backlog else NEVER
+        if on_disk >= self._stored_until:
+            on_disk = NEVER
         if min(in_memory, on_disk) > self._until:
             self._go_on()
         elif backlog and on_disk <= in_memory:
-            until = min(max(in_memory, on_disk + 1), self._until + 1)  # the same: it went back to the disk meanwhile
+            until = min(max(in_memory, on_disk + 1), self._stored_until)  # the same: it went back to the disk meanwhile
             self._look(backlog.after(self._seq, until, self._broker.pager.look_bytes(), LOOK_ROWS))
         else:
             return self._from_memory(in_memory)
@@ -192,7 +211,7 @@ class Browser(Subscription):
 def _queues(broker: Broker, destination: str) -> list[str]:
     """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now."""
     if is_pattern(destination):
-        pattern = parse_pattern(plain_name(destination))
+        pattern = words_of(destination)
         scheme = destination.removesuffix(plain_name(destination))
         found = (name for name in broker.queues if name.startswith(scheme))
         names = sorted(name for name in found if matches(pattern, words_of(name)))

@@ -55,12 +55,12 @@ def take_memory(broker: Broker, transaction: Transaction, size: int) -> None:
 
 
 def held_bytes(command: Command) -> int:
-    """What a command takes while it waits."""
+    """Bytes that a command takes while it waits."""
     if isinstance(command, Send):
         return len(command.message.body) + command.message.header_bytes + MESSAGE_OVERHEAD_BYTES
     return _bytes(command.bodies) if isinstance(command, SendMany) else 0
 
 
 def _bytes(bodies: list[bytes]) -> int:
-    """What messages of these bodies take."""
+    """Bytes that messages of these bodies take."""
     return sum(map(len, bodies)) + MESSAGE_OVERHEAD_BYTES * len(bodies)

@@ -2,7 +2,7 @@
 
 It holds nothing up: each turn of the loop gives a few rows to the thread that reads for this broker, which writes and
 syncs them. Nothing depends on it, so its errors are told and that is all. No lease is asked for: what is in it was
-applied, and so was confirmed under the lease, whatever became of that since.
+applied, and so was confirmed under the lease, even if the lease was lost since.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Checkpointer:
     def __init__(self, broker: Broker, journal: Journal, behind_bytes: int) -> None:
         self._broker = broker
         self._journal = journal
-        self._covered_bytes = -behind_bytes  # of what this journal has written
+        self._covered_bytes = -behind_bytes  # of the bytes that this journal has written
         self._last_bytes = 0  # size of the last one
         self._file: CheckpointFile | None = None
         self._blocks: Generator[Block, None, None] | None = None

@@ -35,7 +35,7 @@ class Source:
         self._names: dict[int, str] = {}  # by their numbers in this segment
 
     def collect(self, payloads: list[Payload], state: State, journal: Journal, leaving: AbstractSet[int]) -> Copies:
-        """What lives in the payloads, but for messages whose seq is in `leaving`."""
+        """Copies of the live records in the payloads, but for messages whose seq is in `leaving`."""
         copies = Copies(self.segment)
         parts: dict[int, list[_Part]] = {}
         queues: dict[str, _Part] = {}
@@ -145,7 +145,7 @@ class Source:
 
 
 class _Part:
-    """What is copied for one destination. `number` = what it is called in this journal."""
+    """The copies for one destination. `number` = its number in this journal."""
 
     __slots__ = ("messages", "moves", "number", "queue")
 

@@ -8,6 +8,8 @@ counts that is one of the two. All times are UTC. Invariant: an entry that is ac
 from __future__ import annotations
 
 from bisect import bisect_left
+from calendar import monthrange
+from collections.abc import Iterator
 from datetime import date
 
 from amq.errors import CommandError
@@ -16,7 +18,7 @@ EXAMPLE = '"30 8 * * 1-5" is half past eight on working days (minute hour day mo
 TEXT_CHARS_MAX = 200
 MINUTE_MS = 60_000
 DAY_MINUTES = 24 * 60
-DAYS_MAX = 41 * 366  # a leap day that is a Sunday comes after 40 years at the latest
+YEARS_MAX = 41  # a leap day that is a Sunday comes after 40 years at the latest
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
 
@@ -30,31 +32,42 @@ class Cron:
         fields = text.split() if len(text) <= TEXT_CHARS_MAX else []
         if len(fields) != len(_FIELDS):
             raise _invalid(text, "it must have five fields")
-        minutes, hours, self._days, self._months, weekdays = (
+        minutes, hours, days, months, weekdays = (
             _values(text, field, *kind) for field, kind in zip(fields, _FIELDS, strict=True)
         )
+        self._days, self._months = sorted(days), sorted(months)
         self._weekdays = {weekday % 7 for weekday in weekdays}
         self._either = not fields[2].startswith("*") and not fields[4].startswith("*")
         self._times = [60 * hour + minute for hour in sorted(hours) for minute in sorted(minutes)]  # of a day
         longest = max({2: 29, 4: 30, 6: 30, 9: 30, 11: 30}.get(month, 31) for month in self._months)
-        if not self._either and min(self._days) > longest:
+        if not self._either and self._days[0] > longest:
             raise _invalid(text, "no such month has such a day")
 
     def next_ms(self, after_ms: int) -> int:
         """The first time later than `after_ms`; both in milliseconds since 1970, UTC."""
         day, minute = divmod(after_ms // MINUTE_MS + 1, DAY_MINUTES)
-        for ahead in range(DAYS_MAX):
-            if self._has(date.fromordinal(_EPOCH_DAY + day + ahead)):
-                row = bisect_left(self._times, 0 if ahead else minute)
-                if row < len(self._times):
-                    return ((day + ahead) * DAY_MINUTES + self._times[row]) * MINUTE_MS
+        for found in self._from(date.fromordinal(_EPOCH_DAY + day)):
+            ahead = found - _EPOCH_DAY - day
+            row = bisect_left(self._times, 0 if ahead else minute)
+            if row < len(self._times):
+                return ((day + ahead) * DAY_MINUTES + self._times[row]) * MINUTE_MS
         raise AssertionError("an entry without a next time was accepted")
 
-    def _has(self, day: date) -> bool:
-        if day.month not in self._months:
-            return False
-        is_day, is_weekday = day.day in self._days, day.isoweekday() % 7 in self._weekdays
-        return is_day or is_weekday if self._either else is_day and is_weekday
+    def _from(self, first: date) -> Iterator[int]:
+        """The days that count, as ordinals, from `first` on. It looks at the months and days that are named and passes
+        over all others: it must be quick also where one day in 40 years counts."""
+        begin = first.toordinal()
+        months = ((year, month) for year in range(first.year, first.year + YEARS_MAX) for month in self._months)
+        for year, month in months:
+            _, length = monthrange(year, month)
+            start = date(year, month, 1).toordinal()
+            if start + length <= begin:
+                continue
+            for day in range(1, length + 1) if self._either else self._days:
+                is_weekday = (start + day - 1) % 7 in self._weekdays
+                counts = is_weekday or day in self._days if self._either else is_weekday
+                if counts and day <= length and start + day > begin:
+                    yield start + day - 1
 
 
 def _values(text: str, field: str, kind: str, first: int, last: int) -> set[int]:

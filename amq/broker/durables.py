@@ -9,9 +9,11 @@ with all that is in it, and only when nothing more is on its way there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from amq.broker.audience import Audience
+from amq.broker.backlog import NEVER
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, wire_name, words_of
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer, Subscription, option_boolean
@@ -20,14 +22,15 @@ from amq.config.destinations import matches
 from amq.errors import CommandError
 from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
 from amq.journal.subscription import Subscribed
-from amq.message import Copy, Message, Shared
+from amq.message import Copier, Message, Shared
 from amq.protocols.commands import Subscribe
+from amq.remembered import Remembered
 from amq.selectors import Selector
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
-ROUTES_MAX = 10_000  # topics whose subscriptions are remembered
+ROUTES_BYTES_MAX = 4 << 20  # of topics whose subscriptions are remembered
 TOLD = "ended"  # stands for a receipt where the end of a subscription waits for what is on its way
 Key = tuple[str, str]  # client id, name
 
@@ -46,18 +49,20 @@ class _Ending:
 
 
 class Durables:
-    """Which durable subscriptions there are. Call `load` when the replay is complete."""
+    """The durable subscriptions that there are. Call `load` when the replay is complete."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._known: dict[Key, Subscribed] = {}
-        self._routes: dict[str, Audience[Subscribed]] = {}
+        self._newest_seq = 0  # of the subscription that began last
+        self._routes: Remembered[Audience[Subscribed]] = Remembered(ROUTES_BYTES_MAX)
 
     def load(self) -> None:
         """Take what the journal says. Of two of one name the older one was ending."""
         for record in sorted(self._broker.subscriptions.values(), key=_seq):
             older = self._known.get(_key(record))
             self._known[_key(record)] = record
+            self._newest_seq = _seq(record)
             if older is not None:
                 self._end(older)
 
@@ -70,9 +75,7 @@ class Durables:
     def _audience(self, topic: str) -> Audience[Subscribed]:
         audience = self._routes.get(topic)
         if audience is None:
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
-            audience = self._routes[topic] = Audience()
+            audience = self._routes.keep(topic, Audience())
             for record in self._subscribed(topic):
                 audience.add(record, selector_of(record))
         return audience
@@ -82,30 +85,44 @@ class Durables:
     def complete(self, transaction: Transaction) -> None:
         """It commits: see `add_copies`; what that adds counts from now on. Again = nothing. Raises
         TransactionRolledBackError where somebody else is just storing some of it, which may yet fail."""
-        if transaction.published and not transaction.sends_to_durables:
+        stored_by_others: list[Message] = []
+        if transaction.readiness is not None:
+            stored_by_others = transaction.readiness.stored_by_others
+        elif transaction.published and not transaction.sends_to_durables:
             added, stored_by_others = self.add_copies(transaction)
             self._broker.memory_bytes += memory_bytes(added)
-            if stored_by_others:
-                raise transaction.roll_back_duplicate(None, stored_by_others[0])
+        if stored_by_others:
+            raise transaction.roll_back_duplicate(None, stored_by_others[0])
 
     def add_copies(self, transaction: Transaction) -> tuple[list[Message], list[Message]]:
-        """What `transaction` sends to topics goes to them too. Returns what was added, and what was not because it is
-        on its way there for somebody else."""
+        """The messages that `transaction` sends to topics go to them too. Returns the messages that were added, and
+        those that were not because they are on their way there for somebody else."""
         added: list[Message] = []
         stored_by_others: list[Message] = []
         for message in transaction.published if self._known else ():
-            shared = Shared(None, encodes=False)
-            for queue_name in self._holders(message):
-                copy = Copy.of(message, queue_name)
-                if copy.persistent and copy.duplicate_id and self._broker.is_duplicate(copy):  # sent again
-                    if copy.duplicate_id in self._broker.queue(queue_name).duplicates_pending:
-                        stored_by_others.append(copy)
-                    continue
-                copy.original, copy.shared = message, shared
-                added.append(copy)
-                shared.others += 1
-            shared.others -= 1
+            copies, others = self.copies_of(message)
+            added += copies
+            stored_by_others += others
         transaction.sends += added
+        return added, stored_by_others
+
+    def copies_of(self, message: Message, until: int = NEVER) -> tuple[list[Message], list[Message]]:
+        """The copies of `message` for the subscriptions that began before the seq `until`: those that were added, and
+        those that were not because they are on their way there for somebody else."""
+        added: list[Message] = []
+        stored_by_others: list[Message] = []
+        shared = Shared(None, encodes=False)
+        copier = Copier(message)
+        for queue_name in self._holders(message, until) if self._known else ():
+            copy = copier.copy(queue_name)
+            if copy.persistent and copy.duplicate_id and self._broker.is_duplicate(copy):  # sent again
+                if copy.duplicate_id in self._broker.queue(queue_name).duplicates_pending:
+                    stored_by_others.append(copy)
+                continue
+            copy.original, copy.shared = message, shared
+            added.append(copy)
+            shared.others += 1
+        shared.others -= 1
         return added, stored_by_others
 
     def queues_for(self, transaction: Transaction) -> dict[str, bool]:
@@ -117,19 +134,19 @@ class Durables:
         return found
 
     def heard_by(self, topic: str) -> Iterator[str]:
-        """Full names of the queues of those that get some of what is sent there."""
+        """Full names of the queues that get some of the messages that are sent there."""
         return (record.queue for record in self._subscribed(topic))
 
     def _subscribed(self, topic: str) -> Iterator[Subscribed]:
         return (record for record in self._known.values() if any(_means(name, topic) for name in record.topics))
 
-    def _holders(self, message: Message) -> Iterator[str]:
+    def _holders(self, message: Message, until: int = NEVER) -> Iterator[str]:
         audience = self._audience(message.destination)
         origin = message.shared.origin if message.shared is not None else None
         for record in (*audience.everything, *audience.some.matching(message)):
             queue = self._broker.queues.get(record.queue)
             local = record.no_local and queue is not None and any(each.peer is origin for each in queue.subscriptions)
-            if not local:
+            if not local and (self._newest_seq < until or _seq(record) < until):
                 yield record.queue
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
@@ -140,7 +157,7 @@ class Durables:
         topics = _topics(command.destination)
         if command.browser or not is_topic(command.destination) or any(map(is_temporary, topics)):
             raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
-        # What is wrong with the rest of it shows before anything ends or begins.
+        # An error in the rest of it shows before anything ends or begins.
         Subscription(command, Queue(command.destination, self._broker.config), peer, self._broker.config.prefetch_size)
         definition = {
             "client_id": client_id, "name": command.subscription_name, "topics": topics, "selector": command.selector,
@@ -170,6 +187,10 @@ class Durables:
         record = self._broker.subscriptions.get(name)
         known = self._known.get(_key(record)) if record is not None else None
         return known is not None and known.queue == name
+
+    def are_there(self, names: AbstractSet[str]) -> bool:
+        """Are there durable subscriptions with queues of all these names, which are not about to end?"""
+        return not names or names <= {record.queue for record in self._known.values()}
 
     def restore(self, definition: dict[str, Any]) -> Queue:
         """The queue of the durable subscription of that definition, which begins where it is not there. Raises
@@ -212,6 +233,7 @@ class Durables:
         record = Subscribed(f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{broker.next_seq()}", definition)
         broker.journal.append_record(record)
         self._known[key] = record
+        self._newest_seq = _seq(record)
         self._routes.clear()
         return record
 
@@ -269,7 +291,7 @@ def _seq(record: Subscribed) -> int:
 
 
 def selector_of(record: Subscribed) -> Selector | None:
-    """What the durable subscription `record` wants of its topics, None = everything."""
+    """The part of its topics that the durable subscription `record` wants, None = everything."""
     return Selector(record.selector, record.definition["message_id_prefix"]) if record.selector else None
 
 

@@ -4,11 +4,15 @@ In each of its queues it has a `Member`, which is a consumer like any other. Inv
 credit of one subscription, so a prefetch of 1 is one message and not one for each queue; `unacked` is what the members
 hold, in the order of delivery, so that a cumulative acknowledgement covers what came before it, from whichever queue;
 a queue that comes into being gets a member of each gathering that means it, and one that is forgotten lets them go.
+
+A gathering may have very many members, most of them of queues where nothing happens, and it runs out of credit, or its
+socket is full, many times a second. So that costs nothing for each member: they stay in the lines of their queues. A
+queue that meets such a member parks it, and only the parked ones come back, one by one as long as there is room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from amq.broker.names import is_pattern, is_stored, words_of
@@ -22,11 +26,12 @@ from amq.protocols.commands import Subscribe
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
+SLICE_QUEUES = 2000  # looked at, joined or woken in one turn: a few milliseconds
 TOPICS = ""  # stands for the queue of all topics of a gathering, which are one subscription there
 
 
 class _Held(dict[int, Message]):
-    """What a member holds. Its gathering knows of it too."""
+    """The messages that a member holds. Its gathering knows of them too."""
 
     __slots__ = ("_all",)
 
@@ -42,7 +47,7 @@ class _Held(dict[int, Message]):
 class Member(Subscription):
     """The consumer of one queue, for a gathering."""
 
-    __slots__ = ("gathering",)
+    __slots__ = ("_in_line", "gathering")
 
     is_guest = True
 
@@ -64,16 +69,42 @@ class Member(Subscription):
         if value <= 0:
             self.gathering.exhausted(self)
 
+    @property
+    def is_ready(self) -> bool:
+        """Does it stand in its queue's line, and may it get something?"""
+        return self._in_line and self.gathering.is_ready
+
+    @is_ready.setter
+    def is_ready(self, value: bool) -> None:
+        self._in_line = value
+
+    def make_ready(self) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self.queue.make_ready(self)
+
+    def make_unready(self) -> None:
+        if self._in_line:
+            self._in_line = False
+            self.queue.make_unready(self)
+
+    def park(self) -> None:
+        """It has left the line, since the gathering has no room."""
+        self._in_line = False
+        self.gathering.parked[self] = None
+
     def part(self) -> None:
         """Its queue, in which it holds nothing, is forgotten."""
         self.make_unready()
+        self.gathering.parked.pop(self, None)
         del self.gathering.members[self.queue.name]
 
 
 class Gathering(Subscription):
-    """What the client sees as one subscription. `queue` is an empty one of its own, that stands for all."""
+    """Several subscriptions that the client sees as one. `queue` is an empty one of its own, that stands for all.
+    `parked` = members whose queues may have something for them, oldest first: they are in no line."""
 
-    __slots__ = ("_broker", "command", "members")
+    __slots__ = ("_broker", "command", "members", "parked")
 
     def __init__(self, command: Subscribe, broker: Broker, peer: Peer) -> None:
         names = dict.fromkeys(command.destination.split(","))
@@ -82,6 +113,7 @@ class Gathering(Subscription):
         self._broker = broker
         self.command = command
         self.members: dict[str, Member] = {}  # by full name of the queue
+        self.parked: dict[Member, None] = {}
         topics = [name for name in names if not is_stored(name)]
         if topics:
             self.add(TOPICS, broker.topics.subscribe(command, tuple(topics)))
@@ -93,32 +125,47 @@ class Gathering(Subscription):
         """Consume that queue too."""
         member = self.members[name] = Member(self, self.command, queue, self.peer)
         queue.join(member, self._broker)
-        if self.is_ready:
+        if self.is_ready or name != TOPICS:
             member.make_ready()
         self._broker.dirty[queue] = None
 
     def holder(self, message: Message) -> Member:
-        """Who holds, or held, `message`."""
+        """The member that holds, or held, `message`."""
         return self.members.get(message.destination) or self.members[TOPICS]
 
     def make_ready(self) -> None:
-        if not self.is_ready and self.credit > 0:
-            self.is_ready = True
-            for member in self.members.values():
-                member.make_ready()
-                self._broker.dirty[member.queue] = None
+        if self.is_ready or self.credit <= 0:
+            return
+        self.is_ready = True
+        if TOPICS in self.members:
+            self.members[TOPICS].make_ready()
+            self._broker.dirty[self.members[TOPICS].queue] = None
+        if self.parked:
+            self._broker.gatherings.waking[self] = None
 
     def make_unready(self) -> None:
         self.is_ready = False
-        for member in self.members.values():
-            member.make_unready()
+        if TOPICS in self.members:
+            self.members[TOPICS].make_unready()
 
     def exhausted(self, spender: Member) -> None:
         """The credit of all is spent; `spender` leaves the line by itself."""
         self.is_ready = False
-        for member in self.members.values():
-            if member is not spender:
-                member.make_unready()
+        topics = self.members.get(TOPICS)
+        if spender is not topics:
+            self.parked[spender] = None
+            if topics is not None:
+                topics.make_unready()
+
+    def wake_next(self) -> bool:
+        """The member that was parked first stands in line again. False: none is parked, or there is no room."""
+        if not self.is_ready or not self.parked:
+            return False
+        member = next(iter(self.parked))
+        del self.parked[member]
+        member.make_ready()
+        self._broker.dirty[member.queue] = None
+        return True
 
     def settle(self, seq: int) -> list[Message]:
         settled = super().settle(seq)
@@ -128,26 +175,66 @@ class Gathering(Subscription):
 
 
 class Gatherings:
-    """All that there are. They are told of new queues."""
+    """All that there are. They are told of new queues. `waking` = those that have room again, and parked members. Call
+    `step` once a turn."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.waking: dict[Gathering, None] = {}
+        self._woken = 0  # members, in this turn
+        self._joining: dict[Gathering, Iterator[None]] = {}  # those that do not consume all of their queues yet
         self._patterns: Patterns[Gathering] = Patterns()
         broker.on_queue.append(self._appeared)
 
     def subscribe(self, command: Subscribe, peer: Peer) -> Gathering:
-        """A new one, with all queues that there are."""
+        """A new one, with all queues that there are. Where these are very many, some come in later turns."""
         gathering = Gathering(command, self._broker, peer)
         for meant in _queues_of(command):
-            pattern = words_of(meant)
-            self._patterns.add(pattern, gathering)  # also a single queue: it may be forgotten, and come again
-            for name in list(self._broker.queues) if is_pattern(meant) else ():
-                if is_stored(name) and name not in gathering.members and matches(pattern, words_of(name)):
-                    gathering.add(name, self._broker.queues[name])
+            self._patterns.add(words_of(meant), gathering)  # also a single queue: it may be forgotten, and come again
+        self._joining[gathering] = self._join(gathering)
+        self._go_on(gathering)
         return gathering
+
+    def step(self) -> None:
+        """A new turn begins."""
+        self._woken = 0
+        for gathering in list(self._joining):
+            self._go_on(gathering)
+
+    def _go_on(self, gathering: Gathering) -> None:
+        if next(self._joining[gathering], True) is True:
+            del self._joining[gathering]
+        else:
+            self._broker.wake()
+
+    def _join(self, gathering: Gathering) -> Iterator[None]:
+        queues = self._broker.queues
+        for meant in filter(is_pattern, _queues_of(gathering.command)):
+            pattern = words_of(meant)
+            for looked_at, name in enumerate(list(queues), 1):
+                if is_stored(name) and name not in gathering.members and matches(pattern, words_of(name)):
+                    queue = queues.get(name)  # it may have been forgotten
+                    if queue is not None:
+                        gathering.add(name, queue)
+                if looked_at % SLICE_QUEUES == 0:
+                    yield None
+
+    def wake_next(self) -> bool:
+        """The next member of each that is waking has its turn. False: there is none, or there were enough for this turn
+        of the broker."""
+        if self._woken >= SLICE_QUEUES:
+            self._broker.wake()
+            return False
+        self._woken += len(self.waking)
+        for gathering in list(self.waking):
+            if not gathering.wake_next():
+                del self.waking[gathering]
+        return bool(self.waking)
 
     def unsubscribe(self, gathering: Gathering) -> None:
         """It gets no more queues."""
+        self.waking.pop(gathering, None)
+        self._joining.pop(gathering, None)
         for meant in _queues_of(gathering.command):
             self._patterns.discard(words_of(meant), gathering)
 

@@ -1,4 +1,4 @@
-"""Groups: which consumer has the messages of which group (`JMSXGroupID`).
+"""Groups: each group of messages (`JMSXGroupID`) has one consumer.
 
 Groups fall into a fixed number of buckets by a hash of their name, and a bucket belongs to one consumer: so the memory
 is bounded, and nothing that two consumers must not have at once is ever forgotten. Invariant: a bucket changes its
@@ -47,7 +47,9 @@ class Groups:
         return bucket in self._owners
 
     def owner(self, bucket: int) -> Subscription | None:
-        """Who gets the messages of the bucket, which has an owner. None = they wait until the bucket is free."""
+        """The subscription that gets the messages of the bucket, which has an owner. None = they wait until the bucket
+        is free.
+        """
         return self._owners[bucket] if bucket not in self._moving else None
 
     def skip(self, bucket: int, priority: int, seq: int) -> None:
@@ -93,5 +95,5 @@ def _holds(owner: Subscription, held: list[int]) -> bool:
 
 
 def ends_group(message: Message) -> bool:
-    """Is it the last of its group? What follows under that name is another one."""
+    """Is it the last of its group? Messages that follow under that name are another group."""
     return bool(message.properties) and message.properties.get(GROUP_SEQ) == LAST_SEQ  # type: ignore[union-attr]

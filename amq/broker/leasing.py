@@ -1,26 +1,27 @@
 """Leasing: messages that are set apart for a reader which reads them as often as it likes, and settles them later.
 
 A lease is a prepared transaction that acknowledges messages which nobody was given: one group of the journal moves them
-to the hidden queue of what is held, and names them in the order in which they would have been delivered. So it survives
-everything, and ends as any prepared transaction does. Invariants: the leases of one cursor have growing numbers, the
-broker's seqs; what a lease holds and in which order never changes; to ask again, beyond the same number, gives the same
-lease, also on the next master.
+to the hidden queue of held messages, and names them in the order in which they would have been delivered. So it
+survives everything, and ends as any prepared transaction does. Invariants: the leases of one cursor have growing
+numbers, the broker's seqs; what a lease holds and in which order never changes; to ask again, beyond the same number,
+gives the same lease, also on the next master. A client that takes a cursor gets an epoch, a durable number that grows:
+the broker rejects a request with an older epoch, and the reading of a lease with one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import merge
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
 from amq.broker.browser import LOOK_ROWS, Browser
 from amq.broker.names import check_queue, is_topic, wire_name
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer
-from amq.errors import CommandError
-from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared
+from amq.errors import AmqError, CommandError
+from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared, told_name
 from amq.message import Message
 from amq.protocols.commands import Lease, Settle, Subscribe
 
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
 SIZE_MAX = 64 << 20  # bytes in one lease
+REFUSED = "refused"  # stands for a receipt where a refusal waits for what is on its way
 
 
 class Answer:
-    """Confirms to `peer`, with what became of what it asked for."""
+    """Confirms to `peer`, with the outcome of its request."""
 
     def __init__(self, peer: Peer, outcome: str) -> None:
         self._peer = peer
@@ -47,6 +49,21 @@ class Answer:
         self._peer.fail(error, receipt)
 
 
+class Refusal:
+    """Refuses what `peer` asked for with `error`, when what stands against it is durable."""
+
+    def __init__(self, peer: Peer, error: AmqError, receipt: str) -> None:
+        self._peer = peer
+        self._error = error
+        self._receipt = receipt
+
+    def confirm(self, _receipt: str) -> None:
+        self._peer.fail(self._error, self._receipt)
+
+    def fail(self, error: Exception, _receipt: str) -> None:
+        self._peer.fail(error, self._receipt)
+
+
 class Leasing:
     """Carries out Lease and Settle."""
 
@@ -54,13 +71,6 @@ class Leasing:
         self._broker = broker
         self._two_phase = two_phase
         self._coming: dict[tuple[str, str], tuple[Prepared, Group]] = {}  # (owner, queue) → newest on its way
-
-    def handlers(self, peer: Peer, client_id: str) -> dict[type, Callable[[Any], None]]:
-        """What carries out these commands of a connection."""
-        return {
-            Lease: lambda command: self.lease(command, peer, client_id),
-            Settle: lambda command: self.settle(command, peer, client_id),
-        }
 
     def lease(self, command: Lease, peer: Peer, client_id: str) -> None:
         """Raises CommandError, AccessError."""
@@ -72,31 +82,57 @@ class Leasing:
                 "one that went on",
                 code="UNKNOWN_LEASE",
             )
-        group: Group | None = None
+        epochs, group = _epochs(command.cursor, name), None
+        if command.take:
+            _, group = self._two_phase.mark(epochs)
+        elif self._is_taken(command, name, peer):
+            return
         found = next((each for each in self._leases(owner, name) if each.seq > command.after), None)
         if found is None and (owner, name) in self._coming and self._coming[owner, name][0].seq > command.after:
-            found, group = self._coming[owner, name]
+            found, coming = self._coming[owner, name]
+            group = group or coming  # that of the epoch comes behind it
         queue = broker.queues.get(name)
         if found is not None or queue is None or not command.messages:
-            broker.follow(group, Answer(peer, self._answer(found, name, queue)), command.receipt)
+            broker.follow(group, Answer(peer, self._answer(found, name, queue, command.cursor)), command.receipt)
             return
         _check_takes(queue)
         seqs = self._take(queue, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
         if not seqs:
-            broker.follow(None, Answer(peer, self._answer(None, name, queue)), command.receipt)
+            broker.follow(group, Answer(peer, self._answer(None, name, queue, command.cursor)), command.receipt)
             return
         lease = Prepared(
             f"{owner}:{number}", number, broker.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs}
         )
         group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])
         self._coming[owner, name] = lease, group
-        self._two_phase.append(group, Answer(peer, self._answer(lease, name, queue)), command.receipt)
+        self._two_phase.append(group, Answer(peer, self._answer(lease, name, queue, command.cursor)), command.receipt)
 
     def settle(self, command: Settle, peer: Peer, client_id: str) -> None:
         """Raises CommandError, AccessError."""
         name, owner = self._name(command, client_id), _owner(command.cursor)
+        if self._is_taken(command, name, peer):
+            return
         ended = [each for each in self._leases(owner, name) if each.seq <= command.through]
         self._two_phase.finish_together(ended, command.commit, peer, command.receipt)
+
+    def _is_taken(self, command: Lease | Settle, name: str, peer: Peer) -> bool:
+        """Is the epoch of `command` over? Then the client is told, as soon as the newer one is durable. Raises
+        CommandError."""
+        owner = _epochs(command.cursor, name)
+        newest = self._two_phase.newest(owner)
+        if command.epoch in (0, newest):
+            return False
+        error, group = _taken(command.cursor, name, command.epoch, newest), self._two_phase.marking(owner)
+        if group is None:
+            raise error
+        self._broker.follow(group, Refusal(peer, error, command.receipt), REFUSED)
+        return True
+
+    def check_epoch(self, cursor: str, name: str, epoch: int) -> None:
+        """Raises CommandError where a newer epoch of the cursor is durable."""
+        found = self._broker.prepared.markers.get(_epochs(cursor, name))
+        if epoch and found is not None and found[0].batch > epoch:
+            raise _taken(cursor, name, epoch, found[0].batch)
 
     def is_leased(self, lease: Prepared) -> None:
         """It is durable."""
@@ -129,7 +165,7 @@ class Leasing:
         check_queue(command.destination)
         return command.destination
 
-    def _answer(self, lease: Prepared | None, name: str, queue: Queue | None) -> str:
+    def _answer(self, lease: Prepared | None, name: str, queue: Queue | None, cursor: str) -> str:
         journal = self._broker.journal
         assert journal is not None
         return json.dumps({
@@ -137,6 +173,7 @@ class Leasing:
             "messages": len(lease.acks[name]) if lease is not None else 0,
             "waiting": queue.waiting if queue is not None else 0,
             "store": journal.store_uuid.hex()[:12],
+            "epoch": max(0, self._two_phase.newest(_epochs(cursor, name))),
         })  # fmt: skip
 
     # -- which messages -----------------------------------------------------------------------------------------------
@@ -165,11 +202,13 @@ class LeaseBrowser(Browser):
     """Shows what a lease holds, in its order, from one position up to before another, also what has expired since."""
 
     shows_expired = True
-    __slots__ = ("_lease", "_position", "_seqs")
+    __slots__ = ("_cursor", "_epoch", "_lease", "_position", "_seqs")
 
     def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> None:
         self._lease = broker.two_phase.leasing.lease_of(command)
         ((name, seqs),) = self._lease.acks.items()
+        self._cursor, self._epoch = command.options.get("cursor", ""), int(command.options.get("epoch", "0"))
+        broker.two_phase.leasing.check_epoch(self._cursor, name, self._epoch)
         super().__init__(command, broker, peer, prefetch, HELD_SCHEME + name)
         self._position, stop = _positions(command.options.get("positions", ""), len(seqs))
         self._seqs = seqs[:stop]
@@ -180,7 +219,13 @@ class LeaseBrowser(Browser):
         elif self._batch:
             return self._from_batch()
         elif self._position < len(self._seqs):
-            self._look(self._places())
+            try:
+                (name,) = self._lease.acks
+                self._broker.two_phase.leasing.check_epoch(self._cursor, name, self._epoch)
+            except CommandError as error:
+                self.peer.fail(error)
+            else:
+                self._look(self._places())
         else:
             self._finish()
         return None
@@ -221,6 +266,25 @@ def _owner(cursor: str) -> str:
     return LEASE + cursor
 
 
+def _epochs(cursor: str, name: str) -> str:
+    """Owner of the markers that are the epochs of a cursor at the queue `name`. Cursors have no comma, and nobody else
+    may have an owner with that beginning: so it is the owner of nothing else."""
+    return f"{LEASE},{cursor},{name}"
+
+
+def _taken(cursor: str, name: str, epoch: int, newest: int) -> CommandError:
+    told = told_name(name)
+    where = wire_name(told) if told == name else told
+    if epoch > newest:
+        why = f"epoch {epoch} of cursor {cursor!r} at {where} is of another store, or of a later copy of this one"
+        return CommandError(f"{why}: start again", code="UNKNOWN_LEASE")
+    return CommandError(
+        f"another program took cursor {cursor!r} of {where} after this one: this one must stop. Give each "
+        "program a cursor (subscription) of its own",
+        code="CURSOR_TAKEN",
+    )
+
+
 def _check_takes(queue: Queue) -> None:
     """Raises CommandError where messages are not anybody's, or not to be kept."""
     if queue.exclusive is not None:
@@ -230,7 +294,7 @@ def _check_takes(queue: Queue) -> None:
 
 
 def _line(queue: Queue, priority: int, now_ms: int) -> Iterator[tuple[int, int]]:
-    """(seq, size) of what waits and is persistent, by seq, wherever."""
+    """(seq, size) of persistent messages that wait, in memory or on disk, by seq."""
     here = (
         (message.seq, message.size)
         for message in queue.levels[priority]
@@ -253,7 +317,7 @@ def _take_out(queue: Queue, priority: int, seqs: set[int]) -> None:
 
 
 def _positions(text: str, end: int) -> tuple[int, int]:
-    """`FROM-TO`, of which TO is the first that is not meant; "" = all. Raises CommandError."""
+    """`FROM-TO`, where TO is the first that is not meant; "" = all. Raises CommandError."""
     if not text:
         return 0, end
     start, dash, stop = text.partition("-")

@@ -3,8 +3,8 @@ that drops those.
 
 Consumers always go on. A session whose sends wait is in `waiting`, under the one thing that the first of these sends
 waits for; what makes room for that wakes a turn, and the turn looks. A queue takes messages as long as it is below its
-limit, so one message or transaction may lead past it, and no message is too large for an empty queue. What is on its
-way to the disk counts as if it were stored.
+limit, so one message or transaction may lead past it, and no message is too large for an empty queue. Messages on
+their way to the disk count as if they were stored.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from amq.broker.names import real_name
 from amq.broker.queue import NO_LIMIT, Queue
+from amq.broker.transaction import Transaction
 from amq.config.units import format_size
 from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
 from amq.journal.records import SENT_SCHEME, told_name
@@ -22,11 +23,12 @@ from amq.message import Message
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
-    from amq.broker.transaction import Transaction
 
 MEMORY, STORE = "memory", "store"
-# What commands wait for: room in a queue, or MEMORY or STORE, or the end of the recall (`Recalls`) of a queue's name.
-Room = Queue | str
+EFFECT = "effect"  # the end of a large transaction that takes effect
+# Commands wait for room in a queue, or one of these, or the end of the recall (`Recalls`) of a queue's name. A COMMIT
+# also waits until its transaction is ready (`Readying`).
+Room = Queue | str | Transaction
 GO_ON_SHARE = 0.9  # of a limit: when less is taken producers go on
 LEFT_SHARE = 0.75  # of a limit: when less is taken the log says so; lower, so that it is not said every second
 DROP_BYTES = 256 << 10  # of messages in one record that drops them
@@ -72,12 +74,12 @@ class Limits:
         self._broker = broker
         self._over: dict[Queue, None] = {}  # queues that hold too much and drop it
         self._dropping: dict[Queue, int] = {}  # bytes of messages whose leaving is on its way
-        self._reached: dict[Queue, None] = {}  # what `tell` was told
+        self._reached: dict[Queue, None] = {}  # as `tell` was told
 
     # -- sends --------------------------------------------------------------------------------------------------------
 
     def room_for(self, message: Message, queue: Queue | None, in_transaction: bool) -> Room | None:
-        """What a send must wait for, None = nothing. Raises StoreFullError where it is refused."""
+        """The room that a send must wait for, None = none. Raises StoreFullError where it is refused."""
         broker = self._broker
         config = broker.config
         fails = config.producer_flow_control == "fail"
@@ -103,14 +105,17 @@ class Limits:
         return None if policy == "drop-oldest" and not self._is_dropping(queue) else queue
 
     def room_to_commit(self, transaction: Transaction, prepares: bool = False) -> Room | None:
-        """What a commit must wait for, or with `prepares` the first phase of one, None = nothing. Raises
+        """The room that a commit must wait for, or with `prepares` the first phase of one, None = none. Raises
         TransactionRolledBackError where it is refused.
 
-        What the transaction takes out of a queue makes room there for what it sends: it must not wait for itself.
+        The messages that the transaction takes out of a queue make room there for those that it sends: it must not
+        wait for itself.
         """
         queues = self._broker.queues
-        into = self._broker.durables.queues_for(transaction)  # queue → does something persistent come there?
-        for item in transaction.queued:
+        ready = transaction.readiness
+        # queue → does something persistent come there?
+        into = ready.into if ready is not None else self._broker.durables.queues_for(transaction)
+        for item in transaction.queued if ready is None else ():
             into[item.queue_name] = item.persistent or into.get(item.queue_name, False)
         if any(into.values()) and self._store_is_full():
             if self._broker.config.producer_flow_control == "fail":
@@ -153,7 +158,7 @@ class Limits:
             self.waiting.pop(room, None)
 
     def why_waiting(self, room: Room) -> AmqError:
-        """What to tell a session that cannot wait any longer."""
+        """The error for a session that cannot wait any longer."""
         if isinstance(room, Queue):
             return StoreFullError(f"{_told(self._real(room))}: produce on a connection of its own", code="QUEUE_FULL")
         if room == STORE:
@@ -170,12 +175,12 @@ class Limits:
         self._over[queue] = None
 
     def step(self) -> None:
-        """Drop what is too much, and let go on who waited for room that is there."""
+        """Drop the messages that are too many, and resume sessions that waited for room that is there."""
         for queue in list(self._over):
             self._drop_oldest(queue)
         for room, sessions in list(self.waiting.items()):
             if self._has_room(room, GO_ON_SHARE):
-                for session in list(sessions):  # who must wait again does so behind the others
+                for session in list(sessions):  # a session that must wait again does so behind the others
                     self.forget(session, room)
                     session.unstall()
                     if not self._has_room(room, 1.0):
@@ -201,6 +206,10 @@ class Limits:
             return drops or room.taken_bytes < share * room.limit_bytes
         if room == STORE:
             return not self._store_is_full()
+        if room == EFFECT:
+            return not broker.is_taking_effect
+        if not isinstance(room, str):
+            return broker.readying.is_over(room)
         if room != MEMORY:
             return room not in broker.recalls
         return broker.memory_bytes < share * broker.config.memory_limit_bytes
@@ -240,7 +249,7 @@ class Limits:
         return queue.stored_bytes - self._dropping.get(queue, 0) - options.queue_limit_bytes
 
     def _drop_oldest(self, queue: Queue) -> None:
-        """Take out the oldest that no consumer has. What waits on disk is read first: it may have to be moved."""
+        """Take out the oldest that no consumer has. Messages on disk are read first: they may have to be moved."""
         broker, pager = self._broker, self._broker.pager
         assert broker.journal is not None
         if broker.journal.full and not queue.is_dead_letter_queue:
@@ -263,7 +272,7 @@ class Limits:
         del self._over[queue]
 
     def _read(self, queue: Queue, messages: list[Message]) -> None:
-        """The oldest of what waited on disk. Some may have to stay by now."""
+        """The oldest messages that waited on disk. Some may have to stay by now."""
         excess = self._excess_bytes(queue)
         count = 0
         while count < len(messages) and excess > 0:
@@ -287,7 +296,7 @@ class Limits:
         return False
 
     def dropped(self, queue: Queue, size: int) -> None:
-        """`size` bytes of what was on its way out have left, or are back."""
+        """`size` bytes of messages on their way out have left, or are back."""
         self._dropping[queue] -= size
         if not self._dropping[queue]:
             del self._dropping[queue]

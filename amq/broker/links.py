@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class Client(NamedTuple):
-    """Whose connection it is. `user` has logged in, "" = nobody; `id` = its client id, `instance` = what its library
-    gives all connections of one client object and no other; "" = it does not say."""
+    """The client of a connection. `user` has logged in, "" = nobody; `id` = its client id, `instance` = what its
+    library gives all connections of one client object and no other; "" = it does not say."""
 
     user: str = ""
     id: str = ""

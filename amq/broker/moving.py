@@ -1,8 +1,9 @@
 """Moving: messages that leave one queue and stand in another, at the place of the journal where they stood.
 
-Invariant: none is in both queues, or in neither, after a replay from wherever: a checkpoint that is dumped meanwhile is
-told; and the segment that says so outlives those of the messages. A batch of a pipeline moves at once when it commits,
-a million messages perhaps, so nothing here is done for each of those that wait on disk alone: they go in columns.
+Invariant: none is in both queues, or in neither, after a replay from any position: a checkpoint that is dumped
+meanwhile notes the move; and the segment that holds the record of it outlives those of the messages. A batch of a
+pipeline moves at once when it commits, a million messages perhaps, so nothing here is done for each of those that wait
+on disk alone: they go in columns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Columns, columns_of
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
-from amq.journal.records import Moved
+from amq.journal.records import SENT_SCHEME, Moved
 from amq.journal.recovery import Segment
 from amq.message import Message
 
@@ -40,6 +41,8 @@ def move(state: State, moved: Moved, segment: Segment) -> None:
         state.dirty[target] = None
     if target.keeper is not None:
         target.keeper.moved_in(moved.seqs)
+    for browser in target.browsers if moved.source.startswith(SENT_SCHEME) else ():
+        browser.moved_in(moved.seqs)
 
 
 def _taken(state: State, queue: Queue, seqs: list[int]) -> list[tuple[int, Columns]]:

@@ -1,4 +1,4 @@
-"""Names: full names of destinations, `queue://orders.eu` or `topic://prices`, and what may be asked of which.
+"""Names: full names of destinations, `queue://orders.eu` or `topic://prices`, and the requests that each allows.
 
 A name's words are separated by dots; a composite name has several parts, with commas between. In a subscription the
 word `*` stands for any one word, and a final `>` for all further words, also none; nothing is ever sent to such a name.

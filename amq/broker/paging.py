@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
 AHEAD_ROWS = 2048
-LOOK_BYTES_MIN = 64 << 10  # read at once by who only looks, when there is no memory to spare
+LOOK_BYTES_MIN = 64 << 10  # read at once by a browser, when there is no memory to spare
 Looked = Callable[[list[Message] | None], None]
 
 
@@ -59,13 +59,13 @@ class Pager:
             self._hungry[queue] = None
 
     def fetch_ahead(self, queue: Queue) -> None:
-        """Read on where less than half of what the last read brought waits in memory."""
+        """Read on where less than half of the messages of the last read wait in memory."""
         priority = max(queue.backlogs)
         if 2 * len(queue.levels[priority]) < self._brought.get(queue, 1):
             self.fetch(queue, priority)
 
     def feed(self) -> None:
-        """Call once a turn: who could not read for want of memory may try again where there is some."""
+        """Call once a turn: a reader that lacked memory may try again where there is some."""
         self._next_body()
         self._next_look()
         self._broker.dirty |= self._again
@@ -88,8 +88,8 @@ class Pager:
         return any((queue, priority) in self._under_way for priority in queue.backlogs)
 
     def take_oldest(self, queue: Queue, size_bytes: int, then: Callable[[list[Message]], None]) -> None:
-        """Hand to `then` the oldest of what waits, of any priority, as far as that is on disk; nothing where that is
-        being read already. They are in no level."""
+        """Hand to `then` the oldest waiting messages, of any priority, as far as they are on disk; nothing where that
+        is being read already. They are in no level."""
         priority = min(queue.backlogs, key=lambda each: queue.backlogs[each].first)
         if (queue, priority) not in self._under_way:
             until = queue.oldest_beside(priority)
@@ -120,7 +120,7 @@ class Pager:
         self._journal.reader.read([(place, queue.name) for place in places], partial(self._done, key, places, then))
 
     def _count(self, places: list[Place], sign: int) -> None:
-        """A read begins or ends. What it brings takes more memory than disk, of small messages many times as much."""
+        """A read begins or ends. Its messages take more memory than disk, small ones many times as much."""
         sizes = [place.size for place in places]
         self._reading_bytes += sign * (sum(sizes) + len(sizes) * MESSAGE_OVERHEAD_BYTES)
         self._reading_large += sign * (max(sizes) > LARGE_BODY_BYTES)
@@ -141,7 +141,7 @@ class Pager:
         if self._broker.journal is not self._journal:
             return
         if backlog is None:
-            self._broker.dirty[queue] = None  # it went meanwhile, all of it: who waited may have others
+            self._broker.dirty[queue] = None  # all of it went meanwhile: consumers that waited may have others
             return
         if isinstance(error, FileNotFoundError) and any(backlog.find(place.seq) != place for place in places):
             self._broker.dirty[queue] = None  # copied forward meanwhile, and their segment deleted: again
@@ -169,6 +169,19 @@ class Pager:
         body at a time, when there is memory for it."""
         self._bodies.append((queue, message, then))
         self._broker.wake()
+
+    def after_bodies(self, then: Callable[[], None]) -> None:
+        """Call `then` when the bodies that were asked for so far are read, at once where there are none."""
+        if not self._bodies:
+            then()
+            return
+        queue, message, before = self._bodies.pop()
+
+        def go_on(body: bytes) -> None:
+            before(body)
+            then()
+
+        self._bodies.append((queue, message, go_on))
 
     def _next_body(self) -> None:
         if self._bodies and not self._reading_body and self._has_room(self._bodies[0][1].size):

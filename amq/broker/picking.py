@@ -1,10 +1,10 @@
 """Picker: which waiting message goes to which consumer, where that is not simply the first one to the next in line:
 where consumers have selectors, or messages are in groups.
 
-Each consumer has a cursor: what stands in the queue up to there has been looked at for it and is not for it. So nothing
-is looked at twice for one consumer, unless it came back or something changed, and what nobody wants blocks nobody.
-What waits on disk alone is looked at in windows of at most 1 MiB, wherever a consumer's cursor stands, and only what is
-handed out is taken into memory. Messages are delivered by priority, then by seq, to each consumer.
+Each consumer has a cursor: the messages up to there have been looked at for it and are not for it. So none is looked at
+twice for one consumer, unless it came back or something changed, and a message that nobody wants blocks nobody.
+Messages that wait on disk alone are looked at in windows of at most 1 MiB, wherever a consumer's cursor stands, and
+only those that are handed out are taken into memory. Messages are delivered by priority, then by seq, to each consumer.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Picker:
         self.far = [0] * len(queue.levels)  # no cursor is beyond, by priority
         self.steps = 0  # that are left in this turn
         self.deliveries = 0
-        self.held_bytes = 0  # what the window takes
+        self.held_bytes = 0  # bytes of the window
         self.wants: list[tuple[int, int]] = []  # (priority, seq): windows after these are needed to go on
         self._broker = broker
         self._window: _Window | None = None
@@ -137,22 +137,24 @@ class Picker:
                 position.cursor[priority] = min(position.cursor[priority], seq - 1)
 
     def free_groups(self) -> None:
-        """What waited for the owners of groups that are free now is anybody's."""
+        """Messages that waited for the owners of groups that are free now are for any consumer."""
         for priority, seq in enumerate(self.groups.freed()):
             self.came(priority, seq)
 
     @property
     def is_looking(self) -> bool:
-        """Is it reading a window of what waits on disk?"""
+        """Is it reading a window of the messages on disk?"""
         return self._looking
 
     def dispatch(self, now_ms: int) -> None:
-        """Hand out what somebody wants who has room."""
+        """Hand out messages that a consumer with room wants."""
         queue, broker = self.queue, self._broker
         self.free_groups()
         self.steps = STEPS_MAX
         self.wants = []
         expired: list[Message] = []
+        if queue.guests:
+            queue.park_guests()
         in_line = [each for each in (*queue.ready, *queue.outranked) if queue.exclusive in (None, each)]
         in_line.sort(key=lambda each: self.positions[each].served)
         for priority in range(len(queue.levels) - 1, -1, -1):
@@ -163,6 +165,8 @@ class Picker:
                 in_line = [each for each in in_line if each.is_ready and each not in scan.blocked]
         if expired:
             broker.expire(queue, expired)
+        if queue.guests:
+            queue.park_guests()
         if self.steps <= 0:
             broker.pager.again(queue)
         self._look()
@@ -170,7 +174,7 @@ class Picker:
     # -- what waits on disk alone -------------------------------------------------------------------------------------
 
     def seen(self, priority: int, at: int, seq: int) -> Message | None:
-        """The message with that seq, which waits on disk, for who has looked at everything up to `at`; None = a window
+        """The message with that seq, which waits on disk, for a consumer that has looked up to `at`; None = a window
         after `at` is needed."""
         window = self._window
         if window is None or window.priority != priority or window.after > at:
@@ -185,7 +189,7 @@ class Picker:
         self._release(message.size)
 
     def _look(self) -> None:
-        """Read the next window. Those that want one elsewhere get theirs in turn."""
+        """Read the next window. Consumers that want one elsewhere get theirs in turn."""
         window = self._window
         if window is not None and (self._is_passed(window) or (window.is_large and not self.queue.ready)):
             self._set_window(None)
@@ -223,7 +227,7 @@ class _Scan:
     """One walk over the waiting messages of one priority, from where the hindmost consumer is.
 
     pending   those whose cursors are further, the nearest last; they are asked from there on
-    blocked   those who need a window of what waits on disk
+    blocked   consumers that need a window of the messages on disk
     """
 
     def __init__(
@@ -302,7 +306,7 @@ class _Scan:
             self._pass([each for each in self._asked if not each.is_ready])
 
     def _owner(self, message: Message, bucket: int) -> Subscription | None:
-        """Who has the group, if it can take the message now."""
+        """The owner of the group, if it can take the message now."""
         owner = self._picker.groups.owner(bucket)
         if owner is not None and (owner.selector is None or owner.selector.matches(message)):
             return owner if owner in self._asked else None
@@ -310,7 +314,7 @@ class _Scan:
         return None
 
     def _first(self, message: Message) -> Subscription | None:
-        """The first in line who wants the message."""
+        """The first consumer in line that wants the message."""
         refused: set[Selector] = set()
         for subscription in self._asked:
             selector = subscription.selector
@@ -352,7 +356,7 @@ class _Scan:
             self._positions[subscription].cursor[self._priority] = self._at
 
     def _take_out(self) -> None:
-        """What was taken leaves the level."""
+        """The messages that were taken leave the level."""
         level, taken = self._level, self._taken
         while level and level[0].seq in taken:
             taken.discard(level.popleft().seq)

@@ -1,8 +1,9 @@
 """PreparedTransactions: which transactions are prepared, and which batches of pipelines are committed.
 
-Part of the state: it changes through `State.apply` alone. What a prepared transaction sent and acknowledged stands in
-hidden queues (docs/journal-format.md); here is only which of it is whose. Invariant: what is here stands in a segment
-that counts; it is written again before that goes, and the word of an end outlives what it ends.
+Part of the state: it changes through `State.apply` alone. The messages that a prepared transaction sent and
+acknowledged stand in hidden queues (docs/journal-format.md); here is only which of them belong to which transaction.
+Invariant: each record of these stands in a segment that counts; it is written again before that segment goes, and the
+record of an end outlives the record that it ends.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
-    """xid → (what is prepared, where its record stands). `markers`: owner → (newest committed batch, where)."""
+    """xid → (what is prepared, where its record stands). `markers`: owner → (marker of its newest batch, where)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.markers: dict[str, tuple[int, Segment]] = {}
+        self.markers: dict[str, tuple[Marker, Segment]] = {}
 
     def apply(
         self, record: Prepared | Resolved | Marker, segment: Segment, outcomes: Window, serving: TwoPhase | None
@@ -63,14 +64,15 @@ class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
         """That batch is committed."""
         before = self.markers.get(marker.owner)
         if before is not None:
-            if before[0] > marker.batch:
+            if before[0].batch > marker.batch:
                 return
             before[1].id_bytes -= len(marker.owner) + ID_BYTES
         segment.id_bytes += len(marker.owner) + ID_BYTES
-        self.markers[marker.owner] = marker.batch, segment
+        self.markers[marker.owner] = marker, segment
 
     def settle(self, trimmed: Trimmed) -> None:
-        """All is read. What stands in a segment that counts no more ended long ago, and the word of it went too."""
+        """All is read. A transaction in a segment that counts no more ended long ago, and the record of that went too.
+        """
         for xid, (_, segment) in list(self.items()):
             if segment.key in trimmed:
                 self.remove(xid)
@@ -82,10 +84,10 @@ class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
                 raise DivergedError(f"prepared transaction {xid} stands in {segment.name}, which does not count")
 
     def standing_in(self, codes: AbstractSet[int], ending: AbstractSet[str]) -> list[Group]:
-        """What must be written again when the segments of these `codes` go. Not those of `ending`, whose end is on its
-        way: behind it they would be prepared for ever."""
+        """The records that must be written again when the segments of these `codes` go. Not those of `ending`, whose
+        end is on its way: behind it they would be prepared for ever."""
         records: list[Record] = [
             *(each for xid, (each, segment) in self.items() if segment.code in codes and xid not in ending),
-            *(Marker(owner, batch) for owner, (batch, segment) in self.markers.items() if segment.code in codes),
+            *(marker for marker, segment in self.markers.values() if segment.code in codes),
         ]
         return [Group(records)] if records else []

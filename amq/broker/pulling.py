@@ -2,8 +2,8 @@
 
 Such a consumer says with its subscription that it has no credit, and gives some with each CREDIT; acknowledgements give
 none back. Invariant: it gets no more messages than it has asked for, and none after the receipt of a CREDIT of 0. That
-is confirmed only when what was on its way to it is delivered: so who asks, and takes that back in the same breath, gets
-a message if there is one.
+is confirmed only when what was on its way to it is delivered: so a consumer that asks, and takes that back at once,
+gets a message if there is one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Pulling:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.withdrawn: list[tuple[Subscription, str]] = []  # who has taken its credit back, and the receipt for that
+        self.withdrawn: list[tuple[Subscription, str]] = []  # took their credit back; the receipt for that
 
     def grant(self, subscription: Subscription | None, command: Credit, writable: bool) -> None:
-        """The consumer may get so many messages from now on, whatever it could before. Raises CommandError."""
+        """The consumer may get so many messages from now on, instead of as many as before. Raises CommandError."""
         if subscription is None or subscription.refund:
             raise CommandError(f"subscription {command.id!r} did not begin with credit: SUBSCRIBE with credit:0")
         if not command.credit:
@@ -40,12 +40,12 @@ class Pulling:
             subscription.peer.confirm(command.receipt)
 
     def step(self) -> None:
-        """Whoever wants no more has what was on its way."""
+        """Confirm to consumers that want no more: they have the messages that were on their way."""
         if not self.withdrawn:
             return
         withdrawn, self.withdrawn = self.withdrawn, []
         for subscription, receipt in withdrawn:
-            if subscription.credit > 0 and not subscription.ended and self._is_reading(subscription):
+            if subscription.credit > 0 and not subscription.ended and self._may_get_more(subscription):
                 self.withdrawn.append((subscription, receipt))
                 continue
             subscription.make_unready()
@@ -53,7 +53,9 @@ class Pulling:
             if receipt:
                 subscription.peer.confirm(receipt)
 
-    def _is_reading(self, subscription: Subscription) -> bool:
-        """Is anything read from the disk that may be for it?"""
-        queue = subscription.queue
-        return self._broker.pager.is_reading(queue) or (queue.picker is not None and queue.picker.is_looking)
+    def _may_get_more(self, subscription: Subscription) -> bool:
+        """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction?"""
+        broker, queue = self._broker, subscription.queue
+        if broker.is_held(queue) or broker.pager.is_reading(queue):
+            return True
+        return queue.picker is not None and queue.picker.is_looking

@@ -1,10 +1,11 @@
 """Queue: messages in order, competing consumers, prefetch, round-robin.
 
-Two kinds of state. What is stored (`messages` and `backlogs` together, `redelivered`, `duplicates`) changes through
-`Broker.apply` alone, so that a replay gives the same. What follows from it while clients are served (`levels`, `ready`,
-the subscriptions' `unacked`) is made anew by each master. Invariant while serving: every stored message is in exactly
-one of: a backlog (on disk alone), a level, `delayed`, one subscription's `unacked`, an open transaction, or a record on
-its way to the journal that takes it out. Messages are delivered by priority, then by seq, wherever they wait.
+Two kinds of state. The stored state (`messages` and `backlogs` together, `redelivered`, `duplicates`) changes through
+`Broker.apply` alone, so that a replay gives the same. The state that follows from it while clients are served
+(`levels`, `ready`, the subscriptions' `unacked`) is made anew by each master. Invariant while serving: every stored
+message is in exactly one of: a backlog (on disk alone), a level, `delayed`, one subscription's `unacked`, an open
+transaction, or a record on its way to the journal that takes it out. Messages are delivered by priority, then by seq,
+wherever they wait.
 """
 
 from __future__ import annotations
@@ -46,10 +47,9 @@ class Queue:
 
     __slots__ = (
         "_top", "acknowledged", "backlogs", "browsers", "delayed", "duplicates", "duplicates_pending", "enqueued",
-        "exclusive", "expiring", "is_diverted", "is_hidden", "keeper", "levels", "limit_bytes", "messages", "name",
-        "options",
-        "outranked", "pending_bytes", "picker", "ranked", "ready", "redelivered", "resident_bytes", "stays",
-        "stored_bytes", "subscriptions",
+        "exclusive", "expiring", "guests", "is_diverted", "is_hidden", "keeper", "levels", "limit_bytes", "messages",
+        "name", "options", "outranked", "pending_bytes", "picker", "ranked", "ready", "redelivered", "resident_bytes",
+        "stays", "stored_bytes", "subscriptions",
     )  # fmt: skip
 
     delays = True  # do messages that failed wait for `redeliveryDelay`?
@@ -62,23 +62,24 @@ class Queue:
         self.configure(options)
         self.stored_bytes = 0  # of all messages that have not left: their records, `cost` of those without one
         self.pending_bytes = 0  # of records on their way to the journal
-        self.messages: dict[int, Message] = {}  # by seq: what is in memory, waiting or delivered
-        self.backlogs: dict[int, Backlog] = {}  # by priority: what waits on disk alone; none of them empty
-        self.resident_bytes = 0  # what `messages` takes
+        self.messages: dict[int, Message] = {}  # by seq: those in memory, waiting or delivered
+        self.backlogs: dict[int, Backlog] = {}  # by priority: messages that wait on disk alone; none is empty
+        self.resident_bytes = 0  # of `messages`
         self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
         self.duplicates = _NO_IDS  # producer-given ids
         self.duplicates_pending: dict[str, Record] = {}  # on their way to the journal → in what
-        self.levels = [_NO_MESSAGES] * PRIORITIES  # what waits in memory
+        self.levels = [_NO_MESSAGES] * PRIORITIES  # messages that wait in memory
         self._top = 0  # no level above this one holds anything
         self.subscriptions: list[Subscription] = []
-        self.delayed: dict[int, tuple[float, Message]] = {}  # by seq: what failed, and until when it waits
+        self.guests = 0  # of these
+        self.delayed: dict[int, tuple[float, Message]] = {}  # by seq: messages that failed, and until when they wait
         self.ready = _NOBODY  # those with credit and room in their socket, next one first, of one rank
         self.ranked = False  # do ranks differ: is there, or was there, an exclusive consumer or one with a priority?
-        self.outranked = _NOBODY  # those who stand behind all of `ready`
+        self.outranked = _NOBODY  # consumers behind all of `ready`
         self.exclusive: Subscription | None = None  # the one consumer that gets everything
         self.picker: Picker | None = None  # where not everybody may get everything
         self.keeper: Keeper | None = None  # where not everything may stay
-        self.browsers: tuple[Browser, ...] = ()  # who looks and takes nothing
+        self.browsers: tuple[Browser, ...] = ()  # consumers that look and take nothing
         self.stays = False  # also when it is empty and nobody consumes it
         self.expiring = 0  # stored messages that have an expiry time
         self.enqueued = 0
@@ -89,16 +90,16 @@ class Queue:
         self.options = options
         self.is_diverted = bool(options.divert)
         limit = options.queue_limit_bytes or NO_LIMIT
-        # Who drops the oldest takes on: only where it cannot keep pace senders wait, at twice the limit.
+        # A queue that drops the oldest accepts: senders wait only if it cannot keep pace, at twice the limit.
         self.limit_bytes = 2 * limit if options.queue_limit_policy == "drop-oldest" else limit
 
     @property
     def taken_bytes(self) -> int:
-        """What counts for `queueLimit`."""
+        """Bytes that count for `queueLimit`."""
         return self.stored_bytes + self.pending_bytes
 
     def cost(self, message: Message) -> int:
-        """What a stored message counts for `queueLimit`."""
+        """Bytes of a stored message that count for `queueLimit`."""
         if message.segment is not None:
             return message.size
         return len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
@@ -137,6 +138,13 @@ class Queue:
         if self.is_dead_letter_queue or self.name == self.expiry_name:
             return False
         return bool(self.options.expiry_queue) or self.options.expired_messages == "dead-letter"
+
+    def forget(self) -> None:
+        """The queue, which is idle, is in no table any more. Objects that refer to it go with it."""
+        for guest in self.subscriptions:
+            guest.part()
+        self.subscriptions = []
+        self.picker = self.keeper = None
 
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
@@ -267,7 +275,11 @@ class Queue:
         """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
         ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
         expired: list[Message] = []
+        guests = self.guests
         while ready:
+            if guests and not ready[0].is_ready:
+                ready.popleft().park()
+                continue
             level = levels[self._top]
             if backlogs and self._top in backlogs and (not level or backlogs[self._top].first < level[0].seq):
                 owner.fetch(self, self._top)
@@ -377,6 +389,7 @@ class Queue:
     def join(self, subscription: Subscription, owner: Broker) -> None:
         """A new consumer. An exclusive one gets everything from now on, unless there is one already."""
         self.subscriptions.append(subscription)
+        self.guests += subscription.is_guest
         if subscription.exclusive or subscription.priority:
             self.ranked = True
             self.outranked = self.outranked or deque()
@@ -391,6 +404,7 @@ class Queue:
         """A consumer that has no place in line and holds nothing any more goes. After an exclusive one comes the next
         of those: the one of the highest priority, of several the one that waits longest."""
         self.subscriptions.remove(subscription)
+        self.guests -= subscription.is_guest
         if subscription is self.exclusive:
             heirs = [each for each in self.subscriptions if each.exclusive]
             self._elect(max(heirs, key=lambda each: each.priority, default=None))
@@ -429,6 +443,12 @@ class Queue:
                 self.outranked.extend(self.ready)
                 self.ready.clear()
             self.ready.append(subscription)
+
+    def park_guests(self) -> None:
+        """Guests that stand in line and are not ready leave it."""
+        for subscription in [each for each in (*self.ready, *self.outranked) if not each.is_ready]:
+            self.make_unready(subscription)
+            subscription.park()
 
     def make_unready(self, subscription: Subscription) -> None:
         """`subscription` stands in line no more."""

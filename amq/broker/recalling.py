@@ -1,9 +1,10 @@
-"""Recalling: a new durable subscription that asks for it (`activemq.retroactive`) begins with what its topics keep.
+"""Recalling: a new durable subscription that asks for it (`activemq.retroactive`) begins with the messages that its
+topics keep.
 
-What was sent before it was there, and is on its way, is not kept yet and not stored for it. So it is chosen when all
-that has been handed out. Invariants: the subscription gets what is kept then, and what is sent since it is there:
-nothing twice, nothing missing between, in the order in which it was sent, for the seqs of what is recalled were set
-apart when it began; nobody consumes it before all of that is stored.
+A message that was sent before the subscription was there, and is on its way, is not kept yet and not stored for it. So
+the broker chooses the messages when all those have been handed out. Invariants: the subscription gets the messages that
+are kept then, and those sent since it is there: none twice, none missing between, in the order in which they were sent,
+for the seqs of the recalled ones were set apart when it began; nobody consumes it before all of them are stored.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ HANDED_OUT, STORED, AGAIN = "handed out", "stored", "again"  # stand for receipt
 
 
 class Recall:
-    """What one subscription begins with, on its way there."""
+    """The messages with which one subscription begins, on their way there."""
 
     def __init__(self, broker: Broker, record: Subscribed, peer: Peer) -> None:
         assert broker.journal is not None
@@ -39,11 +40,11 @@ class Recall:
         self._left: deque[tuple[Message, int]] = deque()  # with its seq there
         self._piece = 0  # how many of these are on their way
         self.is_refused = False  # the disk is full
-        broker.topics.on_their_way += 1  # what is sent from now on stays behind
+        broker.topics.on_their_way += 1  # messages that are sent from now on stay behind
         broker.journal.confirm(self, HANDED_OUT)
 
     def confirm(self, receipt: str) -> None:
-        """Everything sent before is durable, or a piece is stored, or what was sent again of one."""
+        """Everything sent before is durable, or a piece is stored, or the resent messages of one."""
         if receipt == STORED:
             self._take_piece_off()
         elif receipt == HANDED_OUT:
@@ -81,9 +82,9 @@ class Recall:
 
     def _fill(self, transaction: Transaction) -> Record | None:
         """The next piece, without what the subscription has got already. Returns the record on its way that stores some
-        of it: what was sent again meanwhile comes once, and may yet fail."""
+        of it: a message that was sent again meanwhile comes once, and may yet fail."""
         broker, name = self._broker, self._record.queue
-        ids: set[str] = set()  # what a client sent twice is kept twice
+        ids: set[str] = set()  # a message that a client sent twice is kept twice
         size = self._piece = 0
         for message, seq in self._left:
             copy = Copy.of(message, name, seq)

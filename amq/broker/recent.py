@@ -1,9 +1,10 @@
-"""Recent: the latest messages of topics, for who subscribes later and asks for them (`activemq.retroactive`).
+"""Recent: the latest messages of topics, for clients that subscribe later and ask for them (`activemq.retroactive`).
 
-Of which topics, and how many, `subscriptionRecoveryCount`, `…Size` and `…Duration` say. Invariants: what is here was
-handed out, in that order, and what is handed out is put here before anything else happens; so who gets what is here
-when it subscribes, and then what is handed out, misses nothing and gets nothing twice. Whatever the options say, all of
-it together takes no more memory than is free, and SHARE_MAX of `memoryLimit`: the oldest goes.
+The options `subscriptionRecoveryCount`, `…Size` and `…Duration` say of which topics, and how many. Invariants: the
+messages here were handed out, in that order, and a message that is handed out is put here before anything else happens.
+So a consumer that gets the messages here when it subscribes, and then those that are handed out, misses none and gets
+none twice. Under all options, all of them together take no more memory than is free, and SHARE_MAX of `memoryLimit`:
+the oldest goes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
 SHARE_MAX = 1 / 4
-NAMES_MAX = 10_000  # topics of which it is remembered whether anything of them is kept
+NAMES_MAX = 10_000  # topics for which the broker remembers whether it keeps anything
 
 
 class _Kept(NamedTuple):
@@ -33,7 +34,7 @@ class _Kept(NamedTuple):
 
 
 class _Topic:
-    """What is kept of one topic. `size` = bytes of memory, as `memoryLimit` counts them."""
+    """The kept messages of one topic. `size` = bytes of memory, as `memoryLimit` counts them."""
 
     __slots__ = ("kept", "name", "options", "size")
 
@@ -64,7 +65,7 @@ class Recent:
         self._options: dict[str, BrokerConfig | None] = {}  # None = nothing is kept
 
     def keep(self, name: str, messages: list[Message]) -> bool:
-        """Keep `messages` of the topic `name`, which nobody else holds yet. False: nothing is kept of that."""
+        """Keep `messages` of the topic `name`, which nobody else holds yet. False: that topic keeps nothing."""
         options = self._options[name] if name in self._options else self._options_of(name)
         if options is None:
             return False
@@ -109,7 +110,7 @@ class Recent:
     def find(
         self, names: Iterable[str], selector: Selector | None, receiver: object, now_ms: int
     ) -> list[Message]:
-        """What a subscription to `names`, topics or patterns of them, would have got of what is kept, oldest first.
+        """The kept messages that a subscription to `names`, topics or patterns of them, would have got, oldest first.
         `receiver` = the connection whose own messages it does not want, None = it wants them."""
         found: list[Message] = []
         for topic in self._matching(names):
@@ -179,7 +180,7 @@ class Recent:
 
 
 def _oldest_ms(options: BrokerConfig, now_ms: int) -> int:
-    """What was sent before is too old; 0 = nothing is."""
+    """Messages that were sent before that time are too old; 0 = none are."""
     duration_s = options.subscription_recovery_duration_s
     return now_ms - round(duration_s * 1000) if duration_s else 0
 

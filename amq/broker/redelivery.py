@@ -73,7 +73,7 @@ class Redelivery:
         self._stand_in_line(queue, messages)
 
     def step(self) -> None:
-        """What has waited long enough stands in line."""
+        """Messages that have waited long enough stand in line."""
         now_s = self._broker.clock.monotonic()
         while self.timers and self.timers[0][0] <= now_s:
             due_s, _, queue, seqs = heappop(self.timers)

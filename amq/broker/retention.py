@@ -1,10 +1,11 @@
 """Retention: queues that keep less than all: of each key the last value, or no more than so many messages.
 
-What has to go leaves the queue by a record of the journal, as if it had been consumed; nobody reads it for that. It is
-never taken from a consumer: what one holds may go when it comes back. Invariant, once a turn has dispatched the queue:
-of each key at most one message waits that has that key, the newest, and at most `ringSize` messages wait.
+A message that has to go leaves the queue by a record of the journal, as if it had been consumed; nobody reads it for
+that. It is never taken from a consumer: a message that one holds may go when it comes back. Invariant, once a turn has
+dispatched the queue: of each key at most one message waits that has that key, the newest, and at most `ringSize`
+messages wait.
 
-After a takeover nobody knows the keys of what waits on disk. So when such a queue is first used it is read through
+After a takeover nobody knows the keys of the messages on disk. So when such a queue is first used it is read through
 once, one window at a time, and until that is done nothing is delivered from it. Sends go on meanwhile.
 """
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
 WINDOW_ROWS = 2048
-UNREAD_ROWS = 64  # of what was moved here, read at once
+UNREAD_ROWS = 64  # messages that were moved here, read at once
 PURGED_MAX = 5000  # in one turn from one queue
 KEYS_SPARE = 1000  # of messages that have left, and may stay known
 
@@ -67,7 +68,7 @@ class Keeper:
         self._superseded: set[int] = set()  # older ones, which have to go
         self._is_used = False
         self._is_looking = False
-        # What waits on disk was looked at up to here, but for `_unread`.
+        # The messages on disk were looked at up to here, but for `_unread`.
         self._priority, self._at = 0 if self._key else PRIORITIES, 0
         self._unread: list[int] = []
 
@@ -89,7 +90,7 @@ class Keeper:
             self._unread += seqs
 
     def dispatch(self, broker: Broker, now_ms: int) -> None:
-        """As `Queue.dispatch`, of what may stay."""
+        """As `Queue.dispatch`, of the messages that may stay."""
         queue = self._queue
         if (self._priority < PRIORITIES or self._unread) and not self._learn():
             return
@@ -134,7 +135,7 @@ class Keeper:
     # -- which keys there are -----------------------------------------------------------------------------------------
 
     def _learn(self) -> bool:
-        """Go on looking at what waits. False: the keys are not all known yet, or nobody needs them."""
+        """Go on looking at the waiting messages. False: the keys are not all known yet, or nobody needs them."""
         queue = self._queue
         if self._is_looking or not (self._is_used or queue.subscriptions or queue.browsers):
             return not queue.stored

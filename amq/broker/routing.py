@@ -19,19 +19,20 @@ from amq.broker.names import (
     is_stored,
     is_temporary,
     is_topic,
-    wire_name,
     words_of,
 )
 from amq.broker.queue import Queue
 from amq.broker.subscription import Peer, Waiter
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.config.destinations import matches, parse_pattern
-from amq.message import ORIGINAL_DESTINATION, Copy, Message, Shared
+from amq.errors import AccessError
+from amq.message import Copier, Message, Shared
+from amq.remembered import ENTRY_BYTES, Remembered
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
 
-ROUTES_MAX = 10_000  # names whose route is remembered
+ROUTES_BYTES_MAX = 4 << 20  # of names whose routes are remembered
 PART = "part"  # stands for a receipt where one answer waits for several records
 
 
@@ -57,7 +58,7 @@ class Routing:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._routes: dict[str, tuple[str, ...]] = {}
+        self._routes: Remembered[tuple[str, ...]] = Remembered(ROUTES_BYTES_MAX)
         config = broker.config
         self._virtual = parse_pattern(config.virtual_topics) if config.virtual_topics else ()
         self._consumers_prefix = tuple(config.virtual_topic_consumers.removesuffix(".").split("."))
@@ -69,7 +70,7 @@ class Routing:
         self._routes.clear()
 
     def _appeared(self, queue: Queue) -> None:
-        """A queue has come into being. One that consumes a virtual topic stays: it is there to wait for messages."""
+        """A new queue, which stays if it consumes a virtual topic: it is there to wait for messages."""
         topic = self._topic_of(queue.name)
         if topic:
             queue.stays = True
@@ -85,18 +86,23 @@ class Routing:
         return "topic://" + ".".join(words[count:]) if matches(self._virtual, words[count:]) else ""
 
     def of(self, name: str) -> tuple[str, ...]:
-        """The destinations of what is sent to `name`: itself alone, as a rule. Raises AccessError."""
+        """The destinations of a message to `name`: itself alone, as a rule. Raises AccessError."""
         route = self._routes.get(name)
         if route is None:
             route = self._find(name)
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
-            self._routes[name] = route
+            self._routes.keep(name, route, len(name) + ENTRY_BYTES * len(route))
         return route
 
     def _find(self, name: str) -> tuple[str, ...]:
         found: dict[str, None] = {}
-        for part in name.split(","):
+        parts, limit = name.split(","), self._broker.config.max_composite_destinations
+        if len(parts) > limit:
+            raise AccessError(
+                f"a composite destination of {len(parts)} names: this broker takes up to {limit} "
+                "(maxCompositeDestinations); send to fewer at a time, or to a topic",
+                code="DESTINATION_INVALID",
+            )
+        for part in parts:
             check_sent_to(part)
             if is_temporary(part):
                 found[part] = None
@@ -114,17 +120,17 @@ class Routing:
         """`message` for each of its destinations. They share the body; queues, also in the journal."""
         made: list[Message] = []
         queues = [name for name in route if is_stored(name)]
-        shared = Shared(peer, len(queues) - 1, encodes=False)
+        shared, copier = Shared(peer, len(queues) - 1, encodes=False), Copier(message)
+        stays_too = message.destination in queues
         for name in route:
             if len(queues) > 1 and is_stored(name):
-                copy = Copy.of(message, name)
+                copy = copier.copy(name)
                 copy.original, copy.shared = message, shared
+                if stays_too:  # shared properties count once, until the last of them has gone
+                    copy.header_bytes = copier.led()[1]
                 made.append(copy)
                 continue
-            properties = message.properties
-            if name != message.destination:
-                properties = {**(properties or {}), ORIGINAL_DESTINATION: wire_name(message.destination)}
-            made.append(Message.made_of(message, name, properties))
+            made.append(copier.message(name))
             if not is_stored(name):
                 made[-1].shared = Shared(peer)
         return made
@@ -137,9 +143,9 @@ class Routing:
         return None
 
     def send(self, messages: list[Message], peer: Peer, receipt: str) -> Room | None:
-        """Send `messages`, copies of one, together. Returns what they must wait for, None = nothing.
+        """Send `messages`, copies of one, together. Returns the room that they must wait for, None = none.
 
-        What is stored already, or is being stored, is not stored again. Raises StoreFullError,
+        A message that is stored already, or is being stored, is not stored again. Raises StoreFullError,
         TransactionRolledBackError.
         """
         broker = self._broker
@@ -154,9 +160,10 @@ class Routing:
         if known and not transaction.sends:  # resent: what went to topics did so as well
             self._confirm_with(known, None, peer, receipt)
             return None
-        for message in transaction.sends:
+        sends = transaction.sends
+        for message in sends:
             if message.shared is not None:
-                message.shared.others = len(transaction.sends) - 1
+                message.shared.others = len(sends) - 1
         transaction.sends_to_durables = True
         _, stored_by_others = broker.durables.add_copies(transaction)
         if stored_by_others and not transaction.sends:  # resent: what it was sent for is not done yet

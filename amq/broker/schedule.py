@@ -3,7 +3,7 @@
 It is a stored queue like any other, which no client can send to or consume, `schedule://queue.orders` for
 `queue://orders`; so journal, replay, checkpoints and compaction know it. Its messages carry in `expires_ms` when they
 fall due. Invariants: a persistent message waits on disk alone, 32 bytes a message in memory; every other is in
-`delayed`, and in the heap `_timers`; `next_ms` is never later than what falls due first of what is on disk.
+`delayed`, and in the heap `_timers`; `next_ms` is never later than the first due time on disk.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Schedule(Queue):
 
     def configure(self, options: BrokerConfig) -> None:
         super().configure(options)
-        self.limit_bytes = NO_LIMIT  # `queueLimit` is for what a consumer may have
-        self.is_diverted = True  # who sends to this very name is refused by the routing
+        self.limit_bytes = NO_LIMIT  # `queueLimit` is for messages that a consumer may have
+        self.is_diverted = True  # the routing refuses a client that sends to this very name
 
     @property
     def due_ms(self) -> int:

@@ -1,8 +1,8 @@
 """Scheduler: messages that are to be delivered later, or again and again (`AMQ_SCHEDULED_DELAY` and others).
 
 Each waits in the `Schedule` of its destination. When it falls due one group of the journal says that it has left there,
-is where it was sent to, and, where it comes again, waits anew. Invariant: so it falls due once, whatever dies; and its
-delivery follows a routing and options of that moment. Work in one step is bounded.
+is where it was sent to, and, where it comes again, waits anew. Invariant: so it falls due once, also after a crash; and
+its delivery follows a routing and options of that moment. Work in one step is bounded.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Scheduler:
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def scheduled(self, message: Message) -> list[Message]:
-        """What is stored for `message` until its time has come: one for each part of a composite destination. Empty =
-        it is to be sent now. Raises CommandError, AccessError."""
+        """The messages that are stored for `message` until its time has come: one for each part of a composite
+        destination. Empty = it is to be sent now. Raises CommandError, AccessError."""
         properties = message.properties
         if properties is None or TIMES.isdisjoint(properties) or not self._broker.config.scheduler_support:
             return []
@@ -322,7 +322,7 @@ def check_scheduled(message: Message) -> None:
 def _waiting(
     message: Message, name: str, properties: dict[str, str], due_ms: int, persistent: bool, timestamp_ms: int, id: str
 ) -> Message:
-    """What waits in the schedule of that name."""
+    """The message that waits in the schedule of that name."""
     assert name.startswith(SCHEDULE_SCHEME)
     return Message(
         name, message.body, properties, message.content_type, message.priority, persistent, timestamp_ms, due_ms, id,

@@ -8,35 +8,41 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from amq.broker import bulk
 from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.gathering import Gathering
-from amq.broker.limits import Room
+from amq.broker.limits import EFFECT, Room
 from amq.broker.links import NOBODY, Client
 from amq.broker.names import check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
 from amq.broker.queue import Queue
 from amq.broker.scheduler import SCHEDULING
 from amq.broker.subscription import Farewell, Peer, Subscription
-from amq.broker.transaction import Transaction, memory_bytes, tell_outcome
+from amq.broker.transaction import Transaction, check_outcome_id, memory_bytes, tell_outcome
 from amq.broker.two_phase import browser
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.message import Message, Shared
 from amq.protocols.commands import (
     Abort,
+    AbortBatch,
     Ack,
     Begin,
     Command,
     Commit,
+    CommitBatch,
     Credit,
     Disconnect,
+    Finish,
+    Lease,
     Malformed,
     Nack,
     Prepare,
     Send,
     SendMany,
+    Settle,
     Subscribe,
     Unsubscribe,
 )
@@ -64,32 +70,16 @@ class Session:
         self._transactions: dict[str, Transaction] = {}
         self._stalled: deque[Command] = deque()
         self._stalled_bytes = 0
-        self._room: Room | None = None  # what the first of `_stalled` waits for
+        self._room: Room | None = None  # the first of `_stalled` waits for it
         self._closed = False
         self._writable = True
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Send: self._send,
-            SendMany: self._send_many,
-            Ack: self._ack,
-            Nack: self._nack,
-            Subscribe: self._subscribe,
-            Credit: self._credit,
-            Unsubscribe: self._unsubscribe,
-            Begin: self._begin,
-            Commit: self._commit,
-            Abort: self._abort,
-            Prepare: self._commit,
-            **broker.two_phase.handlers(peer, client.id),
-            Disconnect: self._disconnect,
-            Malformed: self._malformed,
-        }
 
     def handle(self, commands: list[Command]) -> None:
-        """Carry out `commands` in order; the first one that fails ends the connection where its error is fatal."""
+        """Carry out `commands` in order. `Peer.fail` is told of each error, also of one that is our mistake."""
         if self._is_silent and commands:
             self._is_silent = False
             self._broker.links.claim(self, self._client)
-        handlers = self._handlers
+        handlers = self._HANDLERS
         for command in commands:
             if self._closed:
                 return
@@ -97,8 +87,8 @@ class Session:
                 if self._stalled and not (command.__class__ in (Ack, Nack) and not command.transaction):
                     self._stall(command)
                 else:
-                    handlers[command.__class__](command)
-            except AmqError as error:
+                    handlers[command.__class__](self, command)
+            except Exception as error:  # noqa: BLE001 (any error ends the connection: `close` gives back what it held)
                 self._peer.fail(error, command.receipt)
         self._broker.wake()
 
@@ -163,7 +153,7 @@ class Session:
 
     def read_on(self) -> None:
         """No room yet; but what was delivered meanwhile may be acknowledged, and that makes some."""
-        if self._holds_deliveries():
+        if self._may_read_on():
             self._peer.resume_reading()
 
     # -- commands -----------------------------------------------------------------------------------------------------
@@ -202,7 +192,7 @@ class Session:
             self.handle([Send(message, "", command.transaction) for message in command.messages])
 
     def _send_later(self, command: Send) -> bool:
-        """What is to be sent later, or says what becomes of that. False: it is neither after all."""
+        """A message for later, or one that manages such messages. False: it is neither after all."""
         if self._broker.scheduler.manage(command.message, self._peer, command.receipt):
             return True
         messages = self._broker.scheduler.scheduled(command.message)
@@ -211,7 +201,7 @@ class Session:
         return bool(messages)
 
     def _publish(self, command: Send) -> None:
-        """To a topic: whoever is subscribed gets it."""
+        """To a topic: all its subscribers get it."""
         broker, message = self._broker, command.message
         if self._waits_for_memory(command):
             return
@@ -253,7 +243,7 @@ class Session:
             self._room = room
             self._broker.limits.wait(self, room, bool(self._subscriptions))
         self._stalled_bytes += bulk.held_bytes(command)
-        if not self._holds_deliveries():
+        if not self._may_read_on():
             self._peer.pause_reading()
         elif self._stalled_bytes > STALLED_BYTES_MAX:
             assert self._room is not None
@@ -296,7 +286,7 @@ class Session:
     def _settle(
         self, command: Ack, subscription: Subscription, settled: list[Message], transaction: Transaction | None
     ) -> None:
-        """A NACK, or an ACK of what came from any of several queues."""
+        """A NACK, or an ACK of a message from any of several queues."""
         broker = self._broker
         for message in settled:
             holder = subscription.holder(message) if isinstance(subscription, Gathering) else subscription
@@ -314,7 +304,9 @@ class Session:
         if transaction is not None:
             self._confirm_now(command)
         elif command.receipt:
-            broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+            assert broker.journal is not None
+            # The body of a large message that moves to the dead-letter queue is read first.
+            broker.pager.after_bodies(partial(broker.journal.confirm, self._peer, command.receipt))
         subscription.credit += subscription.refund * len(settled)
         if self._writable:
             subscription.make_ready()
@@ -326,10 +318,10 @@ class Session:
         return next((each for each in self._subscriptions.values() if command.seq in each.unacked), None)
 
     def _settle_other(self, command: Ack, subscription: Subscription | None) -> None:
-        """What no consumer holds: it was merely looked at, or is unknown."""
+        """An acknowledgement of a message that no consumer holds: it was merely browsed, or is unknown."""
         if isinstance(subscription, Browser):
             if isinstance(command, Nack):
-                raise CommandError("what is browsed cannot be refused: consume it", code="NOT_SUPPORTED")
+                raise CommandError("a browsed message cannot be refused: consume it", code="NOT_SUPPORTED")
             if subscription.seen(command.seq):
                 self._broker.dirty[subscription.queue] = None
                 self._confirm_now(command)
@@ -405,8 +397,13 @@ class Session:
         self._confirm_now(command)
 
     def _commit(self, command: Commit | Prepare) -> None:
+        if isinstance(command, Commit) and command.outcome_id:
+            check_outcome_id(command.outcome_id)
         transaction = self._transactions.get(command.transaction)
         if transaction is not None:
+            if not self._broker.readying.is_ready(transaction, isinstance(command, Prepare)):
+                self._stall(command, transaction)
+                return
             try:
                 room = self._broker.limits.room_to_commit(transaction, isinstance(command, Prepare))
             except TransactionRolledBackError:
@@ -443,6 +440,47 @@ class Session:
     def _malformed(self, command: Malformed) -> None:
         self._peer.fail(command.error, command.receipt)
 
+    def _finish(self, command: Finish) -> None:
+        self._broker.two_phase.finish(command, self._peer)
+
+    def _commit_batch(self, command: CommitBatch) -> None:
+        self._broker.two_phase.commit_batch(command, self._peer)
+
+    def _abort_batch(self, command: AbortBatch) -> None:
+        self._broker.two_phase.abort_batch(command, self._peer)
+
+    def _lease(self, command: Lease) -> None:
+        if self._broker.is_taking_effect:  # it would get a part of what comes together
+            self._stall(command, EFFECT)
+            return
+        self._broker.two_phase.leasing.lease(command, self._peer, self._client.id)
+
+    def _settle_leases(self, command: Settle) -> None:
+        self._broker.two_phase.leasing.settle(command, self._peer, self._client.id)
+
+    # One table for all sessions. With bound methods in it a session would refer to itself, and stay in memory when its
+    # connection has ended: the garbage collector rarely looks at what is old.
+    _HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
+        Send: _send,
+        SendMany: _send_many,
+        Ack: _ack,
+        Nack: _nack,
+        Subscribe: _subscribe,
+        Credit: _credit,
+        Unsubscribe: _unsubscribe,
+        Begin: _begin,
+        Commit: _commit,
+        Abort: _abort,
+        Prepare: _commit,
+        Finish: _finish,
+        CommitBatch: _commit_batch,
+        AbortBatch: _abort_batch,
+        Lease: _lease,
+        Settle: _settle_leases,
+        Disconnect: _disconnect,
+        Malformed: _malformed,
+    }
+
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _transaction(self, name: str) -> Transaction:
@@ -461,6 +499,10 @@ class Session:
     def _holds_deliveries(self) -> bool:
         return any(subscription.unacked for subscription in self._subscriptions.values())
 
+    def _may_read_on(self) -> bool:
+        """May the client be read while its commands wait? Its acknowledgements may make the room that they wait for."""
+        return not isinstance(self._room, Transaction) and self._holds_deliveries()
+
     def _confirm_now(self, command: Command) -> None:
         if command.receipt:
             self._peer.confirm(command.receipt)
@@ -476,7 +518,9 @@ class Session:
             subscription.make_unready()
             self._broker.gatherings.unsubscribe(subscription)
             oldest = next(iter(subscription.unacked), None)
-            for member in subscription.members.values():
+            members = list(subscription.members.values())
+            subscription.members.clear()  # they refer to it
+            for member in members:
                 self._leave(member, oldest)
         else:
             self._leave(subscription, next(iter(subscription.unacked), None))

@@ -4,8 +4,8 @@ A dump is taken while the state goes on changing, one block at a time, so its bl
 made whole by applying every record from the position on at which it began: the last record on a message, an id or a
 count decides, and applying one again changes nothing (a count of deliveries may be ahead of the journal: a return is
 counted when it happens, whether it is stored or not). For that a dump must not leave out what was there when it began
-and stays. Of each queue first what waits on disk, then what is in memory: messages move from there to here meanwhile.
-Those that move back are noted (`State.paged_out`) and dumped at the end. One that is found twice is taken once.
+and stays. Each queue is dumped from disk first, then from memory: messages move in that direction meanwhile. Messages
+that move back are noted (`State.paged_out`) and dumped at the end. A message that is found twice is taken once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from amq.journal.checkpoint import (
 )
 from amq.journal.follower import Start
 from amq.journal.format import segment_name
-from amq.journal.records import Marker, Prepared
+from amq.journal.records import Content, Marker, Prepared
 from amq.journal.recovery import Segment
 from amq.journal.subscription import Subscribed, checked
 from amq.message import Message
@@ -73,8 +73,7 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
             yield OUTCOMES, part
         for prepared, segment in list(state.prepared.values()):
             yield PREPARED, _CODE.pack(segment.code) + prepared.body()
-        markers = ((owner, batch, segment.code) for owner, (batch, segment) in list(state.prepared.markers.items()))
-        for part in _parts(markers):
+        for part in _parts(_markers(state)):
             yield MARKERS, part
         paged_out, state.paged_out = state.paged_out, None
         for queue, messages in paged_out.items():
@@ -87,6 +86,12 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
         state.paged_out, state.moved_counts = None, {}
     ended = [[segment.epoch, segment.number, segment.end, sorted(segment.refers)] for segment in segments()]
     yield END, json.dumps(ended).encode()
+
+
+def _markers(state: State) -> Iterator[tuple[object, ...]]:
+    for marker, segment in list(state.prepared.markers.values()):
+        content = () if marker.content is None else (marker.content.rows, marker.content.checksum)
+        yield marker.owner, marker.batch, segment.code, *content
 
 
 def _dump_backlogs(queue: Queue) -> Iterator[Block]:
@@ -211,8 +216,9 @@ class _Loader:
         elif kind == OUTCOMES:
             self._remember(self._state.outcomes, items)
         elif kind == MARKERS:
-            for owner, batch, code in items:
-                self._state.prepared.mark(Marker(str(owner), int(batch)), self.segment(code))
+            for owner, batch, code, *content in items:
+                told = Content(*map(int, content)) if content else None
+                self._state.prepared.mark(Marker(str(owner), int(batch), told), self.segment(code))
         elif self._queue is None:
             raise ValueError("no queue was named before")
         elif kind == COUNTS:

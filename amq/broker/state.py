@@ -57,7 +57,7 @@ PAGING_SHARE = 0.7  # of the memory limit may be taken by what waits; the rest i
 
 
 class State:
-    """What the journal says, and where it says it. `journal` is None as long as nobody is served."""
+    """The content of the journal, and where in it each part stands. `journal` is None as long as nobody is served."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
@@ -70,14 +70,14 @@ class State:
         self.memory_bytes = 0
         self.journal: Journal | None = None
         self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
-        self.expiring: dict[Queue, None] = {}  # those that hold messages with an expiry time, and perhaps others
-        self.on_queue: list[Callable[[Queue], None]] = []  # told when one comes into being
-        self.emptied: dict[Queue, None] = {}  # those that may be idle: `Broker.sweep` looks at no others
-        # While a checkpoint is written: what went from memory back to the disk alone.
+        self.expiring: dict[Queue, None] = {}  # queues of messages with an expiry time, and perhaps others
+        self.on_queue: list[Callable[[Queue], None]] = []  # called when one comes into being
+        self.emptied: dict[Queue, None] = {}  # may be idle: `Broker.sweep` looks at no others
+        # While a checkpoint is written: messages that went from memory back to the disk alone.
         self.paged_out: dict[Queue, dict[int, Message]] | None = None
         self.moved_counts: dict[int, tuple[int, int]] = {}  # of those that moved, by seq: their counts at that time
-        self.trimmed = Trimmed()  # which segments count no more
-        self.newest_seq = 0  # of the messages of a replay: what is newer was not copied, and need not be looked for
+        self.trimmed = Trimmed()  # the segments that count no more
+        self.newest_seq = 0  # of the messages of a replay: newer ones were not copied, and need not be looked for
         self._trimmer: Trimmer | None = None
         self._two_phase: TwoPhase | None = None
         self._segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
@@ -111,8 +111,7 @@ class State:
                 self.emptied[queue] = None
             elif queue.is_idle():
                 del self.queues[queue.name]
-                for guest in queue.subscriptions:
-                    guest.part()
+                queue.forget()
                 self.expiring.pop(queue, None)
 
     def hold(self, segment: Segment) -> Segment:
@@ -131,8 +130,8 @@ class State:
         self.prepared.check_places(there, recovered.trimmed)
 
     def settle(self, trimmed: Trimmed) -> None:
-        """All is read. What stands in segments that are `trimmed` left long ago: they were not deleted yet when they
-        were read, or the word of it was.
+        """All is read. Messages in segments that are `trimmed` left long ago: these segments were not deleted yet when
+        they were read, or the record of the leaving was.
         """
         self.trimmed = trimmed
         undone = {code for code, segment in self._segments.items() if segment.live and segment.key in trimmed}
@@ -191,9 +190,7 @@ class State:
                     self._apply_copy(part, segment)
                 else:
                     self.apply(part, segment)
-            if record.outcome_id and segment is not None:
-                self.outcomes_pending.pop(record.outcome_id, None)
-                self.outcomes.remember(record.outcome_id, record.seq, segment)
+            self.end_group(record, segment)
         elif isinstance(record, Copy):
             self._apply_message(record, segment)
         elif isinstance(record, Multicast):
@@ -223,6 +220,12 @@ class State:
                 self._trimmer.trimmed()
         else:
             assert isinstance(record, Destination | Previous)
+
+    def end_group(self, group: Group, segment: Segment | None) -> None:
+        """All of its records have taken effect."""
+        if group.outcome_id and segment is not None:
+            self.outcomes_pending.pop(group.outcome_id, None)
+            self.outcomes.remember(group.outcome_id, group.seq, segment)
 
     def _apply_message(self, message: Message, segment: Segment | None) -> None:
         is_copy = message.__class__ is Copy
@@ -267,8 +270,10 @@ class State:
         """
         if queue.is_hidden or (queue.backlogs and message.priority in queue.backlogs):
             return True
-        if len(message.body) > LARGE_BODY_BYTES and (any(queue.levels) or not queue.ready):
-            return True
+        if len(message.body) > LARGE_BODY_BYTES:
+            taken = not any(queue.levels) and any(each.is_ready for each in queue.ready)
+            if not taken:
+                return True
         return queue.fires or queue.resident_bytes > self.paging_bytes() - self.memory_bytes
 
     def paging_bytes(self) -> int:
@@ -368,7 +373,7 @@ class State:
         return None
 
     def _apply_copies(self, copies: Copies, segment: Segment) -> None:
-        """What compaction copied forward stands in `segment` now."""
+        """Messages that compaction copied forward stand in `segment` now."""
         first, source = copies.first, copies.source
         segment.refers.add(source.code)
         self.hold(segment)
@@ -414,7 +419,11 @@ class State:
         if isinstance(record, Moved):
             move(self, record, segment)
         elif isinstance(record, Run):
-            stage(self, record, segment)
+            if is_hidden(record.queue_name):
+                stage(self, record, segment)
+            else:
+                for message in record.stored():
+                    self._apply_message(message, segment)
         elif isinstance(record, Subscribed):
             self._apply_subscribed(record, segment)
         else:

@@ -1,6 +1,6 @@
-"""Which durable subscriptions there are, as the journal says, and where it says it.
+"""The durable subscriptions that there are, as the journal says, and where their records stand in it.
 
-Invariant: the segment in which the word of one stands goes only when that was written again.
+Invariant: the segment in which the record of one stands goes only when that was written again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from amq.journal.subscription import Subscribed
 
 
 class SubscribedTable(dict[str, Subscribed]):
-    """Queue → what waits there for whom. What the records take is counted in `Segment.id_bytes`."""
+    """Queue → the subscription whose messages wait there. `Segment.id_bytes` counts the bytes of the records."""
 
     def hold(self, record: Subscribed, segment: Segment) -> None:
-        """The word of that subscription stands in `segment`."""
+        """The record of that subscription stands in `segment`."""
         record.segment = segment
         segment.id_bytes += record.size
         self[record.queue] = record

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 class Waiter(Protocol):
-    """Whoever is told when something is durable."""
+    """A party that is told when something is durable."""
 
     def confirm(self, receipt: str) -> None: ...
     def fail(self, error: Exception, receipt: str) -> None: ...
@@ -30,7 +30,7 @@ class Peer(Protocol):
     """
 
     def subscribed(self, command: Subscribe) -> Any:
-        """What `deliver` needs of this subscription; kept as `Subscription.wire`."""
+        """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
         ...
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
@@ -43,7 +43,7 @@ class Peer(Protocol):
         ...
 
     def confirm(self, receipt: str, outcome: str = "") -> None:
-        """What was asked for is done. `outcome` = how, where there is more than one way."""
+        """A command is done. `outcome` = how, where there is more than one way."""
         ...
 
     def fail(self, error: Exception, receipt: str = "") -> None:
@@ -122,6 +122,10 @@ class Subscription:
         self.wire = peer.subscribed(command)
 
     is_guest = False  # True: it consumes the queue beside others, and does not keep it alive
+
+    def park(self) -> None:
+        """It left the line, where it was met without being ready; only a guest is."""
+        raise AssertionError("a consumer that is not ready stands in line")
 
     def part(self) -> None:
         """The queue is forgotten; only a guest's can be."""

@@ -14,12 +14,14 @@ from amq.broker.queue import Queue
 from amq.broker.subscription import Subscription
 from amq.broker.topics import TopicQueue
 from amq.config.schema import BrokerConfig
-from amq.errors import AccessError
+from amq.errors import AccessError, CommandError
 from amq.message import Message
 from amq.protocols.commands import Subscribe
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
+
+QUEUES_MAX = 1000  # of one connection, about 3 MB: anybody who sends to a new name makes one
 
 
 class TemporaryQueue(TopicQueue):
@@ -31,7 +33,7 @@ class TemporaryQueue(TopicQueue):
 
     def configure(self, options: BrokerConfig) -> None:
         super().configure(options)
-        self.is_bounded = False  # replies are not missed: who sends them waits where memory is full
+        self.is_bounded = False  # replies are not missed: their sender waits where memory is full
 
     @property
     def is_direct(self) -> bool:
@@ -49,7 +51,7 @@ class TemporaryQueue(TopicQueue):
 
 
 class Temporaries:
-    """Which connections there are, and what is theirs. A connection is known by the beginning of its names, `3-17.`"""
+    """The connections that there are, and their queues. A connection is known by the beginning of its names, `3-17.`"""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -67,21 +69,30 @@ class Temporaries:
             self._broker.dirty[queue] = None
 
     def check_consumer(self, name: str, owner: str) -> None:
-        """Raises AccessError where the connection `owner` may not consume that destination."""
+        """Raises AccessError where the connection `owner` may not consume that destination, CommandError where it has
+        too many queues."""
         if not owner or not plain_name(name).startswith(owner):
             raise AccessError(
                 f"{wire_name(name)}: only the connection that made a temporary destination consumes it; "
                 "subscribe to /temp-queue/NAME of your own",
                 code="DESTINATION_REFUSED",
             )
+        owned = self._owned.get(owner, {})
+        if len(owned) >= QUEUES_MAX and name not in owned and name.startswith(TEMPORARY_QUEUE_SCHEME):
+            raise CommandError(
+                f"{wire_name(name)}: this connection has {QUEUES_MAX} temporary queues already; use one for many "
+                "requests, and tell the answers apart by correlation-id",
+                code="TEMPORARY_QUEUES_TOO_MANY",
+            )
 
     def provide(self, name: str) -> TemporaryQueue | None:
-        """The queue of that name, made if its connection is there. None = that is gone."""
+        """The queue of that name, made if its connection is there. None = that is gone, or has QUEUES_MAX already: a
+        message to one more is dropped, so that no service suffers from a client that asks for it."""
         owned = self._owned.get(plain_name(name).partition(".")[0] + ".")
         if owned is None or not name.startswith(TEMPORARY_QUEUE_SCHEME):
             return None
         queue = owned.get(name)
-        if queue is None:
+        if queue is None and len(owned) < QUEUES_MAX:
             topics = self._broker.topics
             queue = owned[name] = TemporaryQueue(topics, Subscribe("", name), (name,), self._broker.options_of(name))
             topics.open(queue)

@@ -59,7 +59,7 @@ class Timing(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What happens to a message that fell due: is it delivered now, and (when, with which headers) it comes again."""
+    """The fate of a message that fell due: is it delivered now, and (when, with which headers) it comes again."""
 
     is_delivered: bool
     again: list[tuple[int, dict[str, str]]]

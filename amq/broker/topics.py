@@ -1,4 +1,4 @@
-"""Topics: what is sent to a topic goes to everybody who is subscribed to it at that moment.
+"""Topics: a message to a topic goes to all that are subscribed to it at that moment.
 
 Each subscription has a queue of its own, a `TopicQueue`, which is in no table of stored queues and whose messages are
 not in the journal; all of them hold one and the same Message. Invariants: what one producer sent arrives in that order
@@ -6,9 +6,9 @@ at each subscription, also across a commit; the body of a message counts once fo
 it, and its overhead once for each; a consumer that keeps no pace holds at most `pendingMessageLimit` messages, and no
 more memory than its share.
 
-What was sent waits in `arrived` until the end of the turn and is then handed out together: a consumer that is ready and
-acknowledges by itself gets the whole batch at once, encoded once for all, and holds nothing here. What had to wait for
-it goes out in batches, too.
+Messages wait in `arrived` until the end of the turn and are then handed out together: a consumer that is ready and
+acknowledges by itself gets the whole batch at once, encoded once for all, and holds nothing here. Messages that had to
+wait for it go out in batches, too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from amq.errors import CommandError
 from amq.journal.records import Group
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.commands import Subscribe
+from amq.remembered import Remembered
 from amq.selectors import Selector
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ BATCH_BYTES_MAX = 256 << 10  # about what a consumer gets before its socket is l
 FRAME_BYTES = 100  # of a frame beside body and headers
 SHARE_MIN = 1 / 256
 LIMIT_MAX = 100_000_000
-ROUTES_MAX = 10_000  # names whose subscriptions are remembered
+ROUTES_BYTES_MAX = 4 << 20  # of names whose subscriptions are remembered
 ON_ITS_WAY = "published"  # stands for a receipt where a topic waits for the journal
 
 
 class TopicQueue(Queue):
-    """What waits for one subscription, `subscription`, which is the only one that this queue ever has."""
+    """The messages that wait for one subscription, `subscription`, which is the only one that this queue ever has."""
 
     __slots__ = (
         "_limit_asked", "_topics", "discarded", "is_bounded", "is_closed", "is_slow", "limit", "names", "no_local",
@@ -75,10 +76,11 @@ class TopicQueue(Queue):
         self._topics.open(self)
 
     def leave(self, subscription: Subscription) -> None:
-        """What waits is dropped in this turn, what is in a transaction with that."""
+        """Waiting messages are dropped in this turn; those in a transaction go with the transaction."""
         super().leave(subscription)
         self.is_closed = True
         self._topics.close(self)
+        del self.subscription  # it refers to this queue: together they would outlive their connection
 
     @property
     def is_direct(self) -> bool:
@@ -88,7 +90,7 @@ class TopicQueue(Queue):
 
     @property
     def is_dead_letter_queue(self) -> bool:
-        """What a subscription held that has ended is nobody's, and goes nowhere."""
+        """Messages of a subscription that has ended belong to nobody, and go nowhere."""
         return self.is_closed or super().is_dead_letter_queue
 
     delays = False
@@ -141,7 +143,7 @@ class TopicQueue(Queue):
                 owner.consumed(self, message)
 
     def _take_first(self) -> list[Message]:
-        """Those that come next, of one priority: one that is large, or up to `BATCH_BYTES_MAX`."""
+        """The next messages, of one priority: one that is large, or up to `BATCH_BYTES_MAX`."""
         taken: list[Message] = []
         level = next((level for level in reversed(self.levels) if level), None)
         size = 0
@@ -182,7 +184,7 @@ class Publication:
 
 
 class Topics:
-    """Who is subscribed to what, and what was sent and not handed out yet.
+    """The subscriptions to topics, and the messages that were sent and not handed out yet.
 
     `tell(queue, policy)` is called when a consumer first loses messages, or its connection, because it is too slow.
     """
@@ -199,7 +201,7 @@ class Topics:
         self._patterns: Patterns[TopicQueue] = Patterns()
         self._spanning = 0  # subscriptions that may get messages of several topics
         self._queues: dict[TopicQueue, None] = {}
-        self._routes: dict[str, tuple[Audience[TopicQueue], ...]] = {}
+        self._routes: Remembered[tuple[Audience[TopicQueue], ...]] = Remembered(ROUTES_BYTES_MAX)
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -257,11 +259,9 @@ class Topics:
         return sum(map(len, self.route(name)))
 
     def route(self, name: str) -> tuple[Audience[TopicQueue], ...]:
-        """Who gets what is sent to the topic `name`."""
+        """The consumers that get the messages of the topic `name`."""
         route = self._routes.get(name)
         if route is None:
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
             if is_temporary(name):
                 self._broker.temporaries.provide(name)
             named = self._named.get(name)
@@ -271,7 +271,7 @@ class Topics:
                 if name not in queue.names and (_is_of_advisories(queue) or not name.startswith(ADVISORY_PREFIX)):
                     others.add(queue, queue.selector)
             route = tuple(audience for audience in (named, others) if audience)
-            self._routes[name] = route
+            self._routes.keep(name, route, sum(map(len, route)) * 100)
         return route
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class Topics:
             return
         journal = broker.journal
         assert journal is not None
-        self.on_their_way += 1  # what was sent before it waits for the journal: stay behind
+        self.on_their_way += 1  # earlier messages wait for the journal: stay behind them
         journal.confirm(Publication(self, [message]), ON_ITS_WAY)
         if peer is not None and receipt:
             journal.confirm(peer, receipt)
@@ -310,7 +310,7 @@ class Topics:
     # -- handing out --------------------------------------------------------------------------------------------------
 
     def hand_out(self, now_ms: int) -> None:
-        """Give everything that arrived to those who are subscribed now."""
+        """Give everything that arrived to the present subscribers."""
         arrived, self.arrived = self.arrived, []
         self._handed_out += arrived
         for name, messages in self._runs(arrived, now_ms):
@@ -320,7 +320,8 @@ class Topics:
                 self.recent.trim(name, messages, now_ms)
 
     def encodes(self, messages: list[Message]) -> None:
-        """What protocols write of these, which have waited, is kept until the end of the turn: others may want it."""
+        """The bytes that protocols write of these, which have waited, are kept until the end of the turn, for others.
+        """
         for message in messages:
             assert message.shared is not None
             if message.shared.encoded is None:
@@ -328,7 +329,7 @@ class Topics:
                 self._handed_out.append(message)
 
     def end_turn(self) -> None:
-        """What was encoded for all has been used."""
+        """The encoded messages have been used."""
         if self._handed_out:
             for message in self._handed_out:
                 assert message.shared is not None
@@ -342,7 +343,7 @@ class Topics:
         keep_order = bool(self._spanning)
         pieces: dict[str, tuple[list[Message], int]] = {}
         for message in messages:
-            # Who takes it counts it.
+            # Its taker counts it.
             broker.memory_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
             if 0 < message.expires_ms <= now_ms:
                 continue
@@ -366,7 +367,7 @@ class Topics:
         pieces.clear()
 
     def _fan_out(self, route: Sequence[Audience[TopicQueue]], messages: list[Message]) -> None:
-        """`messages` to each of `route` who wants them."""
+        """`messages` to each consumer of `route` that wants them."""
         broker = self._broker
         whole = Batch(messages)
         large = any(len(message.body) > LARGE_BODY_BYTES for message in messages)
@@ -408,7 +409,7 @@ class Topics:
             broker.expiring[queue] = None
 
     def _recall(self, queue: TopicQueue) -> None:
-        """What was handed out before `queue` was there comes first."""
+        """Messages that were handed out before `queue` was there come first."""
         broker = self._broker
         own = queue.subscription.peer if queue.no_local else None
         for message in self.recent.find(queue.names, queue.selector, own, broker.clock.wall_ms()):

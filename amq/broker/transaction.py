@@ -1,11 +1,12 @@
 """Transaction: sends and acknowledgements of one connection that will take effect together or not at all.
 
-Lives in memory until it commits; the journal sees it once, whole. What it holds while open: the messages acknowledged
-in it (they are in no queue and in no `unacked`), and memory for the messages sent in it.
+Lives in memory until it commits; the journal sees it once, whole. While open it holds the messages acknowledged in it
+(they are in no queue and in no `unacked`), and memory for the messages sent in it.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -13,22 +14,25 @@ from typing import TYPE_CHECKING
 from amq.broker.names import is_queued
 from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
 from amq.broker.subscription import Peer, Subscription
-from amq.errors import TransactionRolledBackError
+from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.multicast import HOLDERS_MAX, Multicast
-from amq.journal.records import ACKED, Consumed, Group, Prepared, Record
+from amq.journal.records import ACKED, XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Prepared, Record
 from amq.journal.run import Run
 from amq.message import Copy, Message
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
+    from amq.broker.readying import Readiness
 
 
 class Transaction:
     """`acks`, `nacks` and `requeued` = (subscription, message); `requeued` were refused and shall come again.
     `queued` is what was sent to queues, in order. `used_at` is monotonic seconds."""
 
-    __slots__ = ("acks", "broker", "nacks", "name", "published", "queued", "requeued", "sends_to_durables", "size",
-                 "used_at")  # fmt: skip
+    __slots__ = (
+        "acks", "broker", "nacks", "name", "published", "queued", "readiness", "requeued", "sends_to_durables", "size",
+        "used_at",
+    )  # fmt: skip
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
@@ -41,6 +45,7 @@ class Transaction:
         self.nacks: list[tuple[Subscription, Message]] = []
         self.requeued: list[tuple[Subscription, Message]] = []
         self.size = 0
+        self.readiness: Readiness | None = None  # where it is large and about to commit
 
     @property
     def sends(self) -> list[Message]:
@@ -69,13 +74,21 @@ class Transaction:
 
     def to_group(self, outcome_id: str) -> Group:
         """The persistent part, as one record."""
-        records = list(records_of(message for message in self.sends if message.persistent))
+        ready = self.readiness
+        if ready is not None:
+            ready.check()
+            records = ready.records
+        else:
+            if any(item.__class__ is Run and not item.persistent for item in self.queued):
+                self.queued = [*self.sends]
+            stored = [item for item in self.queued if item.persistent]
+            records = list(records_of(stored)) if Copy in set(map(type, stored)) else [*stored]
         consumed: dict[str, list[int]] = {}
         for subscription, message in self.acks:
             if message.segment is not None:
                 consumed.setdefault(subscription.queue.name, []).append(message.seq)
         records.extend(Consumed(name, ACKED, seqs) for name, seqs in consumed.items())
-        return Group(records, outcome_id, origin=self)
+        return Group(records, outcome_id, origin=self, measured=ready.measured if ready is not None else None)
 
     def finish(self, group: Group) -> None:
         """The commit is on its way: what needs no journal happens now."""
@@ -112,8 +125,8 @@ class Transaction:
         )
 
     def roll_back_repeated(self, outcome_id: str) -> TransactionRolledBackError:
-        """Roll back because a commit of that name took place. What is on its way may yet be lost in a crash: of that
-        nobody is told that it is done."""
+        """Roll back because a commit of that name took place. A crash may yet lose a commit that is on its way, so the
+        broker does not report that one as done."""
         pending = outcome_id in self.broker.outcomes_pending
         self.roll_back()
         if pending:
@@ -124,12 +137,20 @@ class Transaction:
         return TransactionRolledBackError(why, code="ALREADY_COMMITTED")
 
     def roll_back(self) -> None:
-        """Nothing of it takes place; what was acknowledged or refused in it is delivered again."""
+        """Nothing of it takes place; what was acknowledged or refused in it is delivered again. Again = nothing."""
+        self.broker.readying.forget(self)
+        for item in self.queued:  # they are not on their way
+            if isinstance(item, Run):
+                item.sizes = array("I")
+            elif self.readiness is not None:
+                item.size = 0
+        self.readiness = None
         for message in self.sends:
             self.broker.withdraw(message)
         self.broker.topics.withdraw(self.published)
         self._give_back(self.settled)
         self._let_go()
+        self.queued, self.published, self.acks, self.nacks, self.requeued = [], [], [], [], []
 
     def withdraw(self) -> None:
         """The commit met a full disk: its persistent part never took place."""
@@ -139,7 +160,7 @@ class Transaction:
         self._give_back([(s, message) for s, message in self.acks if message.segment is not None])
 
     def _let_go(self) -> None:
-        """What its consumers had acknowledged is theirs no more: groups may go to others."""
+        """Its consumers no longer hold the messages that they acknowledged: groups may go to others."""
         for subscription, _ in self.settled:
             subscription.in_transactions -= 1
             queue = subscription.queue
@@ -157,7 +178,7 @@ class Transaction:
 
 
 def records_of(messages: Iterable[Message | Run]) -> Iterator[Record]:
-    """What stores `messages`: those that are copies of one, and follow each other, together."""
+    """The records that store `messages`: copies of one that follow each other share a record."""
     for original, found in groupby(messages, lambda message: message.original if isinstance(message, Copy) else None):
         if original is None:
             yield from found
@@ -166,14 +187,23 @@ def records_of(messages: Iterable[Message | Run]) -> Iterator[Record]:
         for i in range(0, len(copies), HOLDERS_MAX):
             part = [copy for copy in copies[i : i + HOLDERS_MAX] if isinstance(copy, Copy)]
             yield Multicast(original, [copy.queue_name for copy in part], copies=part)
-            for copy in part:
-                copy.original = None
 
 
 def memory_bytes(messages: list[Message]) -> int:
-    """What `messages`, all that was made of one, take: what they share counts once."""
+    """Bytes that `messages`, all made of one, take: shared content counts once."""
     contents = {id(message.shared or message): len(message.body) + message.header_bytes for message in messages}
     return sum(contents.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
+
+
+def check_outcome_id(outcome_id: str) -> None:
+    """Raises CommandError where that is how the end of a prepared transaction is remembered, and no name of a commit.
+    It must not be answered either: neither "committed" nor "rolled back" would be sure to be true."""
+    if outcome_id.startswith((XID_COMMITTED, XID_ROLLED_BACK)):
+        raise CommandError(
+            f"outcome id {outcome_id[:80]!r}: ids that begin with {XID_COMMITTED!r} or {XID_ROLLED_BACK!r} stand for "
+            "prepared transactions: name the commit otherwise",
+            code="OUTCOME_ID_INVALID",
+        )
 
 
 def tell_outcome(broker: Broker, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:

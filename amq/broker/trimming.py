@@ -2,9 +2,9 @@
 so that the journal stays within twice the live data and one segment.
 
 An acknowledgement is never deleted before the message it speaks of: a segment stays as long as one that it refers to.
-What a deletion needs is in the journal before the trim mark, and the mark is committed (durable, lease valid) before
-the file goes: rule 8 of the safety argument. Copying keeps pace with the traffic that makes it necessary, and with
-nothing else.
+The records that a deletion needs are in the journal before the trim mark, and the mark is committed (durable, lease
+valid) before the file goes: rule 8 of the safety argument. Copying keeps pace with the traffic that makes it necessary,
+and with nothing else.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milli
 PENDING_BYTES_MAX = 4 << 20
 PENDING_SHARE_MAX = 1 / 8
 IDLE_BYTES_PER_S = 16 << 20  # copied also where no traffic pays for it, when there is too much garbage
-DEBT_BYTES_MAX = 16 << 20  # what traffic may pay in advance
+DEBT_BYTES_MAX = 16 << 20  # traffic may pay so much in advance
 SCAN_SHARE = 8  # bytes looked at that cost as much as one that is copied
 SEGMENTS_PER_STEP = 64  # looked at after a batch, on average
 # Dead segments go at once when they take so many times the space of the ids that must be copied out of them. Where
@@ -75,9 +75,9 @@ class Trimmer:
         self._copied_bytes = 0
         self._pending_bytes = 0  # copied, on their way to the journal
         self._pending_bytes_max = 0.0
-        self._source: Source | None = None  # what is being copied
+        self._source: Source | None = None  # of the copies on their way
         self._passed: set[int] = set()  # codes of segments of which all that lives is on its way, or on its way out
-        # What stands behind this key was written since anything came or left: to copy that again gives no room. Large
+        # Records behind this key were written since anything came or left: to copy them again gives no room. Large
         # messages in small segments would be copied for ever.
         self._until = (0, 0)
         self._lived = (-1, -1)  # messages and bytes when we looked last
@@ -104,7 +104,7 @@ class Trimmer:
         self._copied_bytes += copies.size
 
     def rejected(self, copies: Copies) -> None:
-        """They are not stored: the disk is full. What they copy stays where it was."""
+        """They are not stored: the disk is full. The originals stay where they were."""
         self._pending_bytes -= copies.size
         self._source = None
 
@@ -159,7 +159,7 @@ class Trimmer:
         headroom = headroom_bytes(live, stored, next_live, size, self._factor())
         consumed = self._journal.bytes_written - self._copied_bytes - 2 * live
         now = self._broker.clock.monotonic()
-        # At the limit whatever gives room is copied: one message that stays holds back all that refers to its segment.
+        # At the limit all that gives room is copied: one message that stays holds back all that refers to its segment.
         due = is_due(closed_live, headroom) or (self._journal.at_limit and following is not None)
         if due:
             paid = COPY_RATE * (consumed - self._consumed) + IDLE_BYTES_PER_S * min(now - self._looked, 1.0)
@@ -226,7 +226,7 @@ class Trimmer:
         self._journal.reader.scan_on(self._source.scan, PIECE_BYTES, self._scanned)
 
     def _scanned(self, payloads: list[Payload] | None, error: Exception | None) -> None:
-        """Append copies of what lives in that piece; once they are committed that is where it stands."""
+        """Append copies of what lives in that piece; once they are committed it stands there."""
         self._reading = False
         copying = self._source
         if copying is None:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from amq.broker.browser import Browser
-from amq.broker.leasing import Answer, LeaseBrowser, Leasing
+from amq.broker.leasing import REFUSED, Answer, LeaseBrowser, Leasing, Refusal
 from amq.broker.names import PREPARED_NAME, check_browsed, is_queued, shelves, wire_name
 from amq.broker.subscription import Peer, Waiter
 from amq.broker.transaction import Transaction, memory_bytes, records_of
-from amq.errors import AmqError, CommandError, StoreFullError, TransactionRolledBackError
+from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.records import (
     ACKED,
     HELD_SCHEME,
@@ -29,6 +28,7 @@ from amq.journal.records import (
     XID_COMMITTED,
     XID_ROLLED_BACK,
     Consumed,
+    Content,
     Group,
     Marker,
     Moved,
@@ -38,32 +38,18 @@ from amq.journal.records import (
     Resolved,
 )
 from amq.journal.run import Run
-from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
-from amq.protocols.commands import CommitBatch, Finish, Prepare, Subscribe
+from amq.message import SUBSCRIPTION_SCHEME, Message
+from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
 
 if TYPE_CHECKING:
     from amq.broker.broker import Broker
+    from amq.broker.readying import Readiness
 
 XID_CHARACTERS_MAX = 512
 COMMITTED, DUPLICATE = "committed", "duplicate"
-REFUSED = "refused"  # stands for a receipt where a refusal waits for what is on its way
+GROUP_MESSAGES_MAX = 100_000  # of transactions that are rolled back together
 
 _log = structlog.get_logger("amq.broker")
-
-
-class Refusal:
-    """Refuses what `peer` asked for with `error`, when what stands against it is durable."""
-
-    def __init__(self, peer: Peer, error: AmqError, receipt: str) -> None:
-        self._peer = peer
-        self._error = error
-        self._receipt = receipt
-
-    def confirm(self, _receipt: str) -> None:
-        self._peer.fail(self._error, self._receipt)
-
-    def fail(self, error: Exception, _receipt: str) -> None:
-        self._peer.fail(error, self._receipt)
 
 
 class Preparing:
@@ -87,12 +73,12 @@ class TwoPhase:
         self._broker = broker
         self._preparing: dict[str, Group] = {}
         self._refused: dict[str, None] = {}  # told "not prepared": must stay true; oldest first
-        self._marking: dict[str, tuple[int, Group]] = {}  # owner → newest batch on its way
+        self._marking: dict[str, tuple[Marker, Group]] = {}  # owner → newest batch on its way
         self.ending: dict[str, tuple[Group, bool]] = {}
         self.leasing = Leasing(broker, self)
 
     def start_serving(self) -> None:
-        """The replay is complete: the ids of what is prepared are taken."""
+        """The replay is complete: the ids of prepared transactions are taken."""
         for prepared, _ in self._broker.prepared.values():
             for name, id, _seq in prepared.ids:
                 self._broker.queue(name).duplicates_pending[id] = prepared
@@ -135,35 +121,56 @@ class TwoPhase:
 
     def _prepare(self, transaction: Transaction, prepared: Prepared, peer: Waiter, receipt: str) -> None:
         """`prepared` says what is acknowledged; what is sent is added to it."""
-        broker, journal = self._broker, self._broker.journal
+        journal = self._broker.journal
         assert journal is not None
         moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in prepared.acks.items()]
         if journal.full and transaction.queued:
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")
+        try:
+            group = self._append_prepare(transaction, prepared, moves, peer, receipt)
+        except Exception:
+            self._release(prepared)
+            transaction.roll_back()
+            raise
+        self._preparing[prepared.xid] = group
+        transaction.finish(group)
+
+    def _append_prepare(
+        self, transaction: Transaction, prepared: Prepared, moves: list[Moved], peer: Waiter, receipt: str
+    ) -> Group:
+        """The group that prepares `transaction`, on its way. After an exception the caller rolls back."""
+        ready = transaction.readiness
+        if ready is not None:
+            ready.check()
+        looks = ready is None or not ready.admit(prepared)
         for item in transaction.queued:
             if isinstance(item, Run):
-                item.seq = broker.next_seq(len(item.bodies))
-                prepared.sends.setdefault(item.queue_name, []).extend(item.seqs)
+                item.seq = self._broker.next_seq(len(item.bodies))
                 continue
-            if item.duplicate_id:
-                if broker.is_duplicate(item):
-                    raise transaction.roll_back_duplicate(prepared, item)
-                broker.admit_id(item, prepared)
-            item.seq = broker.next_seq()
-            prepared.sends.setdefault(item.queue_name, []).append(item.seq)
-            if item.duplicate_id:
-                prepared.ids.append((item.queue_name, item.duplicate_id, item.seq))
-        for item in transaction.queued:
-            message = item.like if isinstance(item, Run) else item
-            message.destination = SENT_SCHEME + item.queue_name
-            if isinstance(message, Copy):
-                message.queue_name = message.destination
-        records = [*records_of(transaction.queued), *moves, prepared]
-        group = Group(records, origin=Preparing(self, transaction, prepared))
-        self._preparing[prepared.xid] = group
-        self.append(group, peer, receipt)
-        transaction.finish(group)
+            if looks and item.duplicate_id:
+                self._admit_id(transaction, prepared, item)
+            item.seq = self._broker.next_seq()
+        origin = Preparing(self, transaction, prepared)
+        if ready is None:
+            for item in transaction.queued:
+                seqs = item.seqs if isinstance(item, Run) else (item.seq,)
+                prepared.sends.setdefault(item.queue_name, []).extend(seqs)
+                if isinstance(item, Message) and item.duplicate_id:
+                    prepared.ids.append((item.queue_name, item.duplicate_id, item.seq))
+                item.send_to(SENT_SCHEME + item.queue_name)
+            group = Group([*records_of(transaction.queued), *moves, prepared], origin=origin)
+        else:
+            ready.tell(prepared)
+            group = Group([*ready.records, *moves, prepared], origin=origin, measured=ready.measured)
+        self.append(group, peer, receipt, ready)
+        return group
+
+    def _admit_id(self, transaction: Transaction, prepared: Prepared, message: Message) -> None:
+        """Raises TransactionRolledBackError where it is taken."""
+        if self._broker.is_duplicate(message):
+            raise transaction.roll_back_duplicate(prepared, message)
+        self._broker.admit_id(message, prepared)
 
     def _check(self, transaction: Transaction, command: Prepare) -> None:
         """Raises TransactionRolledBackError, CommandError where it cannot be prepared."""
@@ -176,12 +183,14 @@ class TwoPhase:
                 f"{xid} was prepared before: give each transaction an xid of its own; this one was rolled back",
                 code="XID_IN_USE",
             )
-        if command.owner and command.batch <= self._newest(command.owner):
+        if command.owner and command.batch <= self.newest(command.owner):
             raise TransactionRolledBackError(
                 f"batch {command.batch} of {command.owner} is committed already: this transaction was rolled back",
                 code="BATCH_COMMITTED",
             )
-        kept = all(message.persistent and is_queued(message.queue_name) for message in transaction.queued)
+        ready = transaction.readiness
+        into = ready.into if ready is not None else {each.queue_name: each.persistent for each in transaction.queued}
+        kept = all(item.persistent for item in transaction.queued) and all(map(is_queued, into))
         if transaction.published or not kept or any(message.segment is None for _, message in transaction.acks):
             raise CommandError(
                 "a prepared transaction outlives its master: send and acknowledge persistent messages of queues in it, "
@@ -212,7 +221,7 @@ class TwoPhase:
         raise TransactionRolledBackError(f"{xid} is not prepared: the transaction was rolled back")
 
     def forget(self, prepared: Prepared) -> None:
-        """What was to be prepared never will be. Who sent the same id meanwhile is refused as well."""
+        """The transaction never will be prepared. A client that sent the same id meanwhile gets an error as well."""
         self._preparing.pop(prepared.xid, None)
         self._release(prepared)
         why = StoreFullError("the store's disk is full: the message was not stored, send it again later")
@@ -223,16 +232,8 @@ class TwoPhase:
         """It is durable."""
         self._preparing.pop(prepared.xid, None)
         self.leasing.is_leased(prepared)
-        if prepared.owner and prepared.batch <= self._newest(prepared.owner):
+        if prepared.owner and prepared.batch <= self.newest(prepared.owner):
             self._broker.wake()  # `sweep` rolls it back
-
-    def handlers(self, peer: Peer, client_id: str) -> dict[type, Callable[[Any], None]]:
-        """What carries out commands that need no session."""
-        return {
-            Finish: lambda command: self.finish(command, peer),
-            CommitBatch: lambda command: self.commit_batch(command, peer),
-            **self.leasing.handlers(peer, client_id),
-        }
 
     # -- finish -------------------------------------------------------------------------------------------------------
 
@@ -262,7 +263,7 @@ class TwoPhase:
         else:
             raise self._unknown(xid)
 
-    def finish_together(self, some: list[Prepared], commit: bool, peer: Peer, receipt: str) -> None:
+    def finish_together(self, some: list[Prepared], commit: bool, peer: Waiter, receipt: str) -> None:
         """Commit or roll back all of `some`, none of which is ending; there need not be any."""
         if not some:
             self._broker.follow(None, peer, receipt)
@@ -293,18 +294,16 @@ class TwoPhase:
         assert broker.journal is not None
         if owner.startswith(LEASE):
             raise _reserved()
-        newest = self._newest(owner)
+        newest = self.newest(owner)
         if batch < newest:
             raise CommandError(
                 f"batch {batch} of {owner} is older than batch {newest}, which is committed: the checkpoint from which "
                 "it comes is older than this broker's store",
                 code="BATCH_TOO_OLD",
             )
+        content = None if command.content is None else Content(*command.content)
         if batch == newest:
-            if owner in self._marking:
-                broker.follow(self._marking[owner][1], Answer(peer, DUPLICATE), command.receipt)
-            elif command.receipt:
-                broker.journal.confirm(Answer(peer, DUPLICATE), command.receipt)
+            self._answer_again(Marker(owner, batch, content), peer, command.receipt)
             return
         wanted = [self._part(xid, owner, batch) for xid in dict.fromkeys(command.xids)]
         chosen = {each.xid for each in wanted}
@@ -314,13 +313,60 @@ class TwoPhase:
         ]  # fmt: skip
         records = [record for each in wanted for record in self._commits(each)]
         records += [record for each in others for record in self._rollbacks(each)]
-        group = Group([*records, Marker(owner, batch)])
+        marker = Marker(owner, batch, content)
+        group = Group([*records, marker])
         for each in wanted:
             self.ending[each.xid] = group, True
         for each in others:
             self.ending[each.xid] = group, False
-        self._marking[owner] = batch, group
+        self._marking[owner] = marker, group
         self.append(group, Answer(peer, COMMITTED), command.receipt)
+
+    def _answer_again(self, asked: Marker, peer: Peer, receipt: str) -> None:
+        """That batch is committed, or its commit is on its way. Raises CommandError where it held something else."""
+        broker = self._broker
+        assert broker.journal is not None
+        known, group = self._marking.get(asked.owner, (None, None))
+        if known is None:
+            known, _ = broker.prepared.markers[asked.owner]
+        if asked.content is None or known.content in (None, asked.content):
+            if group is not None:
+                broker.follow(group, Answer(peer, DUPLICATE), receipt)
+            elif receipt:
+                broker.journal.confirm(Answer(peer, DUPLICATE), receipt)
+            return
+        assert known.content is not None
+        error = CommandError(
+            f"batch {asked.batch} of {asked.owner} is committed with {known.content.rows} rows (checksum "
+            f"{known.content.checksum:016x}), and comes again with {asked.content.rows} rows (checksum "
+            f"{asked.content.checksum:016x}): these rows were not sent",
+            code="BATCH_DIFFERS",
+        )
+        if group is None:
+            raise error
+        broker.follow(group, Refusal(peer, error, receipt), REFUSED)
+
+    def abort_batch(self, command: AbortBatch, peer: Peer) -> None:
+        """Roll back what is prepared for an owner, in groups of bounded size. The answer comes with the last group."""
+        owner, batch, prepared = command.owner, command.batch, self._broker.prepared
+        if command.xids is None:
+            wanted = [each for each, _ in prepared.values()]
+        else:
+            wanted = [prepared[xid][0] for xid in dict.fromkeys(command.xids) if xid in prepared]
+        wanted = [
+            each for each in wanted
+            if each.owner == owner and batch in (None, each.batch) and each.xid not in self.ending
+        ]  # fmt: skip
+        answer = Answer(peer, str(len(wanted)))
+        while True:
+            some: list[Prepared] = []
+            messages = 0
+            while wanted and messages < GROUP_MESSAGES_MAX:
+                some.append(wanted.pop())
+                messages += sum(len(seqs) for part in (some[-1].sends, some[-1].acks) for seqs in part.values())
+            self.finish_together(some, False, answer, "" if wanted else command.receipt)
+            if not wanted:
+                return
 
     def _part(self, xid: str, owner: str, batch: int) -> Prepared:
         """A part of that batch. Raises CommandError, TransactionRolledBackError."""
@@ -339,10 +385,10 @@ class TwoPhase:
             )
         return found[0]
 
-    def _newest(self, owner: str) -> int:
+    def newest(self, owner: str) -> int:
         """The newest batch of that owner that is committed or on its way; -1 = none."""
         marker, marking = self._broker.prepared.markers.get(owner), self._marking.get(owner)
-        return max(marker[0] if marker is not None else -1, marking[0] if marking is not None else -1)
+        return max((found[0].batch for found in (marker, marking) if found is not None), default=-1)
 
     def _commits(self, prepared: Prepared) -> list[Record]:
         records: list[Record] = []
@@ -353,7 +399,7 @@ class TwoPhase:
         return [*records, Resolved(prepared.xid, True, self._broker.next_seq())]
 
     def _rollbacks(self, prepared: Prepared) -> list[Record]:
-        """What was sent goes, what was acknowledged comes again, as after any failed delivery."""
+        """Sent messages go, acknowledged ones come again, as after any failed delivery."""
         records: list[Record] = [Consumed(SENT_SCHEME + name, PURGED, seqs) for name, seqs in prepared.sends.items()]
         for name, seqs in prepared.acks.items():
             _, _, held = shelves(name)
@@ -367,13 +413,13 @@ class TwoPhase:
             records += [Redelivered(held, counts), Moved(held, name, seqs)]
         return [*records, Resolved(prepared.xid, False, self._broker.next_seq())]
 
-    def append(self, group: Group, peer: Waiter, receipt: str) -> None:
-        batch = self._broker.append_group(group)
+    def append(self, group: Group, peer: Waiter, receipt: str, ready: Readiness | None = None) -> None:
+        batch = self._broker.append_group(group, ready)
         batch.confirms.append((peer, receipt, group))
         self._broker.wake()
 
     def ended(self, prepared: Prepared, committed: bool) -> None:
-        """The word of its end is durable: who sent the same id meanwhile is told."""
+        """The record of its end is durable: tell clients that sent the same id meanwhile."""
         self.ending.pop(prepared.xid, None)
         self._release(prepared)
         why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
@@ -383,9 +429,23 @@ class TwoPhase:
             elif receipt:
                 follower.confirm(receipt)
 
+    def mark(self, owner: str) -> tuple[int, Group]:
+        """Mark a batch of `owner` that is newer than all before it: its number, and the group on its way."""
+        marker = Marker(owner, max(self._broker.next_seq(), self.newest(owner) + 1))
+        group = Group([marker])
+        self._marking[owner] = marker, group
+        self._broker.append_group(group)
+        self._broker.wake()
+        return marker.batch, group
+
+    def marking(self, owner: str) -> Group | None:
+        """The newest marker of `owner`, while it is on its way."""
+        found = self._marking.get(owner)
+        return None if found is None else found[1]
+
     def is_marked(self, marker: Marker) -> None:
         """That its batch is committed is durable, or stands elsewhere now."""
-        if marker.owner in self._marking and self._marking[marker.owner][0] == marker.batch:
+        if marker.owner in self._marking and self._marking[marker.owner][0].batch == marker.batch:
             del self._marking[marker.owner]
 
     def _release(self, prepared: Prepared) -> None:
@@ -403,7 +463,7 @@ class TwoPhase:
             return
         for xid, (prepared, _) in list(broker.prepared.items()):
             timed_out = 0 < prepared.timeout_ms <= now_ms - prepared.created_ms
-            late = bool(prepared.owner) and prepared.batch <= self._newest(prepared.owner)
+            late = bool(prepared.owner) and prepared.batch <= self.newest(prepared.owner)
             if xid not in self.ending and (timed_out or late):
                 _log.warning(
                     "prepared transaction rolled back", xid=xid, owner=prepared.owner,
@@ -416,13 +476,14 @@ class TwoPhase:
 
     # -- what is prepared ---------------------------------------------------------------------------------------------
 
-    def messages(self) -> list[Message]:
-        """One for each prepared transaction whose end is not on its way, oldest first."""
+    def listed(self) -> list[Prepared]:
+        """Prepared transactions whose end is not on its way, oldest first."""
         found = [each for xid, (each, _) in self._broker.prepared.items() if xid not in self.ending]
-        return [self._shown(prepared) for prepared in sorted(found, key=lambda each: each.seq)]
+        return sorted(found, key=lambda each: each.seq)
 
     @staticmethod
-    def _shown(prepared: Prepared) -> Message:
+    def shown(prepared: Prepared) -> Message:
+        """The message that tells of it."""
         facts = {
             "xid": prepared.xid, "owner": prepared.owner, "batch": prepared.batch, "created_ms": prepared.created_ms,
             "timeout_ms": prepared.timeout_ms,
@@ -444,19 +505,19 @@ class PreparedBrowser(Browser):
 
     def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> None:
         super().__init__(command, broker, peer, prefetch)
-        self._shown = deque(broker.two_phase.messages())
+        self._shown = deque(broker.two_phase.listed())
 
     def _next(self) -> Message | None:
         if self._shown:
-            return self._shown.popleft()
+            return TwoPhase.shown(self._shown.popleft())
         self.end()
         self.peer.browsed(self._command)
         return None
 
 
 def browser(command: Subscribe, broker: Broker, peer: Peer, prefetch: int, client_id: str) -> Browser:
-    """Who looks at the queue or durable subscription that `command` names, at what is prepared, or at what a lease
-    holds. Raises CommandError, AccessError."""
+    """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
+    messages of a lease. Raises CommandError, AccessError."""
     if "lease" in command.options:
         return LeaseBrowser(command, broker, peer, prefetch)
     if command.subscription_name:

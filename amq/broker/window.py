@@ -11,12 +11,12 @@ from collections.abc import Set as AbstractSet
 
 from amq.journal.recovery import Segment
 
-ID_BYTES = 20  # what an id takes in the journal beside its characters: its seq, quotes, brackets
+ID_BYTES = 20  # of an id in the journal beside its characters: its seq, quotes, brackets
 
 
 class Window(OrderedDict[str, tuple[int, Segment]]):
-    """id → (seq, segment), oldest first; at most `size` of them once `settle` was called, and from then on. What they
-    take is counted in `Segment.id_bytes`.
+    """id → (seq, segment), oldest first; at most `size` of them once `settle` was called, and from then on.
+    `Segment.id_bytes` counts their bytes.
     """
 
     __slots__ = ("_settled", "_size")

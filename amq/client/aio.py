@@ -9,8 +9,8 @@
                 await message.ack()
 
 Everything happens in the event loop that `connect` was awaited in: no thread, no lock. A call that is cancelled leaves
-what it asked for under way; a consumer that is cancelled while it opens is closed. What each method promises and
-raises: see its namesake in `session` and `connection`.
+what it asked for under way; a consumer that is cancelled while it opens is closed. The promises and errors of each
+method stand at its namesake in `session` and `connection`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from amq.client import bulk, leases
 from amq.client.aio_consumer import Browser, Consumer, Message
 from amq.client.aio_driver import AsyncDriver, Listener
 from amq.client.core import (
+    EXACTLY_ONCE,
     PREFETCH_DEFAULT,
     ProducerCore,
     SessionCore,
@@ -37,15 +38,24 @@ from amq.client.core import (
     resolve_timed_out,
     timed_out,
 )
-from amq.client.delayed import delayed
+from amq.client.delayed import delayed, expires_ms
 from amq.client.driver import seconds
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
-from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
+from amq.client.machine import EXIT_TIMEOUT_S, SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
+from amq.client.names import NAMES, Names
 from amq.client.once import ATTEMPTS_MAX, Once
-from amq.client.requests import Request
+from amq.client.requests import Kind, Request, SendOwner
 from amq.client.states import State
-from amq.client.two_phase import PREPARED_QUEUE, PreparedTransaction, commit_batch, finish, prepare_headers
+from amq.client.two_phase import (
+    PREPARED_QUEUE,
+    PreparedTransaction,
+    abort_batch,
+    commit_batch,
+    finish,
+    prepare_headers,
+    rolled_back,
+)
 from amq.client.uri import BrokerUri, parse
 from amq.clock import Clock, SystemClock
 from amq.errors import AmqError, TransactionRolledBackError
@@ -80,28 +90,39 @@ class Connection:
         """Roll the prepared transaction `xid` back."""
         await self._ask(finish(self._machine, "ABORT", xid), f"rollback of {xid}", timeout)
 
-    async def commit_batch(self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None) -> str:
+    async def commit_batch(
+        self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None, *,
+        content: tuple[int, int] | None = None,
+    ) -> str:  # fmt: skip
         """Commit the prepared transactions `xids` together, once: "committed" or "duplicate"."""
-        request = commit_batch(self._machine, owner, batch, xids)
+        request = commit_batch(self._machine, owner, batch, xids, content)
         return (await self._ask(request, f"commit of batch {batch} of {owner}", timeout)).outcome
+
+    async def rollback_batch(
+        self, owner: str, batch: int | None = None, xids: Iterable[str] | None = None, timeout: float | None = None
+    ) -> int:
+        """Roll back what is prepared for `owner`, or only what belongs to `batch`, or only `xids`: how many."""
+        request = abort_batch(self._machine, owner, batch, xids)
+        return rolled_back((await self._ask(request, f"rollback of what {owner} prepared", timeout)).outcome)
 
     async def lease(
         self, destination: str, cursor: str, *, after: int = 0, messages: int = leases.MESSAGES_MAX, size: int = 0,
-        lease_timeout: float = 0, timeout: float | None = None,
+        lease_timeout: float = 0, take: bool = False, epoch: int = 0, timeout: float | None = None,
     ) -> leases.Lease:  # fmt: skip
         """Set the next messages that wait at `destination` apart for `cursor`, or find the first beyond `after`."""
-        request = leases.ask(self._machine, destination, cursor, after, messages, size, lease_timeout)
+        request = leases.ask(self._machine, destination, cursor, after, messages, size, lease_timeout, take, epoch)
         return leases.Lease.parse((await self._ask(request, f"lease of {destination} for {cursor}", timeout)).outcome)
 
     async def settle(
-        self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, timeout: float | None = None
-    ) -> None:
-        """All leases of `cursor` up to number `through` end."""
+        self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, epoch: int = 0,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """End all leases of `cursor` up to number `through`."""
         what = f"end of leases of {destination} for {cursor}"
-        await self._ask(leases.settle(self._machine, acknowledge, destination, cursor, through), what, timeout)
+        await self._ask(leases.settle(self._machine, acknowledge, destination, cursor, through, epoch), what, timeout)
 
     async def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
-        """What is prepared, by whomever, oldest first."""
+        """List the prepared transactions of all clients, oldest first."""
         found: dict[str, PreparedTransaction] = {}
         timeout_s = self._timeout_s(timeout)
         async with self.session() as session:
@@ -113,6 +134,16 @@ class Connection:
                 raise timed_out(self._machine, "list of prepared transactions", timeout_s)
         return list(found.values())
 
+    async def wait_connected(self, timeout: float | None = None) -> None:
+        """Wait until a broker has accepted us. Raises what `connect` raises, and then the connection is closed."""
+        machine, timeout_s = self._machine, self._timeout_s(timeout)
+        try:
+            if not await self._driver.wait(machine.up_gate, machine.is_flowing, timeout_s):
+                raise timed_out(machine, "connect", timeout_s)
+        except BaseException:
+            await self.abort()
+            raise
+
     def on_event(self, listener: Listener) -> Listener:
         """Call `listener(event)`, a plain function, in the event loop. To do something that awaits, create a task."""
         self._driver.listeners.append(listener)
@@ -123,6 +154,11 @@ class Connection:
         """The broker that the connection talks to now; None while there is none."""
         link = self._machine.link
         return link.uri if link is not None and link.accepted else None
+
+    @property
+    def why_not_connected(self) -> str:
+        """The address of every broker and why the last attempt there failed; "" = connected, or nothing failed yet."""
+        return self._machine.why_not_connected()
 
     @property
     def unconfirmed(self) -> int:
@@ -152,7 +188,7 @@ class Connection:
         """Disconnect without waiting for what is unconfirmed."""
         self._closed = True
         if self._machine.unconfirmed:
-            log.warning("%s closed while %d messages were unconfirmed", self._machine.url, self._machine.unconfirmed)
+            log.warning("%s closed with unconfirmed messages: %d", self._machine.url, self._machine.unconfirmed)
         await self._driver.close()
 
     async def __aenter__(self) -> Connection:
@@ -167,8 +203,9 @@ class Connection:
             await self.abort()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and self._machine.state is not State.CLOSED:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+        if not getattr(self, "_closed", True):
+            if self._machine.state is not State.CLOSED:
+                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             self._driver.abandon()
 
     def __repr__(self) -> str:
@@ -186,13 +223,15 @@ class Connection:
     async def _await(
         self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None
     ) -> None:
-        """Wait for the end of `request`; after the time it is withdrawn with `error`."""
+        """Wait for the end of `request`. After the time withdraw it with `error`, unless it is an ACK."""
         if request is None:
             return
         timeout_s = self._timeout_s(timeout)
         if not await self._driver.wait(request.gate, lambda: request.done, timeout_s):
             duplicate_id = request.subject if request.owner is None else ""
             error = error or timed_out(self._machine, what, timeout_s, duplicate_id)
+            if request.kind is Kind.ACK:
+                raise error
             self._machine.withdraw(request, error, self._driver.clock.monotonic())
             self._driver.kick()
         if request.error is not None:
@@ -206,7 +245,6 @@ class Session:
         self.connection = connection
         self._core = core
         self._driver = connection._driver
-        self._unflushed: dict[Producer, None] = {}  # those of which nobody has asked how their sends ended
         self._consumers: list[Consumer] = []
 
     def producer(self, destination: str) -> Producer:
@@ -222,7 +260,7 @@ class Session:
         return await self._open(made, Consumer(self, made[0]), f"subscribe to {destination}", timeout)
 
     async def unsubscribe(self, name: str, timeout: float | None = None) -> None:
-        """End the durable subscription `name`, and what waits in it, for good; none of that name = nothing."""
+        """End the durable subscription `name` for good, with its messages. An unknown name is no error."""
         with unless_unknown():
             await self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
 
@@ -236,10 +274,10 @@ class Session:
 
     async def lease_reader(
         self, destination: str, cursor: str, number: int, *, start: int = 0, stop: int | None = None,
-        prefetch: int = PREFETCH_DEFAULT, timeout: float | None = None,
+        prefetch: int = PREFETCH_DEFAULT, epoch: int = 0, timeout: float | None = None,
     ) -> Browser:  # fmt: skip
-        """Read what lease `number` of `cursor` holds, from position `start` up to before `stop`, each once."""
-        headers = leases.reading(cursor, number, start, stop)
+        """Read the messages of lease `number` of `cursor`, from position `start` up to before `stop`, each once."""
+        headers = leases.reading(cursor, number, start, stop, epoch)
         made = self._core.subscribe(destination, prefetch, "", headers, True, leases.LeaseSubscription)
         return await self._open(made, Browser(self, made[0]), f"read lease {number} of {destination}", timeout)
 
@@ -283,12 +321,20 @@ class Session:
     @asynccontextmanager
     async def transaction(self, timeout: float | None = None, *, outcome_id: str = "") -> AsyncIterator[Session]:
         """Commit at the end of the block, as `commit` does; roll back and raise where it raises."""
-        try:
+        async with self._block("transaction()", timeout, outcome_id):
             yield self
+
+    @asynccontextmanager
+    async def _block(self, call: str, timeout: float | None, outcome_id: str) -> AsyncIterator[None]:
+        self._core.enter_block(call)
+        try:
+            yield
         except BaseException:
+            self._core.leave_block()
             if not self.connection.closed:
                 await self.rollback(timeout)
             raise
+        self._core.leave_block()
         await self.commit(timeout, outcome_id=outcome_id)
 
     async def exactly_once(
@@ -300,7 +346,7 @@ class Session:
         once = Once(self._core, id, attempts)
         while True:
             try:
-                async with self.transaction(timeout, outcome_id=once.outcome_id):
+                async with self._block(EXACTLY_ONCE, timeout, once.outcome_id):
                     result = await work(self)
             except TransactionRolledBackError as error:
                 if not once.must_run_again(error):
@@ -314,14 +360,22 @@ class Session:
             return
         failures: list[tuple[str, AmqError]] = []
         try:
-            for producer in list(self._unflushed):
+            for owner in self._core.machine.ledger.unflushed(self._core):
                 with gathered(failures):
-                    await producer.flush(timeout)
+                    await self._flush(owner, timeout)
         finally:
             self._core.close([consumer._subscription for consumer in self._consumers])
             if self in self.connection._sessions:
                 self.connection._sessions.remove(self)
             self._driver.kick()
+        if failures:
+            raise FlushError(failures)
+
+    async def _flush(self, owner: SendOwner, timeout: float | None) -> None:
+        machine, timeout_s = self._core.machine, self.connection._timeout_s(timeout)
+        if not await self._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
+            raise timed_out(machine, f"flush of {owner.unconfirmed} messages to {owner.destination}", timeout_s)
+        failures = machine.ledger.take_failures(owner)
         if failures:
             raise FlushError(failures)
 
@@ -359,10 +413,8 @@ class Producer:
             if not await self._driver.wait(core.machine.room_gate, core.may_send, timeout_s):
                 raise timed_out(connection._machine, f"send to {self.destination}", timeout_s, duplicate_id)
         duplicate_id = duplicate_id or core.machine.next_id()
-        expires_ms = self._driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
-        if not wait and not core.transacted:
-            self._session._unflushed[self] = None
-        request = self._core.send(body, headers, persistent, priority, expires_ms, content_type, duplicate_id, wait)
+        expires = expires_ms(time_to_live, self._driver.clock.wall_ms())
+        request = self._core.send(body, headers, persistent, priority, expires, content_type, duplicate_id, wait)
         self._driver.kick()
         if wait:
             await connection._await(request, f"send to {self.destination}", timeout)
@@ -376,49 +428,40 @@ class Producer:
         """Send a message for each of `bodies`, in order, in the session's transaction."""
         connection, core = self._session.connection, self._session._core
         timeout_s = connection._timeout_s(timeout)
-        expires_ms = self._driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
+        expires = expires_ms(time_to_live, self._driver.clock.wall_ms())
+        bodies = bulk.checked(bodies, headers)
         for part in bulk.pieces(bodies):
             if not await self._driver.wait(core.machine.room_gate, core.may_send, timeout_s):
                 raise timed_out(connection._machine, f"send to {self.destination}", timeout_s)
             extras = None if headers is None else headers[part]
-            bulk.send(self._core, bodies[part], extras, text, persistent, priority, expires_ms)
+            bulk.send(self._core, bodies[part], extras, text, persistent, priority, expires)
             self._driver.kick()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing sent with `wait=False` is unconfirmed; FlushError when some were refused."""
-        connection, owner = self._session.connection, self._core.owner
-        timeout_s = connection._timeout_s(timeout)
-        if not await self._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
-            what = f"flush of {owner.unconfirmed} messages to {self.destination}"
-            raise timed_out(connection._machine, what, timeout_s)
-        failures, owner.failures = owner.failures, []
-        self._session._unflushed.pop(self, None)
-        if failures:
-            raise FlushError(failures)
+        await self._session._flush(self._core.owner, timeout)
 
 
 async def connect(
     url: str, *, login: str = "", passcode: str = "", client_id: str = "", timeout: float | None = None,
     send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
-    on_event: Listener | None = None, clock: Clock | None = None, rng: random.Random | None = None,
+    exit_timeout: float = EXIT_TIMEOUT_S, on_event: Listener | None = None, clock: Clock | None = None,
+    rng: random.Random | None = None, names: Names = NAMES,
 ) -> Connection:  # fmt: skip
     """Connect to the master among the brokers of `url` and wait until it has accepted us. See `amq.connect`."""
     machine = Machine(
         parse(url), rng or random.Random(), login=login, passcode=passcode, client_id=client_id,
-        send_window_messages=send_window_messages, send_window_bytes=send_window_bytes,
+        send_window_messages=send_window_messages, send_window_bytes=send_window_bytes, exit_timeout_s=exit_timeout,
     )  # fmt: skip
-    driver = AsyncDriver(machine, clock or SystemClock(), asyncio.get_running_loop())
-    connection = Connection(driver)
+    connection = Connection(AsyncDriver(machine, clock or SystemClock(), asyncio.get_running_loop(), names))
     if on_event is not None:
         connection.on_event(on_event)
-    driver.start()
     try:
-        timeout_s = connection._timeout_s(timeout)
-        if not await driver.wait(machine.up_gate, machine.is_flowing, timeout_s):
-            raise timed_out(machine, "connect", timeout_s)
+        await connection._driver.start()
     except BaseException:
         await connection.abort()
         raise
+    await connection.wait_connected(timeout)
     return connection
 
 

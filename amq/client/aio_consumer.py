@@ -1,4 +1,4 @@
-"""The asyncio face: Consumer, Browser, Message. What they promise is written where the synchronous ones are."""
+"""The asyncio face: Consumer, Browser, Message. Their promises stand at the synchronous ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from amq.client.core import Subscription
+from amq.client.core import PULL_ANSWER_S_MAX, Subscription
 from amq.client.errors import ConnectionClosedError
 from amq.client.message import ReceivedMessage
 
@@ -30,16 +30,22 @@ class Consumer:
         if not subscription.ready():
             limit_s = math.inf if timeout is None else timeout
             self._core.want(subscription)
-            if not await self._driver.wait(subscription.gate, subscription.ready, limit_s):
-                request = self._core.want_no_more(subscription)
-                await self._session.connection._await(request, "receive", None)
-                if request is None or not subscription.ready():
-                    return None
+            came = await self._driver.wait(subscription.gate, subscription.ready, limit_s)
+            if not came and not await self._was_late():
+                return None
         delivery = self._core.take(subscription)
         if delivery is None:
             return None
         self._driver.kick()
         return Message(self._session, delivery)
+
+    async def _was_late(self) -> bool:
+        request, driver = self._core.want_no_more(self._subscription), self._driver
+        if request is None:
+            return False
+        if not await driver.wait(request.gate, lambda: request.done, PULL_ANSWER_S_MAX):
+            self._core.give_up(request, driver.clock.monotonic())
+        return self._subscription.ready()
 
     async def messages(self, timeout: float | None = None) -> AsyncIterator[Message]:
         """Messages, until there is none for `timeout` seconds (None = for ever) or the consumer is closed."""

@@ -7,24 +7,28 @@ after `close` no task, timer or transport of this connection is left.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import errno
 import logging
 import math
+import os
 import socket
-from collections.abc import Callable
+import weakref
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
-from amq.client.driver import cannot_connect
+from amq.client.driver import EXIT_MARGIN_S, cannot_connect, warn_of_loss
 from amq.client.errors import ConnectionLostError
 from amq.client.link import Link, Open
 from amq.client.machine import Machine
+from amq.client.names import NAMES, Answer, Names
 from amq.client.requests import ConnectionEvent, Gate, open_gate
 from amq.client.states import State
 from amq.clock import Clock
 
 log = logging.getLogger("amq.client")
 Listener = Callable[[ConnectionEvent], object]
-HAPPY_EYEBALLS_DELAY_S = 0.25  # RFC 8305: where an address is silent for so long the next one is tried as well
 
 
 class _Wire(asyncio.Protocol):
@@ -66,24 +70,36 @@ class _Wire(asyncio.Protocol):
 class AsyncDriver:
     """Runs `machine` in `loop` until it is closed. `listeners` are called in the loop, one after the other."""
 
-    def __init__(self, machine: Machine, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, machine: Machine, clock: Clock, loop: asyncio.AbstractEventLoop, names: Names = NAMES
+    ) -> None:  # fmt: skip
         self.machine = machine
         self.clock = clock
         self.listeners: list[Listener] = []
         self._loop = loop
-        # uvloop has no such option: it waits for each address as long as that takes.
-        own = isinstance(loop, asyncio.BaseEventLoop)
-        self._options: dict[str, Any] = {"happy_eyeballs_delay": HAPPY_EYEBALLS_DELAY_S} if own else {}
+        self._names = names
         self._wires: dict[Link, _Wire] = {}
         self._dials: dict[Link, asyncio.Task[None]] = {}
         self._kicked = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()  # set when the machine is closed and nothing is left of its links
         self._abandoned = False
+        self._settled = False  # the application has closed the connection, or was told what it lost
+        self._guard = self._guarding()
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        await anext(self._guard)
         self.machine.start(self.clock.monotonic())
+        _drivers.add(self)
         self.kick()
+
+    async def _guarding(self) -> AsyncGenerator[None, None]:
+        """Waits for the end of the loop: `asyncio.run` closes generators before it closes the loop."""
+        try:
+            yield
+        finally:
+            if not self._settled and self.machine.at_stake():
+                await self.finish()
 
     def kick(self) -> None:
         """Carry out, once in this turn of the loop, what the machine asks."""
@@ -117,24 +133,50 @@ class AsyncDriver:
 
     async def close(self) -> None:
         """Close the machine and wait until nothing is left of it."""
+        self._settled = True
         if self.machine.state is not State.CLOSED:
             self.machine.close(self.clock.monotonic())
+        self.kick()
+        await self._idle.wait()
+        await self._guard.aclose()
+
+    async def finish(self) -> None:
+        """Nobody uses the connection any more, and nobody closed it: wait until it has come to its end."""
+        self._abandoned = True
         self.kick()
         await self._idle.wait()
 
     def abandon(self) -> None:
         """Nobody holds the connection any more. From any thread."""
-        if not self._loop.is_closed():
+        if self._settled:
+            return
+        if self._loop.is_closed() or self._idle.is_set():
+            self._settled = True
+            warn_of_loss(self.machine)
+        else:
             self._abandoned = True
             self._loop.call_soon_threadsafe(self.kick)
+
+    def leave(self) -> None:
+        """The program ends, and the loop was not closed as `asyncio.run` does."""
+        if self._settled or not self.machine.at_stake():
+            return
+        if self._loop.is_closed() or self._idle.is_set():
+            warn_of_loss(self.machine)
+        elif self._loop.is_running():
+            finished = asyncio.run_coroutine_threadsafe(self.finish(), self._loop)
+            finished.result(self.machine.exit_timeout_s + EXIT_MARGIN_S)
+        else:
+            self._loop.run_until_complete(self.finish())
+        self._settled = True
 
     # ---- the loop's callbacks
 
     def _turn(self) -> None:
         self._kicked = False
         machine = self.machine
-        if self._abandoned and machine.state is not State.CLOSED:
-            machine.close(self.clock.monotonic())
+        if self._abandoned:
+            machine.abandon(self.clock.monotonic())
         machine.tick(self.clock.monotonic())
         while machine.actions:
             actions, machine.actions = machine.actions, []
@@ -150,6 +192,7 @@ class AsyncDriver:
             self._timer = None
         if machine.state is State.CLOSED and not self._wires and not self._dials:
             self._idle.set()
+            self._settled = self._settled or self._abandoned
         elif (deadline := machine.deadline()) is not None:
             self._timer = self._loop.call_later(max(0.0, deadline - self.clock.monotonic()), self.kick)
         self._tell()
@@ -183,10 +226,41 @@ class AsyncDriver:
         dial.add_done_callback(lambda _: self._dialled(link, wire))  # runs also if it is cancelled before it begins
 
     async def _dial(self, link: Link, wire: _Wire) -> None:
-        try:
-            await self._loop.create_connection(lambda: wire, *link.uri.address, **self._options)
-        except (OSError, UnicodeError) as error:
-            self.machine.failed(link, cannot_connect(link, error), self.clock.monotonic())
+        addresses: list[Any] = []
+        last: OSError | UnicodeError = OSError("no address")
+        link.looks_up = True
+        found = await self._look_up(link)
+        link.looks_up = False
+        if isinstance(found, list):
+            addresses = found
+        else:
+            last = found
+        for i, (family, _, _, _, address) in enumerate(addresses):
+            left_s = math.inf if link.deadline is None else max(0.0, link.deadline - self.clock.monotonic())
+            share_s = left_s / (len(addresses) - i) if i < len(addresses) - 1 else math.inf
+            try:
+                async with asyncio.timeout(share_s if share_s < math.inf else None):
+                    await self._loop.create_connection(lambda: wire, *address[:2], family=family)
+            except TimeoutError:
+                last = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            except (OSError, UnicodeError) as error:
+                last = error
+            else:
+                return
+        self.machine.failed(link, cannot_connect(link, last), self.clock.monotonic())
+
+    async def _look_up(self, link: Link) -> Answer:
+        """The addresses of the host. Another thread has them looked up."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+
+        def take(answer: Answer) -> bool:
+            if link.dropped or self._loop.is_closed():
+                return False
+            self._loop.call_soon_threadsafe(_answer, future, answer)
+            return True
+
+        self._names.find(link.uri.address, self, take)
+        return await future
 
     def _dialled(self, link: Link, wire: _Wire) -> None:
         del self._dials[link]
@@ -211,6 +285,20 @@ class AsyncDriver:
                 wire.transport.close()
         elif dial is not None:
             dial.cancel()
+
+
+_drivers: weakref.WeakSet[AsyncDriver] = weakref.WeakSet()  # at the end of the program: messages may be at stake
+
+
+@atexit.register
+def _leave_all() -> None:
+    for driver in list(_drivers):
+        driver.leave()
+
+
+def _answer(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

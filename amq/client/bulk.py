@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from amq.client.core import VERSION, ProducerCore, rare_headers
+from amq.client.core import VERSION, ProducerCore, as_bytes, rare_headers
 from amq.errors import CommandError
 from amq.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import escape
@@ -61,8 +61,17 @@ def encode(head: bytes, bodies: Sequence[bytes], headers: Headers | None, text: 
     ])  # fmt: skip
 
 
+def checked(bodies: Sequence[bytes], headers: Headers | None) -> Sequence[bytes]:
+    """`bodies` as bytes. Raises CommandError where one is of another type, or `headers` are not as many."""
+    if headers is not None and len(headers) != len(bodies):
+        raise CommandError(f"{len(bodies)} bodies and headers for {len(headers)}: give one entry to each body")
+    if set(map(type, bodies)) <= {bytes}:
+        return bodies
+    return [as_bytes(body, "bytes, .encode() and text=True for str") for body in bodies]
+
+
 def pieces(bodies: Sequence[bytes]) -> list[slice]:
-    """What to write at once: a thousand bodies, or a mebibyte, or one larger one alone."""
+    """Divide `bodies` into parts to be written at once: a thousand, or a mebibyte, or one larger body alone."""
     if len(bodies) <= PIECE_MESSAGES and sum(map(len, bodies)) <= PIECE_BYTES:
         return [slice(0, len(bodies))] if bodies else []
     found, start, size = [], 0, 0

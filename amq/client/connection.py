@@ -20,11 +20,12 @@ from amq.client import leases
 from amq.client.core import SessionCore, resolve_timed_out, timed_out
 from amq.client.driver import Driver, Listener, seconds
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
-from amq.client.machine import SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
-from amq.client.requests import Request
+from amq.client.machine import EXIT_TIMEOUT_S, SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
+from amq.client.names import NAMES, Names
+from amq.client.requests import Kind, Request
 from amq.client.session import Session
 from amq.client.states import State
-from amq.client.two_phase import PREPARED_QUEUE, PreparedTransaction, commit_batch, finish
+from amq.client.two_phase import PREPARED_QUEUE, PreparedTransaction, abort_batch, commit_batch, finish, rolled_back
 from amq.client.uri import BrokerUri, parse
 from amq.clock import Clock, SystemClock
 from amq.errors import AmqError
@@ -54,33 +55,52 @@ class Connection:
         return session
 
     def commit_prepared(self, xid: str, timeout: float | None = None) -> None:
-        """Second phase: commit the prepared transaction `xid`, whoever prepared it. To ask again is harmless.
+        """Second phase: commit the prepared transaction `xid` of any client. The call may be repeated.
 
-        A connection that breaks meanwhile is survived. Raises TransactionRolledBackError: somebody, or its timeout,
-        rolled it back; CommandError: nobody knows it (UNKNOWN_TRANSACTION); TransactionRetryError: no answer in time.
+        It survives a failover. Raises TransactionRolledBackError: somebody, or its timeout, rolled the transaction
+        back; CommandError: the broker does not know it (UNKNOWN_TRANSACTION); TransactionRetryError: no answer in time.
         """
         self._ask(lambda: finish(self._machine, "COMMIT", xid), f"commit of {xid}", timeout)
 
     def rollback_prepared(self, xid: str, timeout: float | None = None) -> None:
-        """Roll the prepared transaction `xid` back: what it sent goes, what it received comes again. Raises
-        CommandError: it was committed (XID_COMMITTED), or nobody knows it."""
+        """Roll the prepared transaction `xid` back: the broker discards its messages and delivers again those that it
+        received. Raises CommandError: it was committed (XID_COMMITTED), or the broker does not know it."""
         self._ask(lambda: finish(self._machine, "ABORT", xid), f"rollback of {xid}", timeout)
 
-    def commit_batch(self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None) -> str:
+    def commit_batch(
+        self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None, *,
+        content: tuple[int, int] | None = None,
+    ) -> str:  # fmt: skip
         """Commit the transactions `xids`, all prepared for `batch` of `owner`, together, once.
 
-        Returns "committed", or "duplicate": that batch was committed before, and nothing was done. What else is
-        prepared for this or an older batch of the owner is rolled back. Raises CommandError: a newer batch is committed
-        (BATCH_TOO_OLD), or an xid is not known or of another batch; TransactionRolledBackError: one was rolled back.
-        Then nothing was done.
+        Returns "committed", or "duplicate": that batch was committed before, and nothing was done. The broker rolls
+        back everything else that is prepared for this or an older batch of the owner.
+
+        `content` is the number of rows of the batch and a checksum of them, each below 2**64: the broker keeps both,
+        and compares a batch that comes again. Raises CommandError: a newer batch is committed (BATCH_TOO_OLD), this one
+        with other content (BATCH_DIFFERS), or an xid is not known or of another batch; TransactionRolledBackError: one
+        was rolled back. Then nothing was done.
         """
         names = list(xids)
         what = f"commit of batch {batch} of {owner}"
-        return self._ask(lambda: commit_batch(self._machine, owner, batch, names), what, timeout).outcome
+        return self._ask(lambda: commit_batch(self._machine, owner, batch, names, content), what, timeout).outcome
+
+    def rollback_batch(
+        self, owner: str, batch: int | None = None, xids: Iterable[str] | None = None, timeout: float | None = None
+    ) -> int:
+        """Roll back what is prepared for `owner`: everything, or one `batch`, or only `xids` of that batch.
+
+        Returns how many transactions were rolled back. Transactions that have ended stay as they are, so the
+        call may be repeated.
+        """
+        names = None if xids is None else list(xids)
+        what = f"rollback of what {owner} prepared"
+        request = self._ask(lambda: abort_batch(self._machine, owner, batch, names), what, timeout)
+        return rolled_back(request.outcome)
 
     def lease(
         self, destination: str, cursor: str, *, after: int = 0, messages: int = leases.MESSAGES_MAX, size: int = 0,
-        lease_timeout: float = 0, timeout: float | None = None,
+        lease_timeout: float = 0, take: bool = False, epoch: int = 0, timeout: float | None = None,
     ) -> leases.Lease:  # fmt: skip
         """Set the next messages that wait at `destination` apart for `cursor`: at most `messages`, and about `size`
         bytes (0 = as many as the broker allows). They are read with `Session.lease_reader` and end with `settle`.
@@ -88,24 +108,28 @@ class Connection:
         If the cursor has leases beyond number `after`, the oldest of them is returned and nothing is set apart: so a
         program that comes back asks for what it had. `messages` 0 only asks. A lease that nobody settles stays, or is
         given back after `lease_timeout` seconds. A topic means the durable subscription with the cursor's name.
-        Raises CommandError: `after` is a number of another store (UNKNOWN_LEASE); TransactionRetryError: no answer.
+
+        With `take` the cursor belongs to this program from now on: the lease that is returned has its new `epoch`. Give
+        that to all further calls: as soon as another program takes the cursor, they fail. Raises CommandError: another
+        program took it (CURSOR_TAKEN), `after` is a number of another store (UNKNOWN_LEASE); TransactionRetryError: no
+        answer.
         """
         what = f"lease of {destination} for {cursor}"
-        request = self._ask(
-            lambda: leases.ask(self._machine, destination, cursor, after, messages, size, lease_timeout), what, timeout
-        )
-        return leases.Lease.parse(request.outcome)
+        words = (destination, cursor, after, messages, size, lease_timeout, take, epoch)
+        return leases.Lease.parse(self._ask(lambda: leases.ask(self._machine, *words), what, timeout).outcome)
 
     def settle(
-        self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, timeout: float | None = None
-    ) -> None:
-        """All leases of `cursor` up to number `through` end: what they hold is acknowledged, or goes back to where it
-        was. To ask again is harmless. Raises TransactionRetryError: no answer in time, ask again."""
+        self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, epoch: int = 0,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """End all leases of `cursor` up to number `through`: acknowledge their messages, or give them back. The call
+        may be repeated. Raises CommandError: another program took the cursor after `epoch` (CURSOR_TAKEN);
+        TransactionRetryError: no answer in time, call again."""
         what = f"end of leases of {destination} for {cursor}"
-        self._ask(lambda: leases.settle(self._machine, acknowledge, destination, cursor, through), what, timeout)
+        self._ask(lambda: leases.settle(self._machine, acknowledge, destination, cursor, through, epoch), what, timeout)
 
     def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
-        """What is prepared, by whomever, oldest first."""
+        """List the prepared transactions of all clients, oldest first."""
         found: dict[str, PreparedTransaction] = {}
         timeout_s = self._timeout_s(timeout)
         with self.session() as session:
@@ -116,6 +140,18 @@ class Connection:
             if not browser.finished:
                 raise timed_out(self._machine, "list of prepared transactions", timeout_s)
         return list(found.values())
+
+    def wait_connected(self, timeout: float | None = None) -> None:
+        """Wait until a broker has accepted us. Raises what `connect` raises, and then the connection is closed."""
+        machine = self._machine
+        try:
+            with self._driver.lock:
+                timeout_s = self._timeout_s(timeout)
+                if not self._driver.wait(machine.up_gate, machine.is_flowing, timeout_s):
+                    raise timed_out(machine, "connect", timeout_s)
+        except BaseException:
+            self.abort()
+            raise
 
     def on_event(self, listener: Listener) -> Listener:
         """Call `listener(event)` on INTERRUPTED, FAILOVER and DISCONNECT, also when the client recovers by itself.
@@ -131,6 +167,12 @@ class Connection:
         """The broker that the connection talks to now; None while there is none."""
         link = self._machine.link
         return link.uri if link is not None and link.accepted else None
+
+    @property
+    def why_not_connected(self) -> str:
+        """The address of every broker and why the last attempt there failed; "" = connected, or nothing failed yet."""
+        with self._driver.lock:
+            return self._machine.why_not_connected()
 
     @property
     def unconfirmed(self) -> int:
@@ -170,11 +212,11 @@ class Connection:
     def abort(self) -> None:
         """Disconnect without waiting for what is unconfirmed. The thread has ended when this returns."""
         self._check_fork()
-        self._closed = True
+        self._closed = self._driver.settled = True
         with self._driver.lock:
             machine = self._machine
             if machine.unconfirmed:
-                log.warning("%s closed while %d messages were unconfirmed", machine.url, machine.unconfirmed)
+                log.warning("%s closed with unconfirmed messages: %d", machine.url, machine.unconfirmed)
             if machine.state is not State.CLOSED:
                 machine.close(self._driver.clock.monotonic())
                 self._driver.kick()
@@ -195,8 +237,7 @@ class Connection:
         if not getattr(self, "_closed", True) and os.getpid() == self._driver.pid:
             if self._machine.state is not State.CLOSED:
                 warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
-            self._driver.abandoned = True  # no lock here: the garbage collector runs anywhere
-            self._driver.wake()
+            self._driver.abandon()
 
     def __repr__(self) -> str:
         return f"<Connection {self._machine.url} {self._machine.state.value}>"
@@ -223,13 +264,16 @@ class Connection:
         return request
 
     def _await(self, request: Request | None, what: str, timeout: float | None, error: AmqError | None = None) -> None:
-        """Wait for the end of `request` with the lock held; after the time it is withdrawn with `error`."""
+        """Wait for the end of `request` with the lock held. After the time withdraw it with `error`, unless it is an
+        ACK: that is on its way, and a second call may wait for it."""
         if request is None:
             return
         timeout_s = self._timeout_s(timeout)
         if not self._driver.wait(request.gate, lambda: request.done, timeout_s):
             duplicate_id = request.subject if request.owner is None else ""
             error = error or timed_out(self._machine, what, timeout_s, duplicate_id)
+            if request.kind is Kind.ACK:
+                raise error
             self._machine.withdraw(request, error, self._driver.clock.monotonic())
         if request.error is not None:
             raise request.error
@@ -238,33 +282,43 @@ class Connection:
 def connect(
     url: str, *, login: str = "", passcode: str = "", client_id: str = "", timeout: float | None = None,
     send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
-    on_event: Listener | None = None, clock: Clock | None = None, rng: random.Random | None = None,
+    exit_timeout: float = EXIT_TIMEOUT_S, on_event: Listener | None = None, clock: Clock | None = None,
+    rng: random.Random | None = None, names: Names = NAMES,
 ) -> Connection:  # fmt: skip
     """Connect to the master among the brokers of `url` (docs/failover-url.md) and wait until it has accepted us.
 
     timeout             seconds to wait; None = the URL's `timeout`
     send_window_messages, send_window_bytes
                         how much may be unconfirmed; `send` waits beyond that
+    exit_timeout        seconds for which a program that ends, or drops the connection, without closing it waits until
+                        its sends are confirmed; then a warning in the log tells how many are not
     on_event            a first listener, see `Connection.on_event`
 
     Raises UriError, AccessError (login refused: no further attempts), ConnectError (attempts used up) or
     FailoverTimeoutError.
     """
+    connection = begin(
+        url, login=login, passcode=passcode, client_id=client_id, send_window_messages=send_window_messages,
+        send_window_bytes=send_window_bytes, exit_timeout=exit_timeout, on_event=on_event, clock=clock, rng=rng,
+        names=names,
+    )  # fmt: skip
+    connection.wait_connected(timeout)
+    return connection
+
+
+def begin(
+    url: str, *, login: str = "", passcode: str = "", client_id: str = "",
+    send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
+    exit_timeout: float = EXIT_TIMEOUT_S, on_event: Listener | None = None, clock: Clock | None = None,
+    rng: random.Random | None = None, names: Names = NAMES,
+) -> Connection:  # fmt: skip
+    """Begin to connect and do not wait: see `Connection.wait_connected`. Raises UriError."""
     machine = Machine(
         parse(url), rng or random.Random(), login=login, passcode=passcode, client_id=client_id,
-        send_window_messages=send_window_messages, send_window_bytes=send_window_bytes,
+        send_window_messages=send_window_messages, send_window_bytes=send_window_bytes, exit_timeout_s=exit_timeout,
     )  # fmt: skip
-    driver = Driver(machine, clock or SystemClock())
-    connection = Connection(driver)
+    connection = Connection(Driver(machine, clock or SystemClock(), names))
     if on_event is not None:
         connection.on_event(on_event)
-    driver.start()
-    try:
-        with driver.lock:
-            timeout_s = connection._timeout_s(timeout)
-            if not driver.wait(machine.up_gate, machine.is_flowing, timeout_s):
-                raise timed_out(machine, "connect", timeout_s)
-    except BaseException:
-        connection.abort()
-        raise
+    connection._driver.start()
     return connection

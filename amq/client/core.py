@@ -1,8 +1,8 @@
-"""Sessions, producers, consumers and transactions without I/O: what the synchronous and the asyncio face share.
+"""Sessions, producers, consumers and transactions without I/O: the common part of the synchronous and the asyncio face.
 
-They build frames and keep state; whoever must wait is told so by the state machine's gates. Invariants: a delivery is
-acknowledged at most once, and only on the link that brought it; a transaction lives on one link and is rollback-only
-once that link is gone; in a transacted session every message handed over belongs to the transaction.
+They build frames and keep state; a caller that must wait does so at a gate of the state machine. Invariants: a
+delivery is acknowledged at most once, and only on the link that brought it; a transaction lives on one link and is
+rollback-only once that link is gone; in a transacted session every message handed over belongs to the transaction.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 VERSION = "1.2"
 DUPLICATE_ID_HEADER = "_AMQ_DUPL_ID"
 PREFETCH_DEFAULT = 100
+PULL_ANSWER_S_MAX = 2.0  # so long `receive` waits, after its time, for the broker's word that nothing is on its way
+EXACTLY_ONCE = "exactly_once()"
 ACK_MODES = (ACK_INDIVIDUAL, ACK_CLIENT, ACK_AUTO)
 # Set by arguments of `send` or by the client itself.
 RESERVED_HEADERS = frozenset({
@@ -41,9 +43,12 @@ RESERVED_HEADERS = frozenset({
 
 
 class Delivery:
-    """One message that the broker delivered to one subscription, on link number `epoch`, as its `number`th there."""
+    """One message that the broker delivered to one subscription, on link number `epoch`, as its `number`th there.
 
-    __slots__ = ("epoch", "frame", "number", "settled", "subscription")
+    settled    it was acknowledged or refused; `settling` is the request for that, None if it asked for no receipt
+    """
+
+    __slots__ = ("epoch", "frame", "number", "settled", "settling", "subscription")
 
     def __init__(self, frame: Frame, subscription: Subscription, epoch: int, number: int) -> None:
         self.frame = frame
@@ -51,14 +56,15 @@ class Delivery:
         self.epoch = epoch
         self.number = number
         self.settled = False
+        self.settling: Request | None = None
 
 
 class Subscription:
-    """What one consumer subscribed to, and what was delivered to it and not yet handed over."""
+    """The subscription of one consumer, with the messages that were delivered and not yet handed over."""
 
     __slots__ = (
         "_headers", "acknowledged", "browses", "buffer", "delivered", "ended", "error", "finished", "gate", "id",
-        "pulls", "session", "stride", "wanted",
+        "pulls", "session", "settling", "stride", "wanted",
     )  # fmt: skip
 
     def __init__(self, id: str, session: SessionCore, headers: list[tuple[str, str]], browses: bool = False) -> None:
@@ -73,6 +79,7 @@ class Subscription:
         self.error: AmqError | None = None
         self.delivered = 0  # messages, ever
         self.acknowledged = 0  # in cumulative mode: everything up to this delivery
+        self.settling: Request | None = None  # and the request for that, if it asked for a receipt
         self.pulls = ("credit", "0") in headers
         self.wanted = False  # one that pulls: a message was asked for, and none has come since
         self._headers = headers
@@ -94,7 +101,7 @@ class Subscription:
             open_gate(self.gate)
 
     def _finish(self) -> None:
-        """What is in the buffer was all: no new link shall begin this browse anew."""
+        """The buffer holds the last messages: no new link shall begin this browse anew."""
         self.finished = True
         machine = self.session.machine
         machine.subscriptions.pop(self.id, None)
@@ -164,8 +171,25 @@ class SessionCore:
         self.ack = ack
         self.transaction: Transaction | None = None
         self.closed = False
+        self._block = ""  # the call whose block of code runs now, and commits at its end
 
     # ---- transactions
+
+    def enter_block(self, call: str) -> None:
+        """Code that `call` commits begins. Raises CommandError inside such code: it would commit a half."""
+        if self._block:
+            raise CommandError(
+                f"{call} inside {self._block} would commit a half of it: call it outside, or in another session"
+            )
+        self._block = call
+
+    def leave_block(self) -> None:
+        self._block = ""
+
+    def check_block(self, call: str) -> None:
+        """Raises CommandError where `call` would end the transaction of `exactly_once` too early."""
+        if self._block == EXACTLY_ONCE:
+            raise CommandError(f"{call} inside {EXACTLY_ONCE} would commit a half of it: return, or raise, instead")
 
     def check_transaction(self) -> None:
         """Raises when the open transaction is rollback-only."""
@@ -204,17 +228,24 @@ class SessionCore:
     def start_commit(self, outcome_id: str = "", headers: list[tuple[str, str]] | None = None) -> Request | None:
         """Ask for the commit, or what else `headers` say. None = nothing was done since the last one. Raises if the
         transaction was rolled back."""
+        self.check_block("commit() or prepare()")
         transaction = self._leave()
         if transaction is None:
+            self.machine.check_open()
+            if self.closed:
+                raise ConnectionClosedError("the session was closed")
             return None
         transaction.check("run it again")
         machine = self.machine
         for delivery in transaction.first.values():
             machine.write(_settling("ACK", delivery, transaction.name))
         receipt = machine.next_receipt()
-        headers = headers or [("amq-outcome-id", outcome_id or machine.next_id())]
+        outcome_id = outcome_id or (dict(headers).get("xid", "") if headers else machine.next_id())
+        headers = headers or [("amq-outcome-id", outcome_id)]
         frame = encode("COMMIT", [("transaction", transaction.name), *headers, ("receipt", receipt.decode())])
-        return machine.request(Kind.COMMIT, receipt, frame, transaction.name)
+        request = machine.request(Kind.COMMIT, receipt, frame, transaction.name)
+        request.outcome_id = outcome_id
+        return request
 
     def start_rollback(self) -> Request | None:
         """Ask for the rollback. None = there is nothing that the broker must be told.
@@ -222,6 +253,7 @@ class SessionCore:
         Consumers that received in it subscribe anew, which gives back what was prefetched too: so the messages come
         again in their old order, from whatever make of broker.
         """
+        self.check_block("rollback()")
         transaction = self._leave()
         if transaction is None or transaction.doomed is not None:
             return None
@@ -251,6 +283,7 @@ class SessionCore:
     def close(self, subscriptions: list[Subscription]) -> None:
         """Roll an open transaction back and end `subscriptions`, as far as there is a broker to be told."""
         self.closed = True
+        self.leave_block()  # its commit will be told that the session was closed
         open_gate(self.machine.room_gate)
         if self.transacted and self.machine.state is State.CONNECTED:
             self.start_rollback()
@@ -324,6 +357,10 @@ class SessionCore:
         receipt = machine.next_receipt()
         return machine.request(Kind.CREDIT, receipt, _credit(subscription, 0, receipt.decode()), subscription.id)
 
+    def give_up(self, request: Request, now: float) -> None:
+        """The broker did not answer `want_no_more` in time."""
+        self.machine.withdraw(request, CallTimeoutError("the broker is silent"), now)
+
     def take(self, subscription: Subscription) -> Delivery | None:
         """Hand over the next message; None = the browse is over. `Subscription.ready` must have been true."""
         if not subscription.buffer:
@@ -353,33 +390,38 @@ class SessionCore:
         return deliveries
 
     def settle(self, delivery: Delivery, command: str, wait: bool, requeue: bool = False) -> Request | None:
-        """ACK or NACK a delivery; a second time does nothing. A request, if any, ends when the broker has confirmed.
+        """ACK or NACK a delivery; only the first time counts. A request, if any, ends when the broker has confirmed.
         `requeue`: a NACK after which the message comes again.
 
-        Raises DeliveryLostError when the delivery is not the broker's business any more.
+        Raises DeliveryLostError when the delivery is not the broker's business any more, CommandError where `wait`
+        would wait for a receipt that nobody asked for.
         """
         if self.transacted:
             raise CommandError("the session is transacted: commit() acknowledges what was received")
         if self.ack == ACK_AUTO:
-            if command == "NACK":
+            if command == "NACK" or wait:
                 raise CommandError("ack='auto' acknowledged the message when it was handed over: use client-individual")
             return None
         machine, subscription = self.machine, delivery.subscription
-        if delivery.settled or delivery.number <= subscription.acknowledged:
+        if subscription.browses:
             return None
+        if delivery.settled or delivery.number <= subscription.acknowledged:
+            return _settled_before(delivery, command) if wait else None
         if subscription.ended or delivery.epoch != machine.epoch or machine.state is not State.CONNECTED:
             raise DeliveryLostError(
                 "the message came by a connection or consumer that is gone: the broker delivers it again"
             )
+        request = None
+        if wait:
+            receipt = machine.next_receipt()
+            frame = _settling(command, delivery, receipt=receipt.decode(), requeue=requeue)
+            request = delivery.settling = machine.request(Kind.ACK, receipt, frame, subscription.id)
+        else:
+            machine.write(_settling(command, delivery, requeue=requeue))
         delivery.settled = True
         if self.ack == ACK_CLIENT:
-            subscription.acknowledged = delivery.number
-        if not wait:
-            machine.write(_settling(command, delivery, requeue=requeue))
-            return None
-        receipt = machine.next_receipt()
-        frame = _settling(command, delivery, receipt=receipt.decode(), requeue=requeue)
-        return machine.request(Kind.ACK, receipt, frame, subscription.id)
+            subscription.acknowledged, subscription.settling = delivery.number, request
+        return request
 
 
 class ProducerCore:
@@ -392,7 +434,7 @@ class ProducerCore:
             raise CommandError("a producer needs a destination: write /queue/NAME or /topic/NAME")
         self.session = session
         self.destination = destination
-        self.owner = SendOwner()
+        self.owner = SendOwner(session, destination)
         head = f"SEND\ndestination:{escape(destination, VERSION)}\n"
         self._heads = {True: f"{head}persistent:true\n".encode(), False: f"{head}persistent:false\n".encode()}
 
@@ -406,17 +448,20 @@ class ProducerCore:
         """
         session = self.session
         machine = session.machine
+        if not wait:
+            machine.ledger.check_untold(session)
         parts = [self._heads[persistent], b"_AMQ_DUPL_ID:", escape(duplicate_id, VERSION).encode()]
         if isinstance(body, str):
             body = body.encode()
             if b"\0" in body:
                 parts.append(b"\ncontent-length:%d" % len(body))
         else:
+            body = as_bytes(body)
             parts.append(b"\ncontent-length:%d" % len(body))
         if headers or content_type or expires_ms or priority != DEFAULT_PRIORITY:
             parts.append(rare_headers(headers, priority, expires_ms, content_type))
         if len(body) > LARGE_BODY_BYTES:
-            return self._send_large(parts, bytes(body), duplicate_id, None if wait else self.owner)
+            return self._send_large(parts, body, duplicate_id, None if wait else self.owner)
         if session.transacted:
             transaction = session.current()
             parts += (b"\ntransaction:", transaction.name.encode(), b"\n\n", body, b"\0")
@@ -429,7 +474,7 @@ class ProducerCore:
     def _send_large(
         self, parts: list[bytes], body: bytes, duplicate_id: str, owner: SendOwner | None
     ) -> Request | None:
-        """Head and body go their ways unjoined. (`bytes` of bytes is no copy.)"""
+        """Send the head and the body without joining them."""
         session = self.session
         machine = session.machine
         if session.transacted:
@@ -445,7 +490,9 @@ def timed_out(machine: Machine, what: str, timeout_s: float, duplicate_id: str =
     """The error of a call that waited for `timeout_s`."""
     kind = CallTimeoutError if machine.flowing else FailoverTimeoutError
     where = "the broker did not answer" if machine.flowing else "no broker could be reached"
-    return kind(f"{what}: {where} within {timeout_s:.3g} s", duplicate_id=duplicate_id)
+    causes = "" if machine.flowing else machine.why_not_connected()
+    why = f"{what}: {where} within {timeout_s:.3g} s (timeout)"
+    return kind(f"{why}: {causes}" if causes else why, duplicate_id=duplicate_id)
 
 
 def commit_timed_out(timeout_s: float, outcome_id: str) -> AmqError:
@@ -467,6 +514,20 @@ def prepare_timed_out(timeout_s: float, xid: str) -> AmqError:
     return CommitOutcomeUnknownError(why, outcome_id=xid)
 
 
+def _settled_before(delivery: Delivery, command: str) -> Request:
+    """The request by which `delivery` was settled. Raises CommandError where there was none, or it was no `command`."""
+    request = delivery.settling or delivery.subscription.settling
+    if request is None:
+        raise CommandError(
+            "the message was acknowledged or refused before, without wait=True: nothing tells how that ended. "
+            "Give wait=True to the first call"
+        )
+    if not request.frame.startswith(command.encode()):
+        before = "refused" if command == "ACK" else "acknowledged"
+        raise CommandError(f"{command} of a message that was {before} before: only the first call counts")
+    return request
+
+
 def _settling(
     command: str, delivery: Delivery, transaction: str = "", receipt: str = "", requeue: bool = False
 ) -> bytes:
@@ -481,9 +542,16 @@ def _settling(
     return f"{lines}\n\0".encode()
 
 
+def as_bytes(body: object, cure: str = "bytes or str, json.dumps(…) for example") -> bytes:
+    """`body` as bytes; bytes are not copied. Raises CommandError for a type that holds none: write `cure`."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise CommandError(f"a body of type {type(body).__name__} cannot be sent: write {cure}")
+
+
 def rare_headers(headers: Mapping[str, object] | None, priority: int, expires_ms: int, content_type: str) -> bytes:
-    if not 0 <= priority <= 9:
-        raise CommandError(f"priority={priority}: write a number from 0 to 9")
+    if not isinstance(priority, int) or not 0 <= priority <= 9:
+        raise CommandError(f"priority={priority!r}: write a number from 0 to 9")
     lines = []
     if priority != DEFAULT_PRIORITY:
         lines.append(f"\npriority:{priority}")
@@ -492,6 +560,8 @@ def rare_headers(headers: Mapping[str, object] | None, priority: int, expires_ms
     if content_type:
         lines.append(f"\ncontent-type:{escape(content_type, VERSION)}")
     for name, value in (headers or {}).items():
+        if not isinstance(name, str):
+            raise CommandError(f"header {name!r}: write its name as a str")
         if name in RESERVED_HEADERS or not name:
             raise CommandError(f"header {name!r} is set by an argument of send or by the client: leave it out")
         lines.append(f"\n{escape(name, VERSION)}:{escape(str(value), VERSION)}")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from amq.errors import CommandError
 
+SECONDS_MAX = 10**10  # some 300 years
 DELAY, PERIOD, REPEAT, CRON = (f"AMQ_SCHEDULED_{what}" for what in ("DELAY", "PERIOD", "REPEAT", "CRON"))
 
 
@@ -19,8 +20,7 @@ def delayed(
 ) -> dict[str, object]:  # fmt: skip
     """`headers` with what `send` was asked for: `delay` and `period` in seconds, 0 = none. Raises CommandError."""
     for name, value_s in (("delay", delay), ("period", period)):
-        if not (math.isfinite(value_s) and value_s >= 0):
-            raise CommandError(f"{name}={value_s}: write seconds, from 0")
+        _check_seconds(name, value_s)
     if repeat < -1:
         raise CommandError(f"repeat={repeat}: write how often it comes again after the first time, or -1 for ever")
     if repeat and not period:
@@ -33,6 +33,19 @@ def delayed(
         if name in asked:
             raise CommandError(f"header {name!r} is set by an argument of send: leave one of them out")
     return {**(headers or {}), **asked}
+
+
+def expires_ms(time_to_live: float, wall_ms: int) -> int:
+    """When a message with that `time_to_live` in seconds expires; 0 = never. Raises CommandError."""
+    if not time_to_live:
+        return 0
+    _check_seconds("time_to_live", time_to_live)
+    return wall_ms + _ms(time_to_live)
+
+
+def _check_seconds(name: str, value_s: float) -> None:
+    if not isinstance(value_s, int | float) or not 0 <= value_s <= SECONDS_MAX:
+        raise CommandError(f"{name}={value_s!r}: write seconds, from 0 to {SECONDS_MAX}")
 
 
 def _ms(value_s: float) -> int:

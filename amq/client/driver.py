@@ -2,12 +2,13 @@
 
 Everything of the machine happens under `lock`. Callers write to the socket themselves when they are about to wait (no
 hop to the other thread), and leave it to the thread when they send in bulk (many frames in one write). Invariants: only
-the thread reads, opens and closes sockets and calls listeners; it ends when the machine is closed; whatever goes wrong
-in it closes the machine, so that nobody waits for ever. Names of hosts are looked up elsewhere: a resolver may hang.
+the thread reads, opens and closes sockets and calls listeners; it ends when the machine is closed; an error in it
+closes the machine, so that no call waits for ever. Other threads look up the names of hosts: see `names`.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
 import logging
 import math
@@ -15,6 +16,7 @@ import os
 import selectors
 import socket
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +25,7 @@ from typing import Any
 from amq.client.errors import ConnectError, ConnectionLostError
 from amq.client.link import Link, Open
 from amq.client.machine import Machine
+from amq.client.names import NAMES, Answer, Names
 from amq.client.requests import ConnectionEvent, Gate, open_gate
 from amq.client.states import State
 from amq.clock import Clock
@@ -32,6 +35,7 @@ RECEIVE_BYTES = 256 * 1024
 CONGESTED_BYTES = 1024 * 1024  # unsent bytes above which senders wait for the kernel
 FRAMES_PER_WRITE = 256  # so many frames gathered by a sender are written by it at once
 SELECT_S_MAX = 3600.0  # epoll cannot wait for a month
+EXIT_MARGIN_S = 3.0  # for the goodbye to the broker, beyond the `exit_timeout` of a connection
 
 log = logging.getLogger("amq.client")
 Listener = Callable[[ConnectionEvent], object]
@@ -55,12 +59,13 @@ class _Socket:
 class Driver:
     """Runs `machine` until it is closed. `listeners` are called in the background thread, one after the other."""
 
-    def __init__(self, machine: Machine, clock: Clock) -> None:
+    def __init__(self, machine: Machine, clock: Clock, names: Names = NAMES) -> None:
         self.machine = machine
         self.clock = clock
         self.lock = threading.RLock()  # which knows its owner: see `wait`
         self.listeners: list[Listener] = []
         self.abandoned = False
+        self.settled = False  # the application has closed the connection, or was told what it lost
         self.pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -68,7 +73,8 @@ class Driver:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         self._sockets: dict[Link, _Socket] = {}
-        self._looked_up: deque[tuple[Link, list[Any] | OSError | UnicodeError]] = deque()
+        self._names = names
+        self._looked_up: deque[tuple[Link, Answer]] = deque()
         self._kicked = False
         self._thread = threading.Thread(target=self._run, name=f"amq-client {machine.url}", daemon=True)
 
@@ -78,12 +84,24 @@ class Driver:
         with self.lock:
             self.machine.start(self.clock.monotonic())
         self._thread.start()
+        _drivers.add(self)
 
     def kick(self) -> None:
         """Let the thread write what waits."""
         if not self._kicked:
             self._kicked = True
             self.wake()
+
+    def abandon(self) -> None:
+        """Nobody holds the connection any more. Needs no lock: the garbage collector runs anywhere."""
+        if self.settled:
+            return
+        if self._thread.is_alive():
+            self.abandoned = True
+            self.wake()
+        else:
+            self.settled = True
+            warn_of_loss(self.machine)
 
     def wake(self) -> None:
         """Wake the thread. Needs no lock."""
@@ -113,8 +131,8 @@ class Driver:
         try:
             self._write(link, entry)
         except BaseException:
-            # A signal's handler has raised, as for Ctrl-C: nobody knows what the kernel has taken. What went out now
-            # would go out twice, or leave a gap. So this link ends; the next one begins with what is unconfirmed.
+            # A signal's handler has raised, as for Ctrl-C: nobody knows how much the kernel has taken. To write on
+            # could send bytes twice, or leave a gap. So this link ends; the next one begins with the unconfirmed sends.
             entry.broken = True
             if entry.sock is not None:
                 with suppress(OSError):
@@ -167,6 +185,14 @@ class Driver:
         if not self.is_own_thread():
             self._thread.join()
 
+    def finish(self) -> None:
+        """Wait for the end of an abandoned connection, while the program ends. Without the lock."""
+        if not self.settled:
+            self._thread.join(self.machine.exit_timeout_s + EXIT_MARGIN_S)
+            if self._thread.is_alive():  # a listener holds it up
+                warn_of_loss(self.machine)
+            self.settled = True
+
     def close_after_fork(self) -> None:
         """In a child process: let go of the descriptors shared with the parent, without a word to the broker."""
         self._close_all()
@@ -188,6 +214,7 @@ class Driver:
         finally:
             with self.lock:
                 self._close_all()
+                self.settled = self.settled or self.abandoned
 
     def _close_all(self) -> None:
         for entry in self._sockets.values():
@@ -203,8 +230,8 @@ class Driver:
         machine = self.machine
         with self.lock:
             self._kicked = False
-            if self.abandoned and machine.state is not State.CLOSED:
-                machine.close(self.clock.monotonic())
+            if self.abandoned:
+                machine.abandon(self.clock.monotonic())
             machine.tick(self.clock.monotonic())
             actions, machine.actions = machine.actions, []
         for action in actions:
@@ -248,26 +275,19 @@ class Driver:
     # ---- sockets
 
     def _open(self, link: Link) -> None:
-        host, port = link.uri.address
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-        except (OSError, UnicodeError):
-            threading.Thread(target=self._look_up, args=(link,), name=f"amq-look-up {host}", daemon=True).start()
-        else:
-            self._begin(link, found)
+        def take(answer: Answer) -> bool:
+            self._looked_up.append((link, answer))
+            self.wake()
+            return not link.dropped
 
-    def _look_up(self, link: Link) -> None:
-        """In a thread of its own: the host's addresses."""
-        try:
-            self._looked_up.append((link, socket.getaddrinfo(*link.uri.address, type=socket.SOCK_STREAM)))
-        except (OSError, UnicodeError) as error:
-            self._looked_up.append((link, error))
-        self.wake()
+        link.looks_up = True
+        self._names.find(link.uri.address, self, take)
 
-    def _begin(self, link: Link, found: list[Any] | OSError | UnicodeError) -> None:
+    def _begin(self, link: Link, found: Answer) -> None:
         """The addresses are known, if anybody still waits for them."""
         if link.dropped:
             return
+        link.looks_up = False
         if not isinstance(found, list):
             self._failed(link, cannot_connect(link, found))
             return
@@ -415,6 +435,25 @@ class Driver:
         data = link.take_output(self.clock.monotonic())
         if data:
             entry.rest = memoryview(bytes(entry.rest) + data if entry.rest else data)
+
+
+_drivers: weakref.WeakSet[Driver] = weakref.WeakSet()  # at the end of the program: messages may be at stake
+
+
+@atexit.register
+def _finish_all() -> None:
+    """Give sends with `wait=False` their time, and warn of those that are lost."""
+    left = [driver for driver in list(_drivers) if not driver.forked and driver.machine.at_stake()]
+    for driver in left:
+        driver.abandon()
+    for driver in left:
+        driver.finish()
+
+
+def warn_of_loss(machine: Machine) -> None:
+    """Write to the log, or to stderr where there is none, what nobody will tell the application any more."""
+    if text := machine.at_stake():
+        log.warning("%s", text)
 
 
 def cannot_connect(link: Link, error: OSError | UnicodeError) -> ConnectError:

@@ -1,6 +1,6 @@
 """Durable subscriptions of the client: their name in SUBSCRIBE, and their end.
 
-Invariant: the end may be asked again, on the next master too, word for word: that it was reached before is no error.
+Invariant: the request to end one may be repeated, on the next master too: a subscription that is gone is no error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def end_durable(session: SessionCore, name: str) -> Request:
 
 @contextmanager
 def unless_unknown() -> Iterator[None]:
-    """There is no such subscription: also the answer to who asks again, because the first answer was lost."""
+    """Accept that there is no such subscription: a repeated request whose first answer was lost gets that answer."""
     try:
         yield
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""What can go wrong for a client, each with a code and the cure.
+"""The errors of the client, each with a code and the cure.
 
 Errors that the broker reports (`AccessError`, `StoreFullError`, `TransactionRolledBackError`, …) are those of
 `amq.errors`: `broker_error` maps the `code` header of an ERROR frame to them.
@@ -42,7 +42,7 @@ class ConnectError(AmqError):
 
 
 class ConnectionLostError(AmqError):
-    """The connection broke and the URL (or its attempts) does not allow to fail over. What was in flight is unknown."""
+    """The connection broke and the URL (or its attempts) allows no failover. Calls in flight may have succeeded."""
 
     code = "CONNECTION_LOST"
     fatal = True
@@ -94,9 +94,9 @@ class DeliveryLostError(AmqError):
 class CommitOutcomeUnknownError(AmqError):
     """The connection broke during the commit and the broker cannot (or did not in time) say what became of it.
 
-    Only with brokers other than amq, or after a timeout. Run the transaction again with the same `outcome_id` (or
-    `exactly_once` with that as its `id`): if it took place, it does not do so again. With another make of broker
-    ("" = it knows no such ids) give its messages the same duplicate ids.
+    Only with brokers other than amq, after a timeout, or when the connection ended for good. Run the transaction again
+    with the same `outcome_id` (or `exactly_once` with that as its `id`): if it took place, it does not do so again.
+    With another make of broker ("" = it knows no such ids) give its messages the same duplicate ids.
     """
 
     code = "COMMIT_OUTCOME_UNKNOWN"
@@ -106,6 +106,14 @@ class CommitOutcomeUnknownError(AmqError):
         self.outcome_id = outcome_id
 
 
+def commit_unknown(error: AmqError, outcome_id: str) -> CommitOutcomeUnknownError:
+    """The connection ended by `error` while the broker had the commit."""
+    why = f"the connection ended before the broker told what became of the commit {outcome_id}: {error}"
+    unknown = CommitOutcomeUnknownError(why, outcome_id=outcome_id)
+    unknown.__cause__ = error
+    return unknown
+
+
 class FlushError(AmqError):
     """Some messages that were sent with `wait=False` were not accepted. `failures` = [(duplicate id, error), …]."""
 
@@ -113,13 +121,14 @@ class FlushError(AmqError):
 
     def __init__(self, failures: list[tuple[str, AmqError]]) -> None:
         first_id, first = failures[0]
-        super().__init__(f"{len(failures)} messages were not accepted; the first, {first_id}: {first}")
+        count = "1 message was" if len(failures) == 1 else f"{len(failures)} messages were"
+        super().__init__(f"{count} not accepted; the first, {first_id}: {first}")
         self.failures = failures
 
 
 @contextmanager
 def gathered(failures: list[tuple[str, AmqError]]) -> Iterator[None]:
-    """What a FlushError of the block tells goes into `failures`, and the caller goes on."""
+    """Collect the failures of a FlushError of the block in `failures`, and go on."""
     try:
         yield
     except FlushError as error:
@@ -135,13 +144,15 @@ class BrokerError(AmqError):
 
 _CODES: dict[type[AmqError], str] = {
     AccessError: "ACCESS_REFUSED DESTINATION_REFUSED LINK_STOLEN LOGIN_REFUSED LOGIN_REQUIRED",
-    CommandError: "BATCH_MISMATCH BATCH_TOO_OLD COMMAND_REFUSED CURSOR_INVALID DESTINATION_INVALID NOT_SUPPORTED "
-    "QUEUE_IN_USE SUBSCRIPTION_DIFFERS SUBSCRIPTION_IN_USE TRANSACTION_TOO_LARGE UNKNOWN_LEASE UNKNOWN_SUBSCRIPTION "
-    "UNKNOWN_TRANSACTION XID_COMMITTED XID_INVALID",
+    CommandError: "BATCH_DIFFERS BATCH_MISMATCH BATCH_TOO_OLD COMMAND_REFUSED CURSOR_INVALID CURSOR_TAKEN "
+    "DESTINATION_INVALID NOT_SUPPORTED OUTCOME_ID_INVALID QUEUE_IN_USE SUBSCRIPTION_DIFFERS SUBSCRIPTION_IN_USE "
+    "TEMPORARY_QUEUES_TOO_MANY TRANSACTION_TOO_LARGE UNKNOWN_LEASE UNKNOWN_SUBSCRIPTION UNKNOWN_TRANSACTION "
+    "XID_COMMITTED XID_INVALID",
     DeliveryLostError: "ACK_ID_UNKNOWN UNKNOWN_DELIVERY",
-    ProtocolError: "BODY_TOO_BIG BODY_UNEXPECTED COMMAND_UNKNOWN CONTENT_LENGTH_INVALID ESCAPE_UNDEFINED FRAME_INVALID "
-    "FRAME_UNTERMINATED HEADERS_TOO_BIG HEADERS_TOO_MANY HEADER_INVALID HEADER_MISSING HEADER_TOO_LONG NOT_CONNECTED "
-    "PROTOCOL_ERROR PROTOCOL_UNKNOWN PROTOCOL_UNSUPPORTED SUBSCRIPTION_EXISTS VERSION_UNSUPPORTED",
+    ProtocolError: "BODY_INVALID BODY_TOO_BIG BODY_UNEXPECTED COMMAND_UNKNOWN CONTENT_LENGTH_INVALID "
+    "ESCAPE_UNDEFINED FRAME_INVALID FRAME_UNTERMINATED HEADERS_TOO_BIG HEADERS_TOO_MANY HEADER_INVALID "
+    "HEADER_MISSING HEADER_TOO_LONG NOT_CONNECTED PROTOCOL_ERROR PROTOCOL_UNKNOWN PROTOCOL_UNSUPPORTED "
+    "SUBSCRIPTION_EXISTS VERSION_UNSUPPORTED",
     SelectorError: "INVALID_SELECTOR SELECTOR_TOO_LARGE",
     StoreFullError: "MEMORY_FULL QUEUE_FULL STORE_FULL STORE_LIMIT",
     TransactionRolledBackError: "ALREADY_COMMITTED BATCH_COMMITTED DUPLICATE_ID TRANSACTION_ROLLED_BACK "
@@ -152,6 +163,7 @@ _BY_CODE = {code: error for error, codes in _CODES.items() for code in codes.spl
 _TRANSIENT = frozenset({
     "CONNECT_TIMEOUT", "FRAME_TIMEOUT", "HEARTBEAT_TIMEOUT", "OWNERSHIP_LOST", "STORE_UNUSABLE", "TOO_MANY",
 })  # fmt: skip
+_OTHER_PROTOCOL = frozenset({"PROTOCOL_UNKNOWN", "PROTOCOL_UNSUPPORTED", "VERSION_UNSUPPORTED"})
 
 
 def broker_error(code: str, description: str) -> AmqError:
@@ -178,19 +190,26 @@ def is_transient(error: AmqError) -> bool:
 
 
 def is_final(error: AmqError) -> bool:
-    """Another client with our client id took our place: to connect again would take its."""
-    return error.code == "LINK_STOLEN"
+    """To connect again would not help: another client with our client id has our place and would lose it, or a message
+    is larger than the URL allows and would come again."""
+    return error.code in ("LINK_STOLEN", "FRAME_TOO_LARGE")
 
 
 def is_refusal(error: AmqError) -> bool:
-    """During the handshake: trying again will not help. An ERROR without code comes from another make of broker."""
+    """During the handshake: trying again will not help. An ERROR without code comes from another make of broker.
+
+    A server of another version or protocol does not refuse us: other members may speak ours.
+    """
+    if error.code in _OTHER_PROTOCOL:
+        return False
     return isinstance(error, AccessError | ProtocolError) or error.code == BrokerError.code
 
 
-def final_error(url: str, error: AmqError, *, failover: bool) -> AmqError:
-    """What the application is told when the connection is given up because of `error`."""
+def final_error(url: str, error: AmqError, *, failover: bool, causes: str = "", limit: str = "") -> AmqError:
+    """The error that the application gets when the client gives up because of `error`. `causes` lists those of all
+    brokers; `limit` says why the client does not go on, "" = there was one attempt."""
     if failover:
-        final: AmqError = ConnectError(f"{url}: no broker answers; the last said: {error}")
+        final: AmqError = ConnectError(f"{url}: no broker answers{limit and f' after {limit}'}: {causes or error}")
     else:
         final = ConnectionLostError(f"the connection broke: {error}")
     final.__cause__ = error

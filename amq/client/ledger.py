@@ -1,19 +1,29 @@
-"""Which requests are unanswered, and how much may still be sent. Invariant: what is entered ends exactly once."""
+"""Unanswered requests, the window of unconfirmed sends, and failures that nobody was told yet.
+
+Invariants: each request that is entered ends exactly once; a producer is remembered only while one of its sends with
+`wait=False` is unconfirmed, or has failed and nobody was told.
+"""
 
 from __future__ import annotations
 
-from amq.client.errors import DeliveryLostError
-from amq.client.requests import AFTER_LOSS, AfterLoss, Gate, Kind, Request, open_gate
+from amq.client.errors import DeliveryLostError, FlushError
+from amq.client.requests import AFTER_LOSS, AfterLoss, Gate, Kind, Request, SendOwner, open_gate
 from amq.errors import AmqError, CommandError
+
+UNTOLD_MAX = 10_000  # failures of sends with `wait=False`; the next such send raises them
 
 
 class Ledger:
     """Unanswered requests, oldest first, and the window of unconfirmed sends.
 
     room_gate   opened when there is room to send again
+    untold      failures of sends with `wait=False` that nobody was told yet
     """
 
-    __slots__ = ("_requests", "_window_bytes", "_window_messages", "room_gate", "unconfirmed", "unconfirmed_bytes")
+    __slots__ = (
+        "_owners", "_requests", "_window_bytes", "_window_messages", "room_gate", "unconfirmed", "unconfirmed_bytes",
+        "untold",
+    )  # fmt: skip
 
     def __init__(self, window_messages: int, window_bytes: int) -> None:
         if window_messages < 1 or window_bytes < 1:
@@ -21,6 +31,8 @@ class Ledger:
                 f"send_window_messages={window_messages}, send_window_bytes={window_bytes}: write numbers from 1"
             )
         self._requests: dict[bytes, Request] = {}
+        self._owners: dict[SendOwner, None] = {}
+        self.untold = 0
         self._window_messages = window_messages
         self._window_bytes = window_bytes
         self.unconfirmed = 0
@@ -37,13 +49,35 @@ class Ledger:
     def has_room(self) -> bool:
         return self.unconfirmed < self._window_messages and self.unconfirmed_bytes < self._window_bytes
 
+    def unflushed(self, session: object) -> list[SendOwner]:
+        """The producers of `session` that have something to wait for, or to tell."""
+        return [owner for owner in self._owners if owner.session is session]
+
+    def take_failures(self, owner: SendOwner) -> list[tuple[str, AmqError]]:
+        """The failures of `owner`, to be told now."""
+        failures, owner.failures = owner.failures, []
+        self.untold -= len(failures)
+        if failures and not owner.unconfirmed:
+            del self._owners[owner]
+        return failures
+
+    def check_untold(self, session: object) -> None:
+        """Raises FlushError where failures pile up that nobody asks for."""
+        if self.untold >= UNTOLD_MAX:
+            failures = [failure for owner in self.unflushed(session) for failure in self.take_failures(owner)]
+            if failures:
+                raise FlushError(failures)
+
     def enter(self, request: Request) -> None:
         self._requests[request.receipt] = request
         if request.kind is Kind.SEND:
             self.unconfirmed += 1
             self.unconfirmed_bytes += len(request.frame) + len(request.body)
-            if request.owner is not None:
-                request.owner.unconfirmed += 1
+            owner = request.owner
+            if owner is not None:
+                owner.unconfirmed += 1
+                if owner.unconfirmed == 1:
+                    self._owners[owner] = None
 
     def find(self, receipt: bytes) -> Request | None:
         return self._requests.get(receipt)
@@ -72,7 +106,10 @@ class Ledger:
                 owner.unconfirmed -= 1
                 if error is not None:
                     owner.failures.append((request.subject, error))
+                    self.untold += 1
                 if not owner.unconfirmed:
+                    if not owner.failures:
+                        del self._owners[owner]
                     open_gate(owner.gate)
             # Wake seldom, for many sends: only when half of the window is free.
             if (

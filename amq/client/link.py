@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amq.client.uri import BrokerUri
 from amq.errors import ProtocolError
@@ -13,25 +13,28 @@ from amq.protocols.stomp.recurring import Recurring
 VERSION = "1.2"
 SILENT_INTERVALS_MAX = 2  # a broker that misses so many of its heart-beats counts as lost
 SLICE_BYTES = 256 << 10  # of a large body
+HANDSHAKE_BODY_BYTES_MAX = 1 << 20  # of an ERROR that a server sends before it has accepted us
+LATE_S = 0.1  # a look at the clock that comes later than this says more about this process than about the broker
 PIECE_BYTES = 1 << 20  # written at once where there is one
 _RECEIPT = b"RECEIPT\nreceipt-id:"
 _RECEIPT_END = b"\n\n\0"
 
 
 class Link:
-    """What is known about one connection.
+    """The state of one TCP connection.
 
     out         bytes to be written, taken with `take_output`
     sliced      a large body, in slices, is among them: take on only when what was taken is written
     deadline    monotonic seconds when the step under way (TCP connection, handshake) has taken too long, or None
     accepted    CONNECTED has arrived
+    looks_up    the driver waits for the addresses of the host
     dropped     the machine has done with it: whatever the driver still hears of it is ignored
     congested   set by the driver while the kernel takes no more bytes: senders wait
     """
 
     __slots__ = (
         "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_recurring", "_send_every_s",
-        "accepted", "congested", "deadline", "dropped", "out", "server", "sliced", "uri",
+        "accepted", "congested", "deadline", "dropped", "looks_up", "out", "server", "sliced", "uri",
     )  # fmt: skip
 
     def __init__(self, uri: BrokerUri, deadline: float) -> None:
@@ -41,9 +44,10 @@ class Link:
         self.deadline: float | None = deadline
         self.accepted = False
         self.dropped = False
+        self.looks_up = False
         self.congested = False
         self.server = ""
-        self._reader = FrameReader(DELIVERY_LIMITS, VERSION)
+        self._reader = FrameReader(replace(DELIVERY_LIMITS, body_bytes_max=HANDSHAKE_BODY_BYTES_MAX), VERSION)
         self._recurring = Recurring()
         self._send_every_s = 0.0
         self._receive_limit_s = 0.0
@@ -65,6 +69,12 @@ class Link:
         self.server = connected.headers.get("server", "")
         self.accepted = True
         self.deadline = None
+        self._reader.limits = replace(DELIVERY_LIMITS, body_bytes_max=self.uri.options.max_frame_size)
+
+    @property
+    def silence_s_max(self) -> float:
+        """So long the broker may be silent, as negotiated; 0 = for ever."""
+        return self._receive_limit_s
 
     def receive(self, data: bytes, now: float) -> Iterator[Frame | bytes]:
         """Frames completed by `data`; a plain RECEIPT as the bytes of its id. Raises ProtocolError after the last."""
@@ -93,6 +103,12 @@ class Link:
                 recurring.learn(frame)
             yield frame
         if reader.error is not None:
+            if self.accepted and reader.error.code == "BODY_TOO_BIG":
+                raise ProtocolError(
+                    f"{self.uri} sends a message with a body of more than {self.uri.options.max_frame_size} bytes: set "
+                    "maxFrameSize in the broker URL to that of the brokers",
+                    code="FRAME_TOO_LARGE",
+                ) from reader.error
             raise reader.error
 
     def put(self, frame: bytes, body: bytes) -> None:
@@ -106,7 +122,7 @@ class Link:
         self.out += [frame, *slices, b"\0"]  # in one step: a signal's handler may raise between two
 
     def take_output(self, now: float) -> bytes:
-        """What waits to be written, in one piece: everything, or, while `sliced`, about `PIECE_BYTES` of it."""
+        """Take the bytes that wait to be written, in one piece: all, or about `PIECE_BYTES` while `sliced`."""
         out = self.out
         if not out:
             return b""
@@ -131,6 +147,9 @@ class Link:
 
     def beat(self, now: float) -> None:
         """Write a heart-beat if one is due. ProtocolError when the broker was silent for too long."""
+        due = self.next_deadline()
+        if due is not None and now - due > LATE_S:  # this process was held up: what came meanwhile is not read yet
+            self._last_received_at = min(now, self._last_received_at + now - due)
         if self._receive_limit_s and now - self._last_received_at >= self._receive_limit_s:
             silent_s = now - self._last_received_at
             raise ProtocolError(f"{self.uri} was silent for {silent_s:.1f} s", code="HEART_BEAT_MISSED")
@@ -166,11 +185,11 @@ class Close:
 
 
 def connect_frame(uri: BrokerUri, login: str, passcode: str, client_id: str, instance: str) -> bytes:
-    """CONNECT. What the URI says of login and passcode comes before what the application says, whose passcode is also
-    that of the same login in a URI. By `instance` the broker knows that an older connection is ours, and given up,
-    before it notices itself.
+    """The CONNECT frame. Login and passcode of the URI win over those of the application, whose passcode also serves
+    the same login in a URI. `instance` tells the broker that an older connection is ours and given up, before it
+    notices itself.
 
-    ValueError when one of them holds a line break, which CONNECT cannot carry.
+    Raises ValueError if one of them holds a line break, which CONNECT cannot carry.
     """
     options = uri.options
     headers = [("accept-version", VERSION), ("host", options.virtual_host or uri.host)]

@@ -20,6 +20,7 @@ from amq.client.errors import (
     ConnectionLostError,
     IllegalEventError,
     UriError,
+    commit_unknown,
     error_of,
     final_error,
     is_final,
@@ -27,18 +28,20 @@ from amq.client.errors import (
     is_transient,
 )
 from amq.client.ledger import Ledger
-from amq.client.link import Close, Link, Open, connect_frame
+from amq.client.link import VERSION, Close, Link, Open, connect_frame
 from amq.client.reconnect import Reconnector
 from amq.client.requests import ConnectionEvent, EventKind, Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import Event, Lifecycle, State
 from amq.client.uri import BrokerUri, BrokerUrl
-from amq.errors import AmqError, ProtocolError, StoreFullError, TransactionRolledBackError
+from amq.errors import AmqError, CommandError, ProtocolError, StoreFullError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 
 SEND_WINDOW_MESSAGES = 1000
 SEND_WINDOW_BYTES = 16 * 1024 * 1024
 DISCONNECT_S_MAX = 2.0
 PRIORITY_PROBE_EVERY_S = 2.0
+EXIT_TIMEOUT_S = 5.0
+TLS_ALERT = b"\x15\x03"
 REFUSALS_MAX = 3  # a login refused so often since the last success is refused for good
 
 
@@ -53,8 +56,12 @@ class Machine:
     def __init__(
         self, url: BrokerUrl, rng: random.Random, *, login: str = "", passcode: str = "", client_id: str = "",
         send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
+        exit_timeout_s: float = EXIT_TIMEOUT_S,
     ) -> None:  # fmt: skip
+        if not exit_timeout_s >= 0:
+            raise CommandError(f"exit_timeout={exit_timeout_s}: write seconds, 0 or more")
         self.url = url
+        self.exit_timeout_s = exit_timeout_s
         self.id_prefix = f"{rng.getrandbits(96):024x}-"
         self.link: Link | None = None
         self.epoch = 0
@@ -70,14 +77,16 @@ class Machine:
         self._route = Reconnector(url, rng)
         self._probe: Link | None = None
         self._next_at: float | None = None  # WAITING: next round; CLOSING: patience; CONNECTED: next priority probe
-        self._ledger = Ledger(send_window_messages, send_window_bytes)
-        self.room_gate = self._ledger.room_gate  # opened when one may send again, and at the end
+        self.ledger = Ledger(send_window_messages, send_window_bytes)
+        self.logs += [(logging.WARNING, warning) for warning in url.warnings]
+        self.room_gate = self.ledger.room_gate  # opened when one may send again, and at the end
         self._unsent: deque[Request] = deque()  # to be written on this link when their turn comes
         self._barrier: Request | None = None  # nothing further is written before this one is answered
         self._careful = False  # one request at a time, to find out which one the broker refuses
         self._interrupted: tuple[BrokerUri, float] | None = None  # (old broker, since)
         self._refusals = 0
         self._counter = 0
+        self._leave_at: float | None = None  # abandoned: then it closes, whatever is unconfirmed
         try:
             self._connect_frames = {u: connect_frame(u, login, passcode, client_id, self.id_prefix) for u in url.uris}
         except ValueError as error:
@@ -92,12 +101,22 @@ class Machine:
     @property
     def unconfirmed(self) -> int:
         """Sends that wait for their receipt."""
-        return self._ledger.unconfirmed
+        return self.ledger.unconfirmed
+
+    def at_stake(self) -> str:
+        """Messages that may be lost without anybody knowing, in words; "" = none."""
+        counts = ((self.unconfirmed, "unconfirmed"), (self.ledger.untold, "rejected"))
+        words = " and ".join(f"{count} {state}" for count, state in counts if count)
+        plural = "s" * (self.unconfirmed + self.ledger.untold != 1)
+        return words and (
+            f"{self.url}: the program left the connection with {words} message{plural}: call flush() of the producer, "
+            "or close() of the connection, before the program ends"
+        )
 
     def has_room(self) -> bool:
         """True when one more message may be sent. Raises when there is no connection any more."""
         self.check_open()
-        return self._ledger.has_room and (self.link is None or not self.link.congested)
+        return self.ledger.has_room and (self.link is None or not self.link.congested)
 
     def is_flowing(self) -> bool:
         """True when connected and restored. Raises when there is no connection any more."""
@@ -110,6 +129,10 @@ class Machine:
             raise self.error.with_traceback(None)
         if self.state in (State.CLOSED, State.CLOSING):
             raise ConnectionClosedError("the connection was closed")
+
+    def why_not_connected(self) -> str:
+        """Every address that failed since the last success, with its cause; "" = none."""
+        return self._route.causes()
 
     def next_id(self) -> str:
         """An id that no other client connection gives, ever."""
@@ -128,7 +151,7 @@ class Machine:
         """Send `frame`, which asks for `receipt`, now or as soon as there is a broker again. A large `body` follows."""
         self.check_open()
         request = Request(kind, receipt, frame, subject, owner, body)
-        self._ledger.enter(request)
+        self.ledger.enter(request)
         if self.flowing:
             assert self.link is not None
             self.link.put(frame, body)
@@ -157,7 +180,7 @@ class Machine:
             subscription = self.subscriptions.pop(request.subject, None)
             if subscription is not None:
                 subscription.end(error)
-        self._ledger.end(request, error)
+        self.ledger.end(request, error)
 
     # ---- what the driver reports
 
@@ -185,6 +208,9 @@ class Machine:
             self._drop_probe(now)
             return
         self._expect(link)
+        if self.state is State.HANDSHAKE and isinstance(error, ConnectionLostError):
+            text = f"{error} before it answered CONNECT: is it a STOMP port, and one without TLS?"
+            error = ConnectionLostError(text)
         self._broken(error, now)
 
     def received(self, link: Link, data: bytes, now: float) -> None:
@@ -202,7 +228,13 @@ class Machine:
                 if link is not self.link and link is not self._probe:  # dropped by what the frame said
                     return
         except ProtocolError as error:
-            self.failed(link, error, now)
+            if link.accepted:
+                self.failed(link, error, now)
+                return
+            alert = data.startswith(TLS_ALERT) and "it answers with a TLS alert, and this client speaks no TLS"
+            foreign = ConnectError(f"{link.uri} does not speak STOMP {VERSION}: {alert or error}")
+            foreign.__cause__ = error
+            self.failed(link, foreign, now)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -216,7 +248,11 @@ class Machine:
                     self.failed(link, error, now)
             elif link.deadline is not None and now >= link.deadline:
                 limit_ms = link.uri.options.connect_timeout_ms
-                self.failed(link, ConnectError(f"{link.uri} did not answer within {limit_ms} ms"), now)
+                why = f"{link.uri} did not answer within {limit_ms} ms"
+                if link.looks_up:
+                    why = f"{link.uri}: the look-up of the host name takes longer than {limit_ms} ms (connectTimeout)"
+                self.failed(link, ConnectError(why), now)
+        self._leave(now)
         if self._next_at is None or now < self._next_at:
             return
         if self.state is State.WAITING:
@@ -229,7 +265,7 @@ class Machine:
 
     def deadline(self) -> float | None:
         """Monotonic seconds at which `tick` must be called; None = never."""
-        times = [self._next_at]
+        times = [self._next_at, None if self.state in (State.CLOSING, State.CLOSED) else self._leave_at]
         times += [link.next_deadline() for link in (self.link, self._probe) if link is not None]
         return min((time for time in times if time is not None), default=None)
 
@@ -243,10 +279,30 @@ class Machine:
         self._end_all(ConnectionClosedError("the connection was closed before the broker answered"))
         receipt = self.next_receipt()
         frame = encode("DISCONNECT", [("receipt", receipt.decode())])
-        self._ledger.enter(Request(Kind.DISCONNECT, receipt, frame, ""))
+        self.ledger.enter(Request(Kind.DISCONNECT, receipt, frame, ""))
         assert self.link is not None
         self.link.out.append(frame)
         self._next_at = now + DISCONNECT_S_MAX
+
+    def abandon(self, now: float) -> None:
+        """Nobody uses the connection any more, and nobody closed it: it closes when all sends are confirmed, or after
+        `exit_timeout_s`."""
+        if self._leave_at is None:
+            self._leave_at = now + self.exit_timeout_s
+            self._leave(now)
+
+    def _leave(self, now: float) -> None:
+        state = self.state
+        if self._leave_at is None or state in (State.CLOSING, State.CLOSED):
+            return
+        late = self.unconfirmed > 0
+        if late and now < self._leave_at:
+            return
+        if text := self.at_stake():
+            self.logs.append((logging.WARNING, text))
+        self.close(now)
+        if late and self.state is State.CLOSING:
+            self.close(now)  # the broker had its time
 
     # ---- connecting
 
@@ -287,11 +343,14 @@ class Machine:
             self._route.start_round(link.uri, same_first=broker_lives)
         else:
             self.logs.append((logging.DEBUG, str(error)))
+            self._route.failed(link.uri, error)
             wait_s = self._after_failed_attempt(link.uri, error)
         if wait_s is None:
             refused = is_final(error) or (self.state is not State.CONNECTED and is_refusal(error))
             lost_for_good = self.epoch > 0 and self.url.options.max_reconnect_attempts == 0
-            final = error if refused else final_error(str(self.url), error, failover=not lost_for_good)
+            causes, limit = self._route.causes(), self._route.limit if self.url.failover else ""
+            given_up = final_error(str(self.url), error, failover=not lost_for_good, causes=causes, limit=limit)
+            final = error if refused else given_up
             self._life.on(Event.GIVE_UP)
             self._finish(final, now)
             return
@@ -310,7 +369,9 @@ class Machine:
             return 0.0
         wait_s = self._route.round_failed()
         if self._route.must_warn:
-            text = f"{self.url}: {self._route.rounds_failed} rounds of attempts failed, the last with: {error}"
+            limit = self._route.limit
+            text = f"{self.url}: {self._route.rounds_failed} rounds of attempts failed: {self._route.causes()}; "
+            text += f"the client gives up after {limit}" if limit else "the client goes on"
             self.logs.append((logging.WARNING, text))
         self._route.start_round(uri)
         return wait_s
@@ -330,7 +391,7 @@ class Machine:
             subscription.interrupt()
         self._unsent.clear()
         self._barrier = None
-        self._ledger.link_lost(error)
+        self.ledger.link_lost(error)
         open_gate(self.room_gate)
 
     # ---- connected
@@ -359,7 +420,7 @@ class Machine:
 
     def _restore(self) -> None:
         """Queue what the new link must hear: questions about commits first, then subscriptions, then sends."""
-        pending = self._ledger.all()
+        pending = self.ledger.all()
         asked = {request.subject: request for request in pending if request.kind is Kind.SUBSCRIBE}
         for id, request in asked.items():
             if id not in self.subscriptions:
@@ -395,7 +456,7 @@ class Machine:
             subscription.resume(self)
 
     def _on_receipt(self, receipt: bytes, now: float, outcome: str = "") -> None:
-        request = self._ledger.find(receipt)
+        request = self.ledger.find(receipt)
         if request is None:  # withdrawn
             return
         request.outcome = outcome
@@ -433,22 +494,24 @@ class Machine:
         if is_transient(error):
             self._broken(error, now)
             return
-        request = self._ledger.find(frame.headers.get("receipt-id", "").encode()) or self._barrier
+        request = self.ledger.find(frame.headers.get("receipt-id", "").encode()) or self._barrier
         if request is not None:
             if request.kind is Kind.COMMIT and request.replayed and not isinstance(error, TransactionRolledBackError):
-                unknown = CommitOutcomeUnknownError(f"the broker does not know what became of the commit: {error}")
+                unknown = CommitOutcomeUnknownError(
+                    f"the broker does not know what became of the commit: {error}", outcome_id=request.outcome_id
+                )
                 unknown.__cause__ = error
                 error = unknown
             refused = [request]
             if isinstance(error, StoreFullError) and request.kind is Kind.COMMIT:
                 error = TransactionRolledBackError(error.description, code=error.code)
             elif isinstance(error, StoreFullError):  # and so were those behind it: do not try them one by one
-                pending = self._ledger.all()
+                pending = self.ledger.all()
                 behind = (r for r in pending[pending.index(request) + 1 :] if r.kind is Kind.SEND)
                 refused += (r for r in behind if r.owner is request.owner or error.code != "QUEUE_FULL")
             for one in refused:
                 self._end(one, error)
-        elif self._ledger:
+        elif self.ledger:
             self._careful = True
         self._broken(error, now, broker_lives=True, at_once=request is not None)
 
@@ -489,8 +552,13 @@ class Machine:
 
     def _end_all(self, error: AmqError) -> None:
         self._unsent.clear()
-        for request in self._ledger.all():
-            self._end(request, None if request.kind is Kind.DISCONNECT else error)
+        for request in self.ledger.all():
+            if request.kind is Kind.DISCONNECT:
+                self._end(request)
+            elif request.kind is Kind.COMMIT and request.outcome_id:
+                self._end(request, commit_unknown(error, request.outcome_id))
+            else:
+                self._end(request, error)
         for subscription in list(self.subscriptions.values()):
             subscription.end(error)
         self.subscriptions.clear()

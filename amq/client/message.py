@@ -1,4 +1,4 @@
-"""A received message as the application sees it; what the synchronous and the asyncio face have in common."""
+"""A received message as the application sees it: the common part of the synchronous and the asyncio face."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SessionT = TypeVar("SessionT")
 
 
 class ReceivedMessage(Generic[SessionT]):
-    """What was received. `body` is bytes as sent, `headers` every header as the broker wrote it."""
+    """A received message. `body` is bytes as sent; `headers` holds every header as the broker wrote it."""
 
     __slots__ = ("_delivery", "_session", "body", "headers")
 

@@ -8,7 +8,7 @@ it can be made again.
 
 from __future__ import annotations
 
-from amq.client.core import SessionCore
+from amq.client.core import EXACTLY_ONCE, SessionCore
 from amq.errors import CommandError, TransactionRolledBackError
 
 ATTEMPTS_MAX = 10
@@ -21,6 +21,8 @@ class Once:
     def __init__(self, core: SessionCore, id: str, attempts: int) -> None:
         if not core.transacted:
             raise CommandError("the session is not transacted: open it with session(transacted=True)")
+        core.check_block(EXACTLY_ONCE)
+        core.machine.check_open()
         if core.transaction is not None:
             raise CommandError("a transaction is open, which the work cannot repeat: commit or roll back first")
         if attempts < 1:

@@ -27,10 +27,15 @@ class TransportOptions:
         "time to look up the host and to connect, and again for the broker's answer to CONNECT", least=1,
     )  # fmt: skip
     heart_beat_ms: int = _option(
-        "heartBeat", 5000, "30000 (maxInactivityDuration)",
-        "heart-beats offered and wanted, both ways; a broker that is silent for twice this time counts as lost, or for "
-        "twice its own `heartBeatSend` (10 s) where that is longer: set both to 1–2 s to notice sooner that a host "
-        "died without a word; 0 = none: a broker that vanishes without closing is then noticed by TCP alone",
+        "heartBeat", 2000, "30000 (maxInactivityDuration)",
+        "heart-beats that the client offers and asks for. A broker that is silent for twice this time counts as lost; "
+        "a broker whose `heartBeatSend` is longer decides instead. 0 = none: then only TCP notices a broker that "
+        "vanishes",
+    )  # fmt: skip
+    max_frame_size: int = _option(
+        "maxFrameSize", 100 << 20, "104857600 (wireFormat.maxFrameSize)",
+        "largest message body in bytes that the client takes from a broker; a larger one ends the connection with "
+        "`ProtocolError`. Not less than the `maxFrameSize` of the brokers", least=1024,
     )  # fmt: skip
     tcp_no_delay: bool = _option("tcpNoDelay", True, "true", "do not hold back small packets")
     keep_alive: bool = _option("keepAlive", True, "false", "TCP keep-alive probes")
@@ -73,7 +78,7 @@ class FailoverOptions:
     timeout_ms: int = _option(
         "timeout", 120_000, "-1",
         "longest time that a call waits (send, commit, subscribe, …) unless the call names its own; then it raises. "
-        "Outlasts the lease and grace periods of an NFS server (90 s). -1 = wait for ever", least=-1,
+        "Outlasts the lease and grace periods of an NFS server (90 s). -1 = wait forever", least=-1,
     )  # fmt: skip
     priority_backup: bool = _option(
         "priorityBackup", False, "false",
@@ -84,18 +89,34 @@ class FailoverOptions:
     )
 
 
-ALIASES = {"initialConnectAttempts": "startupMaxReconnectAttempts"}
+ALIASES = {
+    "initialConnectAttempts": "startupMaxReconnectAttempts",
+    "reconnectAttempts": "maxReconnectAttempts",
+    "retryInterval": "initialReconnectDelay",
+    "maxRetryInterval": "maxReconnectDelay",
+    "retryIntervalMultiplier": "reconnectDelayExponent",
+    "wireFormat.maxFrameSize": "maxFrameSize",
+}
+
+# Words of other URLs that change nothing, because this client does what they ask for, or something as good, anyway.
+IGNORED = {
+    "backup": "slaves do not listen, so no spare connection is kept; a takeover is as fast without",
+    "backupPoolSize": "slaves do not listen, so no spare connections are kept; a takeover is as fast without",
+    "ha": "a failover URL always fails over",
+    "maxCacheSize": "unconfirmed sends are always kept; amq.connect(…, send_window_bytes=…) bounds them",
+    "rebalanceUpdateURIs": "a group has one master, there is nothing to balance",
+    "reconnectSupported": "a failover URL always fails over",
+    "trackMessages": "unconfirmed sends are always kept and replayed, with duplicate detection",
+    "trackTransactionProducers": "a failover rolls an open transaction back, nothing of it is replayed",
+    "updateURIsSupported": "the broker does not change the list; name every broker of the group in the URL",
+}
+# Of these, only "true" changes nothing.
+IGNORED_IF_TRUE = frozenset({"ha", "reconnectSupported"})
 
 REFUSED = {
-    "backup": "slaves do not listen, so no connection to one can be kept ready: leave it out, taking over is as fast",
-    "backupPoolSize": "slaves do not listen, so no connection to one can be kept ready: leave it out",
-    "trackMessages": "unconfirmed sends are always kept and replayed, with duplicate detection: leave it out",
-    "maxCacheSize": "unconfirmed sends are always kept; bound them with amq.connect(…, send_window_bytes=…)",
-    "trackTransactionProducers": "a failover rolls an open transaction back, nothing of it is replayed: leave it out",
-    "updateURIsSupported": "the broker does not change the list: name every broker of the group in the URL",
+    "ha": "only true; write maxReconnectAttempts=0 for no failover",
+    "reconnectSupported": "only true; write maxReconnectAttempts=0 for no failover",
     "updateURIsURL": "the list is not read from elsewhere: name every broker of the group in the URL",
-    "rebalanceUpdateURIs": "a group has one master, there is nothing to balance: leave it out",
-    "reconnectSupported": "write maxReconnectAttempts=0 for no failover",
     "reconnectDelay": "write initialReconnectDelay",
     "backOffMultiplier": "write reconnectDelayExponent",
     "nested": "write nested.NAME=VALUE",
@@ -128,6 +149,11 @@ def tables() -> Iterator[str]:
     for options in (FailoverOptions, TransportOptions):
         yield from reference(options)
         yield ""
+    yield "| accepted, with a warning | why it changes nothing |"
+    yield "|---|---|"
+    for name, why in IGNORED.items():
+        yield f"| `{name}{'=true' if name in IGNORED_IF_TRUE else ''}` | {why} |"
+    yield ""
     yield "| refused | why, and what to write |"
     yield "|---|---|"
     for name, why in REFUSED.items():

@@ -1,4 +1,4 @@
-"""Which broker to try next, and when. Pure: randomness is passed in, waits are returned.
+"""The choice of the next broker and of the wait before it. Pure: randomness is passed in, waits are returned.
 
 An attempt is a round through the whole list: within a round the next broker follows at once (slaves do not listen and
 refuse at once), between rounds one waits. The broker that just failed comes last, preferred ones come first.
@@ -9,6 +9,10 @@ from __future__ import annotations
 import random
 
 from amq.client.uri import BrokerUri, BrokerUrl
+from amq.errors import AmqError
+
+CAUSES_SHOWN_MAX = 10
+CAUSE_CHARACTERS_MAX = 300
 
 
 class Reconnector:
@@ -21,6 +25,34 @@ class Reconnector:
         self._round: list[BrokerUri] = []
         self._accepted_at: float | None = None
         self.rounds_failed = 0
+        self._causes: dict[BrokerUri, str] = {}  # of the last failure of each broker since the last success
+
+    def failed(self, uri: BrokerUri, error: AmqError) -> None:
+        """Remember why `uri` could not be used, for `causes`."""
+        self._causes[uri] = str(error)[:CAUSE_CHARACTERS_MAX]
+
+    def causes(self) -> str:
+        """The address of every broker with the cause of its last failure; "" = none failed since the last success."""
+        if not self._causes:
+            return ""
+        uris = self._url.uris[:CAUSES_SHOWN_MAX]
+        told = [_told(uri, self._causes.get(uri, "no answer yet")) for uri in uris]
+        if len(self._url.uris) > len(told):
+            told.append(f"and {len(self._url.uris) - len(told)} more")
+        return "; ".join(told)
+
+    @property
+    def attempts_max(self) -> int:
+        """Rounds after which the client gives up, as things are now; -1 = never."""
+        options = self._url.options
+        if self._accepted_at is None and options.startup_max_reconnect_attempts >= 0:
+            return options.startup_max_reconnect_attempts
+        return options.max_reconnect_attempts
+
+    @property
+    def limit(self) -> str:
+        """When the client gives up, with the option that says so; "" = never."""
+        return self._url.limit(self._accepted_at is None)
 
     @property
     def priority(self) -> list[BrokerUri]:
@@ -50,10 +82,7 @@ class Reconnector:
     def round_failed(self) -> float | None:
         """All brokers failed. Returns the wait in seconds before the next round, or None: give up."""
         self.rounds_failed += 1
-        options = self._url.options
-        limit = options.max_reconnect_attempts
-        if self._accepted_at is None and options.startup_max_reconnect_attempts >= 0:
-            limit = options.startup_max_reconnect_attempts
+        limit = self.attempts_max
         return None if 0 <= limit <= self.rounds_failed else self._wait_s()
 
     @property
@@ -64,6 +93,7 @@ class Reconnector:
     def accepted(self, now: float) -> None:
         self._accepted_at = now
         self.rounds_failed = 0
+        self._causes.clear()
 
     def lost(self, now: float) -> float | None:
         """The connection broke. Returns the wait in seconds before the first round, or None: no failover wanted.
@@ -87,3 +117,7 @@ class Reconnector:
         if options.randomize:
             wait_ms *= self._random.uniform(0.5, 1.0)
         return wait_ms / 1000
+
+
+def _told(uri: BrokerUri, cause: str) -> str:
+    return cause if cause.startswith(str(uri)) else f"{uri}: {cause}"

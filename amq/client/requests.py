@@ -1,6 +1,6 @@
-"""What a client waits for: a frame with a receipt, and everything that can be said about how it ended.
+"""Requests: frames that ask for a receipt, and how they ended.
 
-Nothing here waits by itself. A caller puts a function that wakes it into a `Gate`, the state machine opens the gate.
+Nothing here waits. A caller puts a function that wakes it into a `Gate`; the state machine opens the gate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def open_gate(gate: Gate) -> None:
 
 
 class AfterLoss(Enum):
-    """What becomes of an unanswered request when the connection breaks."""
+    """The fate of an unanswered request when the connection breaks."""
 
     REPLAY = "sent again on the next connection, with the same ids"
     SUCCEED = "the broken connection did it"
@@ -70,9 +70,13 @@ class Request:
     gate      opened when it ends
     owner     the producer that sent it, told when it ends
     outcome   how it was confirmed, where there is more than one way
+    outcome_id  of a COMMIT: the id by which its outcome can be learnt, and the transaction run again
     """
 
-    __slots__ = ("body", "done", "error", "frame", "gate", "kind", "outcome", "owner", "receipt", "replayed", "subject")
+    __slots__ = (
+        "body", "done", "error", "frame", "gate", "kind", "outcome", "outcome_id", "owner", "receipt", "replayed",
+        "subject",
+    )  # fmt: skip
 
     def __init__(
         self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None, body: bytes = b""
@@ -84,6 +88,7 @@ class Request:
         self.subject = subject
         self.owner = owner
         self.outcome = ""
+        self.outcome_id = ""
         self.replayed = False
         self.done = False
         self.error: AmqError | None = None
@@ -95,18 +100,21 @@ class Request:
 
 
 class SendOwner:
-    """Book-keeping of one producer: how many sends are unconfirmed, which failed without anybody being told."""
+    """Book-keeping of one producer of `session`: how many of its sends with `wait=False` are unconfirmed, and which
+    failed without anybody being told."""
 
-    __slots__ = ("failures", "gate", "unconfirmed")
+    __slots__ = ("destination", "failures", "gate", "session", "unconfirmed")
 
-    def __init__(self) -> None:
+    def __init__(self, session: object, destination: str) -> None:
+        self.session = session
+        self.destination = destination
         self.unconfirmed = 0
         self.failures: list[tuple[str, AmqError]] = []
         self.gate: Gate = []  # opened when nothing is unconfirmed
 
 
 class EventKind(Enum):
-    """What listeners are told."""
+    """The kinds of events for listeners."""
 
     INTERRUPTED = "interrupted"  # the connection broke, failover begins
     FAILOVER = "failover"  # connected again, everything restored
@@ -114,7 +122,7 @@ class EventKind(Enum):
 
 
 class ConnectionEvent:
-    """What happened to the connection.
+    """An event of the connection.
 
     old_uri     the broker before; new_uri the broker now (FAILOVER only)
     duration_s  how long the connection was interrupted (FAILOVER, DISCONNECT), else 0

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from amq.client import bulk
 from amq.client.core import (
+    EXACTLY_ONCE,
     PREFETCH_DEFAULT,
+    PULL_ANSWER_S_MAX,
     ProducerCore,
     SessionCore,
     Subscription,
@@ -23,12 +25,13 @@ from amq.client.core import (
     prepare_timed_out,
     timed_out,
 )
-from amq.client.delayed import delayed
+from amq.client.delayed import delayed, expires_ms
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
 from amq.client.leases import LeaseSubscription, reading
 from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
+from amq.client.requests import SendOwner
 from amq.client.two_phase import prepare_headers
 from amq.errors import AmqError, TransactionRolledBackError
 from amq.message import DEFAULT_PRIORITY
@@ -46,7 +49,6 @@ class Session:
         self.connection = connection
         self._core = core
         self._driver = connection._driver
-        self._unflushed: dict[Producer, None] = {}  # those of which nobody has asked how their sends ended
         self._consumers: list[Consumer] = []
 
     def producer(self, destination: str) -> Producer:
@@ -102,15 +104,16 @@ class Session:
 
     def lease_reader(
         self, destination: str, cursor: str, number: int, *, start: int = 0, stop: int | None = None,
-        prefetch: int = PREFETCH_DEFAULT, timeout: float | None = None,
+        prefetch: int = PREFETCH_DEFAULT, epoch: int = 0, timeout: float | None = None,
     ) -> Browser:  # fmt: skip
         """Read what lease `number` of `cursor` holds, from position `start` up to before `stop`, always in the same
         order. A connection that breaks meanwhile is survived: each comes once. Nothing need be acknowledged. Raises
-        CommandError (UNKNOWN_LEASE), also while it is read: the lease is over.
+        CommandError, also while it is read: the lease is over (UNKNOWN_LEASE), or another program took the cursor after
+        `epoch` (CURSOR_TAKEN).
         """
         self.connection._check_waits()
         with self._driver.lock:
-            headers = reading(cursor, number, start, stop)
+            headers = reading(cursor, number, start, stop, epoch)
             subscription, request = self._core.subscribe(destination, prefetch, "", headers, True, LeaseSubscription)
             self.connection._await(request, f"read lease {number} of {destination}", timeout)
         browser = Browser(self, subscription)
@@ -167,12 +170,20 @@ class Session:
     @contextmanager
     def transaction(self, timeout: float | None = None, *, outcome_id: str = "") -> Iterator[Session]:
         """Commit at the end of the block, as `commit` does; roll back and raise where it raises."""
-        try:
+        with self._block("transaction()", timeout, outcome_id):
             yield self
+
+    @contextmanager
+    def _block(self, call: str, timeout: float | None, outcome_id: str) -> Iterator[None]:
+        self._core.enter_block(call)
+        try:
+            yield
         except BaseException:
+            self._core.leave_block()
             if not self.connection.closed:
                 self.rollback(timeout)
             raise
+        self._core.leave_block()
         self.commit(timeout, outcome_id=outcome_id)
 
     def exactly_once(
@@ -193,7 +204,7 @@ class Session:
         once = Once(self._core, id, attempts)
         while True:
             try:
-                with self.transaction(timeout, outcome_id=once.outcome_id):
+                with self._block(EXACTLY_ONCE, timeout, once.outcome_id):
                     result = work(self)
             except TransactionRolledBackError as error:
                 if not once.must_run_again(error):
@@ -208,15 +219,27 @@ class Session:
             return
         failures: list[tuple[str, AmqError]] = []
         try:
-            for producer in list(self._unflushed):
+            with self._driver.lock:
+                owners = core.machine.ledger.unflushed(core)
+            for owner in owners:
                 with gathered(failures):
-                    producer.flush(timeout)
+                    self._flush(owner, timeout)
         finally:
             with self._driver.lock:
                 core.close([consumer._subscription for consumer in self._consumers])
                 if self in self.connection._sessions:
                     self.connection._sessions.remove(self)
                 self._driver.kick()
+        if failures:
+            raise FlushError(failures)
+
+    def _flush(self, owner: SendOwner, timeout: float | None) -> None:
+        machine = self._core.machine
+        with self._driver.lock:
+            timeout_s = self.connection._timeout_s(timeout)
+            if not self._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
+                raise timed_out(machine, f"flush of {owner.unconfirmed} messages to {owner.destination}", timeout_s)
+            failures = machine.ledger.take_failures(owner)
         if failures:
             raise FlushError(failures)
 
@@ -275,11 +298,9 @@ class Producer:
                 if not driver.wait(self._machine.room_gate, self._may_send, timeout_s):
                     raise timed_out(connection._machine, f"send to {self.destination}", timeout_s, duplicate_id)
             duplicate_id = duplicate_id or self._machine.next_id()
-            expires_ms = driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
-            if not wait and not self._session._core.transacted:
-                self._session._unflushed[self] = None
+            expires = expires_ms(time_to_live, driver.clock.wall_ms())
             request = self._core.send(
-                body, headers, persistent, priority, expires_ms, content_type, duplicate_id, wait
+                body, headers, persistent, priority, expires, content_type, duplicate_id, wait
             )
             if wait:
                 connection._await(request, f"send to {self.destination}", timeout)
@@ -304,12 +325,13 @@ class Producer:
         connection._check_fork()
         timeout_s = connection._timeout_s(timeout)
         with driver.lock:
-            expires_ms = driver.clock.wall_ms() + int(time_to_live * 1000) if time_to_live else 0
+            expires = expires_ms(time_to_live, driver.clock.wall_ms())
+            bodies = bulk.checked(bodies, headers)
             for part in bulk.pieces(bodies):
                 if not driver.wait(self._machine.room_gate, self._may_send, timeout_s):
                     raise timed_out(connection._machine, f"send to {self.destination}", timeout_s)
                 extras = None if headers is None else headers[part]
-                bulk.send(self._core, bodies[part], extras, text, persistent, priority, expires_ms)
+                bulk.send(self._core, bodies[part], extras, text, persistent, priority, expires)
                 driver.flush()
 
     def flush(self, timeout: float | None = None) -> None:
@@ -318,17 +340,8 @@ class Producer:
         Raises FlushError when some were refused, each told once; CallTimeoutError or FailoverTimeoutError when the
         time is over: they stay unconfirmed and are still tried.
         """
-        connection, owner = self._session.connection, self._core.owner
-        connection._check_fork()
-        with self._driver.lock:
-            timeout_s = connection._timeout_s(timeout)
-            if not self._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
-                what = f"flush of {owner.unconfirmed} messages to {self.destination}"
-                raise timed_out(connection._machine, what, timeout_s)
-            failures, owner.failures = owner.failures, []
-            self._session._unflushed.pop(self, None)
-        if failures:
-            raise FlushError(failures)
+        self._session.connection._check_fork()
+        self._session._flush(self._core.owner, timeout)
 
 
 class Consumer:
@@ -343,6 +356,7 @@ class Consumer:
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when there was none for `timeout` seconds (None = wait for one, 0 = do not wait).
 
+        With `prefetch=0` it asks the broker, and returns 2 s after its time at the latest if the broker is silent.
         Raises TransactionRolledBackError when the session's transaction became rollback-only, ConnectionClosedError
         when the consumer, session or connection was closed, or the error with which the connection ended.
         """
@@ -363,10 +377,14 @@ class Consumer:
         return Message(self._session, delivery)
 
     def _was_late(self) -> bool:
-        """The time is over: is there a message after all, that was asked for and on its way?"""
-        request = self._core.want_no_more(self._subscription)
-        self._session.connection._await(request, "receive", None)
-        return request is not None and self._subscription.ready()
+        """The time is over: is there a message after all, that was asked for and on its way? A broker that does not
+        answer this soon may bring one later, for the next call."""
+        request, driver = self._core.want_no_more(self._subscription), self._driver
+        if request is None:
+            return False
+        if not driver.wait(request.gate, lambda: request.done, PULL_ANSWER_S_MAX):
+            self._core.give_up(request, driver.clock.monotonic())
+        return self._subscription.ready()
 
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """Messages, until there is none for `timeout` seconds (None = for ever) or the consumer is closed."""
@@ -435,8 +453,11 @@ class Message(ReceivedMessage["Session"]):
 
         `wait` until the broker has confirmed: then it never comes back. Without, a connection that breaks in the
         next moment brings it back. Raises DeliveryLostError when it was delivered before a failover (the broker
-        delivers it again), or when the connection broke before the confirmation. In mode `auto`, and a second
-        time, this does nothing and waits for nothing.
+        delivers it again), or when the connection broke before the confirmation.
+
+        Only the first call for a message counts. A later one with `wait` waits for the outcome of the first, also
+        where that gave up after its `timeout`. It raises CommandError where the first one did not ask for a
+        confirmation, because it had no `wait`, or because mode `auto` made it.
         """
         self._settle("ACK", wait, timeout)
 

@@ -1,4 +1,4 @@
-"""The life of a client connection: one table of states × events. What is not in the table is illegal.
+"""The life of a client connection: one table of states × events. Everything else is illegal.
 
     python -m amq.client.states      prints the diagram of docs/client.md (Mermaid)
 

@@ -1,7 +1,7 @@
-"""Two-phase transactions of the client: the frames that finish what is prepared, and what is prepared as one sees it.
+"""Two-phase transactions of the client: the frames that finish prepared transactions, and the list of these.
 
-Invariant: each may be asked again, on the next master too, and is then confirmed if it took place: so a request whose
-connection broke is sent again, word for word.
+Invariant: each request may be repeated, on the next master too, which confirms it if it took place. So the client sends
+a request whose connection broke again, word for word.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PREPARED_QUEUE = "/queue/AMQ.Prepared"  # browsed, it shows what is prepared
 _LINE_CHARACTERS = 8000  # of xids in one header
+_HEADER_CHARACTERS = 32_000  # of xids in all headers: more of them go into the body
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,13 @@ class PreparedTransaction:
         try:
             return cls(**json.loads(body))
         except (ValueError, TypeError) as error:
-            raise ProtocolError(f"{PREPARED_QUEUE} shows what is no prepared transaction: {error}") from error
+            raise ProtocolError(f"{PREPARED_QUEUE} shows a message that is no prepared transaction: {error}") from error
 
 
 def prepare_headers(
     xid: str, prepared_timeout: float | None, owner: str, batch: int
 ) -> list[tuple[str, str]]:  # fmt: skip
-    """What makes the COMMIT of a transaction its prepare; `prepared_timeout` in seconds. Raises CommandError."""
+    """The headers that make a COMMIT a prepare; `prepared_timeout` in seconds. Raises CommandError."""
     if not xid:
         raise CommandError("give the prepared transaction an xid, by which anybody can finish it")
     headers = [("phase", "prepare"), ("xid", xid)]
@@ -68,13 +69,46 @@ def finish(machine: Machine, command: str, xid: str) -> Request:
     return _ask(machine, command, [("xid", xid)], xid)
 
 
-def commit_batch(machine: Machine, owner: str, batch: int, xids: Iterable[str]) -> Request:
+def commit_batch(
+    machine: Machine, owner: str, batch: int, xids: Iterable[str], content: tuple[int, int] | None = None
+) -> Request:
     """COMMIT a batch; the request's `outcome` says whether now or before."""
+    lines, body = _listed(xids)
+    headers = [("owner", owner), ("batch", str(batch)), *lines]
+    if content is not None:
+        headers += [("rows", str(content[0])), ("checksum", str(content[1]))]
+    return _ask(machine, "COMMIT", headers, owner, body)
+
+
+def abort_batch(machine: Machine, owner: str, batch: int | None, xids: Iterable[str] | None) -> Request:
+    """ABORT what is prepared for an owner; the request's `outcome` says how many transactions that were."""
+    if not owner:
+        raise CommandError("give the owner whose prepared transactions are to be rolled back")
+    if xids is not None and batch is None:
+        raise CommandError("give the batch too: xids are rolled back together as parts of one batch")
+    lines, body = ([], b"") if xids is None else _listed(xids)
+    headers = [("owner", owner), *([] if batch is None else [("batch", str(batch))]), *lines]
+    return _ask(machine, "ABORT", headers, owner, body)
+
+
+def rolled_back(outcome: str) -> int:
+    """How many transactions a broker has rolled back. Raises ProtocolError."""
+    if not outcome.isdecimal():
+        raise ProtocolError(
+            "this broker does not know how to roll back what an owner has prepared: roll back each xid by itself"
+        )
+    return int(outcome)
+
+
+def _listed(xids: Iterable[str]) -> tuple[list[tuple[str, str]], bytes]:
+    """Headers and body that name `xids`. Raises CommandError."""
     names = list(xids)
     for xid in names:
         if not xid or "," in xid:
             raise CommandError(f"xid {xid!r}: give the xids of prepared transactions, which have no comma")
     series = _series(names)
+    if sum(map(len, series or names)) + len(series or names) > _HEADER_CHARACTERS:
+        return [], json.dumps({"series": series} if series else {"xids": names}).encode()
     lines = [("xids", "")] if series else []
     key, items = ("series", series) if series else ("xids", names)
     line = ""
@@ -83,7 +117,7 @@ def commit_batch(machine: Machine, owner: str, batch: int, xids: Iterable[str]) 
             lines.append((f"{key}.{len(lines)}", line))
             line = ""
         line += f",{item}" if line else item
-    return _ask(machine, "COMMIT", [("owner", owner), ("batch", str(batch)), *lines, (key, line)], owner)
+    return [*lines, (key, line)], b""
 
 
 def _series(xids: list[str]) -> list[str]:
@@ -102,6 +136,7 @@ def _series(xids: list[str]) -> list[str]:
     return [f"{name}*{count}" for name, count in zip(names, counts, strict=True)]
 
 
-def _ask(machine: Machine, command: str, headers: list[tuple[str, str]], subject: str) -> Request:
+def _ask(machine: Machine, command: str, headers: list[tuple[str, str]], subject: str, body: bytes = b"") -> Request:
     receipt = machine.next_receipt()
-    return machine.request(Kind.RESOLVE, receipt, encode(command, [*headers, ("receipt", receipt.decode())]), subject)
+    lines = [*headers, ("receipt", receipt.decode()), *([("content-length", str(len(body)))] if body else [])]
+    return machine.request(Kind.RESOLVE, receipt, encode(command, lines, body), subject)

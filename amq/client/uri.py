@@ -7,7 +7,7 @@
 
 Host may be an IPv6 address in brackets; login, passcode and option values may be percent-encoded. Without the
 parentheses the options belong to `failover`. `nested.NAME=VALUE` sets NAME for every URI that does not set it itself.
-Whatever the text, `parse` returns a `BrokerUrl` or raises `UriError`, which never repeats a passcode.
+For any text `parse` returns a `BrokerUrl` or raises `UriError`, which never repeats a passcode.
 """
 
 from __future__ import annotations
@@ -19,11 +19,21 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from amq.client.errors import UriError
-from amq.client.options import ALIASES, REFUSED, FailoverOptions, TransportOptions, declared, text
+from amq.client.options import (
+    ALIASES,
+    IGNORED,
+    IGNORED_IF_TRUE,
+    REFUSED,
+    FailoverOptions,
+    TransportOptions,
+    declared,
+    text,
+)
 
 DEFAULT_PORT = 61613
 URL_CHARACTERS_MAX = 65_536
 _INTEGER_MAX = 2**31 - 1
+TAKEOVER_S = 15.0  # so long a takeover may take on NFS with usual leases
 _TRUTH = {"true": True, "false": False}
 _AUTHORITY = re.compile(
     r"(?:(?P<login>[^:@/]*)(?::(?P<passcode>[^@/]*))?@)?"
@@ -62,15 +72,27 @@ class BrokerUri:
 
 @dataclass(frozen=True)
 class BrokerUrl:
-    """What `amq.connect` was given. `failover` False = one broker and one attempt."""
+    """The URL given to `amq.connect`. `failover` False = one broker and one attempt. `warnings` are for the log."""
 
     uris: tuple[BrokerUri, ...]
     options: FailoverOptions = field(default_factory=FailoverOptions)
     failover: bool = True
+    warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         names = ",".join(str(uri) for uri in self.uris)
         return f"failover:({names})" if self.failover else names
+
+    def limit(self, startup: bool) -> str:
+        """When the client gives up, with the option that says so; "" = never. `startup`: before the first success."""
+        options, name = self.options, "maxReconnectAttempts"
+        rounds = options.max_reconnect_attempts
+        if startup and options.startup_max_reconnect_attempts >= 0:
+            rounds, name = options.startup_max_reconnect_attempts, "startupMaxReconnectAttempts"
+        if rounds < 0:
+            return ""
+        rounds = max(1, rounds)
+        return f"{rounds} round{'s' * (rounds != 1)} of attempts ({name})"
 
     @property
     def priority(self) -> frozenset[tuple[str, int]]:
@@ -95,16 +117,45 @@ def parse(url: str) -> BrokerUrl:
     inner, query = _failover_parts(rest.removeprefix("//"))
     values = _query(query)
     nested = {name.removeprefix("nested."): values.pop(name) for name in list(values) if name.startswith("nested.")}
+    warnings = _ignored(values)
     options = _options(FailoverOptions, values)
+    warnings += _too_few_attempts(options)
     uris: dict[tuple[str, int], BrokerUri] = {}
     for name in _split(inner):
         uri = _uri(name, nested)
         uris.setdefault(uri.address, uri)
-    broker_url = BrokerUrl(tuple(uris.values()), options)
+    broker_url = BrokerUrl(tuple(uris.values()), options, warnings=tuple(warnings))
     strangers = broker_url.priority - uris.keys()
     if strangers:
         raise UriError(f"priorityURIs names {sorted(strangers)}, which is not in the list of brokers: add it there too")
     return broker_url
+
+
+def _ignored(values: dict[str, str]) -> list[str]:
+    """Take the words that change nothing out of `values`. Returns a warning for each."""
+    names = [n for n in values if n in IGNORED and (n not in IGNORED_IF_TRUE or values[n].lower() == "true")]
+    for name in names:
+        del values[name]
+    return [f"option {name} of the broker URL is ignored: {IGNORED[name]}" for name in names]
+
+
+def _too_few_attempts(options: FailoverOptions) -> list[str]:
+    """A warning where the client gives up sooner than a slave may need to take over."""
+    attempts = options.max_reconnect_attempts
+    if attempts <= 0:
+        return []
+    delay_ms, span_ms = float(options.initial_reconnect_delay_ms), 0.0
+    for _ in range(attempts):
+        span_ms += min(delay_ms, options.max_reconnect_delay_ms)
+        if span_ms >= TAKEOVER_S * 1000:
+            return []
+        if options.use_exponential_back_off:
+            delay_ms = min(max(delay_ms, 1.0) * options.reconnect_delay_exponent, options.max_reconnect_delay_ms)
+    return [
+        f"maxReconnectAttempts={attempts} gives up after about {span_ms / 1000:.1f} s of waits, and a takeover may "
+        f"take {TAKEOVER_S:g} s: leave it out and bound the calls by timeout, or raise it (maxReconnectDelay is "
+        f"{options.max_reconnect_delay_ms} ms)"
+    ]
 
 
 def _failover_parts(rest: str) -> tuple[str, str]:

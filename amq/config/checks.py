@@ -1,6 +1,10 @@
-"""What single values cannot show: options that contradict each other, and settings that are probably not meant."""
+"""Checks over several values: defaults that follow other options, options that contradict each other, and settings that
+are probably not meant."""
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Any
 
 from amq.config.destinations import parse_pattern
 from amq.config.option import DEFAULT_SOURCE
@@ -18,6 +22,44 @@ _AT_MOST = (
     ("maxHeaderSize", "maxHeaderBlockSize", "the longest header would not fit into the header block"),
 )
 STORE_LIMIT_SEGMENTS_MIN = 8
+_NEVER_RAISED = "memoryLimit"  # a default protects the host: only a person may ask for more of its memory
+
+
+def adapted(config: BrokerConfig) -> BrokerConfig:
+    """`config` in which defaults give way to values that somebody set: one option alone is enough.
+
+    A default that is too large for another option is lowered, one that is too small is raised (never `memoryLimit`).
+    Values that were set are never changed; where two of them contradict each other `contradictions` says so.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+
+    def value(key: str) -> Any:
+        attribute = BY_KEY[key].attribute
+        return values.get(attribute, getattr(config, attribute))
+
+    def is_default(key: str) -> bool:
+        return BY_KEY[key].attribute not in config.sources
+
+    def follow(key: str, wanted: int, cause: str) -> None:
+        made = BY_KEY[key]
+        least, most = made.minimum or 0, made.maximum or wanted
+        if is_default(key) and least <= wanted <= most:
+            values[made.attribute] = wanted
+            sources[made.attribute] = f"{DEFAULT_SOURCE}, adapted to {cause}"
+
+    if not is_default("storeLimit") and value("storeLimit"):
+        size = value("storeLimit") // STORE_LIMIT_SEGMENTS_MIN
+        if size < value("journalSegmentSize"):
+            follow("journalSegmentSize", size, "storeLimit")
+    pairs = [(small, large) for small, large, _why in _AT_MOST]
+    for small, large in [*reversed(pairs), *pairs]:  # what follows memoryLimit first, then what follows that
+        if value(small) > value(large):
+            follow(small, value(large), large)
+    for small, large in pairs:
+        if value(small) > value(large) and large != _NEVER_RAISED:
+            follow(large, value(small), small)
+    return dataclasses.replace(config, **values, sources={**config.sources, **sources}) if values else config
 
 
 def contradictions(config: BrokerConfig) -> list[str]:

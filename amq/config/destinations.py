@@ -42,7 +42,7 @@ def parse_pattern(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DestinationOptions:
-    """What one pattern sets: attribute of BrokerConfig → value, and → where that is written."""
+    """The options that one pattern sets: attribute of BrokerConfig → value, and → where that is written."""
 
     pattern: str
     values: Mapping[str, Value]

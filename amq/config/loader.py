@@ -72,7 +72,7 @@ def load(
 
 
 class _Loading:
-    """What was gathered so far: values and their sources by attribute, problems and warnings."""
+    """The values gathered so far: values and their sources by attribute, problems and warnings."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -183,6 +183,7 @@ class _Loading:
             self.values["name"] = socket.gethostname() if host_name is None else host_name
             self.sources["name"] = "host name"
         config = BrokerConfig(**self.values, destinations=tuple(self.destinations), sources=self.sources)
+        config = checks.adapted(config)
         problems = self.problems or checks.contradictions(config)
         if require_store and not config.store and "store" not in self.refused:
             problems = [
@@ -196,7 +197,7 @@ class _Loading:
 
 
 def _misplaced(name: str, content: object) -> str:
-    """What is wrong with the top-level key `name` of a TOML file, which is no section."""
+    """The error of the top-level key `name` of a TOML file, which is no section."""
     if name in SECTIONS:
         return f"{name} must be a section: write [{name}] and its options below it"
     option = BY_KEY.get(name)

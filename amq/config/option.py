@@ -17,22 +17,22 @@ from amq.config.transport_url import parse_transport_url
 
 TEXT_CHARS_MAX = 4096
 SECTIONS = {
-    "broker": "Who this broker is and where it listens.",
+    "broker": "The name of this broker, its store and its addresses.",
     "lock": "The exclusive lock that makes one broker of the group the master.",
     "store": "The journal in the store directory.",
-    "queues": "What becomes of messages in queues.",
-    "topics": "What becomes of messages for the subscribers of topics.",
-    "limits": "What clients may use up. Every buffer of the broker is bounded by one of these.",
+    "queues": "Queues: delivery, redelivery, dead letters, expiry, limits.",
+    "topics": "Topics: slow consumers, retroactive subscribers, virtual topics.",
+    "limits": "Resources that clients may use. One of these bounds every buffer of the broker.",
     "stomp": "The STOMP protocol.",
-    "security": "Who may log in. See security.md.",
-    "log": "What the broker writes about itself, to standard error.",
+    "security": "Users and logins. See security.md.",
+    "log": "The broker's log, on standard error.",
 }
 DEFAULT_SOURCE = "default"
 Value = bool | int | float | str | tuple[str, ...]  # what a BrokerConfig attribute can be
 
 
 class Kind(enum.Enum):
-    """What a value is; the second word is the unit that ends the Python attribute."""
+    """The kind of a value; the second word is the unit that ends the Python attribute."""
 
     DURATION = ("duration", "_s")
     SIZE = ("size", "_bytes")

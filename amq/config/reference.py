@@ -23,30 +23,34 @@ _INTRODUCTION = """\
 
 <!-- Generated from amq/config/schema.py by `python -m amq.config.reference`: change it there. -->
 
-A broker needs one thing: the store directory that it shares with the other brokers of its group.
-Everything else has a default.
+A broker needs only the store directory that it shares with the other brokers of its group. All other options have a
+default.
 
     amq start --store /mnt/shared/amq --transport stomp://0.0.0.0:61613
 
-`amq config show` prints the effective value of every option and where it came from; `amq config check FILE` says what
-is wrong with a file. [conf/amq.toml](../conf/amq.toml) is a file with every option, commented out at its default.
+`amq config show` prints the effective value of every option and its source. `amq config check FILE` finds the errors in
+a file. [conf/amq.toml](../conf/amq.toml) lists every option at its default, commented out.
 
 ## Where values come from
 
-The later wins:
+A later source wins over an earlier one:
 
 1. the defaults on this page;
-2. the TOML file given to `amq start`: each option below the section that this page lists it under;
-3. environment variables: `AMQ_` and the name in capitals, `lockKeepAlivePeriod` is `AMQ_LOCK_KEEP_ALIVE_PERIOD`;
+2. the TOML file given to `amq start`, each option below the section under which this page lists it;
+3. environment variables: `AMQ_` and the name in capitals, so `AMQ_STORE_LIMIT` for `storeLimit`;
 4. `-o KEY=VALUE`, also `-o SECTION.KEY=VALUE`;
 5. `--store`, `--name` and `--transport`.
 
-An unknown option, a wrong unit, a value out of range and options that contradict each other stop the broker from
-starting. The error names each of them, with file and line, and says what to write instead. Variables that start with
-`AMQ_` and resemble no option are ignored with a warning, because other programs use such names too; `AMQ_URL`,
-`AMQ_LOGIN` and `AMQ_PASSCODE`, which are for the commands that talk to a broker, without one.
+A default follows the options that are set: `memoryLimit = 4MiB` alone lowers `maxFrameSize` and `maxTransactionSize`
+to 4 MiB, and a larger `maxFrameSize` raises `maxTransactionSize`. `amq config show` names such values. Only
+`memoryLimit` is never raised.
 
-Relative paths in the file are relative to the file's directory, elsewhere to the working directory; `~` is the home
+The broker does not start with an unknown option, a wrong unit, a value out of range, or options that contradict each
+other. The error names each of them, with file and line, and says what to write instead. A variable that begins with
+`AMQ_` and resembles no option is ignored with a warning, because other programs use such names, too. `AMQ_URL`,
+`AMQ_LOGIN` and `AMQ_PASSCODE` belong to the client commands and cause no warning.
+
+Relative paths in the file are relative to the file's directory, elsewhere to the working directory. `~` is the home
 directory.
 
 ## Options of single destinations
@@ -57,14 +61,14 @@ directory.
     [destinations."orders.audit"]
     queueLimitPolicy = "fail"
 
-The options that are marked *single destinations* can have other values for some of them. A table's name is a
-destination's name or a pattern: `.` separates words, `*` stands for one word, `>` at the end for all further words,
-also none. `orders.>` is `orders`, `orders.eu` and `orders.eu.north`; `orders.*` is only the second of them. Write the
-name without `queue://` and in quotes, since it holds dots.
+Options marked *single destinations* can have other values for some destinations. The name of such a table is a
+destination's name or a pattern. `.` separates words, `*` stands for one word, and `>` at the end for all further words,
+also none. `orders.>` matches `orders`, `orders.eu` and `orders.eu.north`; `orders.*` matches only the second of them.
+Write the name without `queue://`, and in quotes because of the dots.
 
-Where several patterns match, each option comes from the most specific one that sets it: compared word by word from the
-left, a word is more specific than `*`, and `*` than `>`. So above `orders.audit` has the limit of 2 GiB and the policy
-fail. What no pattern sets has the value of the section that this page lists it under. Such tables stand in the file
+If several patterns match, each option comes from the most specific pattern that sets it. Patterns are compared word by
+word from the left: a word is more specific than `*`, and `*` than `>`. In the example `orders.audit` has the limit
+2 GiB and the policy fail. An option that no pattern sets has the value of its section. Such tables stand in the file
 only, and apply as soon as it is saved.
 
 ## Units
@@ -78,10 +82,11 @@ only, and apply as soon as it is saved.
 
 ## Changes while the broker runs
 
-The file is watched. Options marked *live* apply as soon as it is saved, to new connections and to what existing
-connections do next; for the others the log says that they wait for a restart. A file with an error changes nothing and
-is reported, and so does one whose live options contradict what still waits for a restart. SIGHUP reads the file again
-too, where the file system does not tell of changes (a file edited on another host).
+The broker watches the file. Options marked *live* apply as soon as it is saved, to new connections and to later actions
+of existing ones. The log names options that wait for a restart. A file with an error changes nothing, and the log
+reports it; so does a file whose live options contradict others that wait for a restart. SIGHUP also reads the file
+again: use it if the file system does not report changes, for example of a file edited on another host. The broker then
+always logs the result. If a file does not answer for 10 s (its mount hangs), the broker logs that and goes on.
 
 """
 
@@ -89,7 +94,7 @@ too, where the file system does not tell of changes (a file edited on another ho
 def example_file() -> str:
     """The text of conf/amq.toml: every option at its default, commented out, with its help."""
     lines = [
-        "# Every option of an amq broker, at its default. Take away the # in front of an option to change it.",
+        "# Every option of an amq broker, at its default. Remove the # in front of an option to change it.",
         '# Durations: milliseconds or "500ms", "2s", "1m". Sizes: bytes or "64KiB", "32MiB", "1GiB", "10MB".',
         "# Generated from amq/config/schema.py by `python -m amq.config.reference`; docs/configuration.md says more.",
     ]
@@ -101,7 +106,7 @@ def example_file() -> str:
                 lines += _comment(f"{_facts(option)}.")
                 lines.append(f"#{option.key} = {toml_value(option)}")
     lines += [
-        "", *_comment("What single destinations have of their own: * stands for one word of a name, > for the rest."),
+        "", *_comment("Options of single destinations: * stands for one word of a name, > for all further words."),
         *_comment(f"Possible: {', '.join(option.key for option in OPTIONS if option.destination)}."),
         f'#    [{TABLE}."orders.>"]', '#    queueLimit = "2GiB"', '#    queueLimitPolicy = "drop-oldest"',
     ]  # fmt: skip
@@ -115,7 +120,7 @@ def reference_page() -> str:
         parts.append(f"## [{section}]\n\n{about}\n\n")
         parts += [_entry(option) for option in OPTIONS if option.section == section]
     parts.append(
-        "## Names in other brokers\n\nAn option that is called otherwise in ActiveMQ, Artemis or RabbitMQ; meaning and "
+        "## Names in other brokers\n\nOptions that have another name in ActiveMQ, Artemis or RabbitMQ. Meaning and "
         "unit may differ in detail.\n\n| There | Here |\n|---|---|\n"
     )
     parts += [f"| `{name}` | `{option.key}` |\n" for name, option in sorted(_elsewhere())]

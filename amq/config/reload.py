@@ -53,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a reload.
+    """The result of a reload.
 
     config   the configuration now in force
     live     changes that apply from now on
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def diff(old: BrokerConfig, new: BrokerConfig) -> Difference:
-    """What changed between `old` and `new`, apart by whether it can be applied to a running broker."""
+    """The changes between `old` and `new`, separated by whether a running broker can apply them."""
     changes = [
         Change(option, option.format(old.get(option)), option.format(new.get(option)))
         for option in OPTIONS
@@ -86,7 +86,7 @@ def diff(old: BrokerConfig, new: BrokerConfig) -> Difference:
 
 
 def _own_values(config: BrokerConfig) -> dict[tuple[str, Option], str]:
-    """What single destinations have of their own."""
+    """The options of single destinations."""
     return {(each.destination, each.option): each.value for each in config.explain() if each.destination}
 
 
@@ -120,17 +120,29 @@ class Reload:
         self._waiting: tuple[Change, ...] = ()
         self._error = ""
 
-    def check(self) -> Outcome | None:
-        """Read the sources again. None where there is nothing new to tell."""
+    def check(self, asked: bool = False) -> Outcome | None:
+        """Read the sources again. None where there is nothing new to tell; an error is always news to who `asked`."""
+        return self.take(self.read(), asked)
+
+    def read(self) -> BrokerConfig | ConfigError:
+        """Read the sources. May hang in them; changes nothing, so its result may be thrown away."""
         try:
-            new = self._load()
-            following = _allowed(apply_live(self.config, new))
+            return self._load()
         except ConfigError as error:
-            if error.description == self._error:
+            return error
+
+    def take(self, read: BrokerConfig | ConfigError, asked: bool = False) -> Outcome | None:
+        """Follow what was `read`. As `check`."""
+        try:
+            if isinstance(read, ConfigError):
+                raise read
+            following = _allowed(apply_live(self.config, read))
+        except ConfigError as error:
+            if error.description == self._error and not asked:
                 return None
             self._error = error.description
             return Outcome(self.config, restart=self._waiting, error=error)
-        difference = diff(self.config, new)
+        difference = diff(self.config, read)
         mended = bool(self._error)
         told = not difference.live and difference.restart == self._waiting and not mended
         self._error, self._waiting = "", difference.restart

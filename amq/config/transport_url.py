@@ -54,6 +54,16 @@ def parse_transport_url(text: str) -> TransportUrl:
     return TransportUrl(parts.scheme, host, DEFAULT_PORTS[parts.scheme] if port is None else port)
 
 
+def reachable(text: str, host_name: str) -> str:
+    """The transport URL `text` as clients on other hosts write it: `0.0.0.0` and `::` become `host_name`."""
+    url = parse_transport_url(text)
+    try:
+        everywhere = ipaddress.ip_address(url.host).is_unspecified
+    except ValueError:
+        everywhere = False
+    return str(TransportUrl(url.scheme, host_name, url.port)) if everywhere and host_name else text
+
+
 def is_loopback(host: str) -> bool:
     """True where `host` (an address or `localhost`) is reachable from this machine only. No name is looked up."""
     if host.lower().rstrip(".") == "localhost":

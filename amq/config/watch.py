@@ -26,6 +26,7 @@ from watchdog.observers.inotify import InotifyObserver
 from amq.errors import ConfigError
 
 SETTLE_S = 0.1  # far more than an event needs to arrive
+STOP_PATIENCE_S = 2.0  # for a thread that may hang in a file system
 LINKS_MAX = 40  # as the kernel follows
 
 _log = structlog.get_logger("amq.config")
@@ -62,15 +63,16 @@ class FileWatcher:
         self._worker.start()
 
     def stop(self) -> None:
-        """Stop and wait for the threads. Safe to call twice, and without start."""
+        """Stop and wait for the threads, for a bounded time: one that hangs in a file system does not keep the process.
+        Safe to call twice, and without start."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
         if self._observer.is_alive():
             self._observer.stop()
-            self._observer.join()
+            self._observer.join(STOP_PATIENCE_S)
         if self._worker.is_alive():
-            self._worker.join()
+            self._worker.join(STOP_PATIENCE_S)
 
     def __enter__(self) -> FileWatcher:
         self.start()
@@ -80,7 +82,7 @@ class FileWatcher:
         self.stop()
 
     def _watch_directories(self) -> None:
-        """Those that are not watched yet; a link that was swapped leads to others. Raises ConfigError."""
+        """Files that are not watched yet; a link that was swapped leads to others. Raises ConfigError."""
         for directory in dict.fromkeys(directory for path in self._paths for directory in directories_of(path)):
             if directory in self._watched:
                 continue

@@ -1,4 +1,4 @@
-"""The clocks on which leases run (assumption A1): what they are, whether they go at the right rate."""
+"""Examines the clocks on which leases run (assumption A1): their source and their rate."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ MEASURED_S_MIN = 0.2
 COMPARED_S = 0.5  # two hosts: long beside the time that a question takes
 _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _COARSE = ("jiffies", "refined-jiffies", "pit")
-_WHY = "a lease runs on it: rates of two hosts may differ by 1 %, and it must go on while the machine is suspended"
+_WHY = "leases use it: it must run on while the machine is suspended, and two hosts may differ by at most 1 %"
 
 
 def judge_clocks(machine: Machine) -> Iterator[Finding]:
-    """What can be said without waiting."""
+    """Judge the clocks without waiting."""
     source = machine.read(_SOURCE).strip()
     ahead_s = machine.clock_s("CLOCK_BOOTTIME") - machine.clock_s("CLOCK_MONOTONIC")
     suspended = f", was suspended for {ahead_s:.0f} s since boot" if ahead_s >= 1 else ""
     found = f"CLOCK_BOOTTIME from {source or 'an unknown source'}{suspended}"
     if source in _COARSE:
-        cure = "look why the kernel uses no better clock source"
+        cure = "find out why the kernel uses no better clock source"
         yield Finding(Level.WARNING, "clock", found, "it loses time when interrupts are late", cure)
     else:
         yield Finding(Level.OK, "clock", found, _WHY)
     if " hypervisor" in machine.read("/proc/cpuinfo"):
         yield Finding(
             Level.NOTE, "virtual machine", "yes",
-            "while a hypervisor pauses it (snapshot, stop), its clock may stand still too: it wakes with a lease that "
-            "seems to run",
+            "while a hypervisor pauses it (snapshot, stop), its clock may stop too; when it wakes, its lease still "
+            "seems valid",
             "stop the broker before you pause or snapshot the virtual machine of a master",
         )  # fmt: skip
 
 
 class Rate:
-    """How fast the clock of leases goes, beside the hardware's, from here to `judge`."""
+    """Compares the rate of the lease clock with the hardware clock, from construction to `judge`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -52,12 +52,12 @@ class Rate:
             return
         off = boot_s / raw_s - 1
         if abs(off) > DRIFT_MAX:
-            why = "it is being steered, or a clock is broken: leases of two hosts run at different rates"
-            yield unfit("clock rate", f"{off * 100:+.2f} %", why, "look at chrony or ntpd, and at the hypervisor")
+            why = "time synchronisation corrects it, or a clock is broken: leases of two hosts run at different rates"
+            yield unfit("clock rate", f"{off * 100:+.2f} %", why, "check chrony or ntpd, and the hypervisor")
 
 
 class PeerRate:
-    """How fast another host's clock goes beside ours, from here to `judge`."""
+    """Compares the rate of another host's clock with ours, from construction to `judge`."""
 
     def __init__(self, machine: Machine, peer: Hands) -> None:
         self._machine = machine
@@ -65,14 +65,14 @@ class PeerRate:
         self._started = self._read()
 
     def _read(self) -> tuple[float, float, float]:
-        """(ours, theirs, how far apart the two readings may be), seconds."""
+        """(our reading, their reading, uncertainty), in seconds."""
         before = self._machine.clock_s("CLOCK_BOOTTIME")
         theirs = float(self._peer.call("time"))
         after = self._machine.clock_s("CLOCK_BOOTTIME")
         return (before + after) / 2, theirs, (after - before) / 2
 
     def left_s(self) -> float:
-        """How long to wait yet before `judge` can tell."""
+        """Seconds to wait before `judge` can tell."""
         return max(0.0, self._started[0] + COMPARED_S - self._machine.clock_s("CLOCK_BOOTTIME"))
 
     def judge(self, who: str) -> Finding:
@@ -82,6 +82,6 @@ class PeerRate:
         off, doubt = theirs_s / ours_s - 1, (doubt + self._started[2]) / ours_s
         found = f"{off * 100:+.2f} % ± {doubt * 100:.2f} % in {ours_s:.1f} s"
         if abs(off) - doubt > DRIFT_MAX:
-            why = "two masters may confirm for the difference"
-            return unfit(f"clock rate, {who}", found, why, "look at chrony or ntpd, and at the hypervisors")
+            why = "two masters may confirm at the same time for the difference"
+            return unfit(f"clock rate, {who}", found, why, "check chrony or ntpd, and the hypervisors")
         return Finding(Level.OK, f"clock rate, {who}", found, _WHY)

@@ -22,6 +22,7 @@ from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
 from amq.doctor import probes
 from amq.doctor.clocks import PeerRate, Rate, judge_clocks
+from amq.doctor.directory import judge_directory
 from amq.doctor.filesystems import Judgement, judge, judge_magic
 from amq.doctor.finding import Finding, Level, Report, unfit
 from amq.doctor.hands import LocalHands, clean
@@ -38,6 +39,7 @@ BUDGET_S = 2.0  # for each kind of cost
 SYNC_S_MAX = 0.05
 CHECKS_PER_PERIOD = 15  # a check comes three times a period, and may be five times as slow as the slowest of a hundred
 GONE_PATIENCE_S = 10.0
+HEART_BEAT_MS = 2000  # of clients: the default of their URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ def examine_quickly(path: str, doors: Doors | None = None) -> Report:
     doors = doors or Doors()
     report = Report(os.path.abspath(path), existing(path))
     _look_at_mount(report, doors)
+    report.findings += judge_directory(report.path)
     if not report.of(Level.UNFIT):
         with _pair(doors, report.directory) as (a, b):
             report.findings.append(probes.try_locks(a, b, "two descriptors", 1))
@@ -77,6 +80,7 @@ def examine(path: str, peers: Sequence[tuple[str, int]] = (), doors: Doors | Non
     doors = doors or Doors()
     report = Report(os.path.abspath(path), existing(path))
     judgement = _look_at_mount(report, doors)
+    report.findings += judge_directory(report.path)
     rate = Rate(doors.machine)
     try:
         with _pair(doors, report.directory) as (a, b):
@@ -97,7 +101,7 @@ def examine(path: str, peers: Sequence[tuple[str, int]] = (), doors: Doors | Non
 
 
 def introduce(directory: str, doors: Doors) -> dict[str, Any]:
-    """What a peer says of itself."""
+    """A peer's description of itself."""
     report = Report(directory, directory)
     _look_at_mount(report, doors)
     findings = [finding.to_json() for finding in report.findings]
@@ -294,6 +298,10 @@ def _recommend(report: Report, judgement: Judgement | None) -> None:
     initial_ms, longest_ms = (10, 200) if takeover_s <= 5 else (100, min(1000, round(takeover_s * 20)))
     # A restart of the server takes a lease of grace more, and nobody should lose a call to it.
     timeout_ms = max(120_000, math.ceil(2 * (takeover_s + lease_s)) * 1000)
+    broker_s = BrokerConfig().heart_beat_send_s
+    report.recommended["heartBeatSend"] = f"{round(broker_s * 1000)}ms"
     report.recommended["client"] = (
-        f"failover:(…)?initialReconnectDelay={initial_ms}&maxReconnectDelay={longest_ms}&timeout={timeout_ms}"
+        f"failover:(…)?nested.heartBeat={HEART_BEAT_MS}&initialReconnectDelay={initial_ms}"
+        f"&maxReconnectDelay={longest_ms}&timeout={timeout_ms}"
     )
+    report.measured["silent_master_s"] = 2 * max(HEART_BEAT_MS / 1000, broker_s)

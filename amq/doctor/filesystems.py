@@ -1,8 +1,8 @@
-"""File systems, judged by how they are mounted, before anything is tried. Facts: docs/assumptions.md.
+"""Judges a file system by its mount, before the doctor tries anything. Facts: docs/assumptions.md.
 
-Invariant: a file system of one host is never unfit for that; one on which locks are known not to exclude between
-hosts, or not to come free, is; one that nobody tried is told to be tried (`--peer`), and so is a folder that a virtual
-machine shares with its host, as all brokers may be in that machine.
+Invariant: a local file system is never unfit. A file system is unfit if its locks are known not to exclude between
+hosts, or not to come free. For an untested file system the doctor recommends a test with `--peer`; also for a folder
+that a virtual machine shares with its host, because all brokers may run in that machine.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LOCAL_TYPES = frozenset((
     "overlay", "aufs", "ecryptfs", "fuse.fuse-overlayfs",
 ))  # fmt: skip
 PASSING_TYPES = {
-    "tmpfs": "it is memory: gone at the next reboot",
-    "ramfs": "it is memory: gone at the next reboot",
-    "overlay": "in a container it goes with the container: put the store on a volume",
+    "tmpfs": "it is memory, which a reboot erases",
+    "ramfs": "it is memory, which a reboot erases",
+    "overlay": "it disappears with its container; put the store on a volume",
 }
 NFS_TYPES = frozenset(("nfs", "nfs4"))
 SMB_TYPES = frozenset(("cifs", "smb3", "smbfs"))
 LOCKLESS_TYPES = {
-    "fuse.sshfs": "sshfs has no locks between hosts, and keeps old content",
+    "fuse.sshfs": "sshfs has no locks between hosts and caches old content",
     "fuse.rclone": "rclone has no locks between hosts",
     "fuse.s3fs": "an object store has neither locks nor hard links",
     "fuse.gcsfuse": "an object store has neither locks nor hard links",
@@ -50,7 +50,7 @@ LOCAL_LOCK_TYPES = {
     "prl_fs": "locks stay inside one virtual machine",
     "hostfs": "locks stay inside one guest",
 }
-# What statfs(2) says of a directory on such a mount; of the types whose judgement matters most.
+# The type that statfs(2) reports for a directory on such a mount, for the most important types.
 MAGIC = {
     "nfs": (0x6969,), "nfs4": (0x6969,), "gfs2": (0x01161970,), "ocfs2": (0x7461636F,),
     "cifs": (0xFF534D42, 0xFE534D42), "smb3": (0xFF534D42, 0xFE534D42), "ceph": (0x00C36400,),
@@ -60,8 +60,8 @@ _RELY = "brokers on different hosts need one file system with locks that exclude
 
 
 class Judgement(NamedTuple):
-    """lease_s: after how long the server gives a dead host's locks away; None = unknown, 0 = no server.
-    mount_options: the recommended ones; "" = nothing to say."""
+    """lease_s: the server frees a dead host's locks after this time; None = unknown, 0 = no server.
+    mount_options: the recommended ones; "" = none."""
 
     findings: list[Finding]
     lease_s: float | None
@@ -69,7 +69,7 @@ class Judgement(NamedTuple):
 
 
 def judge(mount: Mount, machine: Machine) -> Judgement:
-    """What is known of a file system that is mounted like this."""
+    """Judge a mount by what is known of its file system."""
     kind = mount.fs_type
     if kind in NFS_TYPES:
         return _judge_nfs(mount, machine)
@@ -86,22 +86,22 @@ def judge(mount: Mount, machine: Machine) -> Judgement:
 
 
 def judge_magic(mount: Mount, magic: int) -> Iterator[Finding]:
-    """Whether statfs(2) and mountinfo are of one opinion."""
+    """Compare statfs(2) with mountinfo."""
     if mount.fs_type in MAGIC and magic not in MAGIC[mount.fs_type]:
         yield Finding(
             Level.WARNING, "statfs", f"type 0x{magic:x}, which is not {mount.fs_type}",
-            "the kernel says two things of one directory: what is said here of the mount may be wrong",
-            "see what is mounted there, and over it: `findmnt -T DIR`",
+            "the kernel reports two file systems for one directory, so the findings about the mount may be wrong",
+            "look for a second mount over it: `findmnt -T DIR`",
         )  # fmt: skip
 
 
 def _judge_local(mount: Mount) -> Iterator[Finding]:
     kind = mount.fs_type
-    yield Finding(Level.OK, TYPE_TOPIC, kind, "a file system of this host, by what is mounted here")
+    yield Finding(Level.OK, TYPE_TOPIC, kind, "a local file system, as far as this host can see")
     passing = f"; {PASSING_TYPES[kind]}" if kind in PASSING_TYPES else ""
     yield Finding(
         Level.WARNING, ALONE_TOPIC, "no",
-        f"all brokers must run on this host, and go down with it{passing}",
+        f"all brokers must run on this host and fail with it{passing}",
         "for brokers on several hosts mount NFSv4, GFS2 or SMB 3",
     )  # fmt: skip
     yield WRITABLE.judge(mount)
@@ -120,10 +120,10 @@ def _judge_server(machine: Machine) -> Iterator[Finding]:
 
 
 def _judge_unknown(mount: Mount) -> Iterator[Finding]:
-    known = LOCAL_LOCK_TYPES.get(mount.fs_type, "nobody tried it with amq")
+    known = LOCAL_LOCK_TYPES.get(mount.fs_type, "amq was not tested on it")
     yield Finding(
         Level.WARNING, TYPE_TOPIC, mount.fs_type, f"{known}; {_RELY}",
-        "see whether locks exclude: `amq doctor DIR --as-peer` on one host, `amq doctor DIR --peer HOST` on another",
+        "test it: run `amq doctor DIR --as-peer` on one host and `amq doctor DIR --peer HOST` on another",
     )  # fmt: skip
     yield WRITABLE.judge(mount)
 
@@ -156,27 +156,27 @@ def _version(mount: Mount) -> tuple[int, int]:
 def _judge_version(mount: Mount, version: tuple[int, int], server: str) -> Finding:
     found = f"NFSv{version[0]}{f'.{version[1]}' if version[0] >= 4 else ''}{server}"
     if version >= (4, 1):
-        return Finding(Level.OK, TYPE_TOPIC, found, "locks end with the server's lease, a repeated request counts once")
+        return Finding(Level.OK, TYPE_TOPIC, found, "locks end with the server's lease; a repeated request counts once")
     if version == (4, 0):
         return Finding(
-            Level.WARNING, TYPE_TOPIC, found, "a request that is repeated after a fault may be carried out twice",
+            Level.WARNING, TYPE_TOPIC, found, "the server may carry out a repeated request twice after a fault",
             "mount with vers=4.2 (or 4.1)",
         )  # fmt: skip
     if version[0] == 0:
         return Finding(Level.WARNING, TYPE_TOPIC, f"NFS, {mount.fs_type}", "the version is not shown", "use vers=4.2")
     return unfit(
         TYPE_TOPIC, found,
-        "the lock of a host that died stays taken until somebody frees it on the server: no slave ever takes over",
-        "mount with vers=4.2; to free such a lock: on the server write the export's path to "
+        "the lock of a dead host stays taken until somebody frees it on the server, so no slave takes over",
+        "mount with vers=4.2; to free such a lock, write the path of the export on the server to "
         "/proc/fs/nfsd/unlock_filesystem",
     )  # fmt: skip
 
 
 def _judge_lease(lease_s: float | None) -> Finding:
-    why = "so long after a host died, or was cut off, its lock is given to a slave"
-    cure = "set it on the server to 10 to 20 s before it starts: lease-time and grace-time in /etc/nfs.conf"
+    why = "a slave gets the lock of a dead or cut-off host after this time"
+    cure = "set lease-time and grace-time in /etc/nfs.conf on the server to 10 to 20 s and restart it"
     if lease_s is None:
-        return Finding(Level.NOTE, LEASE_TOPIC, "unknown", f"{why}; 90 s unless set", f"ask the server; {cure}")
+        return Finding(Level.NOTE, LEASE_TOPIC, "unknown", f"{why}; the default is 90 s", f"ask the server; {cure}")
     if lease_s > LEASE_S_MAX:
         return Finding(Level.WARNING, LEASE_TOPIC, f"{lease_s:g} s", why, cure)
     return Finding(Level.OK, LEASE_TOPIC, f"{lease_s:g} s", why)
@@ -186,8 +186,8 @@ def _judge_lost_locks(machine: Machine) -> Iterator[Finding]:
     if machine.read("/sys/module/nfs/parameters/recover_lost_locks").strip() == "Y":
         yield Finding(
             Level.WARNING, "recover_lost_locks", "Y",
-            "this client takes lost locks again by itself, so that the server no longer refuses the late writes of a "
-            "deposed master",
+            "this client takes lost locks again by itself, so the server no longer refuses late writes of a deposed "
+            "master",
             "set nfs.recover_lost_locks=N, the default",
         )  # fmt: skip
 
@@ -200,26 +200,26 @@ def _judge_gfs2(mount: Mount, machine: Machine) -> Iterator[Finding]:
     if protocol == "lock_nolock":
         yield unfit(
             TYPE_TOPIC, "gfs2, lock_nolock",
-            "locks and caches stay on this node: two nodes get the lock, and damage the file system",
-            "make it with mkfs.gfs2 -p lock_dlm and run dlm_controld, with fencing, on each node",
+            "locks and caches stay on this node, so two nodes get the lock and damage the file system",
+            "create it with mkfs.gfs2 -p lock_dlm and run dlm_controld with fencing on each node",
         )  # fmt: skip
     elif protocol == "lock_dlm":
-        yield Finding(Level.OK, TYPE_TOPIC, "gfs2, lock_dlm", "locks are taken in the cluster")
+        yield Finding(Level.OK, TYPE_TOPIC, "gfs2, lock_dlm", "the cluster grants the locks")
     else:
         yield Finding(
             Level.WARNING, TYPE_TOPIC, f"gfs2, lock protocol {protocol or 'unknown'}",
-            "only lock_dlm excludes between nodes", "look at `tunegfs2 -l DEVICE`",
+            "only lock_dlm excludes between nodes", "run `tunegfs2 -l DEVICE`",
         )  # fmt: skip
     yield Finding(
         Level.NOTE, "fencing", "not visible from here",
-        "until the cluster has fenced a dead node the file system stands still, and nobody takes over",
-        "test it: `stonith_admin --fence NODE`, or what your cluster has",
+        "the file system blocks until the cluster has fenced a dead node, and no slave takes over before",
+        "test it with `stonith_admin --fence NODE` or the tool of your cluster",
     )  # fmt: skip
     yield from judge_options(GFS2_RULES, mount)
 
 
 def _gfs2_protocol(mount: Mount, machine: Machine) -> str:
-    """The mount shows its lock protocol only where it was given as an option; sysfs always knows."""
+    """The lock protocol. The mount shows it only if it was given as an option; sysfs always shows it."""
     for table in machine.names("/sys/fs/gfs2"):
         if machine.read(f"/sys/fs/gfs2/{table}/id").strip() == mount.device:
             return machine.read(f"/sys/fs/gfs2/{table}/lock_module/proto_name").strip()
@@ -229,15 +229,15 @@ def _gfs2_protocol(mount: Mount, machine: Machine) -> str:
 def _judge_ocfs2(_mount: Mount, _machine: Machine) -> Iterator[Finding]:
     yield unfit(
         TYPE_TOPIC, "ocfs2",
-        "with its usual cluster stack (o2cb) byte-range locks stay on one node: every node gets the lock",
+        "with the usual cluster stack (o2cb), byte-range locks stay on one node, so every node gets the lock",
         "use GFS2 or NFSv4",
     )  # fmt: skip
 
 
 def _judge_ceph(mount: Mount, _machine: Machine) -> Iterator[Finding]:
     yield Finding(
-        Level.WARNING, TYPE_TOPIC, mount.fs_type, "it should do by its documentation; nobody tried it with amq",
-        "try it: `amq doctor DIR --as-peer` on one host, `amq doctor DIR --peer HOST` on another",
+        Level.WARNING, TYPE_TOPIC, mount.fs_type, "it should work by its documentation, but amq was not tested on it",
+        "test it: run `amq doctor DIR --as-peer` on one host and `amq doctor DIR --peer HOST` on another",
     )  # fmt: skip
     yield WRITABLE.judge(mount)
 
@@ -253,7 +253,7 @@ def _judge_smb(mount: Mount) -> Iterator[Finding]:
     yield Finding(Level.OK, TYPE_TOPIC, f"SMB {mount.get('vers')}".strip(), "locks exclude between hosts")
     yield Finding(
         Level.NOTE, "dead clients", "not visible from here",
-        "the server keeps the lock of a host that died until it drops the connection; by default it never does",
+        "the server keeps the lock of a dead host until it drops the connection, which it never does by default",
         "in smb.conf: socket options = SO_KEEPALIVE TCP_KEEPIDLE=4 TCP_KEEPINTVL=2 TCP_KEEPCNT=3 "
         "TCP_USER_TIMEOUT=10000",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What an examination finds, and the verdict that follows: the worst finding decides, nothing is weighed."""
+"""Findings of an examination and its verdict: the worst finding decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Level(Enum):
-    """How bad a finding is. NOTE is worth knowing and does not change the verdict."""
+    """Severity of a finding. A NOTE does not change the verdict."""
 
     OK = "ok"
     NOTE = "note"
@@ -19,12 +19,12 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one test.
 
-    topic  what: "lock, two processes", "soft"
-    found  what is the case
-    why    what it is for; where it is not as it should be, what happens
-    cure   what to do; "" where there is nothing to do
+    topic  the subject: "lock, two processes", "soft"
+    found  the state
+    why    the purpose or, if the state is bad, its consequence
+    cure   what to do; "" = nothing
     """
 
     level: Level
@@ -42,7 +42,7 @@ class Finding:
 
     @classmethod
     def from_json(cls, body: Any) -> Finding:
-        """The finding that `to_json` wrote. Raises LookupError, ValueError, TypeError where it is none."""
+        """Read what `to_json` wrote. Raises LookupError, ValueError, TypeError."""
         return cls(Level(body["level"]), *(str(body[name]) for name in ("topic", "found", "why", "cure")))
 
 
@@ -50,10 +50,10 @@ class Finding:
 class Report:
     """The outcome of an examination.
 
-    directory       what was examined: the path, or its parent where the store is not yet made
-    mount           how it is mounted (file system type, source, options, …)
-    measured        figures, seconds and bytes by name
-    recommended     what to set: mount options, lockKeepAlivePeriod, the client's URL options
+    directory       the examined directory: the path, or its parent if the store does not exist yet
+    mount           its mount (file system type, source, options, …)
+    measured        figures by name, in seconds and bytes
+    recommended     settings: mount options, lockKeepAlivePeriod, options of the client's URL
     unreachable     peers that did not answer, with the reason
     """
 
@@ -88,6 +88,6 @@ def unfit(topic: str, found: str, why: str, cure: str) -> Finding:
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """The worst level among `findings`, OK where there are none."""
+    """The worst level among `findings`, OK if there are none."""
     order = list(Level)
     return max((finding.level for finding in findings), key=order.index, default=Level.OK)

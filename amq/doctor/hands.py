@@ -1,8 +1,8 @@
-"""What a probe can do in the directory under test: a few operations on files of its own, each with one meaning.
+"""The operations of a probe in the tested directory, on files of its own.
 
-A probe has two pairs of hands: of one process (two descriptors), of two processes, or of two hosts. `remote` lends the
-hands of another process through a socket; here are one's own. Invariant: whatever the operation, it touches only files
-whose names begin with the run's prefix.
+A probe has two pairs of hands: of one process (two descriptors), of two processes, or of two hosts. `remote` provides
+the hands of another process through a socket; this module has those of this process. Invariant: every operation
+touches only files whose names begin with the prefix of the run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Hands(Protocol):
     """Operations by name. Each raises OSError as the kernel does."""
 
     def call(self, operation: str, *arguments: Any) -> Any:
-        """Do it, and wait for the outcome."""
+        """Carry out the operation and return its result."""
         ...
 
     def start(self, operation: str, *arguments: Any) -> Callable[[], Any]:
-        """Let it begin; the outcome is what the function that is returned gives."""
+        """Start the operation. The returned function waits for the result and returns it."""
         ...
 
 
@@ -42,19 +42,19 @@ class LocalHands:
 
     lock(name) → bool           take the lock of the file without waiting; holds it until `unlock(name)`
     unlock(name)
-    put(name, text)             the file has this content now, on the server
+    put(name, text)             give the file this content, on the server
     read(name) → text or None   opened afresh; None = no such file
     link(source, target) → bool whether this call made the name `target`
-    look(name, how, patience_s) → s or None   how long it took until the name was seen; None = not within patience_s.
+    look(name, how, patience_s) → s or None   time until the name is visible; None = not within patience_s.
                                 `how`: "open", "stat" or "list"
-    listed(name) → bool         is it in a listing that must be fresh, as a takeover makes it?
+    listed(name) → bool         is the name in a fresh listing, as a takeover makes it?
     remove(name)
     time() → s                  the clock on which leases run
     """
 
     def __init__(self, vfs: Vfs, clock: Clock, threads: Threads, directory: str, run: str, who: str = "a") -> None:
         if not _RUN.fullmatch(run):
-            raise ValueError("a run is named by 32 hexadecimal digits")
+            raise ValueError("the name of a run is 32 hexadecimal digits")
         self._vfs = vfs
         self._clock = clock
         self._pause = threads.event()  # never set: its wait is a pause
@@ -73,7 +73,7 @@ class LocalHands:
         return lambda: outcome
 
     def close(self) -> None:
-        """Give every lock back."""
+        """Release every lock."""
         while self._held:
             self._vfs.close(self._held.popitem()[1])
 

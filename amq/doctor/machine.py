@@ -1,4 +1,4 @@
-"""The door to what the kernel says of itself: /proc, /sys, statfs, clocks. Tests replace it by samples.
+"""The door to the kernel's own information: /proc, /sys, statfs, clocks. Tests replace it by samples.
 
 Invariant: reads only.
 """
@@ -15,15 +15,15 @@ _STATFS_BYTES = 256  # more than struct statfs has anywhere; its first word is t
 
 class Machine(Protocol):
     def read(self, path: str) -> str:
-        """Content of the small file `path` of /proc or /sys; "" where there is none that we may read."""
+        """Content of the small file `path` of /proc or /sys; "" if it is missing or not readable."""
         ...
 
     def names(self, directory: str) -> list[str]:
-        """What is in `directory` of /proc or /sys, sorted; nothing where it does not exist."""
+        """The sorted names in `directory` of /proc or /sys; empty if it does not exist."""
         ...
 
     def mount_id(self, directory: str) -> int:
-        """Which mount of /proc/self/mountinfo the directory lies on. Raises OSError."""
+        """The id of the directory's mount in /proc/self/mountinfo. Raises OSError."""
         ...
 
     def magic(self, directory: str) -> int:

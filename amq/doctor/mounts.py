@@ -1,4 +1,4 @@
-"""How a directory is mounted: /proc/self/mountinfo, and for NFS /proc/self/mountstats, as the kernel writes them.
+"""Reads the mount of a directory from /proc/self/mountinfo and, for NFS, /proc/self/mountstats.
 
 Invariant: parsing loses nothing that a rule asks for; an option without a value has the value "".
 """
@@ -38,7 +38,7 @@ class Mount:
 
 
 def parse_mountinfo(text: str) -> Iterator[Mount]:
-    """The mounts of /proc/self/mountinfo, in its order; a line that is none is left out."""
+    """The mounts of /proc/self/mountinfo, in its order; skips malformed lines."""
     for line in text.splitlines():
         left, dash, right = line.partition(" - ")
         head, tail = left.split(" "), right.split(" ")
@@ -46,7 +46,7 @@ def parse_mountinfo(text: str) -> Iterator[Mount]:
             continue
         options = parse_options(head[5]) | parse_options(tail[2] if len(tail) > 2 else "")
         if "ro" in options:
-            options.pop("rw", None)  # either of the two is enough to make it read-only
+            options.pop("rw", None)  # "ro" in either place makes the mount read-only
         yield Mount(int(head[0]), head[2], _plain(head[4]), tail[0], _plain(tail[1]), options)
 
 
@@ -57,13 +57,13 @@ def parse_options(text: str) -> dict[str, str]:
 
 
 def find_mount(machine: Machine, directory: str) -> Mount | None:
-    """The mount on which `directory` lies. None where the kernel does not show it. Raises OSError."""
+    """The mount of `directory`; None if the kernel does not show it. Raises OSError."""
     number = machine.mount_id(directory)
     return next((mount for mount in parse_mountinfo(machine.read("/proc/self/mountinfo")) if mount.id == number), None)
 
 
 def nfs_statistics(machine: Machine, mount: Mount) -> str:
-    """What /proc/self/mountstats says of an NFS mount; "" = nothing."""
+    """The block of /proc/self/mountstats for an NFS mount; "" = none."""
     for block in re.split(r"^(?=device )", machine.read("/proc/self/mountstats"), flags=re.MULTILINE):
         head = re.match(r"device (\S+) mounted on (\S+) with fstype nfs", block)
         if head and _plain(head[2]) == mount.point:
@@ -72,17 +72,17 @@ def nfs_statistics(machine: Machine, mount: Mount) -> str:
 
 
 def nfs_lease_s(machine: Machine, mount: Mount) -> int | None:
-    """The lease time that the NFSv4 server told this client; None = unknown."""
+    """The lease time of the NFSv4 server, seconds; None = unknown."""
     found = re.search(r"\blease_time=(\d+)", nfs_statistics(machine, mount))
     return int(found[1]) if found else None
 
 
 def nfs_server_name(machine: Machine, mount: Mount) -> str:
-    """What the NFSv4.1 server calls itself; "" = it does not say."""
+    """The name that the NFSv4.1 server reports; "" = none."""
     found = re.search(r"impl_id:\s+name='([^']*)'", nfs_statistics(machine, mount))
     return found[1] if found else ""
 
 
 def _plain(text: str) -> str:
-    """Blanks and the like are written as \\040 there."""
+    """Decode escapes such as \\040 for a blank."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

@@ -1,6 +1,6 @@
-"""What the broker relies on, tried with two pairs of hands, and what it costs, measured with one.
+"""Tests what the broker relies on with two pairs of hands, and measures its cost with one.
 
-Invariant: a finding says what was seen; nothing is UNFIT here that was not seen to fail.
+Invariant: a finding reports an observation; a probe calls nothing UNFIT that did not fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LINKLESS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EI
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long something took, seconds."""
+    """Durations in seconds."""
 
     count: int
     median_s: float
@@ -52,8 +52,9 @@ class Times:
 
 
 def try_locks(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
-    """Does the lock of one keep the other out, both ways, also when they come at once? Raises OSError where the file
-    system fails in another way than refusing locks."""
+    """Does a lock exclude, in both directions and in races? Raises OSError if the file system fails in another way than
+    refusing locks.
+    """
     topic = f"lock, {who}"
     try:
         problem = _exclusion(a, b) or _exclusion(b, a) or _race(a, b, rounds)
@@ -62,7 +63,7 @@ def try_locks(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
             raise
         return unfit(
             topic, f"refused: {error.strerror}", "without locks every broker would be master",
-            "mount with locking (NFSv4 brings its own; GFS2 needs dlm_controld; SMB without nobrl)",
+            "mount with locking (NFSv4 includes it; GFS2 needs dlm_controld; SMB without nobrl)",
         )  # fmt: skip
     finally:
         for operation in ("unlock", "remove"):  # SMB removes no file that somebody has open
@@ -70,21 +71,21 @@ def try_locks(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
             b.call(operation, "lock")
     if problem:
         return unfit(
-            topic, problem, "the lock chooses the one master: with a lock that does not exclude there are several",
-            "look at the mount options above; use NFSv4, GFS2 with lock_dlm or SMB 3",
+            topic, problem, "the lock elects the master; a lock that does not exclude elects several",
+            "check the mount options above; use NFSv4, GFS2 with lock_dlm or SMB 3",
         )  # fmt: skip
-    return Finding(Level.OK, topic, f"excludes, both ways, {_races(rounds)}", "the lock chooses the one master")
+    return Finding(Level.OK, topic, f"excludes, both ways, {_races(rounds)}", "the lock elects the one master")
 
 
 def _exclusion(first: Hands, second: Hands) -> str:
-    """What went wrong; "" = nothing."""
+    """The problem; "" = none."""
     if not first.call("lock", "lock"):
-        return "a lock that nobody holds is refused"
+        return "a free lock was refused"
     if second.call("lock", "lock"):
-        return "both had the lock at once"
+        return "both held the lock at once"
     first.call("unlock", "lock")
     if not _get(second):
-        return f"a lock that was given back was not free {FREE_PATIENCE_S:g} s later"
+        return f"a released lock was not free {FREE_PATIENCE_S:g} s later"
     second.call("unlock", "lock")
     return ""
 
@@ -102,7 +103,7 @@ def _race(a: Hands, b: Hands, rounds: int) -> str:
         theirs = b.start("lock", "lock")
         mine = a.call("lock", "lock")
         if theirs() and mine:
-            return "both had the lock at once, in a race"
+            return "both held the lock at once, in a race"
         a.call("unlock", "lock")
         b.call("unlock", "lock")
     return ""
@@ -113,7 +114,7 @@ def _races(rounds: int) -> str:
 
 
 def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
-    """Does a name go to one of two who link it? Raises OSError as `try_locks`."""
+    """Does link() of one name succeed for one of two callers only? Raises OSError as `try_locks`."""
     topic = f"link, {who}"
     numbers = range(rounds)
     try:
@@ -122,7 +123,7 @@ def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
         if error.errno not in _LINKLESS:
             raise
         return unfit(
-            topic, f"refused: {error.strerror}", "an epoch gets its number by link(), which must succeed for one only",
+            topic, f"refused: {error.strerror}", "link() must succeed for one broker only: it claims an epoch number",
             "use a file system with hard links",
         )  # fmt: skip
     finally:
@@ -132,14 +133,14 @@ def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
             b.call("remove", f"theirs-{number}")
     if problem:
         return unfit(
-            topic, problem, "an epoch gets its number by link(): two brokers would own one number",
+            topic, problem, "brokers claim an epoch number by link(); two brokers would own one number",
             "do not use this file system",
         )  # fmt: skip
-    return Finding(Level.OK, topic, f"exclusive, {_races(rounds)}", "link() gives an epoch's number to one broker")
+    return Finding(Level.OK, topic, f"exclusive, {_races(rounds)}", "link() gives an epoch number to one broker")
 
 
 def _link_race(a: Hands, b: Hands, number: int) -> str:
-    """As epochs are made: written under another name, linked, the other name removed, read."""
+    """Do what a broker does to claim an epoch: write under another name, link, remove that name, read."""
     name, ours, other = f"link-{number}", f"mine-{number}", f"theirs-{number}"
     a.call("put", ours, "a")
     b.call("put", other, "b")
@@ -149,19 +150,20 @@ def _link_race(a: Hands, b: Hands, number: int) -> str:
     a.call("remove", ours)
     b.call("remove", other)
     if mine and got:
-        return "two made the same name"
+        return "both created the same name"
     if not mine and not got:
-        return "nobody could make a name that did not exist"
+        return "neither could create a new name"
     text = "a" if mine else "b"
     if a.call("read", name) != text or b.call("read", name) != text:
-        return "the name does not lead to the file of the one who made it"
+        return "the name leads to another file than the one that was linked"
     a.call("put", ours, "a")
-    return "" if not a.call("link", ours, name) else "a name was made that exists"
+    return "" if not a.call("link", ours, name) else "link() replaced an existing name"
 
 
 def try_coherence(a: Hands, b: Hands, who: str, tag: str = "ab", rounds: int = ROUNDS) -> Finding:
-    """Does b, which opens and lists afresh, see what a wrote, synced and closed before? The names carry `tag`, so that
-    nobody has asked for them, or removed them, before: that a *missing* name is remembered is allowed."""
+    """Does b see what a wrote, synced and closed before b opened the file or listed the directory? The names carry
+    `tag`, so that no host has looked them up before: a host may remember that a name is *missing*.
+    """
     topic = f"close-to-open, {who}"
     problem = ""
     content, names = f"text-{tag}", [f"new-{tag}-{number}" for number in range(rounds)]
@@ -170,11 +172,11 @@ def try_coherence(a: Hands, b: Hands, who: str, tag: str = "ab", rounds: int = R
             text = f"{number:4d}" + "x" * (number // 2)  # overwritten, sometimes longer
             a.call("put", content, text)
             if (found := b.call("read", content)) != text:
-                problem = f"read {found!r} where {text!r} had been written and synced"
+                problem = f"read {found!r} after {text!r} was written and synced"
                 break
             a.call("put", name, "")
             if not b.call("listed", name):
-                problem = "a listing that was made afresh lacks a file that had been made before"
+                problem = "a new listing lacks a file that existed before"
                 break
     finally:
         for name in (content, *names):
@@ -182,21 +184,21 @@ def try_coherence(a: Hands, b: Hands, who: str, tag: str = "ab", rounds: int = R
     if problem:
         return unfit(
             topic, problem,
-            "a deposed master would not see that it is deposed, a new one not all that was confirmed",
-            "look at the mount options above (nocto, cache=loose); do not use this file system",
+            "a deposed master would not notice that it is deposed, and a new master would miss confirmed messages",
+            "check the mount options above (nocto, cache=loose); do not use this file system",
         )  # fmt: skip
     return Finding(
-        Level.OK, topic, f"{rounds} times as written", "who opens a file afresh reads what was synced before"
+        Level.OK, topic, f"{rounds} times as written", "a newly opened file shows what was synced before"
     )
 
 
 def try_visibility(a: Hands, b: Hands, who: str, tag: str = "ab") -> tuple[Finding, dict[str, float | None]]:
-    """How long until b sees a name that a made, and for which b had asked before: {how: seconds or None = too long}."""
+    """How soon does b see a name that a creates after b looked it up? Returns {how: seconds, None = too long}."""
     seen_s: dict[str, float | None] = {}
     for how in ("stat", "open", "list"):
         name = f"seen-{tag}-{how}"
         try:
-            b.call("look", name, how, 0.0)  # now its host knows that there is no such name
+            b.call("look", name, how, 0.0)  # now its host remembers that the name is missing
             a.call("put", name, "")
             seen_s[how] = b.call("look", name, how, SEEN_PATIENCE_S)
         finally:
@@ -205,16 +207,16 @@ def try_visibility(a: Hands, b: Hands, who: str, tag: str = "ab") -> tuple[Findi
     texts = [f"{how} {'more than 5 s' if s is None else f'{s:.2f} s'}" for how, s in seen_s.items()]
     found, topic = ", ".join(texts), f"new name seen, {who}"
     if late:
-        why = "slaves and checks see changes late; safe, but a takeover takes longer"
-        return Finding(Level.WARNING, topic, found, why, "on NFS mount with lookupcache=none"), seen_s
-    return Finding(Level.OK, topic, found, "how soon other hosts see a file that was made"), seen_s
+        why = "slaves and checks see changes late: safe, but a takeover takes longer"
+        return Finding(Level.WARNING, topic, found, why, "on NFS, mount with lookupcache=none"), seen_s
+    return Finding(Level.OK, topic, found, "other hosts see a new file after this time"), seen_s
 
 
 # -- one pair ----------------------------------------------------------------------------------------------------------
 
 
 def measure_sync(vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: int) -> Times:
-    """What it costs to make 4 KiB durable (write, fdatasync), on the file `path`, which is gone afterwards."""
+    """Measure how long it takes to make 4 KiB durable (write, fdatasync), on a temporary file `path`."""
 
     def once(fd: int, done: int) -> None:
         write_all(vfs, fd, BLOCK, done * len(BLOCK))
@@ -224,7 +226,7 @@ def measure_sync(vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: 
 
 
 def measure_check(vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: int) -> Times:
-    """What a check of the lease costs: a heartbeat (write, fsync), two files opened afresh, one listing."""
+    """Measure a lease check: a heartbeat (write, fsync), two files opened anew, one listing."""
 
     def once(fd: int, _done: int) -> None:
         for fresh in _checked(vfs, fd, path):
@@ -236,7 +238,7 @@ def measure_check(vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max:
 def _measure(
     vfs: Vfs, clock: Clock, path: str, budget_s: float, count_max: int, once: Callable[[int, int], None]
 ) -> Times:
-    """How long `once(descriptor of path, times done before)` takes, again and again, as far as both limits allow."""
+    """Time `once(descriptor of path, number of calls before)` repeatedly, within both limits."""
     fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
     try:
         times: list[float] = []
@@ -269,7 +271,7 @@ def try_directory_sync(vfs: Vfs, clock: Clock, directory: str) -> Finding:
         vfs.fsync_directory(directory)
     except OSError as error:
         return unfit(
-            "directory sync", f"refused: {error.strerror}", "names of new segments and epochs must survive a crash",
+            "directory sync", f"refused: {error.strerror}", "the names of new segments and epochs must survive a crash",
             "use another file system",
         )  # fmt: skip
     took_ms = (clock.monotonic() - started) * 1000

@@ -1,15 +1,15 @@
-"""The hands of another process, through a socket: a child of ours, or `amq doctor DIR --as-peer` on another host.
+"""The hands of another process, through a socket: a child process, or `amq doctor DIR --as-peer` on another host.
 
 One JSON object a line, answered in order:
 
     {"hello": RUN, "nonce": N}        → {"result": {"host": …, "boot_id": …, "mount": {…}, "findings": […]}}
     {"do": OPERATION, "with": […]}    → {"result": …} or {"errno": n, "error": "…"} or {"refused": "…"}
 
-Before the hello a file `amq-doctor-RUN-hello` with the nonce is put into the directory. The one who is greeted opens
-it: so both know that they are in one directory, and whoever cannot write to it can have nothing done.
+Before the hello the caller writes the nonce to a file `amq-doctor-RUN-hello` in the directory, and the other side opens
+it. So both know that they share the directory, and a caller that cannot write to it cannot make the other side act.
 
-Why a socket and not only files: the socket tells *when* something was done on the other side, without which a file that
-appears late cannot be told from one that was made late. No clock is compared between hosts, only how fast they run.
+The socket tells *when* the other side did something. Files alone do not: a file that appears late cannot be told from a
+file that was made late. The doctor compares the rates of two hosts' clocks, never their times.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ HELLO = "hello"
 
 
 class PeerError(AmqError):
-    """The other side cannot be reached, or speaks something else."""
+    """The other side cannot be reached, or speaks another protocol."""
 
     code = "PEER_UNREACHABLE"
 
 
 class NotSharedError(AmqError):
-    """The other side is reached, and what we put into the directory is not in its own."""
+    """The other side answers, but our file is not in its directory."""
 
     code = "PEER_ELSEWHERE"
 
 
 class RemoteHands:
-    """Hands at the other end of `sock`. A context manager; its end lets go of everything there."""
+    """Hands at the other end of `sock`. A context manager; at its end the other side releases everything."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._sock.settimeout(PATIENCE_S)
         self._stream = sock.makefile("rwb")
-        self._due = 0  # answers that are not yet read
+        self._due = 0  # answers that nobody has read yet
 
     def hello(self, run: str, nonce: str) -> dict[str, Any]:
-        """Make oneself known. What the other side says of itself. Raises PeerError, NotSharedError."""
+        """Greet the other side. Returns what it reports about itself. Raises PeerError, NotSharedError."""
         try:
             answer = self._ask({"hello": run, "nonce": nonce, "version": VERSION})()
         except OSError as error:
-            raise PeerError(f"it cannot look at its directory: {error.strerror or error}") from error
+            raise PeerError(f"it cannot read its directory: {error.strerror or error}") from error
         if not isinstance(answer, dict):
-            raise PeerError("it answered something that is no greeting: start `amq doctor DIR --as-peer` there")
+            raise PeerError("it did not answer the greeting: start `amq doctor DIR --as-peer` there")
         return answer
 
     def call(self, operation: str, *arguments: Any) -> Any:
@@ -74,7 +74,7 @@ class RemoteHands:
         return self._ask({"do": operation, "with": arguments})
 
     def _ask(self, question: dict[str, Any]) -> Callable[[], Any]:
-        while self._due:  # nobody waited for it: something else had failed in between
+        while self._due:  # the caller did not wait for it, because something else had failed
             self._read()
         try:
             self._stream.write(json.dumps(question).encode() + b"\n")
@@ -90,11 +90,11 @@ class RemoteHands:
             line = self._stream.readline(LINE_BYTES_MAX)
             answer = json.loads(line) if line else None
         except (OSError, ValueError) as error:
-            raise PeerError(f"no answer that is understood: {error}") from error
+            raise PeerError(f"its answer cannot be read: {error}") from error
         if answer is None:
             raise PeerError("it closed the connection")
         if not isinstance(answer, dict):
-            raise PeerError("it speaks something else: start `amq doctor DIR --as-peer` there")
+            raise PeerError("it speaks another protocol: start `amq doctor DIR --as-peer` there")
         return answer
 
     def _answer(self) -> Any:
@@ -102,7 +102,7 @@ class RemoteHands:
         if isinstance(answer.get("errno"), int):
             raise OSError(answer["errno"], str(answer.get("error", "")))
         if answer.get("refused") == NotSharedError.code:
-            raise NotSharedError("it does not find there what was put into the directory here")
+            raise NotSharedError("it does not find our file in its directory")
         if "refused" in answer:
             raise PeerError(str(answer["refused"]))
         return answer.get("result")
@@ -120,7 +120,7 @@ class RemoteHands:
 
 
 class ChildHands(RemoteHands):
-    """The hands of a process that we start, and that ends with the block, by its id."""
+    """The hands of a child process, which ends with the block."""
 
     def __init__(self, directory: str, run: str) -> None:
         ours, theirs = socket.socketpair()
@@ -130,7 +130,7 @@ class ChildHands(RemoteHands):
         )
         with theirs:
             command = [sys.executable, "-c", code]
-            self._process = subprocess.Popen(  # Ctrl-C is for us, who end it then
+            self._process = subprocess.Popen(  # Ctrl-C reaches the parent alone, which then ends the child
                 command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
             )
         super().__init__(ours)
@@ -141,7 +141,7 @@ class ChildHands(RemoteHands):
         self._process.wait()
 
     def close(self) -> None:
-        super().close()  # at which it ends by itself, unless it hangs
+        super().close()  # then the child ends by itself, unless it hangs
         try:
             self._process.wait(END_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -149,9 +149,9 @@ class ChildHands(RemoteHands):
 
 
 class Guest:
-    """The other end: what is asked of this process. One for each connection.
+    """Serves one connection of `RemoteHands`.
 
-    introduce() says who we are, once the caller has shown that it can write to our directory.
+    introduce() describes this host; called after the caller has shown that it can write to our directory.
     """
 
     def __init__(
@@ -162,11 +162,11 @@ class Guest:
         self._hands: LocalHands | None = None
 
     def trust(self, run: str) -> None:
-        """The caller is known: it started us."""
+        """Trust the caller: it started this process."""
         self._hands = LocalHands(*self._doors, run, "b")
 
     def serve(self, sock: socket.socket) -> None:
-        """Answer until the caller hangs up. Raises OSError where the connection breaks."""
+        """Answer until the caller hangs up. Raises OSError if the connection breaks."""
         try:
             with sock.makefile("rwb") as stream:
                 while line := stream.readline(LINE_BYTES_MAX):
@@ -193,7 +193,7 @@ class Guest:
 
     def _greet(self, question: dict[str, Any]) -> dict[str, Any]:
         if question.get("version") != VERSION:
-            return {"refused": f"version {VERSION} of the examination is spoken here: use the same amq on all hosts"}
+            return {"refused": f"it speaks version {VERSION} of the examination: use the same amq on all hosts"}
         hands = LocalHands(*self._doors, str(question["hello"]), "b")
         seen = hands.call("look", HELLO, "open", HELLO_PATIENCE_S) is not None
         if not seen or hands.call("read", HELLO) != question.get("nonce"):
@@ -203,15 +203,15 @@ class Guest:
 
 
 def connect(host: str, port: int) -> RemoteHands:
-    """Hands of the peer that listens there. Raises PeerError."""
+    """Connect to a peer. Raises PeerError."""
     try:
         return RemoteHands(socket.create_connection((host, port), HELLO_PATIENCE_S))
     except (OSError, UnicodeError) as error:  # UnicodeError: the host's name cannot be one
-        raise PeerError(f"{error}: start `amq doctor DIR --as-peer` on {host}, and let port {port} through") from error
+        raise PeerError(f"{error}: start `amq doctor DIR --as-peer` on {host} and open port {port}") from error
 
 
 def serve_child(directory: str, run: str) -> None:
-    """The life of a `ChildHands`' process: its standard input is the socket."""
+    """Main function of the process of `ChildHands`; its standard input is the socket."""
     guest = Guest(SystemVfs(), SystemClock(), SystemThreads(), directory, dict)
     guest.trust(run)
     with socket.socket(fileno=0) as sock:

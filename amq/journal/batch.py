@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Protocol
 
 from amq.errors import CorruptError
@@ -12,9 +13,12 @@ from amq.journal.recovery import Segment
 
 
 class Confirmable(Protocol):
-    """Whoever waits for a batch: a connection."""
+    """A party that waits for a batch: a connection."""
 
     def confirm(self, receipt: str) -> None: ...
+
+
+Confirm = tuple[Confirmable, str, Record | None]
 
 
 class OpenBatch:
@@ -24,30 +28,46 @@ class OpenBatch:
     consumed    {destination: seqs acknowledged}, gathered so that a thousand acks are one record
     """
 
-    __slots__ = ("chunks", "confirms", "consumed", "flags", "names", "offset", "records", "segment", "size")
+    __slots__ = (
+        "chunks", "confirms", "consumed", "flags", "in_slices", "names", "offset", "records", "segment", "size",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.chunks: list[Chunk] = []
-        self.confirms: list[tuple[Confirmable, str, Record | None]] = []
+        self.confirms: list[Confirm] = []
         self.consumed: defaultdict[str, list[int]] = defaultdict(list)
         self.names: dict[str, None] = {}  # in order of use, so that the same calls give the same bytes
         self.size = 0
         self.flags = 0
+        self.in_slices = False  # so large that it takes effect in slices
         self.segment: Segment | None = None
         self.offset = 0  # of the first record in the segment
+
+    def take_out(self, which: Callable[[Record], bool]) -> tuple[list[Confirm], list[Record]]:
+        """Take out the records of that kind, and who is to be told of them. Returns both."""
+        taken = [record for record in self.records if which(record)]
+        if not taken:
+            return [], []
+        ids = {id(record) for record in taken}
+        keep = [i for i, record in enumerate(self.records) if id(record) not in ids]
+        self.records, self.chunks = [self.records[i] for i in keep], [self.chunks[i] for i in keep]
+        self.size = sum(map(len, self.chunks))
+        waited = [confirm for confirm in self.confirms if id(confirm[2]) in ids]
+        self.confirms = [confirm for confirm in self.confirms if id(confirm[2]) not in ids]
+        return waited, taken
 
     def __bool__(self) -> bool:
         return bool(self.records or self.consumed or self.confirms)
 
 
 class JournalOwner(Protocol):
-    """Who is told what became of records."""
+    """The party to which the journal reports the fate of records."""
 
     def committed(self, batch: OpenBatch) -> None:
         """Durable and ours: apply the records, confirm."""
 
-    def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
+    def rejected(self, refused: list[Confirm], records: list[Record]) -> None:
         """The disk is full: `records` are not stored and never will be; `refused` waited for them."""
 
     def store_full(self, full: bool) -> None:

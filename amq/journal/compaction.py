@@ -44,7 +44,7 @@ def size_of(segment: Segment) -> int:
 
 
 def needed_bytes(segment: Segment) -> int:
-    """What of it a new master needs: messages that have not left, remembered ids."""
+    """Bytes of it that a new master needs: messages that have not left, remembered ids."""
     return segment.live_bytes + segment.id_bytes
 
 

@@ -1,5 +1,5 @@
-"""What compaction would do to a journal: `amq journal compact --dry-run`. Changes nothing; the broker compacts by
-itself, see docs/journal-format.md "Giving space back".
+"""The steps that compaction would take on a journal: `amq journal compact --dry-run`. It changes nothing; the broker
+compacts by itself, see docs/journal-format.md "Giving space back".
 
 Invariant: an acknowledgement must not go before the message that it speaks of. So a segment in which nothing lives
 stays as long as an older one does of whose messages it says that they left.
@@ -17,7 +17,7 @@ from amq.journal.liveness import Liveness, Tally
 from amq.journal.records import prepared_bytes
 from amq.journal.recovery import Segment
 
-ID_BYTES = 20  # what a remembered id takes beside its characters
+ID_BYTES = 20  # of a remembered id, beside its characters
 FREE, COPY, KEEP = "free", "copy", "keep"
 
 
@@ -70,7 +70,7 @@ def counting(reports: Iterable[SegmentReport]) -> list[SegmentReport]:
 
 
 def plan(reports: Iterable[SegmentReport], liveness: Liveness, segment_size_bytes: int) -> list[Step]:
-    """What the broker would do with each segment, if it had nothing else to do. The newest one always stays."""
+    """The step for each segment, if the broker had nothing else to do. The newest segment always stays."""
     segments = counting(reports)
     ids = ids_by_segment(liveness)
     kept = [_segment(report, liveness, ids) for report in segments]

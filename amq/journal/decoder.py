@@ -21,6 +21,7 @@ from amq.journal.records import (
     GROUP,
     GROUP_HEAD,
     MARKER,
+    MARKER_WITH_CONTENT,
     MESSAGE,
     MOVED,
     MOVED_HEAD,
@@ -187,7 +188,7 @@ class Decoder:
 
 _DECODE: dict[int, Callable[[bytes], Record]] = {
     TRIMMED: Trimmed.decode, PREVIOUS: Previous.decode, PREPARED: Prepared.decode, RESOLVED: Resolved.decode,
-    MARKER: Marker.decode, SUBSCRIBED: Subscribed.decode,
+    MARKER: Marker.decode, MARKER_WITH_CONTENT: Marker.decode_with_content, SUBSCRIBED: Subscribed.decode,
 }  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Reading all live messages of a store, in the order in which their queues hold them: `amq journal export`.
 
 Reads only, also while a master works. Invariant: a message is given if it was live when it was read, once, and in the
-order of seqs; a record is verified again when it is read. What a prepared transaction acknowledged is given in its
-place, what it sent behind everything else, with the transaction, or, where it was committed meanwhile, as what it is by
-then. Memory is that of `Liveness`: an index, no bodies but those that one prepared transaction sent.
+order of seqs; a record is verified again when it is read. A message that a prepared transaction acknowledged is given
+in its place. The messages that it sent are given behind everything else, together with the transaction, or as ordinary
+messages if the transaction was committed meanwhile. Memory is that of `Liveness`: an index, no bodies but those that
+one prepared transaction sent.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class MessageReader:
         return message
 
     def read_shared(self, seq: int, place: Place, live: LiveIndex) -> Multicast | None:
-        """What stands at `place` for all queues in which it is `live`; None where `seq` is not the first of them.
+        """The record at `place` for all queues in which it is `live`; None where `seq` is not the first of them.
         Raises as `read`.
         """
         self.read(seq, place)  # it is whole
@@ -146,8 +147,8 @@ class Export:
         none of which a queue is not wanted."""
         self._after = -1  # all messages up to this one are given, but for what transactions in doubt sent
         self._in_doubt: dict[str, Prepared] = {}  # by xid, oldest first: not given yet
-        self._sent: set[int] = set()  # what these sent, and what is not given yet
-        self._held: dict[int, str] = {}  # what they acknowledged → xid
+        self._sent: set[int] = set()  # seqs that these sent and that are not given yet
+        self._held: dict[int, str] = {}  # seq that they acknowledged → xid
         self._held_given: dict[str, int] = {}  # xid → how many of these
         for xid, (prepared, _) in sorted(self._liveness.prepared.items(), key=lambda item: item[1][0].seq):
             if not xid.startswith(LEASE) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
@@ -167,7 +168,7 @@ class Export:
             del self._in_doubt[xid]
 
     def _transaction(self, reader: MessageReader, xid: str) -> list[Item]:
-        """What a prepared transaction sent, and it."""
+        """The messages that a prepared transaction sent, and the transaction."""
         prepared, live = self._in_doubt[xid], self._liveness.live
         ids = {seq for _, _, seq in prepared.ids}
         sent: list[Item] = []
@@ -185,7 +186,7 @@ class Export:
         return [*sent, InDoubt(*facts, len(sent), held)]
 
     def _ended(self, reader: MessageReader, xid: str) -> Iterator[Item]:
-        """What a transaction sent that was committed after its messages were passed over."""
+        """The messages of a transaction that was committed after they were passed over."""
         for seq in sorted(_seqs(self._in_doubt[xid].sends)):
             if seq in self._sent and self._liveness.live.get(seq) is not None:
                 item = self._exported(reader, seq)
@@ -245,17 +246,19 @@ class Export:
         return found is not None and not self._wanted.isdisjoint(found.topics)
 
     def _has_ended(self, name: str) -> bool:
-        """Is that the queue of a durable subscription that is no more? What is left there nobody will get."""
+        """Is that the queue of a durable subscription that has ended? Nobody will get the messages that are left there.
+        """
         return name.startswith(SUBSCRIPTION_SCHEME) and name not in self._durable
 
     def _remembered(self) -> Iterator[Item]:
-        """What is to be known before the first message."""
+        """Items that a reader needs before the first message."""
         live = self._liveness.live
         for queue, record in sorted(self._durable.items()):
             if self._is_wanted(queue):
                 yield Durable(queue, record.definition)
         if self._wanted is None:
-            yield from (Batch(owner, batch) for owner, (batch, _) in sorted(self._liveness.markers.items()))
+            markers = (marker for _, (marker, _) in sorted(self._liveness.markers.items()))
+            yield from (Batch(marker.owner, marker.batch, marker.content) for marker in markers)
         for name, ids in sorted(self._liveness.duplicates.items()):
             if self._is_wanted(name) and not self._has_ended(name):
                 gone = [id for id, (seq, _) in ids.items() if live.get(seq) is None]

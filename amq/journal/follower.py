@@ -1,21 +1,23 @@
 """Follower: reads a journal forward and gives every record in it to `apply`, in order.
 
-A slave follows the journal while the master writes it (`follow`); whoever becomes master reads what is left, up to the
-sealed lengths (`finish`). So a takeover reads the tail, not the journal. A start with no slave before it begins where a
+A slave follows the journal while the master writes it (`follow`); the next master reads the rest, up to the sealed
+lengths (`finish`). So a takeover reads the tail, not the journal. A start with no slave before it begins where a
 checkpoint leaves off, or at the first segment.
 
 Invariants:
 - `follow` gives out only what is durable and will stay: a batch counts when the one behind it was begun, for only one
   at a time is ever unsynced.
-- What was read can still turn out to be no part of the journal, where it was written behind a seal that the follower
-  had not seen yet. Sealed lengths are compared whenever they are new; DivergedError means: forget all, begin anew.
+- A batch that was read can still turn out to be no part of the journal, if it was written behind a seal that the
+  follower had not seen yet. So the follower compares whenever sealed lengths are new; DivergedError means: forget all,
+  begin anew.
 - A record may be given again after an error, or where a checkpoint has its effect already: `apply` must not mind.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from amq.errors import AmqError, CorruptError, StoreError
@@ -34,7 +36,7 @@ Apply = Callable[[Record, Segment], None]
 
 
 class DivergedError(AmqError):
-    """What was followed is not what counts, or is gone: begin anew with a new state. Never shown to users."""
+    """The bytes that were followed do not count, or are gone: begin anew with a new state. Never shown to users."""
 
     code = "FOLLOWER_DIVERGED"
 
@@ -106,13 +108,16 @@ class Follower:
         self.store_uuid: bytes | None = None
         self.records = 0
         self.read_bytes = 0
+        self.calls = 0  # of the store, begun and ended while `finish` reads: odd = one is under way
         self._made: Mapping[str, Segment] = {}
         self._tail: _Tail | None = None
         self._after = (0, 0)  # key of the segment that was read last
         self._compared: Mapping[str, int] | None = None
         self._trusted: set[str] = set()  # segments of which a checkpoint says that they count
         self._absent: set[tuple[int, int]] = set()  # keys of those that were read and are not sealed
-        self._passed_over = ""  # a segment of which a checkpoint has the beginning, and which is not there to be read
+        # The segment in which the checkpoint ends, if it is not there. It was trimmed, or a network client does not
+        # show it yet. Only a trim mark proves the first: `finish` asks for one.
+        self._passed_over = ""
         if start is not None:
             self._begin_at(start)
 
@@ -152,11 +157,21 @@ class Follower:
         return head is not None and head.number == position.batch and BATCH_BYTES + head.payload_bytes == size
 
     def _list(self) -> list[str]:
-        return list_segments(self._vfs, self._directory)
+        with self._call():
+            return list_segments(self._vfs, self._directory)
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """A call into the store, which can hang: another thread sees that by `calls`."""
+        self.calls += 1
+        try:
+            yield
+        finally:
+            self.calls += 1
 
     @property
     def followed(self) -> Followed:
-        """What `seal` need not read again."""
+        """The part of the journal that `seal` need not read again."""
         tail = self._tail
         ends = {name: segment.end for name, segment in self.segments.items() if name != self._passed_over}
         if tail is None:
@@ -215,17 +230,22 @@ class Follower:
     def compare(self, sealed: Mapping[str, int], epoch: int | None = None) -> None:
         """Is everything that was read inside the `sealed` lengths? `epoch` is being written, None = none is. Raises
         DivergedError.
+
+        The first seal that is compared may say that the segment that was passed over is longer: it can have been
+        trimmed since. A later seal does not name a segment that was trimmed before it.
         """
         if sealed is self._compared:
             return
-        tail = self._tail.segment if self._tail is not None else None
+        unread = [self._tail.segment.name if self._tail is not None else ""]
+        if self._compared in (None, sealed):
+            unread.append(self._passed_over)
         for name, segment in self.segments.items():
             end = sealed.get(name)
             if end is None:
                 if segment.epoch != epoch and name not in self._trusted:
                     self._absent.add(segment.key)
                 continue
-            if segment.end > max(end, HEADER_BYTES) or (segment is not tail and segment.end != end):
+            if segment.end > max(end, HEADER_BYTES) or (name not in unread and segment.end != end):
                 raise DivergedError(f"{name} was read to {segment.end}, it counts to {end}")
         self._compared = sealed
 
@@ -329,8 +349,8 @@ class Follower:
         for name in sorted(sealed.keys() - set(names)):
             if sealed[name] and segment_key(name) not in self.trimmed:
                 raise CorruptError(os.path.join(self._directory, name), 0, "segment is missing: somebody removed it")
-        unsealed = [segment for name, segment in self.segments.items() if not sealed.get(name)]
-        self._absent.update(segment.key for segment in unsealed if segment.name in self._trusted)
+        partial = [segment for name, segment in self.segments.items() if segment.end != sealed.get(name, 0)]
+        self._absent.update(segment.key for segment in partial if segment.name in self._trusted)
         self._check_absent(1 << 64)
         for name in present:
             if name not in self.segments:  # trimmed and not deleted yet, and forgotten
@@ -347,11 +367,13 @@ class Follower:
 
     def _header(self, path: str, size: int = HEADER_BYTES) -> SegmentHeader | None:
         """The header of a segment of which `size` bytes count; None where it was never begun."""
-        fd = self._vfs.open(path, os.O_RDONLY)
-        try:
-            return read_header(path, read_at(self._vfs, fd, 0, min(size, LOOK_BYTES)))
-        finally:
-            self._vfs.close(fd)
+        with self._call():
+            fd = self._vfs.open(path, os.O_RDONLY)
+            try:
+                data = read_at(self._vfs, fd, 0, min(size, LOOK_BYTES))
+            finally:
+                self._vfs.close(fd)
+        return read_header(path, data)
 
     def _open(self, path: str, header: SegmentHeader) -> _Tail:
         # A segment in which nothing counts may be all there was when the next master began, with an id of its own.
@@ -378,11 +400,12 @@ class Follower:
     def _advance(self, tail: _Tail, end: int | None, budget_bytes: int) -> int:
         """Read on in `tail`: to `end`, or where that is None as far as is proved durable. Returns how many bytes."""
         start, size = tail.offset, LOOK_BYTES if end is None else PIECE_BYTES
-        fd = self._vfs.open(tail.path, os.O_RDONLY)
+        with self._call():
+            fd = self._vfs.open(tail.path, os.O_RDONLY)
         try:
             while tail.offset - start < budget_bytes and (end is None or tail.offset < end):
                 wanted = size if end is None else min(size, end - tail.offset)
-                data = memoryview(read_at(self._vfs, fd, tail.offset, wanted))
+                data = memoryview(self._read(fd, tail.offset, wanted))
                 if end is not None and len(data) < wanted:
                     where = tail.offset + len(data)
                     raise CorruptError(tail.path, where, f"file is shorter than its sealed length {end}: truncated")
@@ -399,6 +422,20 @@ class Follower:
             self._vfs.close(fd)
         self.read_bytes += tail.offset - start
         return tail.offset - start
+
+    def _read(self, fd: int, offset: int, size: int) -> bytes | bytearray:
+        """`size` bytes, or what there is up to the end of the file, in calls of at most `PIECE_BYTES`."""
+        if size <= PIECE_BYTES:
+            with self._call():
+                return read_at(self._vfs, fd, offset, size)
+        data = bytearray()
+        while len(data) < size:
+            with self._call():
+                piece = read_at(self._vfs, fd, offset + len(data), min(PIECE_BYTES, size - len(data)))
+            if not piece:
+                break
+            data += piece
+        return data
 
     def _take(self, tail: _Tail, data: memoryview, end: int | None) -> int:
         """Give out the batches of `data`, which begins where `tail` does. Returns how many bytes the next one needs

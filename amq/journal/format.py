@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -45,6 +45,8 @@ HEADER_BYTES = HEADER.size
 BATCH_BYTES = BATCH.size
 RECORD_BYTES = RECORD.size
 BATCH_BYTES_MAX = (1 << 32) - 1
+# Of one record, so that its batch ends before byte 2^32 of its segment: a batch that has begun holds 1 GiB at most.
+RECORD_BYTES_MAX = 5 << 29
 HAS_TRIM_MARK = 1
 assert (HEADER_BYTES, BATCH_BYTES, RECORD_BYTES) == (64, 44, 9)
 
@@ -156,19 +158,26 @@ class LargeRecord:
     are (`len`) is known at once; the checksum is taken when they are written, so not on the event loop.
     """
 
-    __slots__ = ("_kind", "_parts", "_size")
+    __slots__ = ("_kind", "_make", "_size")
 
-    def __init__(self, kind: int, parts: Iterable[Chunk]) -> None:
+    def __init__(self, kind: int, parts: Iterable[Chunk] | Callable[[], Iterable[Chunk]], size: int = 0) -> None:
+        """`parts` may be a function, called when they are written, in the thread that writes: with the `size` of all,
+        framing included."""
         self._kind = kind
-        self._parts = list(gathered(parts))
-        self._size = RECORD_BYTES + sum(map(len, self._parts))
+        if callable(parts):
+            self._make, self._size = parts, size
+            return
+        known = list(gathered(parts))
+        self._make = lambda: known
+        self._size = RECORD_BYTES + sum(map(len, known))
 
     def __len__(self) -> int:
         return self._size
 
     def pieces(self) -> Iterator[bytes]:
         """The bytes of the record, in order."""
-        pieces = list(pieces_of(self._parts))
+        pieces = list(pieces_of(gathered(self._make())))
+        assert self._size == RECORD_BYTES + sum(map(len, pieces)), "a record is not as long as was said"
         crc = self._kind
         for piece in pieces:
             crc = crc32(piece, crc)

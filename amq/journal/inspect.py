@@ -2,7 +2,7 @@
 
 Invariants: nothing is written, locked or kept open; every batch and record that counts is checked against its CRC;
 damage is reported with file and offset and never ends the inspection. A master may be at work meanwhile: the end of its
-newest segment grows, old segments vanish. What looks like damage only because of that is looked at again first.
+newest segment grows, old segments vanish. The inspection looks again before it reports such a change as damage.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from amq.errors import CorruptError, StoreError
@@ -65,7 +65,7 @@ Progress = Callable[[int, int], None]
 
 
 def _untold(_done: int, _total: int) -> None:
-    """Nobody wants to know how far it is."""
+    """No progress is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Inspection:
     def lengths(self) -> dict[str, int]:
         """How many bytes of each segment count, oldest first: a snapshot, which later writes do not change. Only the
         open segment is read whole; segments in which nothing counts, and that are gone meanwhile, are left out.
-        Damage of the open one is a problem, that of others is found by who reads them up to there.
+        Damage of the open one is a problem; the reader of the others finds theirs.
         """
         found = {}
         for name in self.names:
@@ -170,7 +170,7 @@ class Inspection:
     def check_complete(self) -> None:
         """After all `records`: is a segment missing that nobody trimmed?
 
-        Damage may hide the mark that trimmed all before it: of those nothing is said until it is repaired.
+        Damage may hide the mark that trimmed all before it, so those are not reported until it is repaired.
         """
         damaged = max([segment_key(os.path.basename(problem.path)) for problem in self.problems], default=(0, 0))
         trimmed = self.trimmed.newest(Trimmed(*damaged))
@@ -184,6 +184,24 @@ class Inspection:
         for name in sorted(missing):
             if segment_key(name) not in trimmed:
                 self._problem("STORE_CORRUPT", name, 0, "segment is missing: somebody removed it")
+
+    def missing(self) -> list[str]:
+        """Segments that are needed and are not there, or before which such a one is missing. Unlike `check_complete` it
+        reads no segment but where there is a gap. Raises OSError."""
+        names, counting = set(self.names), []
+        for name in self.names:
+            if self._sealed[name] if name in self._sealed else segment_key(name)[0] >= self._epoch:
+                counting.append(segment_key(name))
+        gone = [name for name, end in self._sealed.items() if end and name not in names]
+        if not gone and not any(missing_before(counting, Trimmed())):
+            return []
+        trimmed = Trimmed()
+        for epoch in sorted({key[0] for key in map(segment_key, self.names)}, reverse=True):
+            trimmed = newest_mark(self._vfs, self.directory, self.names, epoch)
+            if trimmed.through > (0, 0):
+                break
+        found = [segment_name(*key) for key in missing_before(counting, trimmed)]
+        return sorted({*found, *(name for name in gone if segment_key(name) not in trimmed)})
 
     def check_epoch(self) -> None:
         """Is the newest epoch file missing?"""
@@ -275,13 +293,13 @@ class Inspection:
         return self._mark.kept.get((report.epoch, report.number))
 
     def _previous_end(self, name: str) -> int | None:
-        """What segment `name` says of the one before it, if it says so already."""
+        """The end of the segment before `name`, as `name` says it; None where it does not say so yet."""
         path = os.path.join(self.directory, name)
         data = read_file(self._vfs, path, HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8)
         try:
             header = read_header(path, data)
         except StoreError:
-            return None  # its own problem, which will be told when its turn comes
+            return None  # its own problem, reported when its turn comes
         whole = len(data) == HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8
         if header is None or not whole or decode_batch_header(data, HEADER_BYTES, header.salt) is None:
             return None
@@ -431,7 +449,8 @@ def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
     if isinstance(record, Resolved):
         return facts | {"xid": record.xid, "committed": record.committed, "seq": record.seq}
     if isinstance(record, Marker):
-        return facts | {"owner": record.owner, "batch": record.batch}
+        content = {} if record.content is None else asdict(record.content)
+        return facts | {"owner": record.owner, "batch": record.batch, **content}
     if isinstance(record, Subscribed):
         return facts | {"destination": record.queue, "definition": record.definition}
     if isinstance(record, Destination):

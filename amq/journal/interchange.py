@@ -3,14 +3,14 @@
     header      {"amq": "journal export", "version": 1, "store": UUID, "epoch": N, "exported": TIME, "destinations": …}
     remembered  {"type": "remembered", "destination": NAME, "ids": [...]}     ids of messages that are no longer stored
     outcomes    {"type": "outcomes", "ids": [...]}                            commits that took place
-    batch       {"type": "batch", "owner": NAME, "batch": N}                  newest committed batch of a pipeline
+    batch       {"type": "batch", "owner": NAME, "batch": N, …}               newest committed batch of a pipeline
     subscription {"type": "subscription", "queue": NAME, "definition": {...}} a durable one, and where its messages wait
     message     {"type": "message", "destination": NAME, "seq": N, "body": TEXT or "body_base64": BYTES, …}
     prepared    {"type": "prepared", "xid": ID, "sends": N, "acks": N, …}     so many messages before it are its
     end         {"type": "end", "messages": N, "crc32": "xxxxxxxx", "problems": N}
 
 Invariant: a file without its end line, or with other lines than were written, is never taken for whole. The CRC covers
-every byte before the end line; whoever edits a file leaves it out. Only "\\n" ends a line.
+every byte before the end line; a person who edits a file leaves it out. Only "\\n" ends a line.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from amq.errors import StoreError
 from amq.journal.inspect import describe
+from amq.journal.records import Content
 from amq.journal.subscription import checked
 from amq.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message
 
@@ -105,13 +106,15 @@ class Durable:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The newest committed batch of the pipeline `owner`."""
+    """The newest committed batch of the pipeline `owner`, and what it holds, where its coordinator said so."""
 
     owner: str
     batch: int
+    content: Content | None = None
 
     def encode(self) -> bytes:
-        return _line({"type": "batch", "owner": self.owner, "batch": self.batch})
+        content = {} if self.content is None else asdict(self.content)
+        return _line({"type": "batch", "owner": self.owner, "batch": self.batch, **content})
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +311,9 @@ def _read_item(found: Mapping[str, Any]) -> Item:
             raise ValueError("a subscription without a queue or a definition")
         return Durable(queue, definition)
     if kind == "batch":
-        return Batch(_text(found, "owner"), _number(found, "batch", _U64_MAX))
+        numbers = (_number(found, name, _U64_MAX) for name in ("rows", "checksum"))
+        content = Content(*numbers) if "rows" in found else None
+        return Batch(_text(found, "owner"), _number(found, "batch", _U64_MAX), content)
     if kind == "prepared":
         numbers = (_number(found, name, _U64_MAX) for name in ("batch", "created_ms", "timeout_ms", "sends", "acks"))
         return InDoubt(_text(found, "xid"), _text(found, "owner"), *numbers)

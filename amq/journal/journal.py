@@ -18,7 +18,9 @@ from functools import partial
 
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.errors import CorruptError
+from amq.errors import CommandError, CorruptError
+from amq.journal import format as journal_format
+from amq.journal import records
 from amq.journal.batch import Confirmable, JournalOwner, OpenBatch
 from amq.journal.checkpoint import CheckpointFile
 from amq.journal.follower import Position
@@ -36,6 +38,7 @@ from amq.journal.records import (
     destinations_of,
     encode_message,
     encode_record,
+    is_larger,
     takes_space,
 )
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment
@@ -49,6 +52,7 @@ from amq.vfs import FULL_ERRNOS, Vfs, write_all
 # Measured: a lone client with a window of 1 gains a factor of 1.6, at 0.1 ms a sync.
 INLINE_RECORDS_MAX = 2
 INLINE_SYNC_S_MAX = 0.0005
+INLINE_BYTES_MAX = 256 << 10  # a large record, or a group, takes longer to be encoded and written
 
 
 class SyncError(OSError):
@@ -58,13 +62,14 @@ class SyncError(OSError):
 
 
 class _Busy(Enum):
-    """What the batch in flight waits for."""
+    """The reasons for which the batch in flight waits."""
 
     NOTHING = "there is none"
     SEGMENT = "the next segment to be made"
     WRITE = "write and fsync"
     ROOM = "room on the disk"
     LEASE = "the lease to be proved again"
+    EFFECT = "its owner, to whom it is committed: it takes effect in slices"
 
 
 class Journal:
@@ -139,16 +144,23 @@ class Journal:
             self._rotate()
 
     def append_record(self, record: Record) -> None:
-        """Store any other record with the open batch."""
+        """Store any other record with the open batch. Raises CommandError where it is too large, and stores nothing."""
         batch = self.open
         names = destinations_of((record,))
         for name in names:
             self.number_of(name)
         chunk = encode_record(record, self._ids)
+        if len(chunk) > journal_format.RECORD_BYTES_MAX:
+            raise CommandError(
+                f"the transaction would take {len(chunk)} bytes of the journal, more than the "
+                f"{journal_format.RECORD_BYTES_MAX} that one can have: commit more often",
+                code="TRANSACTION_TOO_LARGE",
+            )
         batch.names |= names
         batch.records.append(record)
         batch.chunks.append(chunk)
         batch.size += len(chunk)
+        batch.in_slices = batch.in_slices or is_larger(record, records.LATE_RECORDS)
         if batch.size > self._config.journal_batch_size_bytes:
             self._rotate()
 
@@ -179,10 +191,14 @@ class Journal:
             else:
                 return
 
+    def on_their_way(self) -> list[OpenBatch]:
+        """Batches that have not taken effect yet, or not wholly, oldest first."""
+        return [*([self._batch] if self._batch is not None else []), *self._waiting, self.open]
+
     def leaving(self) -> set[int]:
         """Seqs of the messages whose leaving is on its way to the disk."""
         found: set[int] = set()
-        for batch in (*self._waiting, self.open, *([self._batch] if self._batch is not None else [])):
+        for batch in self.on_their_way():
             for seqs in batch.consumed.values():
                 found.update(seqs)
             for record in batch.records:
@@ -203,10 +219,21 @@ class Journal:
             self._finish()
             self.flush()
 
+    def hold(self, batch: OpenBatch) -> None:
+        """`batch` is committed, and takes effect bit by bit: nothing else is written or committed until `release`."""
+        assert self._busy is _Busy.NOTHING
+        self._batch, self._busy = batch, _Busy.EFFECT
+
+    def release(self) -> None:
+        """The batch that was held has taken effect. The next `flush` goes on."""
+        assert self._busy is _Busy.EFFECT
+        self._batch, self._busy = None, _Busy.NOTHING
+
     def position(self) -> Position | None:
-        """Behind the last batch that is committed; None where its segment has none, or where that is in doubt."""
+        """Behind the last batch that is committed; None where its segment has none, where that is in doubt, or has not
+        taken effect yet."""
         file = self._file
-        if file is None or self._busy is _Busy.LEASE or self._position == HEADER_BYTES:
+        if file is None or self._busy in (_Busy.LEASE, _Busy.EFFECT) or self._position == HEADER_BYTES:
             return None
         names = {self._ids[name]: name for name in sorted(self._defined)}
         return Position(self._epoch, file.number, self._position, self._last, self.batches, file.salt, names)
@@ -227,7 +254,8 @@ class Journal:
         self._check_limit()
 
     def trim(self, mark: Trimmed) -> None:
-        """What `mark` does not keep is not needed: what still is of it was appended before."""
+        """Segments that `mark` does not keep are not needed: the records in them that still are were appended before.
+        """
         batch = self.open
         self.append_record(mark)
         batch.flags |= HAS_TRIM_MARK
@@ -248,7 +276,9 @@ class Journal:
             self._runner.submit(lambda: self._unlink(names), self._done)
 
     def fail_reading(self, error: Exception) -> None:
-        """What is stored cannot be read: damage is for a person to look at, the rest is perhaps only this broker's."""
+        """Stored bytes cannot be read: damage is for a person to look at, other errors may be those of this broker
+        only.
+        """
         if isinstance(error, CorruptError):
             self._owner.failed(f"journal: {error}", error)
         else:
@@ -268,7 +298,7 @@ class Journal:
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def number_of(self, name: str) -> int:
-        """What the destination is called in the bytes: the same in all segments of this epoch."""
+        """The number of the destination in the bytes: the same in all segments of this epoch."""
         return self._ids.setdefault(name, len(self._ids) + 1)
 
     def _rotate(self) -> None:
@@ -284,9 +314,11 @@ class Journal:
             chunk = record.encode(self._ids)
             batch.chunks.append(chunk)
             batch.size += len(chunk)
+            batch.in_slices = batch.in_slices or len(seqs) > records.LATE_RECORDS
         batch.consumed.clear()
         self._batch = batch
-        self._write(inline and len(batch.records) <= INLINE_RECORDS_MAX and self._sync_s < INLINE_SYNC_S_MAX)
+        is_small = len(batch.records) <= INLINE_RECORDS_MAX and batch.size <= INLINE_BYTES_MAX
+        self._write(inline and is_small and self._sync_s < INLINE_SYNC_S_MAX)
 
     def _write(self, inline: bool = False) -> None:
         """Write the batch in flight: into the current segment, or the next one where it does not fit."""
@@ -353,7 +385,11 @@ class Journal:
         batch = self._batch
         assert batch is not None
         if error is not None:
-            if _errno(error) in FULL_ERRNOS and not isinstance(error, SyncError):
+            if _errno(error) == errno.EFBIG and self._position > HEADER_BYTES and not isinstance(error, SyncError):
+                assert self._file is not None
+                self._file.size = self._position  # files may not be larger: the batch goes into the next one
+                self._write()
+            elif _errno(error) in FULL_ERRNOS and not isinstance(error, SyncError):
                 self._no_room(batch)
             else:
                 self._fail(error)
@@ -391,7 +427,7 @@ class Journal:
 
     def _prepared(self, file: OpenSegment | None, error: Exception | None) -> None:
         if self._dead:
-            return  # what was made is closed by the job that `abandon` gave the runner
+            return  # the job that `abandon` gave the runner closes the segment that was made
         self._preparing = False
         if file is not None:
             self._maker.made = None
@@ -447,16 +483,17 @@ class Journal:
             self._owner.store_at_limit(self.at_limit)
 
     def _reject(self, batch: OpenBatch) -> bool:
-        """Take out of the batch what needs room, so that acknowledgements, which free some, go through."""
-        refused = [record for record in batch.records if takes_space(record)]
+        """Take the records that need room out of the batch, so that acknowledgements, which free some, go through.
+        Those in the batches behind it are rejected too, also where there is room again when their turn comes: a
+        producer that sends rejected messages again must not find later ones stored before them.
+        """
+        waited, refused = batch.take_out(takes_space)
         if not refused:
             return False
-        keep = [i for i, record in enumerate(batch.records) if not takes_space(record)]
-        batch.records, batch.chunks = [batch.records[i] for i in keep], [batch.chunks[i] for i in keep]
-        batch.size = sum(map(len, batch.chunks))
-        ids = {id(record) for record in refused}
-        waited = [confirm for confirm in batch.confirms if id(confirm[2]) in ids]
-        batch.confirms = [confirm for confirm in batch.confirms if id(confirm[2]) not in ids]
+        for behind in (*self._waiting, self.open):
+            also_waited, also_refused = behind.take_out(takes_space)
+            waited += also_waited
+            refused += also_refused
         self._owner.rejected(waited, refused)
         return True
 

@@ -1,5 +1,5 @@
-"""What of a journal is still alive: which messages, where each stands, what keeps which segment, which ids are
-remembered. A fold over all records, as `Broker.apply` is one, that keeps no bodies.
+"""The live part of a journal: which messages, where each stands, what keeps which segment, which ids are remembered.
+A fold over all records, as `Broker.apply` is one, that keeps no bodies.
 
 Invariant: after all records were added, oldest first, and `settle`, the live messages are those that a new master
 would have, each at the place of its last copy. Memory: about 32 bytes a live message where their seqs are dense, at
@@ -34,7 +34,7 @@ from amq.journal.records import (
     is_hidden,
 )
 from amq.journal.subscription import Subscribed
-from amq.message import Message
+from amq.message import SUBSCRIPTION_SCHEME, Message
 
 CHUNK_BITS = 5
 CHUNK = 1 << CHUNK_BITS
@@ -88,7 +88,8 @@ class Tally:
             "messages": self.messages, "message_bytes": self.message_bytes, "live": self.live,
             "live_bytes": self.live_bytes, "dead": self.messages - self.live,
             "dead_bytes": self.message_bytes - self.live_bytes, "record_bytes": self.record_bytes,
-            "live_record_bytes": self.live_record_bytes, **{reason: self.left[reason] for reason in REASONS},
+            "live_record_bytes": self.live_record_bytes,
+            **{reason.replace("-", "_"): count for reason, count in self.left.items()},
         }  # fmt: skip
 
 
@@ -181,7 +182,7 @@ class LiveIndex:
         return number
 
     def seqs(self, after: int = -1) -> Iterator[int]:
-        """All seqs greater than `after`, growing. Those that were given may be taken out meanwhile."""
+        """All seqs greater than `after`, growing. The caller may take out those that it was given."""
         for number in sorted(number for number in self._chunks if number >= after >> CHUNK_BITS):
             chunk = self._chunks.get(number)
             for i in range(CHUNK):
@@ -204,7 +205,7 @@ class Liveness:
         self.duplicates: dict[str, Remembered] = {}
         self.outcomes = Remembered(outcome_window)
         self.prepared: dict[str, tuple[Prepared, str]] = {}  # by xid, with the segment of the last mention
-        self.markers: dict[str, tuple[int, str]] = {}  # owner → newest committed batch, and the segment
+        self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
         self.subscriptions: dict[str, tuple[Subscribed, str]] = {}  # durable ones by queue, and in which segment
@@ -268,8 +269,9 @@ class Liveness:
                 self.refers[segment].add(self.prepared.pop(record.xid)[1])
             self.outcomes.remember(record.outcome_id, record.seq, segment)
         elif isinstance(record, Marker):
-            if record.batch >= self.markers.get(record.owner, (0, ""))[0]:
-                self.markers[record.owner] = record.batch, segment
+            newest = self.markers.get(record.owner)
+            if newest is None or record.batch >= newest[0].batch:
+                self.markers[record.owner] = record, segment
         elif isinstance(record, Subscribed):
             before = self.subscriptions.pop(record.queue, None)
             if before is not None and before[1] != segment:
@@ -360,11 +362,17 @@ class Liveness:
         for name, (_, segment) in list(self.subscriptions.items()):
             if segment_key(segment) in self.trimmed:
                 del self.subscriptions[name]
+        # The word of its end was trimmed, what it remembered was not.
+        for name in [name for name in self.duplicates if name.startswith(SUBSCRIPTION_SCHEME)]:
+            if name not in self.subscriptions:
+                del self.duplicates[name]
 
     # -- what came out ------------------------------------------------------------------------------------------------
 
     def pins(self) -> list[Pin]:
-        """What keeps segments: one pin for each destination and segment, oldest segment first, largest pin first."""
+        """The messages that keep segments: one pin for each destination and segment, oldest segment first, largest pin
+        first.
+        """
         found: dict[tuple[str, str], Pin] = {}
         for seq in self.live.seqs():
             place = self.live[seq]

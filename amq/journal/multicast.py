@@ -1,8 +1,8 @@
 """Multicast: one message that several queues hold, stored once, with the list of those queues.
 
 Spec: docs/journal-format.md. Each queue has a seq of its own for it, so that acknowledgements and counts speak of one
-of them; all these messages stand at the same place. What a queue holds is made of the record by `Copy.of`: the message
-as it was sent, and where it was sent to if that was not this queue.
+of them; all these messages stand at the same place. `Copy.of` makes the message of one queue from the record: the
+message as it was sent, and where it was sent to if that was not this queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
-from amq.message import LARGE_BODY_BYTES, Copy, Message
+from amq.message import LARGE_BODY_BYTES, Copier, Copy, Message
 
 MULTICAST = 10
 HOLDERS_MAX = 20_000  # in one record; it stays small beside a large body
@@ -47,16 +47,23 @@ class Multicast:
         """One for each queue, growing."""
         return [copy.seq for copy in self.copies] if self.copies else self._seqs
 
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of the record before content type, ids, properties and body of the message."""
+        return MULTICAST_BYTES + _HOLDER.size * len(self.queues) + len(self.message.destination.encode())
+
     def place(self, offset: int, size: int) -> None:
         """The record is `size` bytes at `offset`."""
         self.offset, self.size = offset, size
         for copy in self.copies:
             copy.offset, copy.size = offset, size
+            copy.original = None  # it is stored
 
     def held(self) -> Iterator[Copy]:
-        """What each of the queues holds."""
+        """The message of each queue."""
+        copier = Copier(self.message)
         for name, seq in zip(self.queues, self.seqs, strict=True):
-            copy = Copy.of(self.message, name, seq)
+            copy = copier.copy(name, seq)
             copy.offset, copy.size = self.offset, self.size
             yield copy
 
@@ -129,7 +136,7 @@ def decode_multicast(
 
 
 def decode_copy(payload: bytes | memoryview, stop: int, queue_name: str, seq: int) -> Copy:
-    """What the queue of that name holds as `seq` of the record at the beginning of `payload`. Raises ValueError,
+    """The message that queue `queue_name` holds as `seq` of the record at the start of `payload`. Raises ValueError,
     struct.error, RecursionError."""
     layout = _Layout(payload, 0, stop)
     if seq not in (held for _, held in layout.holders):

@@ -168,7 +168,7 @@ class Scan:
 
 
 class JournalReader:
-    """Reads for a live broker, off its event loop. After `abandon` nobody is told anything any more."""
+    """Reads for a live broker, off its event loop. After `abandon` it makes no callbacks."""
 
     def __init__(self, vfs: Vfs, directory: str, runner: JobRunner) -> None:
         self._vfs = vfs
@@ -216,8 +216,8 @@ class JournalReader:
 def decode_at(
     path: str, piece: bytes | memoryview, place: PlacedInSegment, destination: str, body: bytes = b""
 ) -> Message:
-    """What the queue `destination` holds at `place`, a record of `path` that was read as `piece`, or as `piece` up to
-    the body and `body`. Raises CorruptError."""
+    """The message that queue `destination` holds at `place`, a record of `path` that was read as `piece`, or as `piece`
+    up to the body and `body`. Raises CorruptError."""
     offset, size = place.offset, place.size
     if offset < HEADER_BYTES or len(piece) + len(body) < size or size < RECORD_BYTES:
         raise CorruptError(path, offset, "file ends inside a message that was stored: it was truncated")

@@ -1,4 +1,4 @@
-"""What the journal says: one class a record type, each with its bytes. `Broker.apply` gives them their meaning.
+"""The records of the journal: one class a record type, each with its bytes. `Broker.apply` gives them their meaning.
 
 Spec: docs/journal-format.md. In the bytes a destination is a number, defined by a `Destination` record earlier in the
 same segment, so that every segment can be read alone; in memory it is its name. Readers (`amq.journal.decoder`) refuse
@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
 from amq.journal.multicast import MULTICAST, Multicast
@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
 DESTINATION, MESSAGE, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMMED, PREVIOUS = range(1, 10)
 MOVED, PREPARED, RESOLVED, MARKER = range(11, 15)
+MARKER_WITH_CONTENT = 16
 KINDS = {
     DESTINATION: "destination", MESSAGE: "message", CONSUMED: "consumed", REDELIVERED: "redelivered", GROUP: "group",
     DUPLICATES: "duplicates", OUTCOMES: "outcomes", TRIMMED: "trimmed", PREVIOUS: "previous", MULTICAST: "multicast",
     MOVED: "moved", PREPARED: "prepared", RESOLVED: "resolved", MARKER: "marker", SUBSCRIBED: "subscription",
+    MARKER_WITH_CONTENT: "marker",
 }  # fmt: skip
 
 # Hidden queues, two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.
 # Nobody can address them, and no ids are remembered for them.
 SENT_SCHEME = "sent://"
 HELD_SCHEME = "held://"
-LEASE = "lease:"  # what xid and owner of a lease begin with, and of no other prepared transaction
+LEASE = "lease:"  # xid and owner of a lease begin so, and of no other prepared transaction
 _SCHEDULE_SCHEME = "schedule://"
 
 # Why a message left its queue.
@@ -56,10 +58,12 @@ GROUP_HEAD = struct.Struct("<QI")
 REDELIVERY = struct.Struct("<QII")
 MOVED_HEAD = struct.Struct("<III")  # source, target, how many seqs
 _RESOLVED = struct.Struct("<QB")  # seq, did it commit?
+_MARKER_WITH_CONTENT = struct.Struct("<QQQ")  # batch, rows, checksum
 # Names of the outcomes of prepared transactions, among those of commits.
 XID_COMMITTED, XID_ROLLED_BACK = "xid committed: ", "xid rolled back: "
 TEXT = 1
 
+LATE_RECORDS = 2000  # a record of more messages takes effect in slices; the thread that writes it encodes a group
 Key = tuple[int, int]  # of a segment: (epoch, number)
 
 
@@ -202,7 +206,7 @@ class Resolved:
 
     @property
     def outcome_id(self) -> str:
-        """By which it is remembered among the outcomes of commits."""
+        """The id under which it is remembered among the outcomes of commits."""
         return (XID_COMMITTED if self.committed else XID_ROLLED_BACK) + self.xid
 
     def encode(self, _: dict[str, int]) -> bytes:
@@ -214,22 +218,51 @@ class Resolved:
         return cls(body[_RESOLVED.size :].decode(), bool(committed), seq)
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The content of a batch, as its coordinator says: the number of rows, and a checksum that does not depend on their
+    order. Both are unsigned numbers of 64 bits. The broker compares them and does not know how they were made."""
+
+    rows: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
 class Marker:
-    """Batch `batch` of the pipeline `owner` is committed, and all before it."""
+    """Batch `batch` of the pipeline `owner` is committed, and all before it. `content` None = nobody said what it
+    holds."""
 
-    kind = MARKER
-    __slots__ = ("batch", "owner")
+    owner: str
+    batch: int
+    content: Content | None = None
 
-    def __init__(self, owner: str, batch: int) -> None:
-        self.owner = owner
-        self.batch = batch
+    @property
+    def kind(self) -> int:
+        return MARKER if self.content is None else MARKER_WITH_CONTENT
 
     def encode(self, _: dict[str, int]) -> bytes:
-        return frame_record(MARKER, _U64.pack(self.batch) + self.owner.encode())
+        owner, content = self.owner.encode(), self.content
+        if content is None:
+            return frame_record(MARKER, _U64.pack(self.batch) + owner)
+        head = _MARKER_WITH_CONTENT.pack(self.batch, content.rows, content.checksum)
+        return frame_record(MARKER_WITH_CONTENT, head + owner)
 
     @classmethod
     def decode(cls, body: bytes) -> Marker:
         return cls(body[_U64.size :].decode(), _U64.unpack_from(body)[0])
+
+    @classmethod
+    def decode_with_content(cls, body: bytes) -> Marker:
+        batch, rows, checksum = _MARKER_WITH_CONTENT.unpack_from(body)
+        return cls(body[_MARKER_WITH_CONTENT.size :].decode(), batch, Content(rows, checksum))
+
+
+class Measured(NamedTuple):
+    """Facts of the first records of a group before it is encoded: how many bytes each takes, and the names of all
+    destinations that they name."""
+
+    sizes: array[int]
+    names: dict[str, None]
 
 
 class Group:
@@ -240,10 +273,14 @@ class Group:
     """
 
     kind = GROUP
-    __slots__ = ("origin", "outcome_id", "places", "records", "seq")
+    __slots__ = ("measured", "origin", "outcome_id", "places", "records", "seq")
 
-    def __init__(self, records: list[Record], outcome_id: str = "", seq: int = 0, origin: object = None) -> None:
+    def __init__(
+        self, records: list[Record], outcome_id: str = "", seq: int = 0, origin: object = None,
+        measured: Measured | None = None,
+    ) -> None:  # fmt: skip
         self.records = records
+        self.measured = measured or Measured(array("Q"), {})
         self.outcome_id = outcome_id
         self.seq = seq
         self.origin = origin
@@ -254,6 +291,8 @@ class Group:
         parts: list[Chunk] = [GROUP_HEAD.pack(self.seq, len(outcome)), outcome]
         offset = RECORD_BYTES + GROUP_HEAD.size + len(outcome)
         self.places = []
+        if is_larger(self, LATE_RECORDS):
+            return self._encode_late(ids, parts)
         for record in self.records:
             parts.append(encode_record(record, ids))
             self.places.append((offset, len(parts[-1])))
@@ -262,9 +301,31 @@ class Group:
             return LargeRecord(GROUP, parts)
         return frame_record(GROUP, b"".join(parts))  # type: ignore[arg-type]
 
-    def place(self, offset: int) -> None:
-        """The group stands at `offset` of its segment: so its messages stand there and behind."""
-        for record, (start, size) in zip(self.records, self.places, strict=True):
+    def _encode_late(self, ids: dict[str, int], head: list[Chunk]) -> LargeRecord:
+        """As long as its bytes are is known now; most of them are made when they are written, not on the event loop."""
+        records: list[Record | Chunk] = [*self.records]
+        sizes = array("Q", self.measured.sizes)
+        for at in range(len(sizes), len(records)):
+            record = self.records[at]
+            if isinstance(record, Message | Multicast | Run):
+                sizes.append(record_bytes(record))
+            else:
+                chunk = records[at] = encode_record(record, ids)
+                sizes.append(len(chunk))
+        begin = RECORD_BYTES + sum(map(len, head))
+        self.places = list(zip(accumulate(sizes, initial=begin), sizes, strict=False))
+
+        def make() -> Iterator[Chunk]:
+            yield from head
+            for part in records:
+                yield part if isinstance(part, bytes | LargeRecord) else encode_record(part, ids)
+
+        return LargeRecord(GROUP, make, begin + sum(sizes))
+
+    def place(self, offset: int, begin: int = 0, end: int | None = None) -> None:
+        """The group stands at `offset` of its segment: so its messages, of which these are given, stand there and
+        behind."""
+        for record, (start, size) in zip(self.records[begin:end], self.places[begin:end], strict=True):
             if isinstance(record, Message):
                 record.offset, record.size = offset + start, size
             elif isinstance(record, Multicast | Run):
@@ -398,6 +459,41 @@ Record = (
 )  # fmt: skip
 
 
+def is_larger(record: Record, count: int) -> bool:
+    """Does it speak of more messages than `count`?"""
+    if not isinstance(record, Group):
+        return messages_in(record) > count
+    others = [part for part in record.records if part.__class__ is not Message]
+    return len(record.records) > count or len(record.records) - len(others) + sum(map(messages_in, others)) > count
+
+
+def messages_in(record: Record) -> int:
+    """Of how many messages it speaks, if it is not a group."""
+    if isinstance(record, Consumed | Moved):
+        return len(record.seqs)
+    if isinstance(record, Redelivered):
+        return len(record.counts)
+    if isinstance(record, Multicast):
+        return len(record.queues)
+    return len(record.bodies) if isinstance(record, Run) else 1
+
+
+def pieces_of(record: Record, count: int) -> Iterator[Record]:
+    """Records that have the same effect together, one after the other, each about `count` messages or fewer. A record
+    that only has an effect as a whole is one piece."""
+    starts = range(0, messages_in(record), count)
+    if isinstance(record, Consumed):
+        yield from (Consumed(record.destination, record.reason, record.seqs[at : at + count]) for at in starts)
+    elif isinstance(record, Redelivered):
+        yield from (Redelivered(record.destination, record.counts[at : at + count]) for at in starts)
+    elif isinstance(record, Moved):
+        yield from (Moved(record.source, record.target, record.seqs[at : at + count]) for at in starts)
+        for at in range(0, len(record.ids), count):
+            yield Moved(record.source, record.target, [], record.ids[at : at + count])
+    else:
+        yield record
+
+
 def encode_message(message: Message, destination: int) -> Chunk:
     """The record of a persistent message. Body last, so that a reader can stop before it.
 
@@ -416,6 +512,32 @@ def encode_message(message: Message, destination: int) -> Chunk:
     return RECORD.pack(len(body), crc32(body, MESSAGE), MESSAGE) + body
 
 
+def record_bytes(record: Record) -> int:
+    """How many bytes the record of messages takes, also before they have seqs. Raises struct.error, as its encoding
+    would."""
+    if isinstance(record, Run):
+        return record.measure(RECORD_BYTES + MESSAGE_BYTES + len(record.like.content_type.encode()))
+    if isinstance(record, Multicast):
+        message, size = record.message, RECORD_BYTES + record.head_bytes
+    else:
+        assert isinstance(record, Message)
+        message, size = record, RECORD_BYTES + MESSAGE_BYTES
+    if message.content_type or message.duplicate_id:
+        size += _name_bytes(message)
+    if message.properties:
+        size += len(json.dumps(message.properties))  # all of it is ASCII
+    return size + len(message.body)
+
+
+def _name_bytes(message: Message) -> int:
+    """Bytes that content type and duplicate id take in its record. Raises struct.error, as its encoding would."""
+    names = message.content_type, message.duplicate_id
+    lengths = [len(name) if name.isascii() else len(name.encode()) for name in names]
+    if max(lengths) > 0xFFFF:
+        raise struct.error("content type and duplicate id have at most 65535 bytes")
+    return sum(lengths)
+
+
 def encode_run(run: Run, destination: int) -> bytes:
     """The records of its messages, each as `encode_message` makes it."""
     like, content_type = run.like, run.like.content_type.encode()
@@ -429,7 +551,7 @@ def encode_run(run: Run, destination: int) -> bytes:
     for seq, body in zip(run.seqs, run.bodies, strict=True):
         record = pack_seq(seq) + head + body
         parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
-    run.sizes = array("I", [RECORD_BYTES + beside + len(body) for body in run.bodies])
+    run.measure(RECORD_BYTES + beside)
     return b"".join(parts)
 
 
@@ -448,7 +570,7 @@ def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]
 
 
 def prepared_bytes(record: Prepared) -> int:
-    """What it takes in the journal."""
+    """Bytes that it takes in the journal."""
     return RECORD_BYTES + len(record.body())
 
 
@@ -463,7 +585,7 @@ def real_name(destination: str) -> str:
 
 
 def told_name(destination: str) -> str:
-    """What people are told instead of the name of a queue that nobody can address; others as they are."""
+    """The name for people of a queue that nobody can address; other names as they are."""
     for scheme, what in ((SENT_SCHEME, "prepared, for "), (HELD_SCHEME, "prepared, taken from ")):
         if destination.startswith(scheme):
             return what + told_name(destination.removeprefix(scheme))
@@ -490,7 +612,10 @@ def destinations_of(records: Iterable[Record]) -> dict[str, None]:
         elif isinstance(record, Moved):
             names[record.source] = names[record.target] = None
         elif isinstance(record, Group):
-            names |= destinations_of(record.records)
+            names |= record.measured.names
+            parts = record.records[len(record.measured.sizes) :]
+            plain = [part.destination for part in parts if part.__class__ is Message]
+            names |= dict.fromkeys(plain) if len(plain) == len(parts) else destinations_of(parts)
         elif isinstance(record, Copies):
             names |= dict.fromkeys(record.moves)
             names |= dict.fromkeys(name for _, _, holders in record.shared for name, _ in holders)

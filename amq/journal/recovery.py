@@ -1,5 +1,5 @@
-"""What a new master does with the journal it finds: `seal` says how much of each old segment counts (safety argument,
-rules 3 and 6). `amq.journal.follower` then reads what was not read before. Nothing is ever changed in an old segment.
+"""Recovery: a new master determines with `seal` how much of each old segment counts (safety argument, rules 3 and 6).
+`amq.journal.follower` then reads the part that was not read before. Neither ever changes an old segment.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-import structlog
 
 from amq.errors import CorruptError, StoreError
 from amq.journal.decoder import raw_records
@@ -31,7 +29,6 @@ from amq.vfs import Vfs, close_all
 JOURNAL_DIRECTORY = "journal"
 PROBE_NAME = ".seal.probe"  # only the holder of the lock seals
 _PEEK_BYTES = 32  # enough of a batch for its first record, if that is `Previous`
-_log = structlog.get_logger("amq.journal")
 
 
 @dataclass(slots=True)
@@ -88,7 +85,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a follower has read of the journal, so that it need not be read again to be sealed.
+    """The part of the journal that a follower has read, and that `seal` need not read again.
 
     ends      segment → where it ends, of those that were read to their end
     trimmed   which segments count no more
@@ -104,7 +101,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a follower found by the end.
+    """The result of a follower at the end of the journal.
 
     segments     those that count, oldest first; a crash may have left some that are trimmed
     trimmed      which segments count no more
@@ -127,11 +124,11 @@ def seal(
 ) -> dict[str, int]:
     """Sealed length of every segment in the store: {name: bytes that count}, 0 for a segment that was never begun.
 
-    `known` are lengths that epoch `last_epoch` sealed when it began: they stand, whatever was written to those files
-    since, and their names stay until a mark says that they were trimmed: who reads every mark judges whether one may be
-    gone. Segments of `last_epoch` are measured, as far as `followed` does not know them; a segment that has a successor
-    never changes. Any other segment was made by a deposed master after it had been sealed out: nothing in it was
-    confirmed, it counts 0. Raises CorruptError, StoreError, OSError.
+    `known` are the lengths that epoch `last_epoch` sealed when it began. They stand, whatever was written to those
+    files since. Their names stay until a mark says that they were trimmed: the reader of all marks judges whether a
+    segment may be gone. Segments of `last_epoch` are measured, as far as `followed` does not know them; a segment that
+    has a successor never changes. Any other segment was made by a deposed master after it had been sealed out: nothing
+    in it was confirmed, it counts 0. Raises CorruptError, StoreError, OSError.
     """
     followed = followed or Followed()
     directory = os.path.join(store, JOURNAL_DIRECTORY)
@@ -153,7 +150,7 @@ def seal(
         if epoch < last_epoch:
             path = os.path.join(directory, name)
             if read_header(path, read_file(vfs, path, 1 << 20)) is not None:
-                _log.warning("segment of a deposed master: it was made after the seal and counts nothing", segment=name)
+                _warn("segment of a deposed master: it was made after the seal and counts nothing", segment=name)
             sealed[name] = 0
             continue
         # Where the successor is gone a mark says where this one ends, or this one is trimmed too: a crash can undo one
@@ -180,13 +177,19 @@ def seal(
     return sealed
 
 
+def _warn(event: str, **facts: object) -> None:
+    import structlog  # programs that only read a store do without it
+
+    structlog.get_logger("amq.journal").warning(event, **facts)
+
+
 def newest_mark(vfs: Vfs, directory: str, names: Iterable[str], epoch: int) -> Trimmed:
-    """What the newest readable trim mark of `epoch` says; `names` are segments, oldest first. Raises OSError."""
+    """The newest readable trim mark of `epoch`; `names` are segments, oldest first. Raises OSError."""
     for name in reversed([name for name in names if segment_key(name)[0] == epoch]):
         try:
             found = _measure(vfs, os.path.join(directory, name), None).trimmed
         except StoreError:
-            continue  # damage is told by who reads the segment
+            continue  # the reader of the segment reports its damage
         if found.through > (0, 0):
             return found
     return Trimmed()
@@ -209,7 +212,7 @@ def lock_segments(vfs: Vfs, store: str) -> list[int]:
             vfs.fsync(fd)
             if not vfs.try_lock(fd):
                 vfs.close(held.pop())
-                _log.warning("an old segment is still locked by another broker", segment=name)
+                _warn("an old segment is still locked by another broker", segment=name)
     except BaseException:
         close_all(vfs, held)
         raise
@@ -224,18 +227,19 @@ class _Measured:
 
 
 def _measure(vfs: Vfs, path: str, end: int | None, begun: tuple[int, int] = (HEADER_BYTES, 0)) -> _Measured:
-    """How far a segment counts, what its first record says of the one before it, what it says was trimmed. It is known
-    up to `begun` = (offset, number of the batch before).
+    """How far a segment counts, and its statements on the segment before it and on trimmed ones. It is known up
+    to `begun` = (offset, number of the batch before).
 
-    Where the next segment tells the end, only the batch headers and what is told here are read and verified: who reads
-    the records verifies the rest. Damage is named where it is: a mark that it hides would make others seem missing.
+    If the next segment gives the end, only the batch headers and the records for this result are read and verified: the
+    reader of the records verifies the rest. Damage is reported where it is: a mark that it hides would make other
+    segments seem missing.
     """
     offset, number = begun
     fd = vfs.open(path, os.O_RDONLY)
     try:
         if end is not None:
             return _summarise(path, offset, _walk(vfs, path, fd, offset, end))
-        vfs.drop_cache(fd)  # what a master of this host could not sync may be in memory alone
+        vfs.drop_cache(fd)  # bytes that a master of this host could not sync may be in memory alone
         base = offset if offset > HEADER_BYTES else 0
         size = vfs.fstat(fd).st_size
         _check_length(path, size, base)

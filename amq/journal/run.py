@@ -1,7 +1,7 @@
 """Run: messages that follow each other and differ in their bodies alone, in one piece on their way to the journal.
 
-Invariant: in the journal each is a record of its own, the very one that it would have had alone; so nobody who reads
-knows of runs. Spec: docs/journal-format.md, the record of a message.
+Invariant: in the journal each is a record of its own, the same that it would have had alone; so readers know nothing of
+runs. Spec: docs/journal-format.md, the record of a message.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class Run:
         """Full name of the queue that holds them, or will."""
         return self.like.destination
 
+    def send_to(self, queue_name: str) -> None:
+        """They go to the queue of that full name instead."""
+        self.like.send_to(queue_name)
+
     @property
     def persistent(self) -> bool:
         return self.like.persistent
@@ -54,6 +58,21 @@ class Run:
         for message, size in zip(found, self.sizes, strict=False):
             message.size = size
         return found
+
+    def stored(self, begin: int = 0, end: int | None = None) -> list[Message]:
+        """Those messages, with the places where they stand."""
+        end = len(self.bodies) if end is None else end
+        found = alike(self.like, self.bodies[begin:end])
+        offset = self.offset + sum(self.sizes[:begin])
+        for message, seq, size in zip(found, self.seqs[begin:end], self.sizes[begin:end], strict=True):
+            message.seq, message.offset, message.size = seq, offset, size
+            offset += size
+        return found
+
+    def measure(self, head_bytes: int) -> int:
+        """Say how long their records are, which have `head_bytes` before the body. Returns the sum."""
+        self.sizes = array("I", [head_bytes + len(body) for body in self.bodies])
+        return sum(self.sizes)
 
     def place(self, offset: int, size: int) -> None:
         """The records are `size` bytes at `offset`."""

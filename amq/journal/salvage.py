@@ -1,7 +1,7 @@
 """Reading what can still be read of a damaged journal: `amq journal repair`. Changes nothing.
 
 Invariants: a record is believed only where its own CRC holds and it stands where a record must stand: behind the last
-whole batch, chained from the start of its batch, or in a batch that is whole. What follows damage inside a batch is
+whole batch, chained from the start of its batch, or in a batch that is whole. A record behind damage inside a batch is
 believed only where the chain of lengths ends exactly with the batch. Every byte that counts and is not believed is in
 a `Damage`. Bytes that do not count (a torn tail, what a deposed master wrote) are not looked at.
 """

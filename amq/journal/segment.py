@@ -49,7 +49,7 @@ class Batch:
 def list_segments(vfs: Vfs, directory: str, probe: str = "") -> list[str]:
     """Names of the segments in the journal directory, oldest first.
 
-    With `probe`, the name of a file that nobody else uses, as the server has them; without, a network client may answer
+    With `probe`, the name of a file that nobody else uses, the server answers; without it a network client may answer
     from a cache that is seconds old.
     """
     names = listdir_fresh(vfs, directory, probe) if probe else vfs.listdir(directory)
@@ -182,7 +182,7 @@ class OpenSegment:
             self.reserved = wanted
 
     def give_back(self, vfs: Vfs, reserved: int) -> None:
-        """The disk is full: let go of what was taken behind the space that had been set aside before."""
+        """The disk is full: free the space that was taken behind the part that had been set aside before."""
         self.reserved = reserved
         if vfs.fstat(self.fd).st_size > reserved:
             vfs.ftruncate(self.fd, reserved)
@@ -225,14 +225,14 @@ class SegmentMaker:
         return self.made
 
     def close(self) -> None:
-        """Nobody will take what was made."""
+        """Nobody will take the segment that was made."""
         made, self.made = self.made, None
         if made is not None:
             self._vfs.close(made.fd)
 
 
 def finish_segment(vfs: Vfs, fd: int, end: int) -> None:
-    """Close a segment that is written no more and give back what was reserved behind `end`. Whoever calls this has
+    """Close a segment that is written no more and give back what was reserved behind `end`. The caller has
     synced all its batches: no seal, even of a master that deposed it, lies behind `end`.
     """
     try:

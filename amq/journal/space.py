@@ -17,7 +17,7 @@ from amq.vfs import Vfs, write_all
 RESERVE_NAME = "reserve"
 
 HEADROOM_SEGMENTS = 4  # one to write, one made ahead, one for copies, one for acknowledgements
-GO_ON_SHARE = 0.9  # of what producers may fill: when less is taken they go on
+GO_ON_SHARE = 0.9  # of the limit of producers: they go on when less is taken
 
 
 class StoreLimit:

@@ -56,7 +56,7 @@ class JournalThread:
         result, failure = None, None
         try:
             result = job()
-        except Exception as error:  # noqa: BLE001 (whatever it is, the owner of the job decides)
+        except Exception as error:  # noqa: BLE001 (the owner of the job decides about any error)
             failure = error
         self._post(done, result, failure)
         failure = None  # its traceback leads here: a circle that would hold on to the job

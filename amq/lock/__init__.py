@@ -1,4 +1,4 @@
-"""Who is the master of a store: lock, claim, epoch, lease. The argument why there is only one: docs/master-slave.md.
+"""Election of the master of a store: lock, claim, epoch, lease. docs/master-slave.md argues why there is only one.
 
 Import from the modules; this page is the map.
 
@@ -12,15 +12,15 @@ Import from the modules; this page is the map.
     status       StoreStatus, store_status (read-only, for `amq status --store`)
     waker        watch (wakes a slave when the lock file changes), RETRY_DELAYS_S
 
-How a service uses it, all from one thread that may hang in the store, except where said:
+How a service uses it, all from one thread, which may hang in the store, unless a comment says otherwise:
 
     owner = Owner.make(host, name=..., uuid=..., transport_urls=(...), lock_keep_alive_period_s=2.0)
     presence = Presence.open(vfs, store, owner)                  # NameInUseError
-    locker = SharedFileLocker(vfs, clock, host, store, owner)    # ConfigError where the period is 0
+    locker = SharedFileLocker(vfs, clock, host, store, owner)    # ConfigError if the period is 0
     locker.try_acquire() -> bool                                 # never waits; OSError, StoreError
     locker.holder() -> str                                       # for the log: who holds it, "this process (…)"
     mastership = locker.take_over(pause=stop_event.wait, seal=lambda previous: {...})
-        # Mastership, or None where pause() returned True; OwnershipLostError: the race is lost, poll again.
+        # Mastership, or None if pause() returned True; OwnershipLostError: the race is lost, poll again.
         # `seal(previous: Epoch | None) -> {segment name: sealed length in bytes}` names EVERY segment in the store:
         # - list the journal with amq.vfs.listdir_fresh: a plain listing may be seconds old on NFS;
         # - lock, fsync, then measure (opened anew) the segments of epoch `previous.number`: what a killed master wrote

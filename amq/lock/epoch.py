@@ -143,7 +143,7 @@ def link_epoch(vfs: Vfs, store: str, epoch: Epoch, attempt: str) -> bool:
         finally:
             vfs.close(fd)
     except OSError:
-        with suppress(OSError):  # who waits for room on a full disk comes again and again
+        with suppress(OSError):  # a broker that waits for room on a full disk comes again and again
             vfs.unlink(temporary)
         raise
     try:

@@ -1,4 +1,4 @@
-"""Who a broker is (`Owner`) and the door to the machine it runs on (`Host`).
+"""The identity of a broker (`Owner`) and the door to its machine (`Host`).
 
 Invariant: `provably_gone` is True only where no instruction of the owner's process can ever run again. Every doubt is
 False: another host, another boot, another pid namespace, a process table that cannot be read.
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Host(Protocol):
-    """What the lock component asks of the machine."""
+    """The machine, as the lock component sees it."""
 
     def name(self) -> str:
         """Host name, for people."""
@@ -34,7 +34,7 @@ class Host(Protocol):
         ...
 
     def namespaces(self) -> str:
-        """In which pid and time namespaces process numbers and start times are counted; "" = unknown."""
+        """The pid and time namespaces in which process numbers and start times are counted; "" = unknown."""
         ...
 
     def pid(self) -> int: ...

@@ -40,8 +40,8 @@ class Lease:
     def check(self) -> None:
         """Prove the mastership and move the deadline. Raises OwnershipLostError: fence; the lease is dead for ever.
 
-        Any error of the store counts as loss: whoever cannot prove that it is the master is not. A check may be made
-        after the deadline (the process was stopped, say): if it succeeds work goes on.
+        Any error of the store counts as loss: a broker that cannot prove that it is the master is not. A check may be
+        made after the deadline (the process was stopped, say): if it succeeds work goes on.
         """
         start = self._clock.monotonic()
         if self._revoked:

@@ -1,4 +1,4 @@
-"""The locker: what a service asks of whatever elects the master, and the one table of its states.
+"""The locker: the interface through which a service takes part in the election, and the one table of its states.
 
 Invariant: an event that the table does not allow raises and leaves the state unchanged. Today there is one
 implementation, `shared_file`; a lease in a database or a quorum service would be another one under the same table.
@@ -106,7 +106,7 @@ class Locker(Protocol):
         ...
 
     def holder(self) -> str:
-        """Who seems to hold the lock, for people; "" = unknown."""
+        """The apparent holder of the lock, for people; "" = unknown."""
         ...
 
     def take_over(

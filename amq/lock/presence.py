@@ -3,14 +3,19 @@
 `brokers/<name>.json` describes a broker and is locked for as long as it runs, as slave and as master. Invariant: the
 lock says whether it runs, the content says what it is and how far it has come; the file of a broker that stopped stays
 and means nothing. It is the only file of the store that a slave writes while it waits.
+
+The content is a document of kind `broker`: `role`, `owner`, `details` (how far it is now) and `facts` (what lasts:
+where it serves, its options, what it cannot do). A reader ignores a fact or a detail that it does not know, and every
+one may be missing, so versions may differ.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -19,7 +24,7 @@ from amq.errors import AmqError, CorruptError
 from amq.lock import document
 from amq.lock.document import decode, encode, read_all
 from amq.lock.host import Owner
-from amq.vfs import Vfs, write_all
+from amq.vfs import NotAFileError, Vfs, write_all
 
 BROKERS_DIRECTORY = "brokers"
 KIND = "broker"
@@ -40,19 +45,22 @@ class NameInUseError(AmqError):
 @dataclass(frozen=True, slots=True)
 class BrokerPresence:
     """A broker that runs on the store. `owner` is None (and `role` "") while it is just writing who it is. `details` is
-    what it last said of how far it is: "followed" of a slave, "reading" of one that takes over.
+    what it last said of how far it is: "followed" of a slave, "reading" of one that takes over. `facts` is what else it
+    says of itself (see `amq.group.Facts`).
     """
 
     name: str
     role: str
     owner: Owner | None
     details: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Presence:
     """This broker's own entry. Close it last."""
 
-    def __init__(self, vfs: Vfs, path: str, fd: int, owner: Owner) -> None:
+    def __init__(self, vfs: Vfs, path: str, fd: int, owner: Owner, facts: Mapping[str, Any]) -> None:
+        self._facts = dict(facts)
         self._vfs = vfs
         self._path = path
         self._fd: int | None = fd
@@ -63,7 +71,9 @@ class Presence:
         self._trouble = ""
 
     @classmethod
-    def open(cls, vfs: Vfs, store: str, owner: Owner, role: str = "slave") -> Presence:
+    def open(
+        cls, vfs: Vfs, store: str, owner: Owner, role: str = "slave", facts: Mapping[str, Any] = MappingProxyType({})
+    ) -> Presence:
         """Take the name `owner.name` on `store`. Raises NameInUseError, OSError."""
         directory = os.path.join(store, BROKERS_DIRECTORY)
         with suppress(FileExistsError):
@@ -75,7 +85,7 @@ class Presence:
                 if not vfs.try_lock(fd):
                     raise NameInUseError(_in_use(vfs, fd, path, store, owner))
                 if _in_place(vfs, path, fd):
-                    presence = cls(vfs, path, fd, owner)
+                    presence = cls(vfs, path, fd, owner, facts)
                     presence.update(role)
                     return presence
             except BaseException:
@@ -83,9 +93,11 @@ class Presence:
                 raise
             vfs.close(fd)  # somebody removed the file between our open and our lock
 
-    def update(self, role: str) -> None:
-        """Say which role this broker has now; for people. Raises OSError."""
+    def update(self, role: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Say which role this broker has now, and new `facts` if there are any; for people. Raises OSError."""
         self._role, self._details = role, {}
+        if facts is not None:
+            self._facts = dict(facts)
         self._write()
 
     def tell(self, details: Callable[[], dict[str, Any]], now: float) -> bool:
@@ -95,24 +107,33 @@ class Presence:
         if self._told_at is not None and now < self._told_at + TELL_S:
             return False
         self._told_at = now
-        before, self._details = self._details, details()
-        if self._details == before:
-            return True
+        self._say(details(), self._facts)
+        return True
+
+    def state(self, facts: Mapping[str, Any]) -> None:
+        """Say `facts`, where they are others than before. Nothing depends on it: an error is logged, once."""
+        self._say(self._details, dict(facts))
+
+    def _say(self, details: dict[str, Any], facts: dict[str, Any]) -> None:
+        if (details, facts) == (self._details, self._facts):
+            return
+        self._details, self._facts = details, facts
         try:
             self._write()
         except OSError as error:
-            self._details = {}  # it says something else now, or nothing
+            self._details, self._facts = {}, {}  # the file says something else now, or nothing
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 _log.info("cannot tell others how far this broker is", reason=self._trouble)
-        return True
 
     def _write(self) -> None:
         assert self._fd is not None
-        body = {"role": self._role, "owner": self._owner.to_json(), "details": self._details}
-        data = encode(KIND, body, RECORD_BYTES)
-        if len(data) > RECORD_BYTES:
-            data = encode(KIND, body | {"owner": self._owner.to_json() | {"transport_urls": []}}, RECORD_BYTES)
+        body = {"role": self._role, "owner": self._owner.to_json(), "details": self._details, "facts": self._facts}
+        without_urls = {"owner": self._owner.to_json() | {"transport_urls": []}}
+        for shorter in ({}, without_urls, without_urls | {"facts": {}}):
+            data = encode(KIND, body | shorter, RECORD_BYTES)
+            if len(data) <= RECORD_BYTES:
+                break
         write_all(self._vfs, self._fd, data, 0)
         self._vfs.fsync(self._fd)
 
@@ -137,7 +158,7 @@ def read_presence(vfs: Vfs, store: str) -> list[BrokerPresence]:
         path = os.path.join(directory, name)
         try:
             fd = vfs.open(path, os.O_RDONLY)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotAFileError):  # NotAFileError: no broker runs as a FIFO or a link
             continue
         try:
             if vfs.lock_held(fd):
@@ -152,9 +173,10 @@ def _read(vfs: Vfs, fd: int, path: str, name: str) -> BrokerPresence:
         with suppress(CorruptError):
             body: dict[str, Any] = decode(KIND, read_all(vfs, fd, RECORD_BYTES, 0), path)
             owner = Owner.from_json(document.field(body, "owner", dict, path), path)
-            details = body.get("details")
-            role = document.field(body, "role", str, path)
-            return BrokerPresence(name, role, owner, details if isinstance(details, dict) else {})
+            details, facts = (
+                found if isinstance(found := body.get(key), dict) else {} for key in ("details", "facts")
+            )
+            return BrokerPresence(name, document.field(body, "role", str, path), owner, details, facts)
     return BrokerPresence(name, "", None)
 
 

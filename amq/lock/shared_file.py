@@ -2,7 +2,7 @@
 
     STORE/lock      byte 2^40: the exclusive lock
                     offset 0: heartbeat of the holder; offset 64 KiB: release mark, the last act of a master
-    STORE/claim     who got the lock last, written once by each candidate
+    STORE/claim     the broker that got the lock last, written once by each candidate
     STORE/epochs/   see `epoch`
 
 Invariants:
@@ -37,7 +37,7 @@ from amq.lock.epoch import (
 from amq.lock.host import Host, Owner, is_here, provably_gone
 from amq.lock.lease import Lease
 from amq.lock.locker import LockerEvent, LockerState, Mastership, next_state
-from amq.vfs import FULL_ERRNOS, Vfs, write_all
+from amq.vfs import FULL_ERRNOS, NotAFileError, Vfs, write_all
 
 LOCK_FILE = "lock"
 CLAIM_FILE = "claim"
@@ -101,7 +101,7 @@ class SharedFileLocker:
             return False
 
     def holder(self) -> str:
-        """Who wrote the last heartbeat, for the log; "" = unknown."""
+        """The writer of the last heartbeat, for the log; "" = unknown."""
         try:
             body = read_record(self._vfs, self._lock_path, "heartbeat", HEARTBEAT_OFFSET)
             return Owner.from_json(body["owner"], self._lock_path).describe(self.owner) if body else ""
@@ -142,7 +142,7 @@ class SharedFileLocker:
         return mastership
 
     def prove(self) -> None:
-        """What a lease check proves, in this order: the path leads to our lock (else it is regained), a heartbeat goes
+        """A lease check proves, in this order: the path leads to our lock (else it is regained), a heartbeat goes
         through the locked descriptor, the newest claim is ours, no newer epoch exists. Raises OwnershipLostError,
         OSError.
         """
@@ -307,8 +307,8 @@ class SharedFileLocker:
             raise OwnershipLostError(f"newest epoch is {number}, ours is {own}: another broker is master")
 
     def _regain(self) -> None:
-        """The path leads to no file or another one than we hold: get the lock of what is there. Whether somebody else
-        was quicker and acts on it is not decided here but by the claim, which is checked next."""
+        """The path leads to no file or another one than we hold: get the lock of the file that is there. The claim,
+        which is checked next, decides whether another broker was quicker and acts on it."""
         if self._state is not LockerState.MASTER:
             raise OwnershipLostError(f"{self._lock_path} was removed or replaced while this broker took over")
         self._go_on()
@@ -343,7 +343,7 @@ class SharedFileLocker:
     # -- the lock file -----------------------------------------------------------------------------------------------
 
     def _open(self) -> bool:
-        """Hold a descriptor of what the path leads to. False = missing, and left to its master for now."""
+        """Hold a descriptor of the file to which the path leads. False = missing, and left to its master for now."""
         try:
             found = self._vfs.stat(self._lock_path)
         except FileNotFoundError:
@@ -375,6 +375,8 @@ class SharedFileLocker:
                 fd = self._vfs.open(self._lock_path, os.O_RDWR | os.O_CREAT)
                 self._vfs.fsync_directory(self._store)
                 return fd
+        except NotAFileError as error:
+            raise StoreError(f"{self._lock_path} {error.strerror}", code="LOCK_FILE_UNUSABLE") from error
         except OSError as error:
             if error.errno in _UNUSABLE_ERRNOS:
                 raise StoreError(

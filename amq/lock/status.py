@@ -1,15 +1,21 @@
-"""What can be said of a store without being a broker on it. Invariant: reads only, takes no lock, wakes nobody."""
+"""The state of a store, as seen without being a broker on it. Invariant: reads only, takes no lock, wakes nobody."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from amq.clock import Clock
+from amq.errors import CorruptError
 from amq.lock.document import field
 from amq.lock.epoch import Epoch, read_newest_epoch
 from amq.lock.presence import MASTER, BrokerPresence, read_presence
 from amq.lock.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, RELEASE_OFFSET, read_record
 from amq.vfs import Vfs
+
+WATCH_S_MAX = 5.0  # how long `silence` watches for a heartbeat at most
+WATCH_STEP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,7 @@ class StoreStatus:
     released           the owner of `epoch` handed over cleanly: nobody need wait for its lease
     heartbeat_wall_ms  the last heartbeat, by the clock of the host that wrote it; None = none
     brokers            all that run now, master and slaves
+    heartbeat          which one that was: uuid of its writer and its count; None = none
     """
 
     lock: str
@@ -28,6 +35,17 @@ class StoreStatus:
     released: bool
     heartbeat_wall_ms: int | None
     brokers: list[BrokerPresence]
+    heartbeat: tuple[str, int] | None = None
+
+    @property
+    def last_sign_wall_ms(self) -> int | None:
+        """When the owner of the newest epoch was last known to work, by its own clock: its last heartbeat, or the
+        beginning of its epoch. None = there is no epoch."""
+        if self.epoch is None:
+            return None
+        own = self.heartbeat is not None and self.heartbeat[0] == self.epoch.owner.uuid
+        began = self.epoch.started_wall_ms
+        return max(began, self.heartbeat_wall_ms) if own and self.heartbeat_wall_ms is not None else began
 
     @property
     def master(self) -> BrokerPresence | None:
@@ -76,4 +94,38 @@ def store_status(vfs: Vfs, store: str) -> StoreStatus:
         and (mark.get("epoch"), mark.get("uuid")) == (epoch.number, epoch.owner.uuid)
     )
     wall_ms = field(beat, "wall_ms", int, path) if beat is not None else None
-    return StoreStatus(lock, epoch, released, wall_ms, read_presence(vfs, store))
+    return StoreStatus(lock, epoch, released, wall_ms, read_presence(vfs, store), _beat(beat, path))
+
+
+def _beat(body: dict[str, object] | None, path: str) -> tuple[str, int] | None:
+    if body is None:
+        return None
+    owner = field(body, "owner", dict, path)
+    return field(owner, "uuid", str, path), field(body, "count", int, path)
+
+
+def silence(vfs: Vfs, clock: Clock, store: str, seen: StoreStatus, wait: Callable[[float], object]) -> float | None:
+    """For how many seconds the owner of the newest epoch has given no sign; None where it works, or no broker does.
+
+    It writes a heartbeat three times a `lockKeepAlivePeriod`, so an age of less than a period is no silence. The age is
+    the difference of two wall clocks, this host's and the owner's, which may differ. So where the age is greater, or
+    negative, this function watches: one period, at most `WATCH_S_MAX`. A new heartbeat in that time proves that the
+    owner works, whatever the clocks say. `wait(seconds)` sleeps. Raises CorruptError, NewerFormatError, OSError.
+    """
+    last_ms = seen.last_sign_wall_ms
+    if seen.lock != "held" or seen.released or seen.epoch is None or last_ms is None:
+        return None
+    period_s = seen.epoch.owner.lock_keep_alive_period_s
+    age_s = (clock.wall_ms() - last_ms) / 1000
+    if 0 <= age_s <= period_s:
+        return None
+    path = os.path.join(store, LOCK_FILE)
+    began = clock.monotonic()
+    while (watched_s := clock.monotonic() - began) < min(period_s, WATCH_S_MAX):
+        wait(min(WATCH_STEP_S, period_s / 10))
+        try:
+            if _beat(read_record(vfs, path, "heartbeat", HEARTBEAT_OFFSET), path) != seen.heartbeat:
+                return None
+        except (CorruptError, FileNotFoundError):  # being written just now, or made anew: somebody works
+            return None
+    return max(age_s + watched_s, watched_s)

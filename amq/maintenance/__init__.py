@@ -1,3 +1,3 @@
-"""What people do to a store by hand while no broker serves it. Invariant: it is changed by its master alone, also here:
-each that changes it takes the store's lock, claims it, waits and links an epoch, by docs/master-slave.md.
+"""Maintenance of a store by hand, while no broker serves it. Invariant: only the master changes a store, also here.
+Each operation takes the lock, claims the store, waits and links an epoch, as docs/master-slave.md demands.
 """

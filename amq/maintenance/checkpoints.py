@@ -1,5 +1,5 @@
-"""What `amq journal check` and `stat` say of checkpoints. Invariant: reads only, takes no lock, as a starting broker
-judges: one that is told to be good would be used by a start on the journal as it is.
+"""Examines checkpoints for `amq journal check` and `stat`. Invariant: it only reads, takes no lock, and judges as a
+starting broker does: a broker that started now would use each checkpoint that is reported as good.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class CheckpointReport:
 
 
 def find_checkpoints(vfs: Vfs, store: str) -> list[CheckpointReport]:
-    """All that are there, newest first, unread. Raises OSError."""
+    """List the checkpoints, newest first, without reading them. Raises OSError."""
     found = []
     for name in list_checkpoints(vfs, store):
         path = os.path.join(store, CHECKPOINTS_DIRECTORY, name)
         try:
             facts = vfs.stat(path)
         except FileNotFoundError:
-            continue  # a newer one took its place
+            continue  # a newer checkpoint has replaced it
         epoch, number, offset = parse_checkpoint_name(name) or (0, 0, 0)
         found.append(CheckpointReport(path, epoch, number, offset, facts.st_size, int(facts.st_mtime * 1000)))
     return found
@@ -92,7 +92,9 @@ def examine_checkpoints(
 
 
 def check_against(reports: list[CheckpointReport], inspection: Inspection) -> None:
-    """After the whole journal was inspected: the segment in which a checkpoint leaves off is there, or trimmed."""
+    """Check, after the inspection of the whole journal, that the segment of each checkpoint is there, or that a trim
+    mark gives it up. A start asks for the same mark when it has read the journal.
+    """
     there = {(each.epoch, each.number) for each in inspection.segments if each.state != GONE}
     for report in reports:
         key = (report.epoch, report.number)

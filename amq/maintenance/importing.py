@@ -1,9 +1,9 @@
-"""`amq journal import`: a master without transports that is fed from a file.
+"""`amq journal import`: a master without transports, fed from a file.
 
-The store is taken, replayed, written and handed over by the code of every broker (`BrokerService`), so all that holds
-of a broker holds of an import: lease, fencing, group commit, duplicates, a full disk. Invariant: a message of a file is
-stored once, however often the file is imported, as long as no other broker was master in between: every message has an
-id (its producer's or one made of the export), and an importing master forgets none.
+An import takes, replays, writes and hands over the store with the code of every broker (`BrokerService`), so it has the
+same lease, fencing, group commit, duplicate detection and handling of a full disk. Invariant: a message is stored once,
+however often the file is imported, if no other broker was master in between: every message has an id (of its producer,
+or made of the export), and an importing master forgets no id.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from amq.vfs import SystemVfs
 
 NAME = "amq-journal-import"
 UNLIMITED = 1 << 62
-CHUNK_BYTES = 1 << 20  # lines that are read at once
+CHUNK_BYTES = 1 << 20  # of lines read at once
 UNCONFIRMED_BYTES_MAX = 8 << 20  # on their way to the disk; then reading waits
 
 
 @dataclass(slots=True)
 class Result:
-    """What an import did so far. `skipped` = stored already, by an earlier import or by their producer."""
+    """Progress of an import. `skipped` = stored already, by an earlier import or by their producer."""
 
     stored: int = 0
     skipped: int = 0
@@ -127,10 +127,10 @@ class Import:
             )
 
     async def _confirmed(self, service: BrokerService, left_bytes: int) -> None:
-        """Wait until at most so much is unconfirmed, or it never will be."""
+        """Wait until at most so many bytes are unconfirmed. Raises if that cannot happen any more."""
         while True:
             if self._master is None or service.master is not self._master:
-                raise service.failure or OwnershipLostError("the store was lost to another broker: import again")
+                raise service.failure or OwnershipLostError("another broker has taken the store; import again")
             if self._failure is not None:
                 raise self._failure
             if self._unconfirmed_bytes <= left_bytes:
@@ -152,17 +152,18 @@ class Import:
             definition = {**item.definition, "message_id_prefix": self._master.message_id_prefix}
             self._durables[item.queue] = broker.durables.restore(definition).name
         elif isinstance(item, Batch):
-            if item.batch > broker.prepared.markers.get(item.owner, (-1,))[0]:
-                broker.journal.append_record(Marker(item.owner, item.batch))
+            known = broker.prepared.markers.get(item.owner)
+            if known is None or item.batch > known[0].batch:
+                broker.journal.append_record(Marker(item.owner, item.batch, item.content))
         elif isinstance(item, InDoubt):
             self._prepare(broker, item)
         else:
             self._remember(broker, item)
 
     def _queue_of(self, name: str) -> str:
-        """What that queue of a durable subscription, as the file names it, is called here."""
+        """The name in this store of a durable subscription's queue that the file names."""
         if name not in self._durables:
-            raise AmqError(f"{name}: no line before tells of that subscription: export again", code="EXPORT_DAMAGED")
+            raise AmqError(f"{name}: the export lacks that subscription; export again", code="EXPORT_DAMAGED")
         return self._durables[name]
 
     def _store(self, broker: Broker, item: Exported, origin: str) -> None:
@@ -212,7 +213,7 @@ class Import:
             raise self._failure from error
 
     def _prepare(self, broker: Broker, item: InDoubt) -> None:
-        """A transaction is whole: what it acknowledged is stored, what it sent is to be stored with it."""
+        """Prepare a transaction: its acknowledged messages are stored, its sent messages are stored with it."""
         self._take_held(broker)
         given = Prepared(item.xid, broker.next_seq(), item.created_ms, item.timeout_ms, item.owner, item.batch)
         for name, id in self._held.pop(item.xid, ()):
@@ -230,8 +231,9 @@ class Import:
         self._unconfirmed_bytes += size
 
     def _take_held(self, broker: Broker) -> None:
-        """What transactions acknowledged is in no line of its queue any more, as if it had been delivered. Not what
-        expired meanwhile, nor what an earlier import has prepared."""
+        """Take messages that transactions acknowledged out of the order of their queues, as a delivery does. Skips
+        those that have expired or that an earlier import has prepared.
+        """
         wanted: dict[str, set[int]] = {}
         for name, id in self._in_line:
             wanted.setdefault(name, set()).add(_seq_of(broker, name, id))
@@ -242,7 +244,7 @@ class Import:
             self._taken.setdefault(name, set()).update(message.seq for message in taken)
 
     def _remember(self, broker: Broker, item: Ids) -> None:
-        """Ids of what is gone. They are as old as this line: older than the messages behind it."""
+        """Remember ids of messages that are gone. They are older than the messages behind this line."""
         journal = broker.journal
         assert journal is not None
         if not item.destination:
@@ -269,7 +271,7 @@ class Import:
     # -- Peer, what the broker tells ----------------------------------------------------------------------------------
 
     def confirm(self, receipt: str, outcome: str = "") -> None:  # noqa: ARG002
-        """What stood for `receipt` is committed."""
+        """The records of `receipt` are committed."""
         if receipt.startswith("m"):
             self.result.stored += 1
             self._unconfirmed_bytes -= int(receipt[1:])
@@ -290,7 +292,7 @@ class Import:
         self._changed.set()
 
     def fail(self, error: Exception, _receipt: str = "") -> None:
-        """The broker refused something, because the disk is full."""
+        """The broker rejected records because the disk is full."""
         assert isinstance(error, AmqError)
         self._failure = self._failure or StoreFullError(
             f"{error.description}; import again when there is room: what is stored is not stored twice"
@@ -329,7 +331,7 @@ async def _in(thread: JournalThread, loop: asyncio.AbstractEventLoop, job: Calla
 
 
 def _seq_of(broker: Broker, queue_name: str, id: str) -> int:
-    """Of the message that the queue has got with that id, whatever became of it; 0 = there was none."""
+    """Sequence number of the message that the queue has got with that id, whatever became of it; 0 = none."""
     found = broker.queue(queue_name).duplicates.get(id)
     return found[0] if found is not None else 0
 
@@ -345,4 +347,4 @@ def _check_access(destination: str, message: Message | None = None) -> None:
 
 
 async def _nobody(_login: str, _passcode: str, _loopback: bool) -> str:
-    raise AccessError("no clients are served during an import")
+    raise AccessError("the broker serves no clients during an import")

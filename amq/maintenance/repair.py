@@ -1,10 +1,10 @@
-"""`amq journal repair`: a store that no broker can start from becomes one that holds all that can still be read.
+"""`amq journal repair` turns a store that no broker can start from into one with all records that can still be read.
 
-What can be believed (`amq.journal.salvage`) is written, by the journal's own code, into segments of the next epoch.
-Then that epoch is linked by the locker, as in any takeover, and names exactly those segments. The link is the one
-moment in which the store changes its meaning: before it brokers see the damaged store, after it the repaired one, and
-what is left to do (`_finish`) is done by whoever runs the repair again. Until the new segments are in place brokers
-refuse the store, because its epoch names segments that are missing.
+The repair writes the credible records (`amq.journal.salvage`) with the journal's own code into segments of the next
+epoch. Then the locker links that epoch, as in any takeover; the epoch names exactly those segments. The link is the
+moment in which the store changes its meaning: before it, brokers see the damaged store, after it the repaired one. If
+the repair is killed later, the next run does the rest (`_finish`). Until the new segments are in place, brokers refuse
+the store, because its epoch names segments that are missing.
 
 Invariant: nothing that counted before is removed unless STORE/journal.before-repair-TIME/ has a link to it. The
 argument is in docs/journal-tools.md "Why a repair is safe".
@@ -32,10 +32,10 @@ from amq.journal.format import segment_key
 from amq.journal.inspect import Inspection, Sealing, inspect
 from amq.journal.journal import Journal
 from amq.journal.liveness import Liveness
-from amq.journal.records import Duplicates, Marker, Outcomes, Record, Redelivered, Trimmed
+from amq.journal.records import Duplicates, Outcomes, Record, Redelivered, Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments
 from amq.journal.salvage import Damage, Salvage
-from amq.journal.segment import list_segments
+from amq.journal.segment import RESERVE_STEPS, list_segments
 from amq.journal.writer import Done, Job
 from amq.lock.document import decode, encode, read_file
 from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, epoch_path, newest_number, read_epoch
@@ -44,21 +44,25 @@ from amq.lock.lease import Lease
 from amq.lock.presence import Presence
 from amq.lock.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
 from amq.threads import Event
-from amq.vfs import Vfs, close_all, write_all
+from amq.vfs import FULL_ERRNOS, Vfs, close_all, write_all
 
 NAME = "amq-journal-repair"
 KEPT_PREFIX = "journal.before-repair-"
-SCRATCH = "repaired"  # in it, until the repair is finished: a journal that will be the store's
+SCRATCH = "repaired"  # holds the new journal until the repair is finished
 MARKER = "repair.json"
 MARKER_KIND = "repair"
-UNKNOWN_PERIOD_S = 30.0  # to wait for a master of whom nothing can be read, unless an epoch tells a longer period
+UNKNOWN_PERIOD_S = 30.0  # the wait for an unknown master, unless an epoch names a longer period
 FLUSH_BYTES = 1 << 20
+MIB = 1 << 20
+ROOM_BYTES = 256 << 10  # directories, the epoch file, the marker, this repair's own entry in brokers/
+ID_BYTES = 16  # of a remembered id, beside the id
+GROWTH = 1.25  # heads of batches and records, and what was stored once for several queues
 IDS_PER_RECORD = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class EpochFiles:
-    """What epochs/ says. `newest` = the newest that can be read; `number` = the newest that there was."""
+    """The contents of epochs/. `newest` = the newest readable epoch; `number` = the newest number that existed."""
 
     newest: Epoch | None
     number: int
@@ -72,7 +76,7 @@ class EpochFiles:
 
 @dataclass(slots=True)
 class Plan:
-    """What a repair finds. `liveness` is what would be saved; `unfinished` directories of repairs that were killed."""
+    """Findings of a repair. `liveness` = what it would save; `unfinished` = directories of killed repairs."""
 
     epochs: EpochFiles
     salvage: Salvage
@@ -95,7 +99,7 @@ def make_plan(vfs: Vfs, store: str, config: BrokerConfig) -> Plan:
 
 
 def is_whole(vfs: Vfs, store: str) -> bool:
-    """Nothing is damaged. Also says the truth of a store at work. Raises NewerFormatError, OSError."""
+    """Is nothing damaged? Also correct for a store in use. Raises NewerFormatError, OSError."""
     epochs = read_epoch_files(vfs, store)
     if epochs.damaged or unfinished(vfs, store):
         return False
@@ -132,19 +136,19 @@ def read_epoch_files(vfs: Vfs, store: str) -> EpochFiles:
 
 
 def unfinished(vfs: Vfs, store: str) -> list[str]:
-    """Directories of repairs that were killed."""
+    """Directories of killed repairs."""
     found = []
     for name in sorted(vfs.listdir(store)):
         if name.startswith(KEPT_PREFIX):
             directory = os.path.join(store, name)
-            with suppress(NotADirectoryError, FileNotFoundError):  # somebody archived it, or took it away
+            with suppress(NotADirectoryError, FileNotFoundError):  # somebody has moved or deleted it
                 if SCRATCH in vfs.listdir(directory):
                     found.append(directory)
     return found
 
 
 class Repair:
-    """One repair of `store`, by this process. `told(sentence)` says what it does."""
+    """One repair of `store`, by this process. It reports each step by `told(sentence)`."""
 
     def __init__(
         self, vfs: Vfs, clock: Clock, host: Host, entropy: random.Random, stop: Event, config: BrokerConfig,
@@ -167,10 +171,18 @@ class Repair:
         self._locker = SharedFileLocker(vfs, clock, host, config.store, self._owner)
 
     def run(self) -> Plan:
-        """Take the store, finish earlier repairs, repair. Returns what was found; `kept` is where the originals are, ""
-        where nothing had to be done. Raises AmqError STORE_LOCKED, StoreError, StoreFullError, OwnershipLostError,
+        """Take the store, finish earlier repairs, repair. Returns the findings; `kept` = where the originals are, "" if
+        there was nothing to do. Raises AmqError STORE_LOCKED, StoreError, StoreFullError, OwnershipLostError,
         OSError; run it again then.
         """
+        try:
+            return self._run()
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                raise StoreFullError(self._no_room(self.plan)) from error
+            raise
+
+    def _run(self) -> Plan:
         with closing(Presence.open(self._vfs, self._store, self._owner)):
             try:
                 self._lock()
@@ -191,11 +203,12 @@ class Repair:
             self._vfs.close(self._vfs.open(path, os.O_RDWR | os.O_CREAT))
         if not self._locker.try_acquire():
             raise AmqError(
-                f"the store is locked by {self._locker.holder() or 'another process'}: stop its brokers, then repair",
+                f"the store is locked by {self._locker.holder() or 'another process'}; stop its brokers, then repair",
                 code="STORE_LOCKED",
             )
 
     def _repair(self, plan: Plan) -> None:
+        self._check_room(plan)
         self._make_kept()
         if plan.epochs.must_be_rebuilt:
             self._rebuild_epoch(plan)
@@ -214,7 +227,7 @@ class Repair:
     # -- the originals ------------------------------------------------------------------------------------------------
 
     def _make_kept(self) -> None:
-        """A directory with a link to every segment, epoch file and checkpoint as they are."""
+        """Make a directory with a link to every segment, epoch file and checkpoint."""
         wall = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
         self.kept = os.path.join(self._store, f"{KEPT_PREFIX}{wall:%Y%m%dT%H%M%S}-{self._owner.uuid[:8]}")
         self._vfs.mkdir(self.kept)
@@ -229,8 +242,8 @@ class Repair:
         self._told(f"the originals are kept in {self.kept}")
 
     def _rebuild_epoch(self, plan: Plan) -> None:
-        """Put a readable file in the place of the newest epoch's: who its owner was and which lengths it had sealed, as
-        far as that can be known. A length that is too great only makes damage be told again; none is too small.
+        """Replace the newest epoch file by a readable one, with its owner and sealed lengths, if known. A
+        length that is too great only reports damage again; no length is too small.
         """
         epochs = plan.epochs
         sealed = dict(epochs.newest.sealed) if epochs.newest is not None else {}
@@ -249,8 +262,8 @@ class Repair:
         self._told(f"epoch {epochs.number} was rebuilt; its owner was {epoch.owner.describe()}")
 
     def _set_aside(self, plan: Plan) -> None:
-        """Take away, now that they are kept, files that count nothing and keep brokers from starting: old epochs that
-        cannot be read, segments of others under names that nobody sealed.
+        """Remove files that hold no data and keep brokers from starting, now that a copy exists: unreadable old epochs,
+        and segments of other stores under names that no epoch sealed.
         """
         for damage in plan.damages:
             directory, name = os.path.split(damage.path)
@@ -261,7 +274,7 @@ class Repair:
                 self._told(f"{damage.path} was taken out")
 
     def _last_owner(self, epochs: EpochFiles) -> Owner:
-        """Who may still believe to be master: the last heartbeat tells; else somebody unknown, to be waited for."""
+        """The broker that may still think it is master, from the last heartbeat, else unknown. The repair waits."""
         try:
             body = read_record(self._vfs, os.path.join(self._store, LOCK_FILE), "heartbeat", HEARTBEAT_OFFSET)
             if body is not None and body.get("epoch") == epochs.number:
@@ -273,12 +286,12 @@ class Repair:
     # -- the new journal ----------------------------------------------------------------------------------------------
 
     def _write(self, previous: Epoch | None, held: list[int]) -> dict[str, int]:
-        """Instead of sealing: read what is there once more, now that nobody can confirm anything, and write what can be
-        believed of it as segments of the next epoch, aside. Returns their names and lengths.
+        """Runs in place of sealing: read the journal again, now that no broker can confirm anything, and write the
+        credible records as segments of the next epoch, in a directory aside. Returns their names and lengths.
         """
         held += lock_segments(self._vfs, self._store)
         for fd in held:
-            self._vfs.drop_cache(fd)  # what a master of this host could not sync may be in memory alone
+            self._vfs.drop_cache(fd)  # the cache may hold bytes that a master of this host failed to sync
         assert previous is not None, "a store without epochs was rebuilt"
         plan = self.plan = make_plan(self._vfs, self._store, self._config)
         number = previous.number + 1
@@ -288,8 +301,8 @@ class Repair:
         for path in (scratch, os.path.join(scratch, JOURNAL_DIRECTORY)):
             self._vfs.mkdir(path)
             self._vfs.fsync_directory(os.path.dirname(path))
-        live_bytes = sum(tally.live_record_bytes for tally in plan.liveness.segments.values())
-        self._check_room(live_bytes)
+        live_bytes = _live_bytes(plan)
+        self._check_room(plan)
         self._told(f"writing {len(plan.liveness.live)} messages, {live_bytes} bytes")
         sealed = _Scratch(self._vfs, self._clock, scratch, number, plan, self._config, self._entropy).write(
             _messages(self._vfs, self._store, plan.liveness)
@@ -297,14 +310,33 @@ class Repair:
         self._verify(scratch, number, sealed, plan.liveness)
         return sealed
 
-    def _check_room(self, live_bytes: int) -> None:
-        needed = live_bytes + 2 * self._config.journal_segment_size_bytes
+    def _check_room(self, plan: Plan) -> None:
+        """Raises StoreFullError where the new journal would not fit beside the old one, which stays until the end."""
+        if self._vfs.free_bytes(self._store) < self._needed_bytes(plan):
+            raise StoreFullError(self._no_room(plan))
+
+    def _needed_bytes(self, plan: Plan) -> int:
+        """The most that the new journal takes: live records, remembered ids, and space that segments set aside ahead.
+        The originals are links and take nothing."""
+        if not any(damage.counts for damage in plan.damages):
+            return ROOM_BYTES
+        saved = plan.liveness
+        ids = [*saved.duplicates.values(), saved.outcomes]
+        remembered = sum(len(id) + ID_BYTES for each in ids for id in each)
+        ahead = 2 * self._config.journal_segment_size_bytes // RESERVE_STEPS
+        return int(GROWTH * (_live_bytes(plan) + remembered)) + ahead + ROOM_BYTES
+
+    def _no_room(self, plan: Plan | None) -> str:
         free = self._vfs.free_bytes(self._store)
-        if free < needed:
-            raise StoreFullError(f"a repair needs {needed} free bytes in {self._store}, {free} are there: free some")
+        needed = ROOM_BYTES if plan is None else self._needed_bytes(plan)
+        return (
+            f"no room for a repair of {self._store}: it needs about {needed / MIB:.1f} MiB, {free / MIB:.1f} MiB are "
+            f"free: nothing was repaired; free {max(needed - free, 0) / MIB:.1f} MiB more on that file system and run "
+            "it again"
+        )
 
     def _verify(self, scratch: str, number: int, sealed: dict[str, int], saved: Liveness) -> None:
-        """Read it back as a new master will, and compare."""
+        """Read the new journal as a new master does, and compare."""
         replay(self._vfs, scratch, sealed, lambda _record, _segment: None, lambda _done, _total: None)
         inspection, found = self._inspect(scratch, number, sealed)
         same = len(found.live) == len(saved.live) and all(
@@ -312,7 +344,7 @@ class Repair:
             for mine, theirs in zip(found.live.seqs(), saved.live.seqs(), strict=True)
         )
         if inspection.problems or not same or found.redelivered != saved.redelivered:
-            raise StoreError(f"{scratch}: what was written is not what is read: nothing was changed")
+            raise StoreError(f"{scratch}: the new journal reads differently from what was written; nothing was changed")
 
     def _inspect(self, scratch: str, number: int, sealed: dict[str, int]) -> tuple[Inspection, Liveness]:
         windows = self._config.duplicate_window, self._config.outcome_window
@@ -321,7 +353,7 @@ class Repair:
     # -- the end, also of a repair that was killed --------------------------------------------------------------------
 
     def _finish(self, kept: str, lease: Lease | None = None) -> None:
-        """Committed: put the new segments in place and take the old ones away. Else: forget what was prepared."""
+        """After the link: put the new segments in place and remove the old ones. Before it: drop the new segments."""
         vfs = self._vfs
         scratch = os.path.join(kept, SCRATCH)
         prepared = os.path.join(scratch, JOURNAL_DIRECTORY)
@@ -351,7 +383,7 @@ class Repair:
         vfs.fsync_directory(kept)
 
     def _remove_checkpoints(self, epoch: int) -> None:
-        """Those of before `epoch` speak of the old journal. They are gone before any of the new one is there."""
+        """Remove checkpoints from before `epoch`: they describe the old journal. Done before new segments move in."""
         names = list_checkpoints(self._vfs, self._store)
         for name in names:
             if (parse_checkpoint_name(name) or (epoch,))[0] < epoch:
@@ -366,8 +398,9 @@ class Repair:
         return []
 
     def _committed(self, kept: str) -> int:
-        """The number of the epoch that the repair of `kept` linked, 0 = it did not get so far. Brokers that refused the
-        store again and again may have pruned the file of that epoch; the newest one seals what it sealed."""
+        """The number of the epoch that the repair of `kept` linked; 0 = it linked none. Brokers that refused the store
+        again and again may have pruned that epoch's file; the newest epoch seals the same lengths.
+        """
         try:
             path = os.path.join(kept, MARKER)
             marker = decode(MARKER_KIND, read_file(self._vfs, path), path)
@@ -392,7 +425,7 @@ class Repair:
 
 
 class _Scratch:
-    """A journal that is written from its first record to its last, in one go. Also its owner and its disk thread."""
+    """Writes a whole journal in one go. It is also the journal's owner and its disk thread."""
 
     def __init__(
         self, vfs: Vfs, clock: Clock, store: str, epoch: int, plan: Plan, config: BrokerConfig, entropy: random.Random
@@ -419,8 +452,8 @@ class _Scratch:
             journal.append_record(Outcomes(outcomes))
         for prepared, _ in liveness.prepared.values():
             journal.append_record(prepared)
-        for owner, (batch, _) in liveness.markers.items():
-            journal.append_record(Marker(owner, batch))
+        for marker, _ in liveness.markers.values():
+            journal.append_record(marker)
         for record in messages:
             journal.append_record(record)
             if journal.open.size > FLUSH_BYTES:
@@ -431,13 +464,13 @@ class _Scratch:
         self._run()
         directory = os.path.join(self._store, JOURNAL_DIRECTORY)
         for name in self._vfs.listdir(directory):
-            if name not in sealed:  # the segment that was made ahead of need, and the reserve
+            if name not in sealed:  # the segment made ahead of need, and the reserve
                 self._vfs.unlink(os.path.join(directory, name))
         self._vfs.fsync_directory(directory)
         return sealed
 
     def _run(self) -> None:
-        """Until all is on the disk."""
+        """Wait until everything is on disk."""
         self._journal.flush(unasked=True)
         while self._jobs:
             job, done = self._jobs.popleft()
@@ -469,17 +502,17 @@ class _Scratch:
         self._failure = StoreFullError("the disk is full: nothing was repaired; free some space and run it again")
 
     def store_full(self, full: bool) -> None:
-        """Below the floor for brokers a repair goes on; a disk that is really full ends in `rejected`."""
+        """A repair goes on below the brokers' free-space floor; a full disk ends in `rejected`."""
 
     def store_at_limit(self, reached: bool) -> None:
-        """A repair goes on: what it writes takes the place of what is there."""
+        """A repair ignores `storeLimit`: its journal replaces the old one."""
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:  # noqa: ARG002
         self._failure = StoreError(f"nothing was repaired: {why}")
 
 
 def _messages(vfs: Vfs, store: str, liveness: Liveness) -> Iterator[Record]:
-    """Every live message, oldest first, each followed by how often it came back."""
+    """Every live message, oldest first, each followed by its redelivery count."""
     reader = MessageReader(vfs, store)
     yield from (record for record, _ in liveness.subscriptions.values())
     try:
@@ -493,6 +526,10 @@ def _messages(vfs: Vfs, store: str, liveness: Liveness) -> Iterator[Record]:
                 yield Redelivered(place.destination, [(seq, *liveness.redelivered[seq])])
     finally:
         reader.close()
+
+
+def _live_bytes(plan: Plan) -> int:
+    return sum(tally.live_record_bytes for tally in plan.liveness.segments.values())
 
 
 def _sealing(epochs: EpochFiles) -> Sealing:

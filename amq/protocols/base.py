@@ -1,4 +1,4 @@
-"""What a connection needs of a protocol: bytes in, commands out; replies, deliveries in, bytes out. No I/O or clock."""
+"""The protocol as a connection sees it: bytes in, commands out; replies, deliveries in, bytes out. No I/O or clock."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class ServerProtocol(Protocol):
         """Commands completed by `data`. After `Malformed` everything further is ignored."""
         ...
 
+    def close(self) -> None:
+        """Nothing is received any more: let go of what was buffered."""
+        ...
+
     def pending(self) -> bool:
         """True while a frame has begun and is not complete (for the timeout on unfinished frames)."""
         ...
@@ -26,7 +30,7 @@ class ServerProtocol(Protocol):
         ...
 
     def receipt(self, receipt: str, outcome: str = "") -> bytes:
-        """What was asked for is done; `outcome` = how, where there is more than one way."""
+        """Confirm that a command is done; `outcome` = how, where there is more than one way."""
         ...
 
 
@@ -35,7 +39,7 @@ class ServerProtocol(Protocol):
         ...
 
     def subscription(self, command: Subscribe) -> Any:
-        """What `delivery` wants to know of a subscription, computed once."""
+        """The facts of a subscription that `delivery` needs, computed once."""
         ...
 
     def delivery(self, subscription: Any, message: Message, redelivered: int) -> bytes:
@@ -51,8 +55,8 @@ class ServerProtocol(Protocol):
         ...
 
     def batch(self, subscription: Any, batch: Batch) -> bytes:
-        """Many messages for one subscription, each delivered for the first time. What is the same for other
-        subscriptions is written once, and kept in `batch`.
+        """Many messages for one subscription, each delivered for the first time. The part that other
+        subscriptions share is written once, and kept in `batch`.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The command vocabulary that every protocol shares: what a client asks of the broker.
+"""The command vocabulary that every protocol shares: the requests of a client to the broker.
 
 A protocol turns bytes into these; a connection hands them to the broker. Nothing here knows STOMP, sockets or threads.
 Destinations are full names (`queue://x`, `topic://x`). `receipt` is the protocol's own token for "tell me when this is
@@ -59,8 +59,8 @@ class Send(Command):
 
 
 class SendMany(Command):
-    """Add messages to a transaction, at least one. They have no properties and no ids, and differ from `like`, which is
-    nobody else's and has no body, in their bodies alone."""
+    """Add messages to a transaction, at least one. They have no properties and no ids, and differ in their bodies alone
+    from `like`, which has no body and belongs to this command only."""
 
     __slots__ = ("bodies", "like", "transaction")
 
@@ -220,12 +220,34 @@ class Finish(Command):
 
 
 class CommitBatch(Command):
-    """Commit the prepared transactions `xids` as batch `batch` of `owner`, all or none, once: to ask again is answered
-    "duplicate", with an older batch refused."""
+    """Commit the prepared transactions `xids` as batch `batch` of `owner`, all or none, once. A repeated request is
+    answered "duplicate"; an older batch is rejected.
+
+    `content` = (rows, checksum) of the batch, None = not told. The broker keeps it with the batch, and rejects a
+    repeated request of other content.
+    """
+
+    __slots__ = ("batch", "content", "owner", "xids")
+
+    def __init__(
+        self, owner: str, batch: int, xids: list[str], receipt: str = "", content: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(receipt)
+        self.owner = owner
+        self.batch = batch
+        self.xids = xids
+        self.content = content
+
+
+class AbortBatch(Command):
+    """Roll back the prepared transactions of `owner`: all, or those of batch `batch`, or of that batch only `xids`. A
+    transaction that has ended stays as it is. The answer says how many transactions are rolled back."""
 
     __slots__ = ("batch", "owner", "xids")
 
-    def __init__(self, owner: str, batch: int, xids: list[str], receipt: str = "") -> None:
+    def __init__(
+        self, owner: str, batch: int | None = None, xids: list[str] | None = None, receipt: str = ""
+    ) -> None:
         super().__init__(receipt)
         self.owner = owner
         self.batch = batch
@@ -238,15 +260,18 @@ class Lease(Command):
     (0 = for ever).
 
     Leases of a cursor have growing numbers. If there is one beyond `after`, the oldest such is the answer and nothing
-    is set apart: so who lost the answer asks again. `messages` 0 = only ask. A topic means its durable subscription
-    with the cursor's name.
+    is set apart: so a client that lost the answer asks again. `messages` 0 = only ask. A topic means its durable
+    subscription with the cursor's name.
+
+    `take`: from now on the cursor belongs to the client that asks, and the answer has its new epoch. A request with an
+    older `epoch` is rejected; 0 = this client does not say.
     """
 
-    __slots__ = ("after", "cursor", "destination", "messages", "size", "timeout_ms")
+    __slots__ = ("after", "cursor", "destination", "epoch", "messages", "size", "take", "timeout_ms")
 
     def __init__(
         self, destination: str, cursor: str, after: int, messages: int, size: int = 0, timeout_ms: int = 0,
-        receipt: str = "",
+        receipt: str = "", take: bool = False, epoch: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(receipt)
         self.destination = destination
@@ -255,16 +280,21 @@ class Lease(Command):
         self.messages = messages
         self.size = size
         self.timeout_ms = timeout_ms
+        self.take = take
+        self.epoch = epoch
 
 
 class Settle(Command):
-    """All leases of `cursor` at `destination` up to number `through` end: what they hold is acknowledged, or goes back
-    where it was. There need not be any."""
+    """All leases of `cursor` at `destination` up to number `through` end: their messages are acknowledged, or go back
+    where they were. There need not be any. `epoch` as in Lease."""
 
-    __slots__ = ("commit", "cursor", "destination", "through")
+    __slots__ = ("commit", "cursor", "destination", "epoch", "through")
 
-    def __init__(self, destination: str, cursor: str, through: int, commit: bool, receipt: str = "") -> None:
+    def __init__(
+        self, destination: str, cursor: str, through: int, commit: bool, receipt: str = "", epoch: int = 0
+    ) -> None:
         super().__init__(receipt)
+        self.epoch = epoch
         self.destination = destination
         self.cursor = cursor
         self.through = through

@@ -1,4 +1,4 @@
-"""Which protocol does a client speak? Told from the first bytes of a connection, so that one port can serve several.
+"""Detects from the first bytes of a connection which protocol a client speaks, so that one port can serve several.
 
 Also names protocols that are not served (yet), for an error that says what happened instead of "garbage".
 Invariant: at most `FIRST_BYTES_MAX` bytes are needed for an answer.

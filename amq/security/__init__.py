@@ -1,4 +1,4 @@
-"""Who may connect: the users file and the check of logins against it."""
+"""Access to the broker: the users file and the check of logins against it."""
 
 from amq.security.authentication import Authenticator
 from amq.security.gate import LoginGate

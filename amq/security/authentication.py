@@ -1,9 +1,9 @@
-"""Authenticator: who is at the other end of a connection.
+"""Authenticator: verifies the user of a connection.
 
-Invariant: a login is accepted only with a password that scrypt has verified against the users file as it now stands; a
-refusal does not tell, by words or by time, whether the name or the password was wrong.
-Verifying takes scrypt's time on purpose, so `quick` answers what it can from memory without delay, and `verify` is for
-a thread. A storm of reconnecting clients costs one verification for each different login.
+Invariant: a login is accepted only if scrypt has verified its password against the present users file. A refusal does
+not reveal, by words or by time, whether the name or the password was wrong.
+scrypt is slow on purpose: `quick` answers from memory without delay where it can, and `verify` runs in a thread. A
+storm of reconnecting clients costs one verification for each distinct login.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from amq.security.users import (
 )
 
 ANONYMOUS_POLICIES = ("loopback", "yes", "no")
-REFUSED_MAX = 1000  # wrong logins remembered, so that a client that repeats one is cheap
+REFUSED_MAX = 1000  # remembered wrong logins, so that a client that repeats one is cheap
 _NOBODY = PasswordHash(COST_N, COST_R, COST_P, bytes(SALT_BYTES), bytes(HASH_BYTES))
 
 
@@ -51,21 +51,21 @@ class Authenticator:
         self._one_at_a_time = threading.Lock()
 
     def replace(self, users: Users | None, anonymous: str) -> None:
-        """Use this users file and rule from now on. Connections that are logged in stay so."""
+        """Use this users file and rule from now on. Connections that are logged in stay logged in."""
         assert anonymous in ANONYMOUS_POLICIES, anonymous
         self._rules = (users, anonymous)
 
     def rule(self, anonymous: str) -> None:
-        """Use this rule for anonymous clients from now on, with the users that are known."""
+        """Use this rule for anonymous clients from now on, with the same users."""
         self.replace(self._rules[0], anonymous)
 
     def authenticate(self, login: str, passcode: str, peer_is_loopback: bool) -> str:
-        """The user's name, `anonymous` for who is let in without a login. AccessError where refused. May block."""
+        """Returns the user's name, `anonymous` for a client without a login. Raises AccessError. May block."""
         user = self.quick(login, passcode, peer_is_loopback)
         return self.verify(login, passcode) if user is None else user
 
     def quick(self, login: str, passcode: str, peer_is_loopback: bool) -> str | None:
-        """As `authenticate`, but None where only `verify` can tell. Never blocks."""
+        """As `authenticate`, but returns None if only `verify` can decide. Never blocks."""
         users, anonymous = self._rules
         if users is None or not (login or passcode):
             if anonymous == "yes" or (anonymous == "loopback" and peer_is_loopback):
@@ -76,14 +76,14 @@ class Authenticator:
         return self._remembered(login, self._proof(users.get(login), login, passcode))
 
     def verify(self, login: str, passcode: str) -> str:
-        """Check a login that `quick` left open. AccessError where it is wrong. Takes about 50 ms; thread-safe."""
+        """Check a login that `quick` left open. Raises AccessError if it is wrong. Takes about 50 ms; thread-safe."""
         users = self._rules[0]
         if users is None:  # the users file was taken out of use since `quick`
             raise _refusal()
         record = users.get(login)
         proof = self._proof(record, login, passcode)
         with self._one_at_a_time:
-            user = self._remembered(login, proof)  # another connection may have asked the same while we waited
+            user = self._remembered(login, proof)  # another connection may have verified the same login meanwhile
             if user is not None:
                 return user
             like = record or next(iter(users.values()), _NOBODY)
@@ -107,7 +107,7 @@ class Authenticator:
         return None
 
     def _proof(self, record: PasswordHash | None, login: str, passcode: str) -> bytes:
-        """Stands for this login against this line of the file: a changed line or password makes another proof."""
+        """Identifies a login against a line of the file: a changed line or password gives another proof."""
         line = "" if record is None else str(record)
         data = "\0".join((line, str(len(login)), login, passcode)).encode("utf-8", "surrogatepass")
         return hmac.digest(self._key, data, hashlib.sha256)

@@ -1,6 +1,6 @@
 """The users file: one line a user, `name:scrypt$n$r$p$salt$hash` (salt and hash in base64); `#` starts a comment line.
 
-Invariant: what parses is safe to use: names are unambiguous, and no hash makes a login take unbounded time or memory.
+Invariant: a parsed file is safe to use: names are unambiguous, and no hash makes a login take unbounded time or memory.
 Parsing ends in a `Users` or in a `ConfigError` with file and line; it never shows a salt, a hash or a password.
 """
 
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from amq.errors import ConfigError
 
-ANONYMOUS = "anonymous"  # the user name of who did not log in; nobody can be called so
+ANONYMOUS = "anonymous"  # the name of a client without a login; no user can have it
 SALT_BYTES = 16
 HASH_BYTES = 32
-# The cost usual for interactive logins: 16 MiB and about 50 ms. A new master meets all its users at once, so not more.
+# The usual cost for interactive logins: 16 MiB and about 50 ms. Not more, as all users log in to a new master at once.
 COST_N, COST_R, COST_P = 1 << 14, 8, 1
 COST_N_MIN = 1 << 10
 MEMORY_BYTES_MAX = 256 << 20
@@ -44,7 +44,7 @@ class PasswordHash:
     digest: bytes
 
     def matches(self, password: str) -> bool:
-        """True where `password` is the one. Takes scrypt's time (about 50 ms) either way; releases the GIL."""
+        """Is this the password? Takes about 50 ms either way; releases the GIL."""
         return hmac.compare_digest(_scrypt(password, self.salt, self.n, self.r, self.p), self.digest)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class PasswordHash:
 
     @classmethod
     def parse(cls, text: str) -> PasswordHash:
-        """ValueError, without the text in it, where this is no hash that we would make or can afford to check."""
+        """Parse a hash. Raises ValueError, without the text, if amq would not make it or cannot afford to check it."""
         match = _HASH.fullmatch(text)
         if match is None:
             raise ValueError("the password is not hashed as scrypt$n$r$p$salt$hash: set it with `amq user add`")
@@ -95,13 +95,13 @@ class Users(Mapping[str, PasswordHash]):
 
     @classmethod
     def read(cls, path: str) -> Users:
-        """Read the users file. ConfigError where it cannot be read or a line is wrong."""
+        """Read the users file. Raises ConfigError if it cannot be read or a line is wrong."""
         data, mode = read_file(path)
         return cls(parse_users(data, path), _permission_warnings(path, mode))
 
 
 def hash_password(password: str, salt: bytes | None = None) -> PasswordHash:
-    """Hash a new password. `salt` None = random. ConfigError where the password is empty or too long."""
+    """Hash a new password. `salt` None = random. Raises ConfigError if the password is empty or too long."""
     if not password:
         raise ConfigError("the password is empty: choose one", code="PASSWORD_UNUSABLE")
     if len(password) > PASSWORD_CHARS_MAX:
@@ -111,7 +111,7 @@ def hash_password(password: str, salt: bytes | None = None) -> PasswordHash:
 
 
 def check_name(name: str) -> None:
-    """ValueError, with the cure, where nobody can be called so."""
+    """Raises ValueError, with the cure, if the name cannot be used."""
     if not name:
         raise ValueError("the user name is empty")
     if len(name) > NAME_CHARS_MAX:
@@ -119,7 +119,7 @@ def check_name(name: str) -> None:
     if not name.isprintable() or " " in name or ":" in name or name.startswith("#"):
         raise ValueError("the user name holds a space, a colon, a control character or a leading #: choose another")
     if name == ANONYMOUS:
-        raise ValueError(f"the user name {ANONYMOUS} means those who did not log in: choose another")
+        raise ValueError(f"the user name {ANONYMOUS} is reserved for clients without a login: choose another")
 
 
 def parse_users(data: bytes, path: str) -> dict[str, PasswordHash]:
@@ -129,7 +129,7 @@ def parse_users(data: bytes, path: str) -> dict[str, PasswordHash]:
         try:
             check_name(name)
             if name in users:
-                raise ValueError(f"the user {name} is there twice: keep one line")
+                raise ValueError(f"the user {name} has two lines: keep one")
             users[name] = PasswordHash.parse(text)
         except ValueError as error:
             raise ConfigError(f"{path}:{number}: {error}", code="USERS_FILE_INVALID") from error
@@ -141,20 +141,20 @@ def entries(data: bytes, path: str) -> list[tuple[int, tuple[str, str]]]:
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text: this is no users file", code="USERS_FILE_INVALID") from error
+        raise ConfigError(f"{path} is not UTF-8 text, so it is not a users file", code="USERS_FILE_INVALID") from error
     found = []
     for number, line in enumerate(lines, start=1):
         name, colon, text = line.strip().partition(":")
         if (not name and not colon) or name.startswith("#"):
             continue
         if not colon:
-            raise ConfigError(f"{path}:{number}: has no colon: write name:hash", code="USERS_FILE_INVALID")
+            raise ConfigError(f"{path}:{number}: the line has no colon: write name:hash", code="USERS_FILE_INVALID")
         found.append((number, (name, text)))
     return found
 
 
 def read_file(path: str) -> tuple[bytes, int]:
-    """Content and mode of the users file. ConfigError where it cannot be read."""
+    """Content and mode of the users file. Raises ConfigError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -162,11 +162,11 @@ def read_file(path: str) -> tuple[bytes, int]:
     except (OSError, ValueError) as error:  # ValueError: the name holds a zero byte
         why = error.strerror if isinstance(error, OSError) else "its name holds a zero byte"
         raise ConfigError(
-            f"{path}: the users file cannot be read: {why}; make it with `amq user add NAME --users FILE`",
+            f"cannot read users file {path}: {why}; make it with `amq user add NAME --users FILE`",
             code="USERS_FILE_UNREADABLE",
         ) from error
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: is larger than {FILE_BYTES_MAX} bytes: no users file", code="USERS_FILE_INVALID")
+        raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: not a users file", code="USERS_FILE_INVALID")
     return data, mode
 
 

@@ -1,7 +1,7 @@
 """Changing the users file: add, replace, remove, list. For the command line; the broker only reads.
 
-Invariant: whoever reads the file sees it before or after a change, never between, also after a crash; comments, order,
-mode and owner are kept; two edits at a time do not lose one.
+Invariant: a reader sees the file before or after a change, never between, also after a crash. An edit keeps comments,
+order, mode and owner. Of two concurrent edits none is lost.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def list_users(path: str) -> list[str]:
 
 
 def add_user(path: str, name: str, password: str, *, replace: bool = False) -> None:
-    """Add `name`, creating the file (mode 600) where there is none; with `replace` also change an existing password.
+    """Add `name`; create the file (mode 600) if it is missing; with `replace` also change an existing password.
 
-    ConfigError where the name or password cannot be used, the user exists, or the file is broken or cannot be written.
+    Raises ConfigError if the name or password is unusable, the user exists, or the file is broken or not writable.
     """
     try:
         check_name(name)
@@ -37,15 +37,15 @@ def add_user(path: str, name: str, password: str, *, replace: bool = False) -> N
 
 
 def remove_user(path: str, name: str) -> None:
-    """Remove `name`. ConfigError where there is no such user, or the file is broken or cannot be written."""
+    """Remove `name`. Raises ConfigError if there is no such user, or the file is broken or cannot be written."""
     with _Edit(path, create=False) as edit:
         if name not in edit.numbers:
-            raise ConfigError(f"{path}: there is no such user; `amq user list` shows who there is", code="USER_UNKNOWN")
+            raise ConfigError(f"{path}: there is no such user; `amq user list` shows all users", code="USER_UNKNOWN")
         edit.put(name, None)
 
 
 class _Edit:
-    """One change of the file. The new content's temporary file, created exclusively, is also the lock of the edit."""
+    """One change of the file. The temporary file of the new content, created exclusively, is also the lock."""
 
     def __init__(self, path: str, create: bool) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class _Edit:
             self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE_MODE)
         except FileExistsError as error:
             raise ConfigError(
-                f"{self._temporary} exists: another change is under way, or one crashed; in that case delete it",
+                f"{self._temporary} exists: another edit is running, or one has crashed; after a crash delete the file",
                 code="USERS_FILE_BUSY",
             ) from error
         except (OSError, ValueError) as error:

@@ -13,7 +13,7 @@ class Selector:
     """`Selector(text)` compiles `text`, or gives the one that is in use for an equal text.
 
     text        as written
-    condition   what it means
+    condition   its syntax tree
     matches     function of a `Message` → bool: True where the condition is TRUE (not where it is FALSE or UNKNOWN).
                 It never raises. It takes at most a few milliseconds, whatever the selector and the properties
     `message_id_prefix` is what the protocol writes before a message's `seq` in its id; without it `JMSMessageID` is an

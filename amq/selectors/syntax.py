@@ -1,4 +1,4 @@
-"""What a selector means: a tree of conditions over values, with types settled.
+"""The syntax tree of a selector: conditions over typed values.
 
 There are two kinds of values: texts (properties, headers and strings) and numbers; a text where a number is needed is
 wrapped in `AsNumber`. Conditions are TRUE, FALSE or UNKNOWN. Invariant: a tree is not deeper than `DEPTH_MAX`.
@@ -47,7 +47,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class AsNumber:
-    """A text as a number. One that is no number makes a comparison FALSE and an arithmetic result NULL."""
+    """A text as a number. A text that is not a number makes a comparison FALSE and an arithmetic result NULL."""
 
     text: TextValue
 

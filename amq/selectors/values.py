@@ -1,4 +1,4 @@
-"""What selectors compute with: numbers out of strings, arithmetic, LIKE patterns.
+"""Values of selectors: numbers from strings, arithmetic, LIKE patterns.
 
 Numbers are `int` in the range of 64 bits (exact) or `float` (approximate); NaN stands for NULL and for a string that is
 no number. Invariant: nothing here raises, whatever a message holds, and each call takes time linear in its input; only
@@ -58,7 +58,7 @@ def divide(left: float, right: float) -> int | float:
 
 
 def modulo(left: float, right: float) -> int | float:
-    """What `divide` leaves over; it has the sign of `left`. NaN for a division by zero."""
+    """The remainder of `divide`, with the sign of `left`. NaN for a division by zero."""
     if right == 0 or math.isinf(left):
         return NAN
     if isinstance(left, int) and isinstance(right, int):

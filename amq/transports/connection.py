@@ -1,8 +1,10 @@
 """Connection: one client's socket. Bytes to commands to session, deliveries and receipts to bytes.
 
-It keeps order and bounds: output is gathered and written once a turn; a client that does not read gets no more than
-`consumerBufferSize` ahead, and of a large body slices, one after the other as the socket takes them; one that does not
-finish what it began, or does not introduce itself, is told so and closed.
+It keeps order and bounds. Output is gathered and written once a turn. A client that does not read gets no deliveries
+beyond `consumerBufferSize`, and of a large body one slice after the other as the socket takes them; when answers to its
+commands exceed that size as well, the connection is not read until the client reads. A client that does not finish a
+frame, or does not log in, is told so and closed. An ended connection holds on to nothing, and nothing forms a cycle
+with it: reference counting alone frees it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol, cast
 
 import structlog
@@ -26,17 +29,29 @@ from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Subscribe
 from amq.protocols.detect import detect
+from amq.transports import liveness
 from amq.transports.turn import Turn
 
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
 IGNORED_BYTES_MAX = 256 << 20  # a client that talks on before it listens still learns why
 SLICE_BYTES = 256 << 10  # of a large body
-LINGER_S = 5.0  # how long a closing connection may take to read what it is told
+LINGER_S = 5.0  # how long a closing connection may take to read its last frames
+SECOND_LOOK_S = 0.05  # a client that seems silent: what the kernel holds from it is read first
+# Why a connection is not read.
+LOGIN = "its login is checked"
+STALLED = "its commands wait for room"
+OUTPUT = "it does not read"
+TURN = "it is the turn of others"
+# The event loop reads up to 32 such buffers from one socket before it looks at any other: with small messages that took
+# seconds. So a second full read ends the turn of its connection. Not the first one: a producer with a window of 256
+# messages of 1 KiB sends a little more at a time, and to stop it there cost a fifth of the rate.
+READ_BYTES_FULL = 250_000
+FULL_READS_MAX = 2
 _log = structlog.get_logger("amq.connection")
 
 
 class Hub(Protocol):
-    """What a connection needs of its surroundings."""
+    """The surroundings that a connection needs."""
 
     clock: Clock
     turn: Turn
@@ -50,16 +65,28 @@ class Hub(Protocol):
     def closed(self, connection: Connection) -> None: ...
 
 
+def is_loopback(address: str) -> bool:
+    """Is a connection from `address`, an IPv4 or IPv6 address, one from this host?"""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False  # a socket that has no address, such as one of a pair
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped.is_loopback
+    return found.is_loopback
+
+
 class Connection(asyncio.Protocol):
     """One accepted socket, from first byte to last."""
 
     def __init__(self, hub: Hub, number: int) -> None:
         self._hub = hub
         self.number = number
-        self._owner = f"{hub.broker.epoch}-{number}."  # what the names of our temporary destinations begin with
+        self._owner = f"{hub.broker.epoch}-{number}."  # the names of our temporary destinations begin so
         self.user = ""
         self.client_id = ""
         self.peer_name = ""
+        self._peer_address = ""
         self.protocol: ServerProtocol | None = None
         self.session: Session | None = None
         self._transport: asyncio.Transport | None = None
@@ -72,6 +99,7 @@ class Connection(asyncio.Protocol):
         self._lent_bytes = 0  # memory of large bodies that is ours until they are written
         self._delivery: Callable[[Any, Message, int], bytes] | None = None
         self._socket_full = False
+        self._behind_bytes = 0  # of answers written since the socket is full: deliveries have stopped
         self._fd = -1
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = False
@@ -79,11 +107,15 @@ class Connection(asyncio.Protocol):
         self._ignored_bytes = 0  # read after the last word
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
-        self._paused_at = 0.0  # since when we do not read, 0 = we do
+        self._unread_for: set[str] = set()  # why we do not read; empty = we do
+        self._paused_at = 0.0  # since when, 0 = we do read
+        self._seemed_silent = False
         self._frame_since = 0.0
         self._frame_bytes = 0
+        self._full_reads = 0  # in this turn
         self._heartbeat_send_s = 0.0
         self._heartbeat_receive_s = 0.0
+        self._watched: liveness.TcpSocket | None = None  # its peer may vanish without a word
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -91,9 +123,13 @@ class Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's own class, not a subclass
         peer = transport.get_extra_info("peername")
         self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._peer_address = peer[0] if peer else ""
         transport.set_write_buffer_limits(high=self._output_bytes_max // 2)
         handle = transport.get_extra_info("socket")
         self._fd = handle.fileno() if handle is not None else -1
+        ttl_s = self._hub.config.connection_ttl_s
+        if handle is not None and ttl_s and liveness.watch(handle, ttl_s):
+            self._watched = handle
         if not self._hub.opened(self):
             self.protocol = self._hub.protocol("stomp", self._owner)
             self.fail(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
@@ -112,10 +148,16 @@ class Connection(asyncio.Protocol):
             protocol = self._detect(data)
             if protocol is None:
                 return
-            data = self._first
+            data, self._first = self._first, b""
         hub = self._hub
+        if len(data) >= READ_BYTES_FULL:
+            self._full_reads += 1
+            if self._full_reads == 1:
+                hub.loop.call_soon(self._begin_turn)
+            elif self._full_reads == FULL_READS_MAX:
+                self._unread(TURN)
         self._last_read = hub.clock.monotonic()
-        hub.turn.talkers.append(self)
+        hub.turn.talkers.append(self.number)
         commands = protocol.receive(data)
         if protocol.pending():
             if commands or not self._frame_since:
@@ -131,18 +173,29 @@ class Connection(asyncio.Protocol):
             if self._login is None:
                 self._login = hub.loop.create_task(self._connect())
 
+    def _begin_turn(self) -> None:
+        self._full_reads = 0
+        self._read_for(TURN)
+
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._fd = -1
+        self._transport = None
+        self._watched = None
         if self._timer is not None:
             self._timer.cancel()
         if self._login is not None and not self._login.done():
             self._login.cancel()
         if self.session is not None:
             self.session.close()
+            self.session = None  # a session refers to its connection
+        if self.protocol is not None:  # it may be asked for a receipt yet, and has buffered what came of a frame
+            self.protocol.close()
+        self._held.clear()
+        self._first = b""
         self._forget_output()
         self._hub.closed(self)
         _log.debug("connection closed", connection=self.number, peer=self.peer_name, error=str(exc) if exc else None)
@@ -157,7 +210,15 @@ class Connection(asyncio.Protocol):
         if self._slices:
             self._hub.turn.unsent[self] = None
             self._hub.turn.wake()
-        elif self.session is not None and not self._closing:
+        else:
+            self._caught_up()
+
+    def _caught_up(self) -> None:
+        """The client has read (nearly) all that was written."""
+        if self._behind_bytes:
+            self._behind_bytes = 0
+            self._read_for(OUTPUT)
+        if self.session is not None and not self._closing:
             self.session.set_writable(True)
 
     # -- Peer: what the broker says -----------------------------------------------------------------------------------
@@ -227,6 +288,11 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._closing = True
+        for reason in list(self._unread_for):  # input is thrown away, but the end of the connection is noticed
+            self._read_for(reason)
+        if self.protocol is not None:
+            self.protocol.close()
+        self._held.clear()
         self._hub.turn.unsent[self] = None
         self._hub.turn.wake()
         if self._timer is not None:
@@ -252,18 +318,34 @@ class Connection(asyncio.Protocol):
                 handle.detach()
 
     def pause_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._paused_at = self._paused_at or self._hub.clock.monotonic()
-            self._transport.pause_reading()
+        self._unread(STALLED)
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            if self._paused_at:  # what the client could not say meanwhile is not held against it
-                paused_s = self._hub.clock.monotonic() - self._paused_at
-                self._paused_at = 0.0
-                self._last_read += paused_s
-                self._frame_since += paused_s if self._frame_since else 0.0
-            self._transport.resume_reading()
+        self._read_for(STALLED)
+
+    def _unread(self, reason: str) -> None:
+        """Do not read the client as long as there is `reason`, or any other."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._closing:
+            return
+        if not self._unread_for:
+            self._paused_at = self._hub.clock.monotonic()
+            transport.pause_reading()
+        self._unread_for.add(reason)
+
+    def _read_for(self, reason: str) -> None:
+        """`reason` is over: read on where there is no other."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or reason not in self._unread_for:
+            return
+        self._unread_for.remove(reason)
+        if not self._unread_for:
+            # The client could not speak meanwhile, so that time does not count.
+            paused_s = self._hub.clock.monotonic() - self._paused_at
+            self._paused_at = 0.0
+            self._last_read += paused_s
+            self._frame_since += paused_s if self._frame_since else 0.0
+            transport.resume_reading()
 
     def send_out(self) -> None:
         """Write what gathered in this turn, in one piece; of large bodies, and what is behind them, as much as the
@@ -273,14 +355,21 @@ class Connection(asyncio.Protocol):
             self._forget_output()  # committed for a client that broke the protocol meanwhile: it is not there any more
             return
         if out or self._slices:
+            if self._socket_full or self._slices:
+                self._behind_bytes += self._out_bytes
+                if self._behind_bytes > self._output_bytes_max:
+                    self._unread(OUTPUT)
             self._out, self._out_bytes = [], 0
             if self._slices:
                 self._slices += out
                 self._write_slices(transport)
             else:
                 transport.write(b"".join(out) if len(out) > 1 else out[0])
-            if not self._socket_full and not self._slices and self.session is not None:
-                self.session.set_writable(True)
+            if not self._socket_full and not self._slices:
+                if self._behind_bytes:
+                    self._caught_up()
+                elif self.session is not None:  # no further call here: it cost 5 % of the rate at a window of 1
+                    self.session.set_writable(True)
         if self._closing and not self._said_goodbye and not self._slices:
             # Half-close and read on: closing with unread input would make the kernel throw away what we just said.
             self._said_goodbye = True
@@ -331,20 +420,22 @@ class Connection(asyncio.Protocol):
     async def _connect(self) -> None:
         """Check the login that the first command brings, then let the rest in."""
         assert self.protocol is not None
+        if not self._held:  # it was closed before this began
+            return
         command = self._held.pop(0)
         if not isinstance(command, Connect):
             self.fail(getattr(command, "error", ProtocolError("the first frame must be CONNECT or STOMP")))
             return
-        loopback = self.peer_name.startswith(("127.", "::1:")) or self.peer_name.startswith("::ffff:127.")
-        self.pause_reading()
+        loopback = is_loopback(self._peer_address)
+        self._unread(LOGIN)
         try:
             self.user = await self._hub.authenticate(command.login, command.passcode, loopback)
         except AmqError as error:
             self.fail(error)
             return
         finally:
-            self.resume_reading()
-        if self._closing:  # it took longer than a client has for it, which was told so
+            self._read_for(LOGIN)
+        if self._closing:  # it took longer than a client may: the client got the error
             return
         self.client_id = command.client_id
         config = self._hub.config
@@ -360,8 +451,23 @@ class Connection(asyncio.Protocol):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _connect_late(self) -> None:
-        self.protocol = self.protocol or self._hub.protocol("stomp", self._owner)
-        self.fail(ProtocolError(f"no login within {self._hub.config.connect_timeout_s:g} s", code="CONNECT_TIMEOUT"))
+        if self._closing or self.session is not None:
+            return
+        if self._seemed_silent:
+            self.protocol = self.protocol or self._hub.protocol("stomp", self._owner)
+        why = f"no login within {self._hub.config.connect_timeout_s:g} s"
+        self._too_late(ProtocolError(why, code="CONNECT_TIMEOUT"), self._connect_late)
+
+    def _too_late(self, error: ProtocolError, look_again: Callable[[], None]) -> None:
+        """The client has not said in time what it should have. Where the event loop was held up, by a busy host or
+        by long work, timers go off before the sockets are read: what came meanwhile is read before anybody is cut."""
+        if self._seemed_silent:
+            self.fail(error)
+            return
+        self._seemed_silent = True
+        loop = self._hub.loop
+        # A timer may go off before the sockets are read once more; what it puts off twice comes after that.
+        self._timer = loop.call_later(SECOND_LOOK_S, loop.call_soon, loop.call_soon, look_again)
 
     def _start_timer(self, client_ms: tuple[int, int]) -> None:
         """Heart-beats as negotiated: each way the larger of what one side gives and the other wants; 0 = none."""
@@ -379,20 +485,42 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         now = self._hub.clock.monotonic()
-        heard_until = self._paused_at or now
+        heard_until = self._paused_at if self._unread_for else now
         config = self._hub.config
-        # Whoever sends on at a decent rate may take longer than one who drips.
+        # A client that sends on at a decent rate may take longer than one that drips.
         limit_s = config.unfinished_frame_timeout_s + self._frame_bytes / FRAME_RATE_BYTES_MIN
+        error: ProtocolError | None = None
         if self._frame_since and heard_until - self._frame_since > limit_s:
-            self.fail(ProtocolError(f"a frame was begun and not finished within {limit_s:.1f} s", code="FRAME_TIMEOUT"))
-            return
+            error = ProtocolError(f"a frame was begun and not finished within {limit_s:.1f} s", code="FRAME_TIMEOUT")
         # Twice the interval, as the specification advises for the error margin of timers and network.
-        if self._heartbeat_receive_s and heard_until - self._last_read > 2 * self._heartbeat_receive_s:
-            self.fail(ProtocolError("no heart-beat from the client in time", code="HEARTBEAT_TIMEOUT"))
+        elif self._heartbeat_receive_s and heard_until - self._last_read > 2 * self._heartbeat_receive_s:
+            error = ProtocolError("no heart-beat from the client in time", code="HEARTBEAT_TIMEOUT")
+        if error is not None:
+            self._too_late(error, self._tick)
             return
-        if self._heartbeat_send_s and not self._out and not self._slices:
+        self._seemed_silent = False
+        if self._heartbeat_send_s and not self._out and not self._slices and not self._socket_full:
             self._put(self.protocol.heartbeat())  # type: ignore[union-attr]
         if self.session is not None:
             self.session.expire_transactions(now)
-        intervals = (self._heartbeat_send_s / 2, self._heartbeat_receive_s, config.unfinished_frame_timeout_s / 2)
+        if self._has_vanished():
+            return
+        intervals = (
+            self._heartbeat_send_s / 2, self._heartbeat_receive_s, config.unfinished_frame_timeout_s / 2,
+            config.connection_ttl_s / 4 if self._watched is not None else 0.0,
+        )  # fmt: skip
         self._timer = self._hub.loop.call_later(min(s for s in intervals if s), self._tick)
+
+    def _has_vanished(self) -> bool:
+        """True when the client's host does not answer any more. The connection is then closed."""
+        ttl_s = self._hub.config.connection_ttl_s
+        if self._watched is None or not ttl_s or (self._heartbeat_receive_s and not self._paused_at):
+            return False
+        if not liveness.vanished(self._watched, ttl_s):
+            return False
+        _log.info(
+            "connection closed: the client's host does not answer", connection=self.number, peer=self.peer_name,
+            connectionTtl=ttl_s,
+        )  # fmt: skip
+        self.abort()
+        return True

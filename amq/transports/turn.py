@@ -36,8 +36,8 @@ class Turn:
         self._scheduled = False
         self._broker: Broker | None = None
         self._journal: Journal | None = None
-        self.talkers: deque[Connection] = deque(maxlen=16)  # who sent something lately
-        self.unsent: dict[Connection, None] = {}  # who has output
+        self.talkers: deque[int] = deque(maxlen=16)  # numbers of connections that sent something lately
+        self.unsent: dict[Connection, None] = {}  # connections that have output
 
     def serve(self, broker: Broker, journal: Journal) -> None:
         self._broker, self._journal = broker, journal

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab import agent
+from lab import agent, kernel
 from lab.errors import LabError
 from lab.network import Network, control_address
-from lab.packages import KERNEL, MODULES, Packages
+from lab.packages import MODULES, Packages
 
 HERE = Path(__file__).resolve().parent
 BOOT_DEADLINE_S = 60.0
@@ -31,7 +31,8 @@ RUN_DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a lab puts things: `work` in memory, gone with it; `logs` stay; `python` and `amq` run in guests."""
+    """Where a lab puts things: `work` in memory, gone with it; `logs` stay; `python` and `amq` run in guests. `preload`
+    is what the guests' kernels need on this CPU, "" = nothing."""
 
     work: Path
     logs: Path
@@ -39,6 +40,7 @@ class Place:
     amq: Sequence[str]
     packages: Packages
     environment: Mapping[str, str]
+    preload: str = ""
 
 
 class Guest:
@@ -62,11 +64,10 @@ class Guest:
         data, control = self._network.plug(self.number)
         place = self._place
         words = [
-            KERNEL, "mem=256M", f"umid={self.name}", f"uml_dir={place.work}", "root=/dev/root", "rootfstype=hostfs",
-            "rootflags=/", "ro", f"init={HERE / 'guest.sh'}", *(f"{key}={value}" for key, value in self._disks.items()),
+            *kernel.command(self.name, place.work, HERE / "guest.sh", "256M"),
+            *(f"{key}={value}" for key, value in self._disks.items()),
             f"vec0:transport=tap,ifname={data},depth=128,gro=1,mac=02:98:00:00:00:{self.number:02x}",
             f"vec1:transport=tap,ifname={control},depth=128,gro=1,mac=02:99:00:00:00:{self.number:02x}",
-            "con=null", "con0=fd:0,fd:1", "ssl=null", "quiet", "panic=1",
             f"LAB_NUMBER={self.number}", "LAB_DATA=vec0", "LAB_CONTROL=vec1", f"LAB_PYTHON={place.python}",
             f"LAB_AGENT={HERE / 'agent.py'}", f"LAB_PACKAGES={place.packages.root}", f"LAB_MODULES={MODULES}",
             f"LAB_MULTIARCH={place.packages.multiarch}",
@@ -74,7 +75,7 @@ class Guest:
         with open(place.logs / f"{self.name}.console", "ab") as console:
             self._process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=console, stderr=console, process_group=0,
-                env=os.environ | {"TMPDIR": str(place.work)},
+                env=kernel.environment(place.work, place.preload),
             )  # fmt: skip
         return self
 

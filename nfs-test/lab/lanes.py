@@ -58,7 +58,9 @@ class Outcome:
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
 
-def run(jobs: Sequence[Job], lanes: int, packages: Packages, logs: Path, keep: bool, verbose: bool) -> Outcome:
+def run(
+    jobs: Sequence[Job], lanes: int, packages: Packages, preload: str, logs: Path, keep: bool, verbose: bool
+) -> Outcome:
     """Run all `jobs`, the longest first, `lanes` at a time. Ctrl-C or SIGTERM ends all; the results there are stay."""
     outcome = Outcome(list(jobs))
     began_s = time.monotonic()
@@ -73,7 +75,7 @@ def run(jobs: Sequence[Job], lanes: int, packages: Packages, logs: Path, keep: b
                 job = waiting.get_nowait()
             except queue.Empty:
                 return
-            _run_one(job, outcome, packages, work, logs / job.name, keep, verbose)
+            _run_one(job, outcome, packages, preload, work, logs / job.name, keep, verbose)
 
     threads = [threading.Thread(target=lane, name=f"lane {n}") for n in range(1, min(lanes, len(jobs)) + 1)]
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,14 +98,16 @@ def run(jobs: Sequence[Job], lanes: int, packages: Packages, logs: Path, keep: b
     return outcome
 
 
-def _run_one(job: Job, outcome: Outcome, packages: Packages, work: Path, logs: Path, keep: bool, verbose: bool) -> None:
+def _run_one(
+    job: Job, outcome: Outcome, packages: Packages, preload: str, work: Path, logs: Path, keep: bool, verbose: bool
+) -> None:
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     here = work / logs.name
     here.mkdir()
     words = [
         *NAMESPACES, sys.executable, str(RUN), "--inside", job.scenario.name, "--work", str(here), "--logs", str(logs),
-        "--packages", str(packages.root), *(["--keep"] if keep else []),
+        "--packages", str(packages.root), f"--preload={preload}", *(["--keep"] if keep else []),
         *(["--verbose"] if verbose else []),
     ]  # fmt: skip
     with open(logs / "errors", "w") as errors, subprocess.Popen(

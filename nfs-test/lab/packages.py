@@ -14,7 +14,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-KERNEL = "linux.uml"
 MODULES = "/usr/lib/uml/modules"
 NFS = ("kmod", "keyutils", "nfs-common", "nfs-kernel-server", "rpcbind")
 ALL = (

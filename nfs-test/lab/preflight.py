@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab import kernel
+
 PROGRAMS = {
     "linux.uml": "user-mode-linux", "mkfs.ext4": "e2fsprogs", "ip": "iproute2", "unshare": "util-linux",
     "setpriv": "util-linux", "apt-get": "apt", "dpkg-deb": "dpkg",
@@ -20,8 +22,16 @@ NAMESPACES = (
 )  # fmt: skip
 
 
+def examine(directory: Path) -> str:
+    """What guests need as LD_PRELOAD here, "" = nothing; it is made in `directory`. Raises KernelError where the lab
+    cannot run, with the reason."""
+    if reason := obstacle():
+        raise kernel.KernelError(reason)
+    return kernel.find_preload(directory)
+
+
 def obstacle() -> str:
-    """Why the lab cannot run here; "" = it can."""
+    """What is missing for a trial of a guest; "" = nothing."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"User-mode Linux exists for Linux on x86_64, this is {platform.system()} on {platform.machine()}"
     missing = [program for program in PROGRAMS if not shutil.which(program)]

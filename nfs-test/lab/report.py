@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import amq
+from lab.traffic import HEART_BEATS
 
 if TYPE_CHECKING:
     from lab.lanes import Job, Outcome
@@ -52,7 +53,7 @@ def print_table(outcome: Outcome) -> None:
             for finding in [*job.result.findings, *([job.result.error] if job.result.error else [])]:
                 sys.stdout.write(f"  - {finding}\n")
     good = sum(job.good for job in outcome.jobs)
-    sys.stdout.write(f"\n{good} of {len(outcome.jobs)} as they should be, in {outcome.seconds:.0f} s\n")
+    sys.stdout.write(f"\n{HEART_BEATS}\n{good} of {len(outcome.jobs)} as they should be, in {outcome.seconds:.0f} s\n")
 
 
 def write_json(outcome: Outcome, path: Path) -> None:
@@ -80,7 +81,7 @@ def write_page(outcome: Outcome, path: Path) -> None:
 def _ran_on() -> str:
     kernel = subprocess.run(["linux.uml", "--version"], capture_output=True, text=True, check=False).stdout.strip()
     day = datetime.now(UTC).date()
-    return f"{day}, amq {amq.__version__}, guests with Linux {kernel} on {os.cpu_count()} cores."
+    return f"{day}, amq {amq.__version__}, guests with Linux {kernel} on {os.cpu_count()} cores, {HEART_BEATS}."
 
 
 def _page_table(outcome: Outcome, group: str) -> str:

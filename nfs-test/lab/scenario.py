@@ -80,7 +80,8 @@ def inside(asked: argparse.Namespace) -> int:
     subprocess.run(["mount", "-t", "tmpfs", "amq-lab", str(work)], check=True)  # seen by us alone, and gone with us
     packages = Packages(Path(asked.packages), f"{os.uname().machine}-linux-gnu")
     amq = (sys.executable, "-m", "amq.cli.main")
-    place = Place(work, logs, sys.executable, amq, packages, {"PYTHONPATH": str(REPOSITORY), "HOME": "/root"})
+    environment = {"PYTHONPATH": str(REPOSITORY), "HOME": "/root"}
+    place = Place(work, logs, sys.executable, amq, packages, environment, asked.preload)
     command = (sys.executable, str(Path(__file__).with_name("unfenced.py"))) if told.unfenced else amq
     world = World(place, command, lambda progress: tell({"progress": progress}), asked.verbose, **told.world)
     result = Result(told.name, told.says, told.group, [], world.measures, world.files.lease_s, 0.0)

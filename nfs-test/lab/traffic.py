@@ -32,8 +32,13 @@ UNCONFIRMED_MAX = 800  # of a probe: less than what the buffers of a stopped hos
 LAST_RECEIPTS_S = 2.0  # how long a probe that shall end waits for them
 SEND_DEADLINE_S = 5.0
 STORED = "-stored"  # ends the name of a probe's message that must be stored
+HEART_BEAT_MS = 1000  # of clients and brokers
+HEART_BEATS = (
+    f"heart-beats every {HEART_BEAT_MS / 1000:g} s: a client leaves a silent host after {HEART_BEAT_MS / 500:g} s, "
+    "with the defaults after 4 s"
+)
 OPTIONS = (
-    "?nested.heartBeat=1000&nested.connectTimeout=1000&maxReconnectDelay=100"
+    f"?nested.heartBeat={HEART_BEAT_MS}&nested.connectTimeout=1000&maxReconnectDelay=100"
     "&timeout=180000&warnAfterReconnectAttempts=0"
 )
 

@@ -19,7 +19,7 @@ from lab.guest import Guest, Place
 from lab.history import History, Served, StoreFacts, now_s
 from lab.network import Network
 from lab.nfs import Nfs
-from lab.traffic import Traffic
+from lab.traffic import HEART_BEAT_MS, Traffic
 
 PERIOD_S = 2.0  # lockKeepAlivePeriod
 DEPOSED_DEADLINE_S = 25.0  # on a soft mount a process that hangs in it can be replaced after as long
@@ -28,7 +28,7 @@ STORE = f"{MOUNT}/store"
 OPTIONS: dict[str, object] = {
     "lockKeepAlivePeriod": f"{PERIOD_S:g}s", "lockAcquireSleepInterval": "500ms", "journalSegmentSize": "1MiB",
     "journalBatchSize": "512KiB", "storeFreeFloor": "16MiB", "logFormat": "json", "anonymous": "yes",
-    "heartBeatSend": "1s",  # a client notices a host that is silent after twice this time, by default 20 s
+    "heartBeatSend": f"{HEART_BEAT_MS}ms",
 }  # fmt: skip
 T = TypeVar("T")
 

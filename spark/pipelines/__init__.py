@@ -1,6 +1,6 @@
-"""Pipelines: jobs that are run by name, `amq pipeline run NAME` or with spark-submit. What one is says `frame`.
+"""Pipelines: jobs that users run by name, with `amq pipeline run NAME` or spark-submit. `frame` declares them.
 
-Invariant: nothing here imports Spark before a pipeline runs, so that a host without it can say what is missing.
+Invariant: no module here imports Spark before a pipeline runs, so a host without Spark can name the missing package.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ NAMES = ("ingest", "drain", "audit", "replay")
 
 
 def load(name: str) -> Pipeline:
-    """One of `NAMES`."""
+    """The pipeline of that name, one of `NAMES`."""
     pipeline: Pipeline = import_module(f"pyspark_amq.pipelines.{name}").PIPELINE
     return pipeline

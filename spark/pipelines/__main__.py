@@ -1,7 +1,7 @@
 """The pipelines without the command line of amq, for spark-submit: `spark-submit …/__main__.py audit --store …`.
 
-Same names, options and figures as `amq pipeline run`, which is what people use where no cluster is. Figures are a line,
-since spark-submit sends stdout and stderr of Python to one place.
+Names, options and figures are those of `amq pipeline run`, the command for a single host. The figures are one line of
+JSON, since spark-submit sends stdout and stderr of Python to one place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _epilog(*lines: str) -> str:
 
 
 def main() -> None:
-    """Run a pipeline; 1 where it failed."""
+    """Run a pipeline. The exit code is 1 if it fails."""
     group = click.Group("pipelines", commands={name: command(load(name), _epilog, _show, os.environ) for name in NAMES})
     try:
         group()

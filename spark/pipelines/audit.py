@@ -1,7 +1,7 @@
-"""audit: what became of every message of which the journal of a store knows, by destination and over time.
+"""audit: the fate of every message in the journal of a store, by destination and over time.
 
-Invariant: a message counts once, however often compaction copied it, and however many records speak of it. All is of
-one moment, the one at which the journal was looked at; no broker is asked, and none is disturbed.
+Invariant: a message counts once, however often compaction copied it, and however many records name it. All figures are
+of one moment, at which the pipeline listed the journal. It asks no broker and disturbs none.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pyspark_amq.pipelines.frame import (
 )
 from pyspark_amq.pipelines.page import write_page
 
-BUCKETS_MAX = 120  # points of a curve
+BUCKETS_MAX = 120  # points in a curve
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800)
 WAITING, PREPARED, ROLLED_BACK = "waiting", "prepared", "rolled back"
 OUTCOMES = ("acked", "expired", "dead-lettered", "purged", "fired", ROLLED_BACK, PREPARED, WAITING)
 
 
 def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
-    """Parquet at OUTPUT/destinations and OUTPUT/series, a page at OUTPUT/audit.html. Returns totals."""
+    """Write Parquet to OUTPUT/destinations and OUTPUT/series, and a page to OUTPUT/audit.html. Returns totals."""
     from pyspark.sql import functions as F
 
     output = options["output"]
@@ -53,7 +53,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
     page = os.path.join(output, "audit.html")
     write_page(page, options["store"], by_destination, points, width_s)
     totals = {name: sum(row[name] for row in by_destination) for name in ("messages", "bytes", "redelivered")}
-    outcomes = {name: sum(row[_column(name)] for row in by_destination) for name in OUTCOMES}
+    outcomes = {_column(name): sum(row[_column(name)] for row in by_destination) for name in OUTCOMES}
     return {"destinations": len(by_destination), **totals, **outcomes, "left_before": unknown, "page": page}
 
 
@@ -62,12 +62,12 @@ def _column(outcome: str) -> str:
 
 
 def _messages(rows: Any) -> Any:
-    """One row a message.
+    """One row for each message.
 
-    sent, left   when it came to the broker, and when it left its queue; null = that is not in the journal
-    destination  where it was sent
+    sent, left   times of its arrival at the broker and of its end in the queue; null = not in the journal
+    destination  to which it was sent
     outcome      one of OUTCOMES
-    wait_s       from the one to the other, of those that were acknowledged; acknowledgements are timed by the second
+    wait_s       from `sent` to `left`, for acknowledged messages; the journal times acknowledgements by the second
     """
     from pyspark.sql import functions as F
 
@@ -100,14 +100,14 @@ def _messages(rows: Any) -> Any:
 
 
 def _of(messages: Any, options: Options) -> Any:
-    """Those of the destinations that are named."""
+    """The messages of the destinations in the options."""
     from pyspark.sql import functions as F
 
     return messages.where(F.col("destination").isin(options["destination"])) if options["destination"] else messages
 
 
 def _wanted(messages: Any, options: Options) -> Any:
-    """Those whose sending is known, and in the range."""
+    """The messages whose sending is known and in the range."""
     from pyspark.sql import functions as F
 
     found = _of(messages.where(F.col("sent").isNotNull()), options)
@@ -115,7 +115,7 @@ def _wanted(messages: Any, options: Options) -> Any:
 
 
 def _destinations(messages: Any) -> Any:
-    """One row a destination: sizes, times, outcomes, waiting."""
+    """One row for each destination: sizes, times, outcomes, waiting."""
     from pyspark.sql import functions as F
 
     outcomes = [F.count_if(F.col("outcome") == name).alias(_column(name)) for name in OUTCOMES]
@@ -138,7 +138,7 @@ def _destinations(messages: Any) -> Any:
 
 
 def _width_s(destinations: list[dict[str, Any]]) -> int:
-    """How many seconds a point of the curves stands for."""
+    """The number of seconds for each point of a curve."""
     if not destinations:
         return WIDTHS_S[0]
     ends = [row[name] for row in destinations for name in ("last_sent", "last_left") if row[name] is not None]
@@ -147,7 +147,7 @@ def _width_s(destinations: list[dict[str, Any]]) -> int:
 
 
 def _series(messages: Any, width_s: int) -> Any:
-    """How many messages were sent and left in each `width_s` seconds, which begin at `second` since 1970."""
+    """The numbers of messages that were sent, and that left, in the `width_s` seconds from each `second` since 1970."""
     from pyspark.sql import functions as F
 
     def counted(column: str) -> Any:
@@ -164,7 +164,7 @@ def _check(options: Options) -> None:
 
     journal.plan(options["store"])
     if not is_local(options["output"]):
-        raise PipelineError(f"{options['output']}: is a URI: give a directory of this machine, for the page")
+        raise PipelineError(f"{options['output']}: is a URI: give a directory of this host, for the page")
     os.makedirs(options["output"], exist_ok=True)
 
 
@@ -172,15 +172,17 @@ PIPELINE = Pipeline(
     "audit",
     """Statistics of a store by destination, from its journal.
 
-    How many messages, how large, how fast, what became of them, how long they waited from send to acknowledgement, how
-    often they came back. Writes OUTPUT/audit.html, a page with tables and curves that needs nothing else, and the
-    figures as Parquet: OUTPUT/destinations, one row each, and OUTPUT/series, counts over time. Brokers may run
-    meanwhile and notice nothing. What was trimmed is not known: the journal goes back as far as it goes.
+    Counts messages, their sizes, rates, outcomes, waits from send to acknowledgement, and redeliveries. Writes
+    OUTPUT/audit.html, a self-contained page with tables and curves. Writes the figures as Parquet to
+    OUTPUT/destinations (one row each) and OUTPUT/series (counts over time). Brokers may run meanwhile. The figures do
+    not include trimmed segments.
     """,
     [
         click.Option(["--store"], metavar="DIR", required=True, help="Store directory."),
-        click.Option(["--output"], metavar="DIR", required=True, help="Where the results go, in place of older ones."),
-        destinations_option("--destination", "Only this one: orders, /queue/orders or /topic/prices. May be repeated."),
+        click.Option(["--output"], metavar="DIR", required=True, help="Directory for the results; replaces old ones."),
+        destinations_option(
+            "--destination", "Only this destination: orders, /queue/orders or /topic/prices. May be repeated."
+        ),
         *range_options(),
     ],
     [

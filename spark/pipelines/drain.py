@@ -1,9 +1,9 @@
 """drain: messages become rows of Parquet files.
 
-Invariant: every message is in the files once, for those who read them through Spark, whatever was killed meanwhile: a
-micro-batch always holds the same messages, and counts once, by its number. So a checkpoint and an output belong
-together; two that do not are refused, since Spark would take new micro-batches for old ones and drop them without a
-word. What is acknowledged is in the files.
+Invariant: a reader that uses Spark finds every message in the files once, whatever was killed meanwhile. A micro-batch
+always holds the same messages, and its number counts once. So a checkpoint and an output belong together. The pipeline
+refuses two that do not: Spark would take new micro-batches for old ones, and drop them silently. Every acknowledged
+message is in the files.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from pyspark_amq.pipelines.frame import (
     pairs_option,
 )
 
-CURSOR = "drain"  # of a queue, in whose name its messages are kept, unless somebody gives another one
-CHECKPOINT = "_checkpoint"  # below the output, where nobody looks for rows
-METADATA = "_spark_metadata"  # Spark's own, of its file sink
+CURSOR = "drain"  # default name of the cursor of a queue
+CHECKPOINT = "_checkpoint"  # below the output; readers ignore names with _
+METADATA = "_spark_metadata"  # of Spark's file sink
 _BATCH = re.compile(r"([0-9]+)(?:\.compact)?")
 
-Names = Callable[[str], Sequence[str]]  # those in a directory; none where there is no such directory
+Names = Callable[[str], Sequence[str]]  # names in a directory; none if it does not exist
 
 
 def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
-    """Write what waits, or with an interval whatever comes. Returns how many messages, in how many micro-batches."""
+    """Write the waiting messages; with an interval also later ones. Returns numbers of messages and micro-batches."""
     from pyspark.sql import functions as F
 
     output, checkpoint = options["output"], _checkpoint(options)
@@ -61,8 +61,8 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
 
 
 def _acknowledge(spark: Any, checkpoint: str, settings: Mapping[str, str]) -> None:
-    """All that is written. Else Spark would do that when the next micro-batch begins, and until then the last one would
-    be kept for us. Raises AmqError."""
+    """Acknowledge all written messages. Otherwise Spark would acknowledge the last micro-batch only when the next one
+    begins, and the broker would keep it until then. Raises AmqError."""
     from pyspark_amq.source import AmqStreamReader
 
     committed = _last(_names(spark, f"{checkpoint}/commits"))
@@ -77,7 +77,7 @@ def _acknowledge(spark: Any, checkpoint: str, settings: Mapping[str, str]) -> No
 
 
 def source_settings(options: Options) -> dict[str, str]:
-    """What these say as options of `format("amq")`."""
+    """These options, as options of `format("amq")`."""
     names = ("url", "user", "password", "destination", "subscription")
     given = {name: options[name] for name in names if options[name]}
     return {"subscription": CURSOR, **given, **dict(options["option"])}
@@ -88,20 +88,20 @@ def _checkpoint(options: Options) -> str:
 
 
 def written_files(output: str) -> list[str]:
-    """Paths of the files whose rows count, of an output on a local disk. Raises OSError."""
+    """Paths of the valid files of an output on a local disk. Raises OSError."""
     directory = os.path.join(output, METADATA)
     lists = {int(match[1]): match[0] for match in map(_BATCH.fullmatch, os.listdir(directory)) if match}
     first = max((number for number, name in lists.items() if name.endswith(".compact")), default=0)  # holds all before
     found = []
     for number in range(first, len(lists) and max(lists) + 1):
         with open(os.path.join(directory, lists[number]), encoding="utf-8") as lines:
-            found += [json.loads(line) for line in list(lines)[1:]]  # the first is its version
+            found += [json.loads(line) for line in list(lines)[1:]]  # the first line is its version
     return [unquote(urlsplit(each["path"]).path) for each in found if each["action"] == "add"]
 
 
 def check_pair(names: Names, output: str, checkpoint: str) -> None:
-    """Do these belong together? A checkpoint plans a micro-batch, the output has it, the checkpoint commits it: in this
-    order. Raises PipelineError."""
+    """Do these belong together? The checkpoint plans a micro-batch, then the output gets it, then the checkpoint
+    commits it. Raises PipelineError."""
     written = _last(names(f"{output}/{METADATA}"))
     planned, committed = (_last(names(f"{checkpoint}/{each}")) for each in ("offsets", "commits"))
     if not committed <= written <= planned:
@@ -110,17 +110,17 @@ def check_pair(names: Names, output: str, checkpoint: str) -> None:
             f"{written}, the checkpoint {planned}. Give each output its own checkpoint, and keep or delete both at once"
         )
     if planned < 0 and any(not name.startswith(("_", ".")) for name in names(output)):
-        raise PipelineError(f"{output} has files that no drain wrote, and nobody would see them any more: give another")
+        raise PipelineError(f"{output} has files that no drain wrote, and readers would not see them: give another")
 
 
 def _last(names: Sequence[str]) -> int:
-    """Number of the last micro-batch, -1 = there is none."""
+    """Number of the last micro-batch; -1 = none."""
     found = [match for match in map(_BATCH.fullmatch, names) if match]
     return max((int(match[1]) for match in found), default=-1)
 
 
 def _names(spark: Any, path: str) -> Sequence[str]:
-    """On whatever file system of Spark's."""
+    """The names in a directory of any file system of Spark."""
     place = spark._jvm.org.apache.hadoop.fs.Path(path)
     files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
     return [each.getPath().getName() for each in files.listStatus(place)] if files.exists(place) else []
@@ -137,8 +137,7 @@ def _check(options: Options) -> None:
     is_named = options["subscription"] or any(name.lower() == "subscription" for name, _ in options["option"])
     if not is_named and any(map(is_topic, given.destination.split(","))):
         raise click.UsageError(
-            "give --subscription, a name that nothing else has: it is that of a durable subscription, which is one to "
-            "this topic alone"
+            "give --subscription, a name that nothing else uses: it names a durable subscription to this topic alone"
         )
     AmqStreamReader(given)
     if is_local(options["output"]) and is_local(_checkpoint(options)):
@@ -150,9 +149,9 @@ PIPELINE = Pipeline(
     "drain",
     """Write the messages of a queue, or of a durable subscription to a topic, to Parquet files.
 
-    Takes what waits when it begins, and ends; with --interval it goes on, and writes so often what has come. Every
-    message is written once and then acknowledged, whatever was killed meanwhile: run it again with the same --output,
-    after a failure or from time to time. The columns are those of format amq, which docs/spark.md names.
+    Writes the messages that wait at its start, and ends. With --interval it runs on, and writes new messages at that
+    interval. It writes every message once and then acknowledges it, whatever was killed meanwhile. Run it again with
+    the same --output after a failure, or from time to time. docs/spark.md lists the columns of format amq.
     """,
     [
         *broker_options(),
@@ -161,20 +160,20 @@ PIPELINE = Pipeline(
         ),
         click.Option(
             ["--subscription"], metavar="NAME", default="",
-            help="In whose name messages are kept until they are written: of a topic that durable subscription, which "
-            f"must be named. One for each drain of a destination. Default: {CURSOR}.",
+            help="Name under which the broker keeps messages until they are written. For a topic it is required: it "
+            f"names the durable subscription. Use one for each drain of a destination. Default: {CURSOR}.",
         ),
         click.Option(
-            ["--output"], metavar="DIR", required=True, help="Where the files go; any file system of Spark's."
+            ["--output"], metavar="DIR", required=True, help="Directory for the files, on any file system of Spark."
         ),
         click.Option(
             ["--checkpoint"], metavar="DIR", default="",
-            help=f"Where it is kept what was written already. Default: {CHECKPOINT} in --output.",
+            help=f"Directory for the progress. Default: {CHECKPOINT} in --output.",
         ),
         click.Option(
-            ["--interval"], metavar="DURATION", callback=duration_s, help="Do not end: write so often, such as 1m."
+            ["--interval"], metavar="DURATION", callback=duration_s, help="Run on; write at this interval, such as 1m."
         ),
-        click.Option(["--text"], is_flag=True, help="Bodies are text: the column value is a string, not bytes."),
+        click.Option(["--text"], is_flag=True, help="Make the column value a string, not bytes."),
         pairs_option("--option", "Any other option of the source: includeHeaders=true, maxOffsetsPerTrigger=10000."),
     ],
     [

@@ -1,7 +1,7 @@
-"""What all pipelines share: how one is declared, its Spark session, what is said when it fails.
+"""The common parts of all pipelines: declarations, options, the Spark session, and errors.
 
-Invariant: what can be refused without Spark is refused before Spark starts, which takes ten seconds; a session that was
-started is stopped, however the pipeline ends. Under spark-submit master and settings are those of the submission.
+Invariant: a pipeline makes all checks that need no Spark before Spark starts, which takes ten seconds. It stops its
+session, however it ends. Under spark-submit the submission sets master and settings.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from amq.errors import AmqError
 from pyspark_amq.options import AT_LEAST_ONCE, DEDUP, EXACTLY_ONCE, BrokerOptions, SinkOptions, full_names, read
 
 LOCAL = "local[*]"
-LOGIN_TIMEOUT_S = 60.0  # to find the master, also in the middle of a takeover
-PROGRESS_S = 1.0  # Spark keeps the progress of the last hundred micro-batches: so often they are counted
-STARTS_MAX = 10  # of a stream whose source is not up in the 10 s that Spark gives it
+LOGIN_TIMEOUT_S = 60.0  # to find the master, also during a takeover
+PROGRESS_S = 1.0  # interval of counting; Spark keeps the progress of the last 100 micro-batches
+STARTS_MAX = 10  # of a stream whose source does not start in the 10 s that Spark allows
 DEFAULT_URL = "stomp://127.0.0.1:61613"
 JAVA = "Spark needs Java 17 or later, on PATH or at JAVA_HOME: install openjdk-17-jre-headless or the like"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM, and this process in it
-_TOO_SLOW = "Python worker failed to connect back"  # Spark says so of a source that is not up in time
+_TOO_SLOW = "Python worker failed to connect back"  # the error of Spark for such a source
 _OURS = re.compile(r"^(?:amq|pyspark_amq)\.[\w.]+: (.+)$", re.MULTILINE)  # last lines of our tracebacks
 
 Say = Callable[[str], None]
 Options = Mapping[str, Any]
-Show = Callable[[dict[str, Any], bool], None]  # prints figures: as JSON, or for people
+Show = Callable[[dict[str, Any], bool], None]  # prints figures, as JSON or for people
 
 
 class PipelineError(AmqError):
-    """A pipeline did not get to its end, or could not begin."""
+    """A pipeline failed, or could not begin."""
 
     code = "PIPELINE_FAILED"
 
@@ -50,11 +50,11 @@ class PipelineError(AmqError):
 class Pipeline:
     """A job.
 
-    about     what it does: the first line alone stands in lists
-    options   what it takes on the command line; `check` and `run` get the values by the names of the parameters
-    examples  command lines behind the name
-    check     refuses options that cannot work: raises AmqError, OSError
-    run       does it, tells how far it is, returns figures: names and numbers or texts
+    about     its description; lists show only the first line
+    options   of the command line; `check` and `run` get the values by the names of the parameters
+    examples  arguments of the command
+    check     rejects options that cannot work: raises AmqError, OSError
+    run       does the work, reports progress, returns figures: names with numbers or texts
     """
 
     name: str
@@ -70,12 +70,12 @@ class Pipeline:
 
 
 def is_local(path: str) -> bool:
-    """A path of this machine, and no URI of one of Spark's file systems."""
+    """Is it a path of this host, not a URI of one of Spark's file systems?"""
     return ":" not in path.partition("/")[0]
 
 
 def moment_ms(_context: click.Context | None, _option: click.Parameter | None, text: str | None) -> int | None:
-    """ISO 8601, UTC where it says nothing else, or milliseconds since 1970 → these. Raises BadParameter."""
+    """Milliseconds since 1970 of an ISO 8601 time, UTC by default, or of such a number. Raises BadParameter."""
     if text is None:
         return None
     if text.isdecimal() and len(text) != len("20260131"):
@@ -83,13 +83,13 @@ def moment_ms(_context: click.Context | None, _option: click.Parameter | None, t
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        why = f"{text!r}: write 2026-01-31T12:00:00, with +01:00 behind it where it is not UTC"
+        why = f"{text!r}: write 2026-01-31T12:00:00, with +01:00 after it if it is not UTC"
         raise click.BadParameter(why) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def duration_s(_context: click.Context | None, _option: click.Parameter | None, text: str | None) -> float | None:
-    """`10s`, `5min` → seconds. Raises BadParameter."""
+    """Seconds of a duration such as `10s` or `5min`. Raises BadParameter."""
     if text is None:
         return None
     try:
@@ -102,14 +102,17 @@ def duration_s(_context: click.Context | None, _option: click.Parameter | None, 
 
 
 def broker_options() -> list[click.Option]:
-    """--url, --user and --password."""
+    """--url, --login and --passcode."""
     return [
         click.Option(
             ["--url"], metavar="URL", default=DEFAULT_URL, envvar="AMQ_URL", show_default=True,
-            help="Of the brokers: failover:(stomp://A:PORT,stomp://B:PORT); or $AMQ_URL.",
+            help="URL of the brokers: failover:(stomp://A:PORT,stomp://B:PORT); or $AMQ_URL.",
         ),
-        click.Option(["--user"], default="", envvar="AMQ_LOGIN", help="User; or $AMQ_LOGIN."),
-        click.Option(["--password"], default="", envvar="AMQ_PASSCODE", help="Password; or, better, $AMQ_PASSCODE."),
+        click.Option(["--login", "--user", "user"], default="", envvar="AMQ_LOGIN", help="User; or $AMQ_LOGIN."),
+        click.Option(
+            ["--passcode", "--password", "password"], default="", envvar="AMQ_PASSCODE",
+            help="Password; or, better, $AMQ_PASSCODE.",
+        ),
     ]  # fmt: skip
 
 
@@ -122,23 +125,23 @@ def delivery_option() -> click.Option:
 
 
 def sink_settings(options: Options) -> dict[str, str]:
-    """What these say as options of `format("amq")`."""
+    """These options, as options of `format("amq")`."""
     names = ("url", "user", "password", "destination", "delivery")
     return {name: options[name] for name in names if options[name]}
 
 
 def check_sink(options: Options) -> None:
-    """Does the sink take these options, and is there a broker that lets us in? Raises AmqError."""
+    """Check that the sink takes these options, and that a broker accepts the login. Raises AmqError."""
     log_in(read(SinkOptions, sink_settings(options)))
 
 
 def log_in(given: BrokerOptions) -> None:
-    """Is there a broker that lets us in? Raises AmqError."""
+    """Check that a broker accepts the login. Raises AmqError."""
     connect(given.url, login=given.user or "", passcode=given.password or "", timeout=LOGIN_TIMEOUT_S).close()
 
 
 def destinations_option(name: str, about: str, parameter: str = "") -> click.Option:
-    """An option that may be repeated; its value are full names, as the journal has them."""
+    """An option that may be repeated. Its value is a list of full names, as in the journal."""
 
     def full(_context: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> list[str]:
         try:
@@ -162,7 +165,7 @@ def range_options() -> list[click.Option]:
 
 
 def in_range(rows: Any, column: str, options: Options) -> Any:
-    """Those of `rows` whose moment in `column` lies in the range of `range_options`."""
+    """The `rows` whose time in `column` lies in the range of `range_options`."""
     from pyspark.sql import functions as F
 
     start_ms, end_ms = options["starting_timestamp"], options["ending_timestamp"]
@@ -174,7 +177,7 @@ def in_range(rows: Any, column: str, options: Options) -> Any:
 
 
 def pairs_option(name: str, about: str) -> click.Option:
-    """An option NAME=VALUE that may be repeated; its value is a list of (name, value)."""
+    """An option NAME=VALUE that may be repeated. Its value is a list of (name, value)."""
 
     def pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str]]:
         found = [text.partition("=") for text in texts]
@@ -187,7 +190,7 @@ def pairs_option(name: str, about: str) -> click.Option:
 
 
 def need_spark(environ: Mapping[str, str]) -> None:
-    """Raises PipelineError where it, or Java, is not installed."""
+    """Raises PipelineError if Spark or Java is not installed."""
     missing = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise PipelineError(f"{missing[0]} is not installed here: pip install 'amq[spark]'", code="SPARK_MISSING")
@@ -198,7 +201,7 @@ def need_spark(environ: Mapping[str, str]) -> None:
 
 @contextmanager
 def session(name: str, master: str, settings: Mapping[str, str], environ: MutableMapping[str, str]) -> Iterator[Any]:
-    """A SparkSession while the block runs; `environ` is what its JVM gets. Raises PipelineError where none starts."""
+    """A SparkSession for the block; its JVM gets `environ`. Raises PipelineError if Spark does not start."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -208,7 +211,7 @@ def session(name: str, master: str, settings: Mapping[str, str], environ: Mutabl
         environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master).config("spark.log.level", "ERROR").config("spark.ui.enabled", "false")
         builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
-        if master.startswith("local"):  # need not be reached from elsewhere, whatever this host is called
+        if master.startswith("local"):  # nobody else must reach it, so the host name does not matter
             environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in settings.items():
@@ -217,10 +220,10 @@ def session(name: str, master: str, settings: Mapping[str, str], environ: Mutabl
         spark = builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise PipelineError(f"Spark did not start: {JAVA} ({_first_line(error)})", code="SPARK_MISSING") from error
-    except Py4JError as error:  # there is a Java, which does not like --master or --conf
+    except Py4JError as error:  # Java is there, but rejects --master or --conf
         raise PipelineError(f"Spark did not start: {_first_line(error)}") from error
     try:
-        for package in ("pyspark_amq", "pyspark_amq_journal"):  # Spark would not look into what --py-files brings
+        for package in ("pyspark_amq", "pyspark_amq_journal"):  # Spark does not search --py-files for formats
             spark.dataSource.register(importlib.import_module(package).DefaultSource)
         yield spark
     finally:
@@ -228,11 +231,11 @@ def session(name: str, master: str, settings: Mapping[str, str], environ: Mutabl
 
 
 def follow(start: Callable[[], Any], say: Say) -> dict[str, Any]:
-    """Let a stream run to its end, which comes with us at the latest. Returns how many messages it read, in how many
-    micro-batches. Raises what it died of.
+    """Let a stream run to its end; it does not outlive this process. Returns the numbers of messages and micro-batches
+    that it read. Raises the error of the stream.
 
-    `start` starts its query. It is called again where Python was not up in time to be the source of the stream: nothing
-    was read then, and on a machine that is busy for a moment it may be the next time."""
+    `start` starts the query. `follow` calls it again if the Python process of the source did not start in time, as
+    happens on a busy host: the query has read nothing then."""
     from pyspark.errors import PySparkException
 
     batches: dict[int, int] = {}
@@ -242,14 +245,14 @@ def follow(start: Callable[[], Any], say: Say) -> dict[str, Any]:
         except PySparkException as error:
             if _TOO_SLOW not in str(error) or starts == STARTS_MAX:
                 raise
-            say(f"Python was not up in the 10 s that Spark gives a source: start {starts + 1} of {STARTS_MAX}")
+            say(f"Python did not start in the 10 s that Spark allows a source: start {starts + 1} of {STARTS_MAX}")
         else:
             break
     return {"messages": sum(batches.values()), "batches": len(batches)}
 
 
 def _watch(query: Any, batches: dict[int, int], say: Say) -> None:
-    """Until `query` ends, or we do: keep in `batches` how many messages each micro-batch had."""
+    """Until `query` or this process ends, note in `batches` the number of messages of each micro-batch."""
     try:
         ended = False
         while not ended:
@@ -267,7 +270,7 @@ def execute(
     pipeline: Pipeline, options: Options, master: str, settings: Mapping[str, str], environ: MutableMapping[str, str],
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run `pipeline`; its figures, with the time it took. Raises AmqError, OSError."""
+    """Run `pipeline`. Returns its figures and its time. Raises AmqError, OSError."""
     need_spark(environ)
     pipeline.check(options)
     say("starting Spark")
@@ -284,13 +287,13 @@ def execute(
 
 
 def _reason(error: Exception) -> str:
-    """What our own code said in a task, or else the first line of what Spark says."""
+    """The message of our own code in a task, if there is one, or else the first line of Spark's message."""
     found = _OURS.findall(str(error))
     return found[-1] if found else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
-    """That which says something: of what PySpark has no name for, Java's own is the second."""
+    """The first line with a meaning: the second one if PySpark has no class for an error of Java."""
     first, _, rest = str(error).strip().partition("\n")
     return rest.removeprefix(": ").partition("\n")[0] if rest.startswith(": ") else first
 
@@ -298,7 +301,7 @@ def _first_line(error: Exception) -> str:
 def command(
     pipeline: Pipeline, epilog: Callable[..., str], show: Show, environ: MutableMapping[str, str]
 ) -> click.Command:  # fmt: skip
-    """The pipeline as a command. `epilog` makes its text of examples."""
+    """The pipeline as a command. `epilog` formats its examples."""
 
     def run(master: str, settings: tuple[str, ...], as_json: bool, **options: Any) -> None:
         pairs = dict(_setting(text) for text in settings)
@@ -307,12 +310,12 @@ def command(
     shared = [
         click.Option(
             ["--master"], metavar="URL", default=LOCAL, show_default=True,
-            help="Where Spark runs: local[2], spark://HOST:7077, yarn, k8s://…; spark-submit has an option of its own.",
+            help="Spark master: local[2], spark://HOST:7077, yarn, k8s://…; spark-submit has its own option.",
         ),
         click.Option(
             ["--conf", "settings"], metavar="KEY=VALUE", multiple=True, help="A setting of Spark. May be repeated."
         ),
-        click.Option(["--json", "as_json"], is_flag=True, help="Figures as JSON on stdout, for scripts."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print figures as JSON to stdout, for scripts."),
     ]  # fmt: skip
     return click.Command(
         pipeline.name, callback=run, params=[*pipeline.options, *shared], help=pipeline.about,

@@ -1,8 +1,8 @@
-"""ingest: files become messages, a line or a row each.
+"""ingest: files become messages, one for each line or row.
 
-Invariant: with a checkpoint every row of every file is sent once, also where a run failed, or broker or driver were
-killed; a later run sends only what new files hold. Without one a run is a job of its own: all of it becomes visible at
-once or nothing, and a second run sends all again.
+Invariant: with a checkpoint the pipeline sends every row of every file once, even if a run fails, or the broker or the
+driver is killed. A later run sends only the rows of new files. Without a checkpoint each run is a job of its own: all
+its rows become visible at once, or none, and a second run sends all of them again.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pyspark_amq.pipelines.frame import (
 )
 
 FORMATS = ("text", "json", "csv", "parquet", "orc")
-# Of Spark's reader of CSV. Without enforceSchema=false it takes columns by their place, whatever a file's header says.
+# For Spark's reader of CSV. With enforceSchema it would take columns by their place and ignore the header of a file.
 CSV = {"header": "true", "enforceSchema": "false"}
-# Of Spark's stream of files, which passes over those that are a week older than the newest one, unless told otherwise.
+# For Spark's stream of files, which by default skips files that are a week older than the newest one.
 STREAM = {"maxFileAge": "36500d"}
 
 
 def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
-    """Send the rows. Returns how many messages; with a checkpoint also how many micro-batches they were."""
+    """Send the rows. Returns the number of messages, with a checkpoint also that of micro-batches."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -55,7 +55,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
 
 
 def _rows(files: Any, options: Options) -> Any:
-    """`files` as columns of `format("amq")`: without --value a row is its text, or its columns as JSON."""
+    """The columns of `format("amq")`. Without --value the value is the text of a row, or its columns as JSON."""
     from pyspark.sql import functions as F
 
     chosen = [name for name in (options["value"], options["key"]) if name]
@@ -73,7 +73,7 @@ def _rows(files: Any, options: Options) -> Any:
 
 
 def _named(column: str) -> Any:
-    """That column, also where its name has dots, which Spark takes for fields of a struct."""
+    """The column of that name. Quotes let the name have dots, which Spark would take for fields of a struct."""
     from pyspark.sql import functions as F
 
     return F.col("`" + column.replace("`", "``") + "`")
@@ -84,7 +84,7 @@ def _check(options: Options) -> None:
     if local and not os.path.exists(options["input"]):
         raise PipelineError(f"{options['input']}: there is no such file or directory")
     if local and options["checkpoint"] and not os.path.isdir(options["input"]):
-        raise PipelineError(f"{options['input']}: with --checkpoint give the directory to which files come")
+        raise PipelineError(f"{options['input']}: with --checkpoint give the directory that gets new files")
     check_sink(options)
 
 
@@ -92,9 +92,9 @@ PIPELINE = Pipeline(
     "ingest",
     """Send the rows of files to a destination.
 
-    A row of text is a message as it is; one of other formats becomes a JSON object of its columns, or what --value
-    names. With --checkpoint only files are sent that no earlier run has sent, and every row once, whatever was killed
-    meanwhile: run it again after a failure, or from time to time.
+    A line of text becomes a message. A row of another format becomes a JSON object of its columns, or the value of the
+    column --value. With --checkpoint it sends only files that no earlier run has sent, and every row once, whatever was
+    killed meanwhile. Run it again after a failure, or from time to time.
     """,
     [
         click.Option(
@@ -103,9 +103,9 @@ PIPELINE = Pipeline(
         click.Option(["--format"], type=click.Choice(FORMATS), default="text", show_default=True, help="Of the files."),
         *broker_options(),
         click.Option(["--destination"], metavar="NAME", required=True, help="/queue/NAME."),
-        click.Option(["--value"], metavar="COLUMN", default="", help="Only this column is the message."),
+        click.Option(["--value"], metavar="COLUMN", default="", help="Send only this column as the message."),
         click.Option(["--key"], metavar="COLUMN", default="", help="Column that is the message's correlation-id."),
-        click.Option(["--checkpoint"], metavar="DIR", default="", help="Where it is kept what was sent already."),
+        click.Option(["--checkpoint"], metavar="DIR", default="", help="Directory for the progress."),
         delivery_option(),
         pairs_option("--option", "Any option of Spark's reader of the format: sep=;, maxFilesPerTrigger=10."),
     ],

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 Row = Mapping[str, Any]
-CHARTS_MAX = 20  # destinations with curves of their own: those with most messages
-WIDTH, HEIGHT, LEFT, BOTTOM = 720, 160, 56, 22  # of a chart, and the room for its numbers, pixels
+CHARTS_MAX = 20  # destinations with their own curves: those with the most messages
+WIDTH, HEIGHT, LEFT, BOTTOM = 720, 160, 56, 22  # of a chart and of the room for its numbers, in pixels
 COLOURS = {"sent": "#1668b8", "left": "#c2571a"}
 STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: #1c2330 }
@@ -18,14 +18,14 @@ table { border-collapse: collapse; margin: 1em 0 } td, th { padding: .25em .7em;
 td { text-align: right } td:first-child, th { text-align: left } figure { margin: 1.5em 0 }
 .scroll { overflow-x: auto } svg { max-width: 100%; height: auto } text { font: 11px system-ui, sans-serif; fill: #555 }
 """
-# title of a column → key of the row, and how it is written
+# title of a column → key of the row and format
 TABLES = {
     "Messages": [
         ("messages", "messages", "count"), ("bytes", "bytes", "size"), ("first sent", "first_sent", "moment"),
         ("last sent", "last_sent", "moment"), ("messages/s", "messages_per_s", "number"),
         ("body p50", "body_bytes_p50", "size"), ("p99", "body_bytes_p99", "size"), ("max", "body_bytes_max", "size"),
     ],
-    "What became of them": [
+    "Outcome": [
         ("acknowledged", "acked", "count"), ("waiting", "waiting", "count"), ("oldest waiting", "oldest", "moment"),
         ("expired", "expired", "count"), ("dead-lettered", "dead_lettered", "count"), ("purged", "purged", "count"),
         ("prepared", "prepared", "count"), ("rolled back", "rolled_back", "count"),
@@ -40,7 +40,7 @@ TABLES = {
 
 
 def write_page(path: str, store: str, destinations: Sequence[Row], series: Sequence[Row], width_s: int) -> None:
-    """Write the page. `destinations` and `series` as `audit` makes them, the most used first. Raises OSError."""
+    """Write the page. `audit` makes `destinations` (the most used first) and `series`. Raises OSError."""
     Path(path).write_text("\n".join(_page(store, destinations, series, width_s)) + "\n", encoding="utf-8")
 
 
@@ -87,7 +87,7 @@ def _text(value: Any, kind: str) -> str:
 
 
 def chart(points: Sequence[Row], width_s: int) -> str:
-    """Messages sent and left a second as an SVG; `points` are sorted by `second`. Where none is, nothing happened."""
+    """Messages sent and left per second, as an SVG. `points` are sorted by `second`; a missing one means 0."""
     if not points:
         return ""
     first, last = int(points[0]["second"]), int(points[-1]["second"])

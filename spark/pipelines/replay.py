@@ -1,8 +1,8 @@
-"""replay: messages that were sent once are sent again: out of the journal of a store, or out of Parquet.
+"""replay: messages that were sent before are sent again, out of the journal of a store or out of Parquet.
 
-Invariant: each message of the range is sent once by one run, however often compaction copied it; what a transaction
-sent that did not commit is not. All of a run becomes visible at once, or nothing (`exactly-once`); a second run is a
-job of its own, and sends all again.
+Invariant: a run sends each message of the range once, however often compaction copied it. It leaves out messages of
+transactions that did not commit. All messages of a run become visible at once, or none (`exactly-once`). A second run
+is a job of its own and sends all of them again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OF_A_DELIVERY = [
 
 
 def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
-    """Send what the range holds. Returns how many messages, and bytes of their bodies."""
+    """Send the messages of the range. Returns their number, and the bytes of their bodies."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -48,13 +48,13 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
     sent = Observation("sent")
     size = F.coalesce(F.sum(F.octet_length("value")), F.lit(0))
     rows = rows.select(*there).observe(sent, F.count(F.lit(1)).alias("messages"), size.alias("bytes"))
-    say(f"sending to {options['destination'] or 'where each came from'}")
+    say(f"sending to {options['destination'] or 'the destination of each message'}")
     rows.write.format("amq").options(**sink_settings(options)).mode("append").save()
     return dict(sent.get)
 
 
 def _of_journal(spark: Any, options: Options) -> Any:
-    """The messages of the range, each once."""
+    """The messages of the range, once each."""
     from pyspark.sql import functions as F
 
     given = {
@@ -82,7 +82,7 @@ def _of_parquet(spark: Any, options: Options) -> Any:
     if missing:
         raise PipelineError(f"{options['parquet']} has no column {missing[0]}: it has {', '.join(rows.columns)}")
     if options["source"]:
-        names = [*options["source"], *(wire_name(name, "") for name in options["source"])]  # of journals, of drains
+        names = [*options["source"], *(wire_name(name, "") for name in options["source"])]  # drained files have these
         rows = rows.where(F.col("destination").isin(names))
     if "headers" in rows.columns and rows.schema["headers"].dataType.typeName() == "map":
         rows = rows.withColumn("headers", F.map_filter("headers", lambda name, _: ~name.isin(OF_A_DELIVERY)))
@@ -93,15 +93,15 @@ def _check(options: Options) -> None:
     from pyspark_amq import journal
 
     if bool(options["store"]) == bool(options["parquet"]):
-        raise click.UsageError("give --store, to replay a journal, or --parquet: one of them")
+        raise click.UsageError("give either --store, to replay a journal, or --parquet")
     bounds = ("starting_offset", "ending_offset", "starting_timestamp", "ending_timestamp")
     if options["parquet"]:
         if any(options[name] is not None for name in bounds):
-            raise click.UsageError("a range is of a journal: with --parquet select rows before")
+            raise click.UsageError("a range applies to a journal: with --parquet select the rows beforehand")
         if is_local(options["parquet"]) and not os.path.exists(options["parquet"]):
             raise PipelineError(f"{options['parquet']}: there is no such file or directory")
     elif not options["source"]:
-        raise click.UsageError("give --from: with --store it must be said whose messages are to be sent again")
+        raise click.UsageError("give --from: with --store it must name the destinations whose messages are sent again")
     else:
         journal.plan(options["store"])
     check_sink(options)
@@ -111,20 +111,20 @@ PIPELINE = Pipeline(
     "replay",
     """Send messages again, out of the journal of a store or out of Parquet.
 
-    Of a journal: all messages of --from that were sent in the range, whether or not they were consumed since; each
-    once. Of Parquet: its rows, with the columns value, and key, headers, destination where there are any. Without
-    --destination each goes to where it came from. What durable subscriptions to topics held is left out.
+    From a journal it sends all messages of --from that were sent in the range, once each, even if they were consumed
+    since. From Parquet it sends all rows: the column value is required; key, headers and destination are optional.
+    Without --destination each message goes to its former destination. Messages of durable subscriptions are left out.
     """,
     [
-        click.Option(["--store"], metavar="DIR", help="Store directory whose journal is read."),
+        click.Option(["--store"], metavar="DIR", help="Store directory with the journal."),
         click.Option(["--parquet"], metavar="PATH", help="Parquet files instead."),
         *broker_options(),
-        destinations_option("--from", "Only messages of this one; of a store required. May be repeated.", "source"),
-        click.Option(["--destination"], metavar="NAME", default="", help="Where all go, not where they came from."),
+        destinations_option("--from", "Only from this destination; required with --store. May be repeated.", "source"),
+        click.Option(["--destination"], metavar="NAME", default="", help="Send all messages there."),
         click.Option(["--starting-offset"], metavar="N", type=click.IntRange(min=0), help="Only from this offset on."),
         click.Option(["--ending-offset"], metavar="N", type=click.IntRange(min=0), help="Only before this offset."),
         *range_options(),
-        click.Option(["--ordered"], is_flag=True, help="In the order in which they were sent first: in a single task."),
+        click.Option(["--ordered"], is_flag=True, help="Keep the order of the first sending; uses a single task."),
         delivery_option(),
     ],
     [

@@ -48,7 +48,7 @@ def test_no_drain_rate_for_a_liar(memory_kind: str, monkeypatch: pytest.MonkeyPa
             backlog.drain(group.ports[0], 600, QUEUE, consumers=1)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("short_waits")
 def test_a_point(tmp_path: Path) -> None:
     wanted = {points.TAKEOVER, points.MEMORY, points.RATES}
@@ -65,7 +65,7 @@ def test_a_point(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("short_waits")
 def test_queues(tmp_path: Path) -> None:
     result = points.measure_queues(300, str(tmp_path), {}, backlog.quiet)
@@ -81,7 +81,7 @@ def test_misses_of_points() -> None:
     assert len(points.misses([good, bad])) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("short_waits")
 def test_disk(tmp_path: Path) -> None:
     scale = disk.Scale(2e6, 600e3, 8, "64KiB", "256KiB")
@@ -98,7 +98,7 @@ def test_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_pump_takes_more_than_the_prefetch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(disk, "PATIENCE_S", 5.0)
     with brokers.Group("amq", directory=str(tmp_path), options={"prefetchSize": "10"}) as group:
@@ -121,7 +121,7 @@ def test_disk_promise() -> None:
     assert disk.misses([kept, broken]) == ["disk, broken: 0.50 segments more than 2 × live + one segment"]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("short_waits")
 def test_throughput_beside_compaction(tmp_path: Path) -> None:
     scale = rates.Throughput(1, 0.2, 0.1, 600e3, alone_options={"prefetchSize": "900"})
@@ -136,7 +136,7 @@ def test_throughput_beside_compaction(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("short_waits")
 def test_drain_from_disk_and_memory(tmp_path: Path) -> None:
     result = rates.measure_drain(500e3, 1, str(tmp_path), {}, backlog.quiet)

@@ -61,7 +61,7 @@ def test_the_steps_of_a_row_are_measured(tmp_path: Path) -> None:
     assert sum(found.values()) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_small_run_of_all_ways(tmp_path: Path) -> None:
     """In a process of its own: this one may hold the JVM of other tests."""
     need_spark()

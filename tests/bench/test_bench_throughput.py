@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from bench import recovery, takeover
+from bench import brokers, recovery, takeover
 from bench.throughput import DRAIN_NAME, ROWS, Scale, Turn, measure, summarise, table
 
 LATENCIES = {"p50": 1000, "p99": 2000}
@@ -34,6 +36,26 @@ def test_one_kind_has_no_ratio() -> None:
     assert table([line], ["ours"]).row_count == 1
 
 
+@pytest.mark.deep
+def test_beside_another_checkout(tmp_path: Path) -> None:
+    """Each broker runs the code of its own checkout."""
+    other = tmp_path / "other"
+    shutil.copytree(brokers.ROOT / "amq", other / "amq")
+    (other / ".venv").symlink_to(sys.prefix)
+    (other / "amq" / "cli").symlink_to(brokers.ROOT / "cli")
+    report = measure(["amq", str(other)], [ROWS["1/1 window 1"]], Scale(1, 0.1, 0.1), 100, str(tmp_path), {}, print)
+    assert report["rows"][0]["ratio"]["median"] > 0
+    with brokers.Group(str(other), directory=str(tmp_path)) as group:
+        running = Path(f"/proc/{group.brokers[0].pid}/cwd").resolve()
+    assert running == other
+
+
+def test_a_peer_that_is_none_is_named() -> None:
+    with pytest.raises(brokers.BrokerError, match=r"'kafka' is no peer: name one of amq, activemq, or a checkout"):
+        brokers.broker_class("kafka")
+
+
+@pytest.mark.deep
 def test_short_run(memory_kind: str, tmp_path: Path) -> None:
     rows = [ROWS["4/4 window 256"], ROWS["send only, 4 producers"]]
     said: list[str] = []
@@ -44,7 +66,7 @@ def test_short_run(memory_kind: str, tmp_path: Path) -> None:
     assert said
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_takeover_and_recovery(tmp_path: Path) -> None:
     result = takeover.measure("amq", 100, 1, 1, 500, str(tmp_path), {}, lambda _text: None)
     assert 0 < result["spread"]["first_message_s"]["median"] < 30

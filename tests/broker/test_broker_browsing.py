@@ -376,3 +376,24 @@ def test_a_durable_subscription_that_ends_while_it_is_browsed(world: World) -> N
     assert browser.bodies == [b"0"]
     assert browser.browsed_ids == ["b"], "what is gone is left out"
     world.check_at_rest()
+
+
+@pytest.mark.parametrize("pattern", ["my orders.>", "eu/orders.*", "a..>", "*.b-", ">", "none there.*", "..*"])
+def test_a_pattern_is_browsed_as_a_consumer_would_read_it(world: World, pattern: str) -> None:
+    names = ["my orders.1", "my orders", "eu/orders.x", "eu/orders.x.y", "a..b", "a.b-", "a", "..c"]
+    for name in names:
+        world.connect().send(name.encode(), name)
+    world.settle()
+    looks = browse(world, pattern)
+    assert (looks.errors, looks.browsed_ids) == ([], [pattern])
+    reads = world.connect()
+    reads.subscribe(pattern)
+    world.settle()
+    assert sorted(looks.bodies) == sorted(reads.bodies)
+    assert bool(looks.bodies) is (pattern != "none there.*")
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("pattern", ["a.>.b", ">.>"])
+def test_a_pattern_that_is_none_is_an_error(world: World, pattern: str) -> None:
+    assert browse(world, pattern).codes == ["DESTINATION_REFUSED"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
 
 import pytest
 
-from amq.protocols.commands import ACK_INDIVIDUAL, Prepare
+from amq.protocols.commands import ACK_INDIVIDUAL, Ack, Prepare
 from tests.broker.world import Client, World
 
 
@@ -256,4 +257,110 @@ def test_expired_messages_wait_on_a_full_disk_where_policy_is_to_move_them(make_
     world.broker.sweep()
     world.settle()
     assert (world.stored("a"), world.stored("DLQ.a")) == ([b"2"], [b"1"])
+    world.check_at_rest()
+
+
+def test_what_was_sent_behind_a_rejected_message_is_rejected_too(world: World) -> None:
+    """Also where there is room again when its turn comes: else it would stand before what is sent again."""
+    client = consumer(world, "b")
+    world.connect().send(b"1", "b")
+    world.settle()
+    producer, other = world.connect(), world.connect()
+    fill_disk(world)
+    client.ack(b"1", receipt=False)
+    first = producer.send(b"1", duplicate_id="1")
+    world.turn()
+    second = producer.send(b"2", duplicate_id="2")
+    other.send(b"o", receipt=False)
+    while world.runner.step():
+        world.turn()  # the first is rejected; the acknowledgement of its batch waits for room
+    room_again(world)
+    assert (first in producer.confirmed, second in producer.confirmed) == (False, False)
+    assert (producer.codes, other.codes) == (["STORE_FULL"], ["STORE_FULL"])
+    again = world.connect()
+    receipts = [again.send(body, duplicate_id=body.decode()) for body in (b"1", b"2")]
+    world.settle()
+    assert again.confirmed == receipts
+    assert world.stored("a") == [b"1", b"2"]
+    world.check_at_rest()
+    world.crash_and_recover()
+    assert world.stored("a") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_order_of_a_producer_that_sends_again_what_was_rejected(make_world: Callable[..., World], seed: int) -> None:
+    """It sends many ahead, with producer-given ids; after an ERROR it connects anew and sends on from the first message
+    that is not confirmed. The disk is full now and then, at any moment."""
+    rng = random.Random(seed)
+    world = make_world(journal_batch_size_bytes=rng.choice([200, 1 << 20]))
+    ids = [str(number) for number in range(30)]
+    client, other = consumer(world, "b"), world.connect()
+    producer, receipts, confirmed = world.connect(), {}, 0
+    full = False
+    for _ in range(3000):
+        if confirmed == len(ids):
+            break
+        while confirmed in receipts and receipts[confirmed] in producer.confirmed:
+            confirmed += 1
+        if producer.refused:
+            world.turn()
+            producer, receipts = world.connect(), {}
+        following = max(receipts, default=confirmed - 1) + 1
+        what = rng.randrange(12)
+        if what < 5 and following < len(ids):
+            receipts[following] = producer.send(ids[following].encode(), duplicate_id=ids[following])
+        elif what < 8:
+            world.turn()
+            world.runner.step()
+        elif what == 8 and not full and rng.random() < 0.3:
+            fill_disk(world)
+            full = True
+        elif what == 9 and full and rng.random() < 0.5:
+            world.vfs.heal()
+            full = False
+        elif what == 10:
+            world.journal.check_space()
+        elif what == 11:
+            if other.refused:
+                world.turn()
+                other = world.connect()
+            other.send(b"o", "b", receipt=False)
+            if client.deliveries and client.deliveries[-1].seq in client.session._subscriptions["b"].unacked:
+                client.do(Ack(client.deliveries[-1].seq, "b"))
+    assert confirmed == len(ids), f"seed {seed}: it makes no progress"
+    if full:
+        world.vfs.heal()
+    world.settle()
+    assert world.stored("a") == [id.encode() for id in ids]
+    world.check_at_rest()
+
+
+def test_a_full_disk_that_shows_in_a_sync_costs_the_mastership_and_nothing_else(world: World) -> None:
+    """As on NFS before 4.2, where no space can be set aside: a failed sync is never tried again."""
+    producer = world.connect()
+    stored = producer.send(b"1", duplicate_id="1")
+    world.settle()
+    for method in ("fdatasync", "fsync"):
+        world.vfs.fail(method, errno.ENOSPC, times=0, path=".seg")
+    world.vfs.answer("free_bytes", 0)
+    lost = producer.send(b"2", duplicate_id="2")
+    world.settle()
+    assert len(world.failures) == 1
+    assert producer.confirmed == [stored]
+    assert lost not in producer.confirmed
+    world.failures.clear()
+    world.crash_and_recover()
+    assert world.journal.full
+    assert world.failures == []
+    again = world.connect()
+    assert world.stored() in ([b"1"], [b"1", b"2"])
+    again.send(b"3")
+    world.settle()
+    assert again.codes == ["STORE_FULL"]
+    room_again(world)
+    again = world.connect()
+    receipts = [again.send(body, duplicate_id=body.decode()) for body in (b"1", b"2")]
+    world.settle()
+    assert again.confirmed == receipts
+    assert world.stored() == [b"1", b"2"]
     world.check_at_rest()

@@ -137,6 +137,24 @@ def test_a_disk_that_is_full_by_then_keeps_it_in_its_queue(roomy: World) -> None
     roomy.check_at_rest()
 
 
+def test_a_refusal_is_confirmed_when_its_move_is_durable(roomy: World) -> None:
+    """Its body is read from the disk first."""
+    producer, consumer = roomy.connect(), roomy.connect()
+    producer.send(body(1))
+    producer.send(body(2))
+    consumer.subscribe()
+    roomy.settle()
+    receipts = [consumer.nack(body(1)), consumer.nack(body(2))]
+    for number, receipt in enumerate(receipts, 1):
+        while receipt not in consumer.confirmed:
+            roomy.turn()
+            assert roomy.runner.step() or roomy.woken
+        assert len(roomy.stored("DLQ.a")) == number
+    roomy.crash_and_recover()
+    assert roomy.stored("DLQ.a") == [body(1), body(2)]
+    assert roomy.stored() == []
+
+
 @pytest.mark.parametrize("copied", [True, False])
 def test_a_segment_that_is_gone_when_a_body_is_read_for_its_move(roomy: World, copied: bool) -> None:
     """Its message was copied forward meanwhile: it is read from where it stands now. Or not: that is damage."""

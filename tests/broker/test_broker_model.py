@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amq.broker import backlog, checkpointing, snapshot
+from amq.broker import backlog, checkpointing, effect, snapshot
 from amq.broker.subscription import Subscription
 from amq.broker.trimming import Trimmer
+from amq.journal import records
 from amq.message import Message
 from amq.protocols.commands import (
     ACK_AUTO,
@@ -39,6 +40,7 @@ CLIENTS_MAX = 4
 OUTCOMES_PENDING_MAX = 5
 # What is exercised together: small windows; segments that come and go; the same with live messages copied forward.
 MODES = ("windows", "trimming", "copying")
+SLICES = (1000, 2)  # how many records of a transaction take effect in one turn: all, few
 LARGE = (1 << 20, 1 << 20, 3, 0)  # bodies of how many bytes count as not large: all, some, none
 pick = st.integers(0, 1 << 16)  # an index into whatever there is
 usually = st.sampled_from([True, True, True, False])
@@ -69,10 +71,12 @@ class BrokerMachine(RuleBasedStateMachine):
         mode=st.sampled_from(MODES), limit=st.sampled_from([-1, 0, 1]), window=st.integers(1, 6),
         expired=st.sampled_from(["drop", "dead-letter"]), segment=st.sampled_from([700, 1500, 4096]),
         batch=st.sampled_from([300, 1 << 20]), large=st.sampled_from(LARGE), distance=st.sampled_from([0, 500, 3000]),
+        slices=st.sampled_from(SLICES),
     )  # fmt: skip
     def begin_world(
-        self, mode: str, limit: int, window: int, expired: str, segment: int, batch: int, large: int, distance: int
-    ) -> None:
+        self, mode: str, limit: int, window: int, expired: str, segment: int, batch: int, large: int, distance: int,
+        slices: int,
+    ) -> None:  # fmt: skip
         self.path = tempfile.mkdtemp(prefix="amq-model-")
         self.mode = mode
         self.patch = pytest.MonkeyPatch()
@@ -89,6 +93,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.patch.setattr(snapshot, "ITEMS", 2)
         for module in (backlog, snapshot):
             self.patch.setattr(module, "CHUNK_ROWS", 2)
+        self.patch.setattr(effect, "SLICE_RECORDS", slices)
+        self.patch.setattr(records, "LATE_RECORDS", slices)
         self.world = World(
             self.path, checkpoint_distance_bytes=distance,
             maximum_redeliveries=limit, expired_messages=expired, duplicate_window=window,

@@ -14,6 +14,7 @@ from tests.broker.model import DLQ
 from tests.broker.test_broker_model import MODES, QUEUES, BrokerMachine
 from tests.broker.test_broker_walks import walk
 from tests.broker.world import Client
+from tests.sampling import sampled
 
 LIMIT_BYTES = 600
 WALK_STEPS = 300
@@ -47,7 +48,7 @@ def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", sampled(range(5)))
 def test_long_walk(mode: str, seed: int) -> None:
     before = DroppingMachine.dropped
     walk(mode, seed, WALK_STEPS, DroppingMachine)

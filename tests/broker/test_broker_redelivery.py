@@ -24,6 +24,7 @@ from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.world import Client, World
 from tests.large import large_from
 from tests.mutant import Mutant
+from tests.sampling import sampled
 
 LARGE = 3000
 DELAYED: dict[str, Any] = {"redelivery_delay_s": 5.0}
@@ -461,7 +462,7 @@ class Walk:
         assert not self.world.broker.queues["queue://a"].delayed
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled(range(8)))
 def test_walks(make_world: Callable[..., World], seed: int) -> None:
     with large_from(LARGE):
         world = make_world(

@@ -16,6 +16,7 @@ from amq.journal.records import PURGED, Consumed, Group, Moved
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO
 from tests.broker.world import Client, World
+from tests.sampling import sampled
 
 KEY = "_AMQ_LVQ_NAME"
 MakeWorld = Callable[..., World]
@@ -424,7 +425,7 @@ def test_both_at_once(make_world: MakeWorld) -> None:
 # -- everything together -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sampled(range(12)))
 def test_random_walks(make_world: MakeWorld, seed: int) -> None:
     """Whatever happens, the newest value of a key that nobody has consumed is there, and none but it waits."""
     rng = random.Random(seed)

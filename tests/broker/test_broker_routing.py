@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.routing import ROUTES_BYTES_MAX
 from amq.config.destinations import DestinationOptions
 from amq.errors import ConfigError
 from amq.protocols.commands import ACK_AUTO
@@ -53,6 +55,53 @@ def test_a_composite_send_reaches_all(world: World, persistent: bool) -> None:
     if persistent:
         world.crash_and_recover()
         assert (world.stored("a"), world.stored("b")) == ([], [b"x"])
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_many_names_cost_as_many_times_one(world: World, persistent: bool) -> None:
+    """All copies share the header that names where the message was sent, which is as long as all names together. It
+    counts for the memory limit."""
+    names = [f"queue://{'x' * 20}{number}" for number in range(200)]
+    send(world, ",".join(names), persistent=persistent)
+    copies = [message for name in names for message in world.broker.queues[name].messages.values()]
+    assert len(copies) == len(names)
+    assert len({id(message.properties) for message in copies}) == 1
+    shared_bytes = len(",".join(names))
+    assert world.broker.memory_bytes > shared_bytes * 0.9 + 200 * MESSAGE_OVERHEAD_BYTES
+    assert world.broker.memory_bytes < 3 * shared_bytes + 200 * MESSAGE_OVERHEAD_BYTES
+    world.check_at_rest()
+    for name in names:
+        consumer(world, name)
+    assert world.broker.memory_bytes == 0
+    world.check_at_rest()
+
+
+def test_a_composite_name_has_so_many_parts(make_world: Callable[..., World]) -> None:
+    world = make_world(max_composite_destinations=3)
+    assert send(world, "queue://a,queue://b,topic://c").confirmed
+    refused = send(world, "queue://a,queue://b,queue://c,queue://d")
+    assert refused.codes == ["DESTINATION_INVALID"]
+    assert world.stored("a") == [b"x"]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_what_is_led_elsewhere_and_stays_counts_once(make_world: Callable[..., World], persistent: bool) -> None:
+    world = make_world(destinations=(DestinationOptions("a", {"divert": "b", "divert_exclusive": False}),))
+    send(world, "a", persistent=persistent, properties={"k": "v" * 100})
+    assert world.stored("a") == world.stored("b") == [b"x"]
+    world.check_at_rest()
+    consumer(world, "b")
+    world.check_at_rest()
+    consumer(world, "a")
+    assert world.broker.memory_bytes == 0
+
+
+def test_routes_of_long_names_do_not_fill_the_memory(world: World) -> None:
+    for number in range(2000):
+        world.broker.routing.of(f"queue://{number}{'x' * 8000}")
+        world.broker.topics.route(f"topic://{number}{'x' * 8000}")
+    assert sum(map(len, world.broker.routing._routes)) < ROUTES_BYTES_MAX
+    assert sum(map(len, world.broker.topics._routes)) < ROUTES_BYTES_MAX
 
 
 def test_its_persistent_parts_are_one_record(world: World) -> None:

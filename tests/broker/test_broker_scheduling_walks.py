@@ -19,6 +19,7 @@ from tests.broker.test_broker_disk import low_on_disk, room_again
 from tests.broker.test_broker_scheduling import SCHEDULED, later
 from tests.broker.world import Client, World
 from tests.large import large_from
+from tests.sampling import sampled
 
 STEPS = 150
 LARGE = 700
@@ -176,7 +177,7 @@ class Walk:
         world.check_at_rest()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sampled(range(20)))
 def test_a_walk(tmp_path: Path, seed: int) -> None:
     walk = None
     with large_from(LARGE) if seed % 2 else nullcontext():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from amq.broker.temporary import QUEUES_MAX
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
@@ -139,3 +140,26 @@ def test_a_composite_send_may_include_it(world: World) -> None:
     service.send(b"x", f"{queue_of(asker)},queue://copy")
     world.settle()
     assert asker.bodies == world.stored("copy") == [b"x"]
+
+
+def test_a_connection_has_a_bounded_number_of_queues(world: World) -> None:
+    """A client that sends to names of its own invention makes no more queues, and is not disturbed."""
+    asker, stranger = world.connect(), world.connect()
+    names = [queue_of(asker, f"q{number}") for number in range(2 * QUEUES_MAX)]
+    receipts = [stranger.send(b"x", name) for name in names]
+    world.settle()
+    assert set(receipts) <= set(stranger.confirmed)
+    assert len(world.broker.topics.queues()) == QUEUES_MAX
+    asker.subscribe(names[0], ACK_AUTO, id="kept")
+    world.settle()
+    assert asker.bodies == [b"x"]
+    asker.subscribe(topic_of(asker), ACK_AUTO, id="topic")
+    world.settle()
+    assert not asker.codes
+    asker.subscribe(names[-1], ACK_AUTO, id="one more")
+    world.settle()
+    assert asker.codes == ["TEMPORARY_QUEUES_TOO_MANY"]
+    asker.close()
+    world.settle()
+    assert world.broker.topics.queues() == []
+    assert world.broker.memory_bytes == 0

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
-from tests.broker.test_broker_model import ALL_QUEUES, LARGE, MODES, QUEUES, BrokerMachine
+from tests.broker.test_broker_model import ALL_QUEUES, LARGE, MODES, QUEUES, SLICES, BrokerMachine
+from tests.sampling import sampled
 
 WALK_STEPS = 400
 WEIGHTS = {
@@ -53,7 +54,7 @@ def walk(mode: str, seed: int, steps: int, kind: type[BrokerMachine] = BrokerMac
     machine.begin_world(
         mode=mode, limit=dice.choice([-1, 0, 1, 3]), expired=dice.choice(["drop", "dead-letter"]),
         window=dice.randint(1, 6), segment=dice.choice([700, 1500, 4096]), batch=dice.choice([300, 1 << 20]),
-        large=dice.choice(LARGE), distance=dice.choice([0, 500, 3000]),
+        large=dice.choice(LARGE), distance=dice.choice([0, 500, 3000]), slices=SLICES[seed % 2],
     )  # fmt: skip
     try:
         for _ in range(steps):
@@ -70,6 +71,6 @@ def walk(mode: str, seed: int, steps: int, kind: type[BrokerMachine] = BrokerMac
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", sampled(range(15)))
 def test_long_walk(mode: str, seed: int) -> None:
     walk(mode, seed, WALK_STEPS)

@@ -24,7 +24,7 @@ def test_the_word_of_an_end_outlives_what_it_ends() -> None:
     state.apply(Resolved("x", True, 9), third, outcomes, None)
     state.apply(Marker("job", 6), third, outcomes, None)
     assert (third.refers, list(state), list(outcomes)) == ({second.code}, ["y"], ["xid committed: x"])
-    assert state.markers == {"job": (7, first)}
+    assert state.markers == {"job": (Marker("job", 7), first)}
     state.settle(Trimmed(1, 1))
     assert list(state) == []
     assert second.id_bytes == 0

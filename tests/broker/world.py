@@ -83,6 +83,7 @@ class Client:
         self.outcomes: list[str] = []  # of what was confirmed, where there is more than one way
         self.browsed_ids: list[str] = []  # browses that have ended
         self.connected = True
+        self.may_meet_mistakes = False  # may the broker raise what is no AmqError?
         self.reading = True  # does the broker read from us?
         self._closing = False
         self._out: list[Callable[[], None]] = []
@@ -121,10 +122,10 @@ class Client:
             self._out.append(lambda: self.outcomes.append(outcome))
 
     def fail(self, error: Exception, receipt: str = "") -> None:
-        assert isinstance(error, AmqError)
+        assert isinstance(error, AmqError) or self.may_meet_mistakes, error
         if self._closing:
             return
-        code = error.code
+        code = error.code if isinstance(error, AmqError) else "INTERNAL_ERROR"
         self._out.append(lambda: self.errors.append((code, receipt)))
         self.session.close()
         self.close()
@@ -410,6 +411,9 @@ class World:
             assert queue.stored_bytes == sum(map(queue.cost, everything.values())), f"{queue.name}: bytes count wrong"
             assert queue.pending_bytes >= 0
             for subscription in queue.ready:
+                if isinstance(subscription, Member):  # it stays in line while its gathering has no room
+                    assert subscription._in_line
+                    continue
                 assert subscription.is_ready
                 assert subscription.credit > 0
             for message in everything.values():
@@ -464,6 +468,10 @@ class World:
             full = out and queue.backlogs and broker.memory_bytes > broker.paging_bytes()  # so nothing is read
             wait = [message for seq, message in self.everything(queue).items() if seq not in out and not full]
             for subscription in queue.subscriptions:
+                if isinstance(subscription, Member):
+                    gathering, in_line = subscription.gathering, (*queue.ready, *queue.outranked)
+                    assert (subscription in in_line) is subscription._in_line is (subscription not in gathering.parked)
+                    assert not (gathering.is_ready and gathering.parked), "a gathering with room has parked members"
                 together = subscription.gathering if isinstance(subscription, Member) else subscription
                 room = subscription.auto or len(together.unacked) < subscription.prefetch
                 room = room if subscription.refund else subscription.credit > 0

@@ -47,6 +47,7 @@ def test_the_contract() -> None:
         "amq dlq list", "amq dlq retry", "amq dlq purge", "amq schedule list", "amq schedule remove",
         "amq transactions list", "amq transactions commit", "amq transactions rollback", "amq pipeline list",
         "amq pipeline run ingest", "amq pipeline run drain", "amq pipeline run audit", "amq pipeline run replay",
+        "amq help", "amq completion",
     }  # fmt: skip
     words = {
         name: {word for option in reference.options(command) for word in option.opts}

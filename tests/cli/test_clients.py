@@ -13,7 +13,7 @@ from typing import Self
 
 import click
 import pytest
-from amq_process import DEADLINE_S, ROOT, amq, command, one_line, running
+from amq_process import DEADLINE_S, ROOT, amq, command, on_terminal, one_line, running
 from brokers import Brokers
 from click.testing import CliRunner
 
@@ -25,7 +25,7 @@ from amq.client.uri import BrokerUri
 from amq.errors import StoreFullError
 from tests.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 QUEUE = "/queue/orders"
 
 
@@ -89,6 +89,39 @@ def test_what_was_consumed_does_not_come_again(brokers: Brokers, ack: str) -> No
     assert got.stdout.split("\n")[:600] == [f"message {number}" for number in range(1, 601)]
     rest = amq("consumer", *words, "--timeout", 0.5)
     assert rest.stdout.split("\n")[:-1] == [f"message {number}" for number in range(601, 701)]
+
+
+def test_a_browse_takes_nothing_and_ends_at_the_end(brokers: Brokers) -> None:
+    words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--destination", QUEUE]
+    assert amq("producer", *words, "--count", 3).returncode == 0
+    lines = "".join(f"message {number}\n" for number in (1, 2, 3))
+    for _ in range(2):
+        got = amq("consumer", *words, "--browse")
+        assert (got.returncode, got.stdout) == (0, lines), got.stderr
+    first = amq("consumer", *words, "--browse", "--count", 1)
+    assert (first.returncode, first.stdout) == (0, "message 1\n")
+    assert first.stderr.startswith("1 message in ")
+    assert first.stderr.endswith(", 0 failovers\n")
+    more = amq("consumer", *words, "--browse", "--count", 9)
+    assert (more.returncode, more.stdout) == (1, lines)
+    assert "the queue holds 3 messages, not 9" in more.stderr
+    assert amq("consumer", *words, "--count", 3).stdout == lines
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [(("--header", "browser=true"), "use --browse"), (("--browse", "--ack", "auto"), "leave out --ack")],
+)
+def test_browsing_in_ways_that_cannot_work(words: tuple[str, ...], why: str) -> None:
+    done = amq("consumer", "--destination", QUEUE, *words)
+    assert (done.returncode, why in done.stderr) == (2, True)
+
+
+def test_lines_on_a_terminal_are_not_mixed_with_a_progress_bar(brokers: Brokers) -> None:
+    words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--destination", QUEUE]
+    assert amq("producer", *words, "--count", 3).returncode == 0
+    shown = on_terminal("consumer", *words, "--count", 3)
+    assert shown.startswith("message 1\nmessage 2\nmessage 3\n3 messages in "), shown
 
 
 def test_too_few_messages(brokers: Brokers) -> None:
@@ -236,11 +269,25 @@ def test_what_was_confirmed_when_it_ends_early(
 def test_nobody_connects_again_where_the_url_says_so(
     url: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(clients, "connect", lambda *_, **__: None)
+    connection = SimpleNamespace(wait_connected=lambda _: None)
+    monkeypatch.setattr(clients, "begin", lambda *_, **__: connection)
     failovers = clients.Failovers()
-    clients.open_connection(url, "", "", failovers)
+    assert clients.open_connection(url, "", "", failovers) is connection
     failovers(ConnectionEvent(EventKind.INTERRUPTED, BrokerUri("h"), error=ConnectionLostError("gone")))
+    failovers._wait_no_more()
     assert capsys.readouterr().err == f"amq: connection to stomp://h:61613 lost: {said}"
+
+
+@pytest.mark.parametrize("url", ["stomp://127.0.0.1:{}", "failover:(stomp://127.0.0.1:{})"])
+def test_a_refusal_is_told_once(brokers: Brokers, url: str) -> None:
+    where = url.format(brokers.master("a").port)
+    for command_words, reason in (
+        (["producer", "--destination", "/queue/a.>", "--message", "x"], "only a subscription may"),
+        (["consumer", "--destination", "/topic/a", "--browse"], "a topic holds no messages"),
+    ):
+        done = amq(*command_words, "--url", where)
+        assert (done.returncode, done.stderr.count(reason)) == (7, 1), done.stderr
+        assert "1 messages" not in done.stdout + done.stderr
 
 
 def test_only_what_was_written_is_counted() -> None:
@@ -309,15 +356,47 @@ def test_a_message_of_which_a_part_was_written_stays(brokers: Brokers, tmp_path:
     assert len(amq("consumer", *words, "--count", 1, "--timeout", DEADLINE_S).stdout) == 200_001
 
 
-def test_who_waits_for_a_broker_is_told_so(brokers: Brokers) -> None:
+def test_who_waits_for_a_broker_is_told_where_why_and_how_long(brokers: Brokers) -> None:
+    """At the start, and when the connection is lost; and what the URL's parser warns of."""
     broker = brokers.add("a")
-    url = f"failover:(stomp://127.0.0.1:{broker.port})"
-    with running("producer", "--url", url, "--destination", QUEUE, "--count", 1) as process:
+    ends = [f"stomp://127.0.0.1:{port}" for port in (broker.port, free_port())]
+    url = f"failover:({','.join(ends)})?timeout=600000&maxReconnectAttempts=90&trackMessages=true"
+    causes = "; ".join(f"{end}: Connection refused" for end in ends)
+    with running("producer", "--url", url, "--destination", QUEUE, "--file", "-", stdin=subprocess.PIPE) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == b"amq: no broker has answered yet; waiting\n"
+        assert process.stdin is not None
+        assert process.stderr.readline().decode().startswith("amq: warning: option trackMessages of the broker URL")
+        assert process.stderr.readline().decode() == (
+            f"amq: no broker has answered for 5 s: {causes}; the command waits for at most 600 s (timeout), and gives "
+            "up after 90 rounds of attempts (maxReconnectAttempts)\n"
+        )
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
         broker.start().wait_serving()
-        out, errors = process.communicate(timeout=DEADLINE_S)
-        assert (process.returncode, out[:8], errors) == (0, b"1 of 1 m", b"")
+        assert amq("consumer", "--url", ends[0], "--destination", QUEUE, "--count", 1).stdout == "line\n"
+        broker.kill()
+        assert "lost: " in process.stderr.readline().decode()
+        says = f"no broker has answered for 5 s: {causes}; the command goes on, and gives up after 90 rounds"
+        assert says in process.stderr.readline().decode()
+        broker.start().wait_serving()
+        out, errors = process.communicate(b"more\n", timeout=DEADLINE_S)
+        assert (process.returncode, out[:8]) == (0, b"2 of 2 m"), errors
+        assert errors.startswith(b"amq: connected to ")
+
+
+def test_what_gives_up_tells_where_why_and_after_how_long() -> None:
+    ends = [f"stomp://127.0.0.1:{free_port()}" for _ in range(2)]
+    causes = "; ".join(f"{end}: Connection refused" for end in ends)
+    words = ("consumer", "--destination", QUEUE, "--url")
+    for query, says in (
+        ("maxReconnectAttempts=1", "no broker answers after 1 round of attempts (maxReconnectAttempts): " + causes),
+        ("timeout=300", "connect: no broker could be reached within 0.3 s (timeout): " + causes),
+    ):
+        done = amq(*words, f"failover:({','.join(ends)})?{query}")
+        assert (done.returncode, says in done.stderr) == (6, True), done.stderr
+    assert done.stderr.count("\n") == 1
+    done = amq(*words, f"failover:({','.join(ends)})?maxReconnectAttempts=20&timeout=300")
+    assert done.stderr.count("amq: warning: maxReconnectAttempts=20 gives up after about 3") == 1
 
 
 def test_headers() -> None:

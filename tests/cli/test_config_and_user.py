@@ -46,7 +46,7 @@ def test_check(tmp_path: Path) -> None:
     bad.write_text('[lock]\nlockKeepAlivePeriod = 0\n[queues]\nprefetch = 1\n')
     fine = run("config", "check", good)
     assert fine.exit_code == 0
-    assert fine.stdout == f"{good}: a broker can start with it, once it is told its store (--store, AMQ_STORE)\n"
+    assert fine.stdout == f"{good}: a broker can start with it; set its store by --store or AMQ_STORE\n"
     assert run("config", "check", good, "-o", "store=/x").stdout == f"{good}: a broker can start with it\n"
     assert "amq: warning: " in fine.stderr, "nobody could log in from other hosts"
     assert json.loads(run("config", "check", good, "--json").stdout)["warnings"]

@@ -26,7 +26,7 @@ def brokers_on(directory: Path) -> list[int]:
     return [pid for pid, words in naming(directory) if "start" in words]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_two_kills(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"".join(b"%d \xff\r\n\n" % number for number in range(5000)) + b"no line end")
@@ -43,7 +43,21 @@ def test_two_kills(tmp_path: Path) -> None:
     assert brokers_on(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
+def test_the_reader_of_the_output_goes(tmp_path: Path) -> None:
+    """As in `amq demo | head -1`: no traceback, no process left behind."""
+    with running("demo", "--brokers", 2, "--store", tmp_path / "store") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"2 brokers on" in process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(DEADLINE_S) == 1
+    assert said == b""
+    assert brokers_on(tmp_path) == []
+
+
+@pytest.mark.deep
 def test_plain_lines_and_keep(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"line\n" * 3000)
@@ -57,7 +71,7 @@ def test_plain_lines_and_keep(tmp_path: Path) -> None:
     assert "master: serving clients" in (kept / "broker-1.log").read_text() + (kept / "broker-2.log").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     environment = {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
@@ -76,7 +90,7 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Si
         os.sched_yield()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_broker_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
     words = ("--store", tmp_path / "store", "--keep", "--json")

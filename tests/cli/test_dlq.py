@@ -10,8 +10,9 @@ from amq_process import DEADLINE_S, amq, running
 from brokers import Broker, Brokers
 
 import amq as client
+from amq.cli import dlq
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 @pytest.fixture
@@ -158,6 +159,51 @@ def test_purge_asks(broker: Broker) -> None:
     assert done.returncode == 2
     assert "--yes" in done.stderr
     assert len(contents(broker, "DLQ.orders")) == 1
+
+
+def test_a_list_shows_bodies_and_headers(broker: Broker) -> None:
+    refuse(broker, "orders", 1, headers={"colour": "red"})
+    (row,) = run(broker, "list")
+    assert row["body"] == "orders 0"
+    assert (row["headers"]["colour"], row["headers"]["dead-letter-reason"]) == ("red", "refused by the consumer")
+    assert "orders 0" in amq("dlq", "list", "--body", "--url", url_of(broker)).stdout
+    assert "orders 0" not in amq("dlq", "list", "--url", url_of(broker)).stdout
+
+
+def test_a_body_in_one_line() -> None:
+    assert (dlq._text(b"abc"), dlq._text(b""), dlq._text(b"\xff\xfe")) == ("abc", "", None)
+    assert dlq._text("ä".encode() * 5000) == "ä" * 1000
+    assert dlq._text(b"a" + "ä".encode() * 5000) == "a" + "ä" * 999
+    assert dlq._preview({"body": "two\nlines", "bytes": 9}) == "two lines"
+    assert dlq._preview({"body": "x" * 100, "bytes": 100}) == "x" * 60 + "…"
+    assert dlq._preview({"body": None, "bytes": 2048}) == "(2.0 KiB, not text)"
+
+
+def test_ids_that_a_list_shows_are_taken(broker: Broker) -> None:
+    refuse(broker, "orders", 3)
+    refuse(broker, "bills", 1)
+    ids = {row["body"]: row["id"] for row in run(broker, "list")}
+    assert run(broker, "retry", ids["orders 1"], ids["bills 0"])["moved"] == 2
+    assert [message.text for message in contents(broker, "orders")] == ["orders 1"]
+    assert run(broker, "purge", ids["orders 2"], "--yes")["deleted"] == 1
+    assert [row["body"] for row in run(broker, "list")] == ["orders 0"]
+    gone = amq("dlq", "retry", ids["orders 2"], ids["orders 0"], "--url", url_of(broker))
+    assert gone.returncode == 1
+    assert "1 of 2 ids were not found" in gone.stderr
+    assert run(broker, "list") == []
+
+
+def test_a_queue_in_use_is_not_purged(broker: Broker) -> None:
+    refuse(broker, "orders", 1)
+    with client.connect(url_of(broker)) as connection, connection.session() as session:
+        session.producer("/queue/orders").send("precious")
+    for name in ("orders", "DLQ.orders", "orders.>"):
+        done = amq("dlq", "purge", "--yes", "--dead-letter-queue", name, "--url", url_of(broker))
+        refused = name in ("orders", "orders.>")
+        assert (done.returncode == 7) == refused, (name, done.stderr)
+        assert ("is no dead-letter queue" in done.stderr) == refused
+    assert [message.text for message in contents(broker, "orders")] == ["precious"]
+    assert contents(broker, "DLQ.orders") == []
 
 
 def test_no_broker() -> None:

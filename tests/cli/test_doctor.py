@@ -58,11 +58,24 @@ def test_for_people(tmp_path: Path) -> None:
 
 
 def test_quick(tmp_path: Path) -> None:
-    report = amq_json("doctor", tmp_path / "store", "--quick")
+    report = amq_json("doctor", tmp_path, "--quick")
     assert report["directory"] == str(tmp_path)
     assert "measured" in report
     assert "sync" not in report["measured"]
+
+
+@pytest.mark.parametrize("words", [[], ["--quick"], ["--as-peer"]])
+def test_a_directory_that_does_not_exist_is_not_judged_by_its_parent(tmp_path: Path, words: list[str]) -> None:
+    done = amq("doctor", tmp_path / "store", *words)
+    assert done.returncode == exits.STORE
+    assert f"{tmp_path}/store does not exist" in one_line(done)
+    assert f"would make it in {tmp_path}" in one_line(done)
     assert not (tmp_path / "store").exists()
+
+
+def test_the_store_of_the_environment(tmp_path: Path) -> None:
+    done = amq("doctor", "--quick", "--json", env={"AMQ_STORE": str(tmp_path)})
+    assert json.loads(done.stdout)["directory"] == str(tmp_path)
 
 
 def test_with_a_peer(tmp_path: Path, peer: int) -> None:
@@ -88,12 +101,12 @@ def test_a_port_that_is_taken(tmp_path: Path, peer: int) -> None:
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [
-    (["/nonexistent/deep/store"], exits.FAILED, "No such file"),
+    (["/nonexistent/deep/store"], exits.STORE, "does not exist"),
     (["/tmp", "--quick", "--as-peer"], exits.USAGE, "one of"),
     (["/tmp", "--as-peer", "--json"], exits.USAGE, "--json"),
     (["/tmp", "--peer", "a:b"], exits.USAGE, "HOST:PORT"),
     (["/tmp", "--peer", "::1"], exits.USAGE, "brackets"),
-    (["/nonexistent/deep/store", "--as-peer", "--port", "0"], exits.FAILED, "No such file"),
+    (["/nonexistent/deep/store", "--as-peer", "--port", "0"], exits.STORE, "does not exist"),
 ])  # fmt: skip
 def test_refusals(words: list[str], code: int, said: str) -> None:
     done = amq("doctor", *words)
@@ -146,7 +159,7 @@ def test_the_override_warns_at_each_start(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(2):
         refused: list[Any] = []
         lines = checked(refused, allow_unsafe_store=True)
-        assert ("warning", "starting on an unsafe store, as allowUnsafeStore says") in lines
+        assert ("warning", "starting on an unsafe store because allowUnsafeStore is set") in lines
         checked(refused)
         assert refused[0] is None
         assert isinstance(refused[1], StoreError)
@@ -154,7 +167,7 @@ def test_the_override_warns_at_each_start(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_override_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, ALONE)
-    assert checked([], allow_unsafe_store=True) == [("warning", "allowUnsafeStore is set and not needed: take it away")]
+    assert checked([], allow_unsafe_store=True) == [("warning", "allowUnsafeStore is set but not needed: remove it")]
 
 
 def test_warnings_are_logged_but_not_that_a_disk_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,17 +185,17 @@ def test_what_cannot_be_examined_is_left_to_the_broker() -> None:
     assert [line["event"] for line in lines] == ["the store cannot be examined"]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_flag(brokers: Brokers) -> None:
     """From the command line to the log of a real broker."""
     broker = brokers.add("a", allowUnsafeStore="true").start()
-    broker.wait_event("allowUnsafeStore is set and not needed")
+    broker.wait_event("allowUnsafeStore is set but not needed")
     broker.wait_serving()
     assert sorted(path.name for path in broker.store.iterdir()) == ["brokers", "claim", "epochs", "journal", "lock"]
     assert not [path for path in brokers.directory.iterdir() if path.name.startswith("amq-doctor")]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_master_is_examined_while_it_works(brokers: Brokers) -> None:
     master = brokers.master("a")
     assert amq_json("doctor", master.store)["verdict"].startswith("fit")

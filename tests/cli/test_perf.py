@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from amq_process import amq, one_line
+from amq_process import DEADLINE_S, amq, one_line, running
 from brokers import Brokers
 
+import amq as client
 from amq.cli import load
 from tests.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 def test_perf(brokers: Brokers) -> None:
@@ -38,11 +42,34 @@ def test_perf(brokers: Brokers) -> None:
 
 def test_one_side_at_a_time(brokers: Brokers) -> None:
     words = ["--url", f"stomp://127.0.0.1:{brokers.master('a').port}", "--count", 300, "--destination", "/queue/p"]
-    assert "1 producers, 300 persistent" in amq("perf", *words, "--mode", "send").stdout
-    assert "1 consumers, 300 persistent" in amq("perf", *words, "--mode", "recv").stdout
+    assert "1 producer, 300 persistent" in amq("perf", *words, "--mode", "send").stdout
+    assert "1 consumer, 300 persistent" in amq("perf", *words, "--mode", "recv").stdout
     missing = amq("perf", *words, "--mode", "recv", "--timeout", 0.5)
     assert missing.returncode == 1
     assert "[LOAD_FAILED]" in one_line(missing)
+
+
+def test_ctrl_c_leaves_neither_tracebacks_nor_messages(brokers: Brokers) -> None:
+    """The terminal sends SIGINT to the whole group, workers too."""
+    url = f"stomp://127.0.0.1:{brokers.master('a').port}"
+    with running("perf", "--url", url, "--count", 10_000_000, "--consumers", 2, new_group=True) as process:
+        deadline = time.monotonic() + DEADLINE_S
+        while not waiting(url):
+            assert time.monotonic() < deadline, "the run has not begun"
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, said) == (130, b"")
+    assert not waiting(url)
+
+
+def waiting(url: str) -> bool:
+    """Does a queue that `amq perf` made up hold a message?"""
+    with (
+        client.connect(url) as connection,
+        connection.session() as session,
+        session.browser("/queue/amq.perf.>", prefetch=1) as browser,
+    ):
+        return browser.receive(DEADLINE_S) is not None
 
 
 def test_a_broker_that_takes_nothing_any_more() -> None:

@@ -12,7 +12,7 @@ from brokers import Broker, Brokers
 
 import amq as client
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 HOUR_MS = 3_600_000
 
 
@@ -64,7 +64,9 @@ def test_remove(broker: Broker) -> None:
     schedule(broker, "/topic/prices", "", CRON="0 0 1 1 *")
     ids = [row["id"] for row in run(broker, "list")]
     assert run(broker, "remove", ids[1])["ids"] == [ids[1]]
-    assert run(broker, "remove", f"ID:x-{ids[1]}")["removed"] == 0
+    gone = amq("schedule", "remove", f"ID:x-{ids[1]}", ids[0][:-1] + "x0", "--url", url_of(broker), "--json")
+    assert (gone.returncode, json.loads(gone.stdout)["removed"]) == (1, 0)
+    assert f"not scheduled any more: ID:x-{ids[1]}, " in gone.stderr
     assert [row["id"] for row in run(broker, "list")] == [ids[0], ids[2], ids[3]]
     assert run(broker, "remove", "--destination", "/topic/prices", "--yes")["ids"] == [ids[3]]
     assert run(broker, "remove", "--all", "--yes")["removed"] == 2
@@ -99,8 +101,9 @@ def test_what_repeats_is_found_by_its_first_id(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "say which"), (("1", "--all"), "say which"), (("--all",), "say --yes"), (("soon",), "no id"),
-        (("--destination", "/other/x", "--yes"), "no destination"), (("--destination", "", "--yes"), "no destination"),
+        ((), "say which"), (("1", "--all"), "say which"), (("--all",), "use --yes"), (("soon",), "not the id"),
+        (("--destination", "/other/x", "--yes"), "not a destination"),
+        (("--destination", "", "--yes"), "not a destination"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_removed(broker: Broker, words: tuple[str, ...], why: str) -> None:

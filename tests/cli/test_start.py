@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from amq.cli import logs, process
 from amq.config.schema import BrokerConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 def last_line(stderr: str) -> dict[str, object]:
@@ -120,6 +120,7 @@ def test_a_damaged_store_is_refused(brokers: Brokers) -> None:
     broker = brokers.add("b").start()
     assert broker.wait_exit() == 4
     assert str(epoch) in str(broker.said("stopped")[0]["reason"])
+    assert "amq journal repair" in str(broker.said("stopped")[0]["reason"])
 
 
 def test_configuration_changes_while_it_runs(brokers: Brokers, tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ def test_the_service_manager_is_told_where_no_file_can_be_opened_any_more(
             patch.setattr(socket, "socket", full)
             process.notify("READY=1")
         assert [(line["event"], line["reason"]) for line in lines] == [
-            ("the service manager cannot be told", "[Errno 24] Too many open files")
+            ("cannot notify the service manager", "[Errno 24] Too many open files")
         ]
 
 

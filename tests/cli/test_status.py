@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import threading
 import time
@@ -26,7 +27,7 @@ from amq.lock.shared_file import SharedFileLocker
 from amq.vfs import SystemVfs
 from tests.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 def test_a_store_over_a_kill_and_a_clean_stop(brokers: Brokers) -> None:
@@ -84,7 +85,7 @@ def test_how_far_a_slave_has_followed(brokers: Brokers) -> None:
 def test_a_broker_that_reads_the_journal_is_no_master_yet(tmp_path: Path) -> None:
     vfs = SystemVfs()
     host = SystemHost()
-    owner = Owner.make(host, name="a", uuid="u", transport_urls=("stomp://a:1",), lock_keep_alive_period_s=1.0)
+    owner = Owner.make(host, name="a", uuid="u", transport_urls=("stomp://a:1",), lock_keep_alive_period_s=600.0)
     locker = SharedFileLocker(vfs, SystemClock(), host, str(tmp_path), owner)
     (tmp_path / "journal").mkdir()
     with closing(Presence.open(vfs, str(tmp_path), owner)) as presence:
@@ -105,6 +106,66 @@ def test_a_broker_that_reads_the_journal_is_no_master_yet(tmp_path: Path) -> Non
         assert _status(tmp_path, 0)["state"] == "serving"
     locker.release()
     assert _status(tmp_path, 1)["state"] == "none"
+
+
+def test_a_master_that_stands_still_is_silent(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    brokers.slave("b")
+    assert amq_json("status", "--store", brokers.store)["silent_s"] is None
+    master.signal(signal.SIGSTOP)
+    try:
+        # The lease must run out first: a heartbeat may be as old as a third of a period in good health.
+        deadline = time.monotonic() + 30
+        while amq("status", "--store", brokers.store).returncode == 0:
+            assert time.monotonic() < deadline
+        facts = _status(brokers.store, 1)
+        assert (facts["state"], facts["master"]["name"], facts["lock"]) == ("silent", "a", "held")
+        assert facts["silent_s"] > 1.0
+        assert facts["heartbeat_age_s"] >= facts["silent_s"] - 1.0
+        text = amq("status", "--store", brokers.store).stdout
+        assert re.search(r"master   a \(.*\), silent for [0-9.]+ s: it confirms nothing", text), text
+    finally:
+        master.signal(signal.SIGCONT)
+    deadline = time.monotonic() + 30
+    while amq("status", "--store", brokers.store).returncode != 0:
+        assert time.monotonic() < deadline
+
+
+def test_a_broker_whose_options_differ_and_whose_port_is_taken(brokers: Brokers) -> None:
+    brokers.master("a", maximumRedeliveries=3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        slave = brokers.add("b")
+        slave.port = server.getsockname()[1]
+        slave.start().wait_event("options differ")
+        slave.wait_event("this broker could not serve")
+        slave.wait_slave()
+
+        def told() -> dict[str, Any]:
+            facts: dict[str, Any] = amq_json("status", "--store", brokers.store)
+            return facts
+
+        deadline = time.monotonic() + 30
+        while not (facts := told())["slaves"] or not facts["slaves"][0]["cannot_listen"]:
+            assert time.monotonic() < deadline
+        assert "already in use" in facts["slaves"][0]["cannot_listen"]
+        (differ,) = facts["options_differ"]
+        assert (differ["broker"], differ["options"]) == ("b", {"maximumRedeliveries": ["6", "3"]})
+        text = amq("status", "--store", brokers.store).stdout
+        assert "could not serve clients: cannot listen on" in text
+        assert "no slave could serve clients" in text
+        assert "options  differ: maximumRedeliveries is 6 on b and 3 on a" in text
+
+
+def test_the_port_that_the_kernel_chose_and_the_store_of_the_environment(brokers: Brokers) -> None:
+    master = brokers.add("a")
+    master.port = 0
+    master.start().wait_serving()
+    environment = {"AMQ_STORE": str(brokers.store)}
+    facts = json.loads(amq("status", "--json", env=environment).stdout)
+    (url,) = facts["master"]["urls"]
+    assert not url.endswith(":0")
+    asked = amq("status", "--url", url, "--json", env=environment)
+    assert (asked.returncode, json.loads(asked.stdout)["brokers"][0]["broker"]) == (0, "a")
 
 
 def _status(store: Path, code: int) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import amq
+from amq_process import amq, on_terminal
 from brokers import Broker, Brokers
 
 import amq as client
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 def url_of(*brokers: Broker) -> str:
@@ -94,3 +94,24 @@ def test_what_cannot_be_done(brokers: Brokers) -> None:
     assert "XID_COMMITTED" in done.stderr
     assert contents(url) == ["x1"]
     assert amq("transactions", "commit", "--url", url).returncode == 2
+
+
+def test_what_an_owner_left_is_rolled_back(brokers: Brokers) -> None:
+    url = url_of(brokers.master("a"))
+    prepare(url, *(f"q/7/{part}" for part in range(3)), owner="q", batch=7)
+    prepare(url, "q/8/0", owner="q", batch=8)
+    prepare(url, "other", owner="other", batch=8)
+    done = amq("transactions", "rollback", "--owner", "q", "--url", url)
+    assert (done.returncode, "use --yes" in done.stderr) == (2, True)
+    assert amq("transactions", "rollback", "--url", url).returncode == 2
+    assert amq("transactions", "rollback", "x", "--owner", "q", "--url", url).returncode == 2
+    shown = on_terminal("transactions", "rollback", "--owner", "q", "--url", url, typed="n\n")
+    assert "q/7/0: batch 7, prepared " in shown
+    assert "Deleted: 4 /queue/a. Delivered again: nothing." in shown
+    assert "Roll back these 4 transactions of q?" in shown
+    assert len(run(url, "list")) == 5
+    found = run(url, "rollback", "--owner", "q", "--yes")
+    assert (found["xids"], found["rolled_back"]) == (["q/7/0", "q/7/1", "q/7/2", "q/8/0"], 4)
+    assert [row["xid"] for row in run(url, "list")] == ["other"]
+    done = amq("transactions", "rollback", "--owner", "q", "--yes", "--url", url)
+    assert done.stdout == "0 of 0 transactions of q rolled back\n"

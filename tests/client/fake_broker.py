@@ -304,7 +304,8 @@ class Broker:
                 received += len(data)
                 with self.store.lock:
                     conversation.feed(data)
-                    self.wake_all(wake_out)
+                    wakes.add(wake_out)
+                    self.wake_all()
                 if conversation.closed or received == cut_received:
                     break
         except OSError:
@@ -319,8 +320,7 @@ class Broker:
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
 
-    def wake_all(self, wake_out: socket.socket) -> None:
-        wakes.add(wake_out)
+    def wake_all(self) -> None:
         for wake in list(wakes):
             try:
                 wake.send(b"\0")
@@ -344,6 +344,9 @@ class Broker:
                 sent += len(data)
                 if not more:
                     break
+            with self.store.lock:  # before the client sees the end: it may be back before our reader notices
+                conversation.lose()
+                self.wake_all()
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 from typing import Any
 
@@ -94,5 +95,50 @@ def test_a_large_body_is_what_it_was_sent_as(text: bool) -> None:
             (stored,) = group.store.queues[Q]
             assert stored.body == body
             assert stored.headers.get("amq-msg-type") == ("text" if text else None)
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("face", [SyncFace, AsyncFace])
+@pytest.mark.parametrize(
+    ("bodies", "arguments", "says"),
+    [
+        ([b"a", {"a": 1}], {}, "a body of type dict cannot be sent: write bytes"),
+        ([*[b"a"] * 2500, "b"], {}, "a body of type str cannot be sent: write bytes, [.]encode.. and text=True"),
+        (b"abc", {}, "a body of type int"),
+        ([b"a", b"b"], {"headers": [None]}, "2 bodies and headers for 1"),
+        ([b"a"], {"headers": [None, None]}, "1 bodies and headers for 2"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_anything_is_sent(
+    face: Any, bodies: Any, arguments: Any, says: str
+) -> None:
+    async def scenario() -> None:
+        with Group() as group:
+            async with await face.connect(group.url) as connection:
+                session = connection.session(transacted=True)
+                with pytest.raises(CommandError, match=says):
+                    await session.producer(Q).send_many(bodies, **arguments)
+                await session.commit()
+            assert group.store.bodies(Q) == []
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("face", [SyncFace, AsyncFace])
+def test_whatever_holds_bytes_is_sent_as_its_bytes(face: Any) -> None:
+    """A view counts its elements, not its bytes."""
+
+    async def scenario() -> None:
+        numbers = array.array("i", [1, 2, 3])
+        bodies = [bytearray(b"a\0b"), memoryview(numbers), memoryview(b"c\0"), memoryview(bytes(2 << 20))]
+        with Group() as group:
+            async with await face.connect(group.url) as connection:
+                session = connection.session(transacted=True)
+                await session.producer(Q).send_many(bodies, text=True)
+                await session.commit()
+                for body in bodies:
+                    await connection.session().producer(Q).send(body)
+            assert group.store.bodies(Q) == [bytes(body) for body in bodies] * 2
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))

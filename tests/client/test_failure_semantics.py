@@ -285,7 +285,7 @@ def test_what_was_delivered_before_comes_again_and_cannot_be_acknowledged(face: 
     run(scenario)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_exactly_once_through_many_deaths(face: Any, brokers: Brokers) -> None:
     """Masters die at random moments; every message is moved once, and in order."""
     master, slave = brokers.master("a"), brokers.slave("b")
@@ -321,3 +321,30 @@ def test_exactly_once_through_many_deaths(face: Any, brokers: Brokers) -> None:
         assert bodies(group[1], IN) == []
 
     run(scenario)
+
+
+@pytest.mark.deep
+def test_a_default_client_leaves_a_silent_master_after_four_seconds(face: Any, brokers: Brokers) -> None:
+    """The master stands still, and the lock is taken from it, as a file server does when a lease runs out. Asserted is
+    the client's own limit and why it left, not a time that a busy machine stretches.
+    """
+    master, slave = brokers.master("a"), brokers.slave("b")
+    events: list[ConnectionEvent] = []
+
+    async def scenario() -> None:
+        plain = f"failover:({','.join(f'stomp://127.0.0.1:{broker.port}' for broker in (master, slave))})"
+        async with await face.connect(plain, on_event=events.append) as connection:
+            producer = connection.session().producer(OUT)
+            await producer.send("before")
+            assert connection._machine.link.silence_s_max == 4.0
+            master.signal(signal.SIGSTOP)
+            (brokers.store / "lock").unlink()
+            await producer.send("after")
+            assert connection.uri.port == slave.port
+
+    run(scenario)
+    master.kill()
+    assert [event.kind for event in events] == [EventKind.INTERRUPTED, EventKind.FAILOVER]
+    assert events[0].error is not None
+    assert events[0].error.code == "HEART_BEAT_MISSED"
+    assert bodies(slave, OUT) == ["before", "after"]

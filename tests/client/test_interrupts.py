@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from faces import AsyncFace, SyncFace
 from fake_broker import Broker, Store
 
 import amq
@@ -193,7 +195,7 @@ def test_the_asyncio_face_tries_the_next_address_too(broker: Broker, monkeypatch
     async def scenario(silent: tuple[str, int]) -> None:
         live = ("127.0.0.1", int(broker.uri.rpartition(":")[2]))
         monkeypatch.setattr(socket, "getaddrinfo", addresses(silent, live))
-        async with await aio.connect("stomp://two-hosts:61613?connectTimeout=20000") as connection:
+        async with await aio.connect("stomp://two-hosts:61613?connectTimeout=1500") as connection:
             await connection.session().producer(Q).send("by the second")
 
     with silent_host() as silent:
@@ -220,7 +222,7 @@ def test_a_resolver_that_hangs_holds_nobody_up(broker: Broker, monkeypatch: pyte
         assert asked.is_set()
         asked.clear()
         options = "priorityBackup=true&randomize=false&nested.connectTimeout=50"
-        preferring = f"failover:(stomp://hangs:1,{broker.uri})?{options}"
+        preferring = f"failover:(stomp://hangs:2,{broker.uri})?{options}"
         with amq.connect(preferring, timeout=PATIENCE_S) as connection:
             assert asked.wait(PATIENCE_S)
             connection.session().producer(Q).send("meanwhile")
@@ -228,3 +230,56 @@ def test_a_resolver_that_hangs_holds_nobody_up(broker: Broker, monkeypatch: pyte
     finally:
         free.set()
     assert broker.store.bodies(Q) == [b"meanwhile"]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, list[str]]]:
+    """A resolver that knows no name until the event is set; and the names that it was asked for."""
+    original, free, asked = socket.getaddrinfo, threading.Event(), []
+
+    def getaddrinfo(host: str, port: int, *numbers: int, **options: Any) -> list[Any]:
+        if host.startswith("slow"):
+            if options.get("flags", 0) & socket.AI_NUMERICHOST:
+                raise socket.gaierror(socket.EAI_NONAME, "no number")
+            asked.append(host)
+            assert free.wait(PATIENCE_S)
+            host = "127.0.0.1"
+        return original(host, port, *numbers, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    yield free, asked
+    free.set()
+
+
+@pytest.mark.parametrize("face", [SyncFace, AsyncFace])
+def test_a_look_up_that_takes_longer_than_an_attempt_helps_a_later_one(
+    broker: Broker, slow: tuple[threading.Event, list[str]], caplog: pytest.LogCaptureFixture, face: Any
+) -> None:
+    free, asked = slow
+    port = broker.uri.rpartition(":")[2]
+
+    class Freeing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "3 rounds of attempts failed" in record.getMessage():
+                free.set()
+
+    async def scenario() -> None:
+        failover = f"failover:(stomp://slow:{port}?connectTimeout=100)?warnAfterReconnectAttempts=3"
+        async with await face.connect(failover, timeout=PATIENCE_S) as connection:
+            await connection.session().producer(Q).send("by a late answer")
+        free.clear()
+        before = len(asked)
+        with pytest.raises(ConnectError, match="look-up of the host name takes longer than 50 ms"):
+            await face.connect(f"stomp://slow-too:{port}?connectTimeout=50")
+        free.set()
+        async with await face.connect(f"stomp://slow-too:{port}?connectTimeout=20000") as connection:
+            await connection.session().producer(Q).send("by an answer for another connection")
+        assert asked[before:] == ["slow-too"]
+
+    logging.getLogger("amq.client").addHandler(handler := Freeing())
+    try:
+        asyncio.run(scenario())
+    finally:
+        logging.getLogger("amq.client").removeHandler(handler)
+    assert "look-up of the host name takes longer than 100 ms" in caplog.text
+    assert broker.store.bodies(Q) == [b"by a late answer", b"by an answer for another connection"]

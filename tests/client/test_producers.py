@@ -11,7 +11,7 @@ from faces import AsyncFace, SyncFace
 from fake_broker import Group
 from test_faces import Q, refuse_bad, run
 
-from amq.client import FlushError
+from amq.client import FlushError, ledger
 from amq.errors import CommandError
 
 
@@ -62,5 +62,41 @@ def test_a_window_in_which_nothing_can_be_sent_is_refused(face: Any) -> None:
         for window in ({"send_window_messages": 0}, {"send_window_bytes": -1}):
             with pytest.raises(CommandError, match="from 1"):
                 await face.connect("stomp://127.0.0.1:1", **window)
+
+    run(scenario)
+
+
+def test_a_producer_is_forgotten_when_its_sends_are_confirmed_though_nobody_flushed(face: Any) -> None:
+    async def scenario() -> None:
+        with Group() as group:
+            async with await face.connect(group.url) as connection:
+                session = connection.session()
+                for number in range(50):
+                    await session.producer(f"/queue/{number}").send("answer", wait=False)
+                await session.producer(Q).send("behind them all")
+                assert connection._machine.ledger.unflushed(session._core) == []
+
+    run(scenario)
+
+
+def test_failures_that_nobody_asks_for_do_not_pile_up(face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them are told by the next send, and the rest at the end."""
+    monkeypatch.setattr(ledger, "UNTOLD_MAX", 2)
+
+    async def scenario() -> None:
+        with Group(script=refuse_bad) as group:
+            connection = await face.connect(group.url)
+            session, other = connection.session(), connection.session()
+            bad = [await session.producer(Q).send("bad", wait=False) for _ in range(2)]
+            await other.producer(Q).send("good")
+            await other.producer(Q).send("good", wait=False)
+            with pytest.raises(FlushError) as failed:
+                await session.producer("/queue/other").send("not sent", wait=False)
+            assert sorted(id for id, _ in failed.value.failures) == sorted(bad)
+            bad = [await session.producer(Q).send("bad", wait=False)]
+            with pytest.raises(FlushError) as failed:
+                await connection.close()
+            assert [id for id, _ in failed.value.failures] == bad
+            assert group.store.added == {Q: [b"good", b"good"]}
 
     run(scenario)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from brokers import DEADLINE_S, Brokers
 from faces import AsyncFace, SyncFace
-from fake_broker import Broker, Store
+from fake_broker import IGNORE, Broker, Conversation, Store
 from test_faces import Group, failover, run
 from test_failure_semantics import bodies, received, url
 
 import amq
 from amq.client import ConnectionClosedError
 from amq.errors import CommandError, TransactionRolledBackError
+from amq.protocols.stomp.frame import Frame
 
 Q = "/queue/q"
 
@@ -131,5 +132,27 @@ def test_who_waits_gets_what_comes_later(face: Any, brokers: Brokers) -> None:
             assert message.text == "late"
             await message.ack(wait=True)
             later.join()
+
+    run(scenario)
+
+
+def test_a_broker_that_says_nothing_holds_nobody_up(face: Any) -> None:
+    """`receive` ends soon after its time; a message that comes later goes to the next call."""
+
+    def deaf(_: Conversation, frame: Frame) -> str | None:
+        return IGNORE if frame.command == "CREDIT" else None
+
+    async def scenario() -> None:
+        with Broker(Store(), script=deaf) as broker:
+            async with await face.connect(failover(broker, options="&timeout=4000")) as connection:
+                await filled(connection, 1)
+                consumer = await connection.session().consumer(Q, prefetch=0)
+                assert await consumer.receive(0) is None
+                assert connection._machine.ledger.all() == []
+                with broker.store.lock:
+                    late = broker.store.conversations[0]
+                    late.subscriptions[consumer._subscription.id].credit = 1
+                await connection.session().producer("/queue/other").send("and so the broker looks what it has")
+                assert (await received(consumer)).text == "0"
 
     run(scenario)

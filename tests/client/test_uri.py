@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.client.errors import UriError
-from amq.client.options import REFUSED, FailoverOptions, TransportOptions, declared, reference
+from amq.client.options import IGNORED, IGNORED_IF_TRUE, REFUSED, FailoverOptions, TransportOptions, declared, reference
 from amq.client.uri import URL_CHARACTERS_MAX, parse
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "failover-url.md"
@@ -138,6 +138,49 @@ def test_options_without_meaning_here_are_explained(name: str) -> None:
         parse(f"failover:(stomp://a)?{name}=1")
 
 
+@pytest.mark.parametrize("name", sorted(IGNORED))
+def test_harmless_words_of_other_clients_are_accepted_with_a_warning(name: str) -> None:
+    url = parse(f"failover:(stomp://a)?{name}=TRUE&randomize=false")
+    assert url == parse("failover:(stomp://a)?randomize=false")
+    (warning,) = url.warnings
+    assert f"option {name} of the broker URL is ignored: {IGNORED[name]}" in warning
+    if name in IGNORED_IF_TRUE:
+        with pytest.raises(UriError, match="maxReconnectAttempts=0"):
+            parse(f"failover:(stomp://a)?{name}=false")
+
+
+def test_names_of_artemis_set_our_options() -> None:
+    names = "reconnectAttempts=200&retryInterval=7&maxRetryInterval=90&retryIntervalMultiplier=3.0&ha=true"
+    options = parse(f"failover:(stomp://a)?{names}").options
+    found = (options.max_reconnect_attempts, options.initial_reconnect_delay_ms, options.max_reconnect_delay_ms)
+    assert (*found, options.reconnect_delay_exponent) == (200, 7, 90, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("query", "warned"),
+    [
+        ("maxReconnectAttempts=20", True),
+        ("maxReconnectAttempts=20&maxReconnectDelay=2000", False),
+        ("maxReconnectAttempts=100", False),
+        ("maxReconnectAttempts=1000000000&maxReconnectDelay=1", False),
+        ("maxReconnectAttempts=20&useExponentialBackOff=false", True),
+        ("maxReconnectAttempts=0", False),
+        ("", False),
+    ],
+)
+def test_giving_up_before_a_takeover_can_end_is_warned_of(query: str, warned: bool) -> None:
+    warnings = parse(f"failover:(stomp://a)?{query}").warnings
+    assert len(warnings) == warned
+    assert not warned or "gives up after about" in warnings[0]
+
+
+def test_largest_message_is_an_option() -> None:
+    assert parse("stomp://a").uris[0].options.max_frame_size == 100 << 20
+    assert parse("failover:(stomp://a)?nested.maxFrameSize=4096").uris[0].options.max_frame_size == 4096
+    with pytest.raises(UriError, match="from 1024"):
+        parse("stomp://a?maxFrameSize=0")
+
+
 def test_an_error_never_shows_a_passcode() -> None:
     for text in ("tcp://me:hush@a:1", "stomp://me:hush@a:99999", "failover:(stomp://me:hush@a:1"):
         with pytest.raises(UriError) as refused:
@@ -166,6 +209,8 @@ def test_reference_has_the_generated_table(options: type) -> None:
     assert "\n".join(reference(options)) in DOCS.read_text(), "run python -m amq.client.options"
 
 
-def test_reference_explains_what_is_refused() -> None:
+def test_reference_explains_what_is_refused_or_ignored() -> None:
     text = DOCS.read_text()
     assert [name for name, why in REFUSED.items() if f"| `{name}` | {why} |" not in text] == []
+    shown = {f"{name}{'=true' * (name in IGNORED_IF_TRUE)}": why for name, why in IGNORED.items()}
+    assert [name for name, why in shown.items() if f"| `{name}` | {why} |" not in text] == []

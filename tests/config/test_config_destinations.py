@@ -123,5 +123,5 @@ def test_config_show_tells_them(path: str) -> None:
 
 def test_a_store_limit_leaves_room_to_work() -> None:
     with pytest.raises(ConfigError, match=r"storeLimit = 100MiB .* is less than 8 times journalSegmentSize = 32MiB"):
-        load(overrides=["storeLimit=100MiB"])
+        load(overrides=["storeLimit=100MiB", "journalSegmentSize=32MiB"])
     assert load(overrides=["storeLimit=256MiB"]).store_limit_bytes == 256 << 20

@@ -135,17 +135,50 @@ def test_errors_name_place_and_cure(file: Path, text: str, where: int, says: str
         (["lock.prefetchSize=1"], "did you mean prefetchSize in section [queues]?"),
         (["prefetchSize=many"], '-o prefetchSize: prefetchSize = "many" is not a whole number'),
         (["transports=stomp://a:1,b:1"], 'holds "b:1", which has the unknown scheme'),
-        (["journalBatchSize=64MiB"], "journalBatchSize = 64MiB (-o journalBatchSize) is larger than journalSe"),
-        (["journalReserve=65MiB"], "storeFreeFloor = 64MiB (default)"),
-        (["memoryLimit=1MiB"], "maxFrameSize = 100MiB (default) is larger than memoryLimit = 1MiB (-o memoryLimit)"),
-        (["maxTransactionSize=1MiB"], "could not be sent in a transaction"),
+        (
+            ["journalBatchSize=64MiB", "journalSegmentSize=32MiB"],
+            "journalBatchSize = 64MiB (-o journalBatchSize) is larger than journalSe",
+        ),
+        (["journalReserve=65MiB", "storeFreeFloor=1MiB"], "storeFreeFloor = 1MiB (-o storeFreeFloor)"),
+        (["memoryLimit=1MiB", "maxFrameSize=2MiB"], "is larger than memoryLimit = 1MiB (-o memoryLimit)"),
+        (["maxTransactionSize=1MiB", "maxFrameSize=2MiB"], "could not be sent in a transaction"),
         (["maxTransactionSize=2GiB"], "more memory than there is"),
-        (["maxHeaderSize=65KiB"], "would not fit into the header block"),
+        (["maxHeaderSize=65KiB", "maxHeaderBlockSize=64KiB"], "would not fit into the header block"),
         (["anonymous=no"], "nobody could log in; set usersFile to a file made with `amq user add"),
     ],
 )
 def test_override_errors(overrides: list[str], says: str) -> None:
     assert says in refused(None, {}, overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "follows"),
+    [
+        ("memoryLimit=4MiB", {"maxFrameSize": 4 << 20, "maxTransactionSize": 4 << 20}),
+        ("maxTransactionSize=1MiB", {"maxFrameSize": 1 << 20, "memoryLimit": 1 << 30}),
+        ("maxFrameSize=300MiB", {"maxTransactionSize": 300 << 20, "memoryLimit": 1 << 30}),
+        ("journalSegmentSize=1MiB", {"journalBatchSize": 1 << 20}),
+        ("journalBatchSize=64MiB", {"journalSegmentSize": 64 << 20}),
+        ("journalReserve=65MiB", {"storeFreeFloor": 65 << 20}),
+        ("storeFreeFloor=1MiB", {"journalReserve": 1 << 20}),
+        ("storeLimit=16MiB", {"journalSegmentSize": 2 << 20, "journalBatchSize": 2 << 20}),
+        ("maxHeaderSize=65KiB", {"maxHeaderBlockSize": 65 << 10}),
+        ("maxHeaderBlockSize=1KiB", {"maxHeaderSize": 1 << 10}),
+    ],
+)
+def test_defaults_follow_what_is_set(override: str, follows: dict[str, int]) -> None:
+    config = load(overrides=[override])
+    assert {key: config.get(BY_KEY[key]) for key in follows} == follows
+    sources = {setting.option.key: setting.source for setting in config.explain()}
+    for key in follows:
+        changed = config.get(BY_KEY[key]) != BrokerConfig().get(BY_KEY[key])
+        assert sources[key].startswith("default, adapted to " if changed else "default")
+
+
+def test_what_is_set_is_never_adapted() -> None:
+    config = load(overrides=["memoryLimit=4MiB", "maxTransactionSize=2MiB"])
+    assert (config.memory_limit_bytes, config.max_transaction_size_bytes) == (4 << 20, 2 << 20)
+    assert config.max_frame_size_bytes == 2 << 20
 
 
 def test_all_problems_are_told_at_once(file: Path) -> None:

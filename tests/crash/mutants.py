@@ -74,8 +74,10 @@ MUTANTS = (
         "self.journal.open.consumed[queue.name].append(message.seq)", "self._remove(queue, message)", "trimming",
     ),
     Mutant(
-        "transaction written as separate batches", broker.Broker, "commit", "self.append_group(group)",
-        "[(journal.append_record(part), journal._rotate()) for part in group.records]", "transactions",
+        "transaction written as separate batches", broker.Broker, "_append_commit",
+        "batch = self.append_group(group, ready)",
+        "batch = self.journal.open; "
+        "[(self.journal.append_record(part), self.journal._rotate()) for part in group.records]", "transactions",
     ),
     Mutant(
         "dead letter moved in two batches", broker.Broker, "_move",
@@ -85,10 +87,11 @@ MUTANTS = (
         "queues",
     ),
     Mutant(
-        "prepared transaction written in several batches", two_phase.TwoPhase, "_prepare",
-        "self.append(group, peer, receipt)",
-        "[(broker.append_group(Group([part])), journal._rotate()) for part in records[:-1]]; "
-        "group.records = records[-1:]; self.append(group, peer, receipt)",
+        "prepared transaction written in several batches", two_phase.TwoPhase, "_append_prepare",
+        "self.append(group, peer, receipt, ready)",
+        "broker = self._broker; "
+        "[(broker.append_group(Group([part])), broker.journal._rotate()) for part in group.records[:-1]]; "
+        "group.records = group.records[-1:]; self.append(group, peer, receipt)",
         "batches",
     ),
     Mutant(
@@ -114,8 +117,8 @@ MUTANTS = (
     ),
     Mutant(
         "marker of a batch not in one record with its parts", two_phase.TwoPhase, "commit_batch",
-        "group = Group([*records, Marker(owner, batch)])",
-        "broker.append_group(Group(records)); broker.journal._rotate(); group = Group([Marker(owner, batch)])",
+        "group = Group([*records, marker])",
+        "broker.append_group(Group(records)); broker.journal._rotate(); group = Group([marker])",
         "batches",
     ),
     Mutant(
@@ -143,7 +146,7 @@ MUTANTS = (
     ),
     Mutant(
         "markers not written again before their segment is trimmed", prepared.PreparedTransactions, "standing_in",
-        "in self.markers.items() if segment.code in codes", "in self.markers.items() if False", "batches",
+        "in self.markers.values() if segment.code in codes", "in self.markers.values() if False", "batches",
     ),
     Mutant(
         "prepared transaction back with the segment that was trimmed", prepared.PreparedTransactions, "settle",
@@ -174,8 +177,8 @@ MUTANTS = (
         "moves-in-checkpoints", (checkpointing,),
     ),
     Mutant(
-        "markers not in a checkpoint", snapshot, "dump", "in list(state.prepared.markers.items()))", "in ())",
-        "moves-in-checkpoints", (checkpointing,),
+        "markers not in a checkpoint", snapshot, "_markers", "in list(state.prepared.markers.values()):", "in ():",
+        "moves-in-checkpoints",
     ),
     Mutant(
         "ids of what is prepared not remembered when it is committed", moving, "move", "for id, seq in moved.ids:",
@@ -190,7 +193,7 @@ MUTANTS = (
         "two-phase",
     ),
     Mutant(
-        "seqs of a run given once more to what follows it", two_phase.TwoPhase, "_prepare",
+        "seqs of a run given once more to what follows it", two_phase.TwoPhase, "_append_prepare",
         "broker.next_seq(len(item.bodies))", "broker.next_seq()", "two-phase",
     ),
     Mutant(
@@ -213,8 +216,8 @@ MUTANTS = (
         "self._vfs.fsync_directory(os.path.dirname(path) or \".\")", "pass", "queues",
     ),
     Mutant(
-        "refused by a full disk and stored all the same", journal.Journal, "_reject",
-        "batch.records, batch.chunks = [batch.records[i] for i in keep], [batch.chunks[i] for i in keep]", "pass",
+        "refused by a full disk and stored all the same", journal.OpenBatch, "take_out",
+        "self.records, self.chunks = [self.records[i] for i in keep], [self.chunks[i] for i in keep]", "pass",
         "full",
     ),
 )  # fmt: skip

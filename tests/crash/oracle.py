@@ -162,7 +162,7 @@ def observed(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING) -
             state.prepared[xid] = Branch(
                 prepared.owner, prepared.batch, sends, acks, [(queue, id) for queue, id, _ in ids]
             )
-    state.markers = {owner: str(batch) for owner, (batch, _) in broker.prepared.markers.items()}
+    state.markers = {owner: str(marker.batch) for owner, (marker, _) in broker.prepared.markers.items()}
     ages += bodies.items()
     state.ages = {what: seq for seq, what in sorted(ages, key=itemgetter(0))}
     return state

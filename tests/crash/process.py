@@ -65,7 +65,7 @@ class Process(World):
         """The road of BrokerService: `_compete`, `_term`, `_serve`, without its threads."""
         slave = Slave(self.vfs, self.clock, self.config)
         service = cast(BrokerService, SimpleNamespace(
-            _vfs=self.vfs, config=self.config, _held=[], _slave=slave, _progress=lambda _check: lambda *_: None
+            _vfs=self.vfs, config=self.config, _held=[], _slave=slave, _teller=lambda: lambda *_: None
         ))  # fmt: skip
         BrokerService._make_store(service)
         owner = Owner.make(

@@ -11,6 +11,7 @@ import pytest
 from amq.vfs import SystemVfs, Vfs
 from tests.crash.disk import WRITE, Disk, DiskVfs, Image, Remains
 from tests.crash.workloads import WORKLOADS
+from tests.sampling import sampled
 
 
 def play(vfs: Vfs, root: str, dice: random.Random) -> list[object]:
@@ -47,7 +48,7 @@ def play(vfs: Vfs, root: str, dice: random.Random) -> list[object]:
     return answers
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(40)))
 def test_disk_is_like_the_kernel(tmp_path: Path, seed: int) -> None:
     disk = Disk()
     vfs = DiskVfs(disk)

@@ -16,13 +16,14 @@ from tests.crash.mutants import MUTANTS
 from tests.crash.oracle import Violation
 from tests.crash.workloads import WORKLOADS
 from tests.mutant import Mutant
+from tests.sampling import sampled
 
 IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "10"))
 DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "140"))
 MUTANT_IMAGES = 16
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", sampled(WORKLOADS, 8))
 def test_crash_states(name: str, record_property: Callable[[str, object], None]) -> None:
     script = WORKLOADS[name].script()
     explorer = Explorer(script.config, IMAGES, DEEP_EVERY)
@@ -33,7 +34,7 @@ def test_crash_states(name: str, record_property: Callable[[str, object], None])
     print(f"{name}: {len(script.disk.log)} calls, {explorer.states} states recovered twice")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+@pytest.mark.parametrize("mutant", sampled(MUTANTS, 8), ids=lambda mutant: mutant.what)
 def test_explorer_sees(mutant: Mutant) -> None:
     with mutant.applied(), pytest.raises(Violation) as caught:
         script = WORKLOADS[mutant.seen_by].script()

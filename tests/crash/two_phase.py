@@ -89,7 +89,7 @@ class Coordinator:
         self._script.client.do(CommitBatch(owner, batch, list(xids), receipt))
         effects: list[Effect] = [(COMMIT, xid, "") for xid in xids]
         effects += [(ROLL_BACK, xid, "") for xid in others]
-        done = owner in markers and markers[owner][0] == batch
+        done = owner in markers and markers[owner][0].batch == batch
         self._script.expect(receipt, *(() if done else (*effects, (MARK, owner, str(batch)))))
 
     def lease(self, after: int, *names: str) -> int:

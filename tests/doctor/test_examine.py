@@ -22,6 +22,7 @@ from doctor_world import (
 )
 from fakes import FaultyVfs
 
+from amq.client.options import TransportOptions
 from amq.client.uri import parse
 from amq.config.schema import BY_KEY, BrokerConfig
 from amq.doctor import examine, examine_quickly
@@ -199,7 +200,11 @@ def test_what_clients_are_advised(
     vfs = SlowSyncs(0.01)
     report = examine(str(tmp_path), doors=doors(line, vfs, {"/proc/self/mountstats": stats}, clock=vfs))
     assert report.measured.get("takeover_s") == takeover_s
-    options = parse(report.recommended["client"].replace("…", "stomp://a,stomp://b")).options
+    url = parse(report.recommended["client"].replace("…", "stomp://a,stomp://b"))
+    assert report.recommended["heartBeatSend"] == "1000ms"
+    assert {uri.options for uri in url.uris} == {TransportOptions()}, "it says what a default client does"
+    assert report.measured["silent_master_s"] == 4
+    options = url.options
     assert options.initial_reconnect_delay_ms == initial_ms
     assert options.max_reconnect_delay_ms == longest_ms
     assert options.timeout_ms == timeout_ms

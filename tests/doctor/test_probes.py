@@ -62,12 +62,12 @@ def test_ctrl_c_is_not_for_the_second_process(child: ChildHands) -> None:
 
 
 LIES = [
-    (probes.try_locks, "locks exclude nobody", "both had the lock"),
+    (probes.try_locks, "locks exclude nobody", "both held the lock"),
     (probes.try_locks, "locks are refused", "refused"),
-    (probes.try_locks, "locks go to nobody", "nobody holds is refused"),
-    (probes.try_links, "links replace", "two made the same name"),
+    (probes.try_locks, "locks go to nobody", "a free lock was refused"),
+    (probes.try_links, "links replace", "both created the same name"),
     (probes.try_links, "links are refused", "refused"),
-    (probes.try_coherence, "reads are stale", "had been written and synced"),
+    (probes.try_coherence, "reads are stale", "was written and synced"),
     (probes.try_coherence, "listings are stale", "lacks a file"),
 ]
 

@@ -11,6 +11,7 @@ from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch, segme
 from amq.journal.multicast import Multicast
 from amq.journal.records import (
     Consumed,
+    Content,
     Destination,
     Duplicates,
     Group,
@@ -55,7 +56,7 @@ RECORDS: list[Record] = [
     Outcomes([("commit", 3)]), Trimmed(1, 0), Moved("queue://a", "queue://b", [1, 2], [("x", 1)]),
     Multicast(message(8, destination="topic://t"), list(IDS), [8, 9]),
     Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}, {"queue://b": [3]}, [("queue://a", "m", 1)]),
-    Resolved("x", True, 4), Marker("job", 7),
+    Resolved("x", True, 4), Marker("job", 7), Marker("job", 8, Content(3, 9)),
     DURABLE, Subscribed(DURABLE.queue, {}),
 ]  # fmt: skip
 

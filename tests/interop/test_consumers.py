@@ -14,7 +14,7 @@ from stock import VERSIONS, Stock
 import amq
 from amq import aio
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 DEADLINE_S = 30
 
 

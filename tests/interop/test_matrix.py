@@ -17,7 +17,7 @@ from matrix_clients import Link, OurLink, StockLink
 from matrix_group import Moment, Pair, Peer, Story, play
 from matrix_wires import Node, StompPyWire
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 FEATURES: list[Callable[[Peer], Story]] = [
     queues.sends,
     queues.acknowledgements,

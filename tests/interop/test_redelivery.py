@@ -15,7 +15,7 @@ from stock import Stock
 import amq
 from amq import aio
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 DELAY_S = 0.4  # less than the second after which the broker's upkeep looks around
 
 

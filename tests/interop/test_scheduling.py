@@ -13,7 +13,7 @@ from stock import Stock
 
 import amq
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 DELAY_S = 0.3  # less than the second after which the broker's upkeep looks around
 UPKEEP_S = 1.0
 

@@ -16,7 +16,7 @@ from stomp.exception import ConnectFailedException  # type: ignore[import-untype
 
 from amq.security.users_edit import add_user
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 versions = pytest.mark.parametrize("version", VERSIONS)
 UNICODE = "Grüße, 世界 🐍"
 

@@ -17,7 +17,7 @@ from brokers import DEADLINE_S, Brokers
 
 import amq
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 SCRIPT = Path(__file__).parent / "node" / "failover.js"
 COUNT = 60
 EXPECTED = [str(number) for number in range(COUNT)]

@@ -213,7 +213,26 @@ def test_full_disk_refuses_messages_and_stores_acknowledgements(world: World, vf
     assert [record.seqs for record, _ in world.replayed if isinstance(record, Consumed)] == [[7]]
 
 
-@pytest.mark.parametrize("number", FULL_ERRNOS)
+def test_a_file_that_may_not_grow_is_followed_by_the_next(world: World, vfs: FaultyVfs) -> None:
+    """`ulimit -f`, or the limit of a file system: smaller segments serve as well."""
+    waiter = Waiter()
+    world.send(waiter=waiter)
+    world.commit()
+    for method in ("allocate", "pwrite"):
+        before = len(world.segments())
+        vfs.fail(method, errno.EFBIG, path=".seg")
+        world.send(1, 1000, waiter)
+        world.commit()
+        assert len(world.segments()) > before
+    assert len(waiter.receipts) == 3
+    assert not world.refused
+    assert not world.full
+    assert not world.failures
+    world.begin()
+    assert [str(message.seq) for message in world.messages()] == waiter.receipts
+
+
+@pytest.mark.parametrize("number", [number for number in FULL_ERRNOS if number != errno.EFBIG])
 def test_the_reserve_is_given_up_for_acknowledgements(world: World, vfs: FaultyVfs, number: int) -> None:
     assert RESERVE_NAME in os.listdir(world.directory)
     acker = Waiter()

@@ -30,6 +30,7 @@ from amq.journal.records import (
     Trimmed,
     encode_record,
 )
+from amq.journal.subscription import Subscribed
 from amq.message import Message
 from tests.broker.world import World as BrokerWorld
 
@@ -298,3 +299,18 @@ def lives(liveness: Liveness) -> Iterator[tuple[int, tuple[str, str, tuple[int, 
     for seq in liveness.live.seqs():
         place = liveness.live[seq]
         yield seq, (place.destination, place.segment, liveness.redelivered.get(seq, (0, 0)))
+
+
+def test_ids_of_a_subscription_whose_end_was_trimmed_are_forgotten() -> None:
+    """The segment of its beginning is trimmed too; what was remembered for it stands in one that is kept."""
+    ended, stays = "subscription://c:gone:1", "subscription://c:here:2"
+    log = Log()
+    IDS.update({ended: 4, stays: 5})
+    log.add(name(1), Subscribed(ended, {"name": "gone"}))
+    log.add(name(2), Subscribed(stays, {"name": "here"}))
+    for number, queue in ((1, ended), (2, ended), (2, stays)):
+        log.add(name(number), Duplicates(queue, [(f"id-{number}", number)]))
+    log.add(name(2), Trimmed(1, 1))
+    log.liveness.settle()
+    assert log.liveness.subscriptions.keys() == {stays}
+    assert log.liveness.duplicates.keys() == {stays}

@@ -12,6 +12,7 @@ from amq.journal.format import frame_record
 from amq.journal.multicast import Multicast
 from amq.journal.records import (
     Consumed,
+    Content,
     Destination,
     Duplicates,
     Group,
@@ -60,7 +61,7 @@ simple = (
         st.dictionaries(text, st.lists(u64, max_size=3), max_size=3), st.lists(st.tuples(text, text, u64), max_size=3),
     )
     | st.builds(Resolved, text, st.booleans(), u64)
-    | st.builds(Marker, text, u64)
+    | st.builds(Marker, text, u64, st.none() | st.builds(Content, u64, u64))
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from fakes import FakeClock, FakeHost
-from lock_world import Broker
+from lock_world import PERIOD_S, Broker
 
 from amq.errors import ConfigError
+from amq.lock.document import encode
 from amq.lock.host import Owner, SystemHost, provably_gone
 from amq.lock.presence import TELL_S, NameInUseError, Presence, read_presence
-from amq.lock.status import store_status
+from amq.lock.status import silence, store_status
 from amq.vfs import SystemVfs
 
 HERE = FakeHost(running=frozenset({(1, 1)}))
@@ -243,6 +244,66 @@ def test_status_through_the_life_of_a_store(tmp_path: Path) -> None:
     assert (status.lock, status.released, status.master) == ("free", True, None)
     presence.close()
     slave.close()
+
+
+def test_a_silent_master_is_told_from_one_whose_clock_differs(tmp_path: Path) -> None:
+    vfs, clock = SystemVfs(), FakeClock()
+    broker = Broker(tmp_path, "a", clock)
+    broker.become_master()
+
+    def seen() -> float | None:
+        return silence(vfs, clock, str(tmp_path), store_status(vfs, str(tmp_path)), clock.advance)
+
+    assert seen() is None
+    clock.advance(PERIOD_S)
+    assert seen() is None, "it may be that old"
+    clock.advance(17.0)
+    found = seen()
+    assert found is not None
+    assert 20.0 <= found <= 20.0 + 2 * PERIOD_S, "the age, and what was watched"
+
+    def works(seconds: float) -> None:
+        broker.locker.prove()
+        clock.advance(seconds)
+
+    status = store_status(vfs, str(tmp_path))
+    assert silence(vfs, clock, str(tmp_path), status, works) is None, "its clock is far behind ours"
+    broker.locker.release()
+    assert seen() is None
+
+
+def test_the_age_of_a_heartbeat_from_the_future_proves_nothing(tmp_path: Path) -> None:
+    """The clock of the master's host is ahead of the reader's, and the master stands still."""
+    vfs, clock, reader = SystemVfs(), FakeClock(), FakeClock()
+    clock.advance(500.0)
+    broker = Broker(tmp_path, "a", clock)
+    broker.become_master()
+    status = store_status(vfs, str(tmp_path))
+    assert silence(vfs, reader, str(tmp_path), status, reader.advance) == pytest.approx(PERIOD_S, abs=0.1)
+
+    def works(seconds: float) -> None:
+        broker.locker.prove()
+        reader.advance(seconds)
+
+    assert silence(vfs, reader, str(tmp_path), status, works) is None
+
+
+def test_a_master_that_stands_still_from_its_first_moment_is_silent(tmp_path: Path) -> None:
+    """The heartbeat in the file is that of the master before it."""
+    vfs, clock = SystemVfs(), FakeClock()
+    first, second = Broker(tmp_path, "a", clock), Broker(tmp_path, "b", clock)
+    first.become_master()
+    first.locker.release()
+    assert second.locker.try_acquire()
+    mastership = second.become_master(locked=True)
+    with open(tmp_path / "lock", "r+b") as file:  # as if no heartbeat of it had come through yet
+        file.write(encode("heartbeat", {"owner": first.owner.to_json(), "epoch": 1, "count": 9, "wall_ms": 1}, 4096))
+    status = store_status(vfs, str(tmp_path))
+    assert status.last_sign_wall_ms == mastership.epoch.started_wall_ms
+    clock.advance(20.0)
+    found = silence(vfs, clock, str(tmp_path), status, clock.advance)
+    assert found is not None
+    assert found >= 20.0
 
 
 def test_status_changes_nothing(tmp_path: Path) -> None:

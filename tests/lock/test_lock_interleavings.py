@@ -15,6 +15,7 @@ from test_safety_rules import check_sealed, lying
 from amq.errors import OwnershipLostError
 from amq.lock.epoch import Epoch
 from amq.vfs import SystemVfs
+from tests.sampling import sampled
 
 TICK_S = 0.02
 CALLS_MAX = 80
@@ -77,7 +78,7 @@ def at_call(broker: Broker, nth: int, act: Callable[[], None], moment: str = "be
 
 
 @pytest.mark.parametrize("released", [False, True])
-@pytest.mark.parametrize("old", ["works", "hangs in a check", "is gone"])
+@pytest.mark.parametrize("old", sampled(["works", "hangs in a check", "is gone"]))
 def test_a_candidate_that_stands_still(tmp_path: Path, released: bool, old: str) -> None:
     """Another one takes over before its n-th call, works for a while, and goes, or works on."""
     lost = won = 0

@@ -21,7 +21,7 @@ from amq.lock.status import store_status
 from amq.lock.waker import RETRY_DELAYS_S, watch
 from amq.vfs import SystemVfs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 LONG_S = 600.0  # a period that no test could wait for
 
 

@@ -21,6 +21,7 @@ from amq.journal.follower import replay
 from amq.journal.inspect import Sealing
 from amq.journal.interchange import Durable, Exported, Header, Ids, Item, Writer
 from amq.journal.liveness import Liveness, Place
+from amq.journal.records import Content, Marker
 from amq.journal.recovery import seal
 from amq.journal.subscription import Subscribed
 from amq.lock.epoch import read_newest_epoch
@@ -218,8 +219,8 @@ def with_subscriptions(path: Path) -> World:
     client.ack(b"0")
     client.lose()
     world.settle()
-    for owner, batch in (("job", 4), ("other", 2), ("job", 7)):
-        producer.do(CommitBatch(owner, batch, []))
+    for owner, batch, content in (("job", 4, None), ("other", 2, None), ("job", 7, (5, 1 << 63))):
+        producer.do(CommitBatch(owner, batch, [], content=content))
         world.settle()
     assert not producer.errors
     world.crash_and_recover()
@@ -247,7 +248,9 @@ def test_durable_subscriptions_arrive_with_what_waits_for_them_and_batches(tmp_p
         assert [row[0] for row in waiting(new)["all"]] == [b"1", b"2", b"no id"]
         assert any(row[-1] != (0, 0) for row in waiting(new)["all"]), "how often it was delivered"
         assert [row[0] for row in waiting(new)["red"]] == [b"0", b"2"]
-        assert {owner: batch for owner, (batch, _) in new.prepared.markers.items()} == {"job": 7, "other": 2}
+        assert {marker for marker, _ in new.prepared.markers.values()} == {
+            Marker("job", 7, Content(5, 1 << 63)), Marker("other", 2)
+        }  # fmt: skip
         definitions = {each.definition["name"]: each.definition for each in new.subscriptions.values()}
         for each in world.broker.subscriptions.values():
             ours = definitions.pop(each.definition["name"])

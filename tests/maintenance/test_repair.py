@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import zlib
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 from amq.errors import AmqError, NewerFormatError, StoreError, StoreFullError
 from amq.journal.format import HEADER_BYTES, RECORD_BYTES, SegmentHeader
 from amq.journal.liveness import Liveness
-from amq.journal.records import encode_message
+from amq.journal.records import Content, Marker, encode_message
 from amq.journal.salvage import Salvage
 from amq.lock.epoch import epoch_path, read_newest_epoch
-from amq.maintenance.repair import is_whole
+from amq.maintenance.repair import ROOM_BYTES, is_whole
 from amq.message import Message
 from tests.broker.test_broker_two_phase import commit_batch, prepared, with_order
 from tests.broker.world import World as BrokerWorld
@@ -216,7 +217,7 @@ def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
     world = BrokerWorld(tmp_path)
     with_order(world)
     prepared(world, "part", b"1", owner="job", batch=7, timeout_ms=0)
-    commit_batch(world, 7, "part")
+    commit_batch(world, 7, "part", content=(3, 1 << 63))
     write_epoch(world.store, world.epoch, {})
     world.crash()
     truth = replayed(tmp_path)
@@ -227,7 +228,7 @@ def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
     assert {xid: each for xid, (each, _) in found.prepared.items()} == {
         xid: each for xid, (each, _) in truth.prepared.items()
     }
-    assert {owner: batch for owner, (batch, _) in found.prepared.markers.items()} == {"job": 7}
+    assert [marker for marker, _ in found.prepared.markers.values()] == [Marker("job", 7, Content(3, 1 << 63))]
     holding = sorted(name for name, queue in found.queues.items() if queue.messages)
     assert holding == ["held://queue://a", "queue://a", "sent://queue://b"]
     assert is_whole(VFS, str(tmp_path))
@@ -315,6 +316,37 @@ def test_too_little_room_changes_nothing(store: Path) -> None:
     with pytest.raises(StoreFullError):
         repair(store, vfs).run()
     assert refused(store).description == before
+    repair(store, seed=2).run()
+    assert is_whole(VFS, str(store))
+
+
+def test_the_room_that_is_asked_for_is_enough_and_not_much_more(store: Path) -> None:
+    patch(sealed_segment(store), 2, b"X")
+    plan = plan_of(store)
+    live = sum(tally.live_record_bytes for tally in plan.liveness.segments.values())
+    work = repair(store)
+    needed = work._needed_bytes(plan)
+    assert needed < 1.25 * live + ROOM_BYTES + (64 << 10)
+    vfs = FaultyVfs(VFS)
+    vfs.answer("free_bytes", needed - 1)
+    with pytest.raises(StoreFullError, match=r"it needs about \d\.\d MiB, \d\.\d MiB are free: nothing was repaired"):
+        repair(store, vfs, seed=3).run()
+    assert not list(store.glob("journal.before-repair-*")), "told before anything was made"
+    before = set(segments(store))
+    vfs.answer("free_bytes", needed)
+    repair(store, vfs, seed=4).run()
+    written = sum(path.stat().st_size for path in set(segments(store)) - before)
+    assert 0 < written <= needed
+
+
+@pytest.mark.parametrize("path", ["repair.json", ".tmp", "/claim"])
+def test_a_disk_that_fills_up_meanwhile_is_told_with_what_is_needed(store: Path, path: str) -> None:
+    patch(sealed_segment(store), 2, b"X")
+    vfs = FaultyVfs(VFS)
+    vfs.fail("pwrite", errno.ENOSPC, path=path)
+    with pytest.raises(StoreFullError, match="free") as caught:
+        repair(store, vfs).run()
+    assert "No space left" not in caught.value.description
     repair(store, seed=2).run()
     assert is_whole(VFS, str(store))
 

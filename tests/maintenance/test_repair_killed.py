@@ -81,7 +81,7 @@ def moments(original: Path, tmp_path: Path, kind: str) -> Iterator[Path]:
         shutil.rmtree(store)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["segment", "epoch", "both"])
 def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: Path, kind: str) -> None:
     whole = content(replayed(original))
@@ -134,7 +134,7 @@ def test_a_broker_that_was_master_in_between_is_not_disturbed(store: Path) -> No
     replayed(copy)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_brokers_that_refused_the_store_for_long_have_not_thrown_it_away(original: Path, tmp_path: Path) -> None:
     """The repair died when its epoch was linked. Each start of a broker links one more, and refuses the store; in the
     end the file of the repair's epoch is pruned."""

@@ -13,6 +13,7 @@ from amq.errors import AmqError
 from amq.message import Message
 from amq.protocols.commands import (
     Abort,
+    AbortBatch,
     Ack,
     Begin,
     Command,
@@ -111,9 +112,9 @@ CASES = [
     Case("two in a row", TO_A + b"\n1\0SEND\ndestination:/queue/b\n\n2\0",
          [sent(body=b"1"), sent("queue://b", b"2")]),
     Case("destination forms", b"".join(b"SEND\ndestination:%b\n\n\0" % d for d in (
-        b"/queue/a", b"queue://a", b"a",
+        b"/queue/a", b"queue://a",
         b"/topic/a", b"topic://a", b"/queue/a/b", b"/queue/a:b:c", "/queue/ü".encode())),
-        [sent(), sent(), sent(), sent("topic://a"), sent("topic://a"), sent("queue://a/b"), sent("queue://a:b:c"),
+        [sent(), sent(), sent("topic://a"), sent("topic://a"), sent("queue://a/b"), sent("queue://a:b:c"),
          sent("queue://ü")]),
     Case("receipt", TO_A + b"receipt:r-1\n\n\0", [sent(receipt="r-1")]),
     Case("transaction", TO_A + b"transaction:t\nreceipt:r\n\n\0", [sent(transaction="t", receipt="r")]),
@@ -257,6 +258,43 @@ CASES = [
         "commit a batch", b"COMMIT\nowner:o\nbatch:7\nxids:a,b\nxids.1:c\n\n\0",
         [CommitBatch("o", 7, ["a", "b", "c"])],
     ),
+    Case(
+        "commit a batch that a body names",
+        b'COMMIT\nowner:o\nbatch:7\nxids:a\nseries:b*1\nrows:5\nchecksum:18446744073709551615\nreceipt:r\n\n'
+        b'{"series": ["c*2"], "xids": ["d"]}\0',
+        [CommitBatch("o", 7, ["a", "d", "b.0", "c.0", "c.1"], "r", (5, 2**64 - 1))],
+    ),
+    Case("roll back an owner", b"ABORT\nowner:o\nreceipt:r\n\n\0", [AbortBatch("o", None, None, "r")]),
+    Case("roll back a batch", b"ABORT\nowner:o\nbatch:7\n\n\0", [AbortBatch("o", 7)]),
+    Case(
+        "roll back parts of a batch", b'ABORT\nowner:o\nbatch:7\nxids:a\n\n{"xids": ["b"]}\0',
+        [AbortBatch("o", 7, ["a", "b"])],
+    ),
+    *(Case(f"{frame!r}", frame + b"\0", [error(code)])
+      for frame, code in (
+          (b"COMMIT\nowner:o\nbatch:1\n\n[]", "BODY_INVALID"), (b"COMMIT\nowner:o\nbatch:1\n\n{", "BODY_INVALID"),
+          (b'COMMIT\nowner:o\nbatch:1\n\n{"xids": [1]}', "BODY_INVALID"),
+          (b'COMMIT\nowner:o\nbatch:1\n\n{"series": ["c"]}', "HEADER_INVALID"),
+          (b"COMMIT\nowner:o\nbatch:1\nrows:1\n\n", "HEADER_MISSING"),
+          (b"COMMIT\nowner:o\nbatch:1\nrows:1\nchecksum:18446744073709551616\n\n", "HEADER_INVALID"),
+          (b"ABORT\nowner:o\nxids:a\n\n", "HEADER_MISSING"), (b"ABORT\nowner:o\nxid:a\n\n", "HEADER_INVALID"),
+          (b"ABORT\nowner:o\ntransaction:t\n\n", "HEADER_INVALID"), (b"ABORT\nowner:\n\n", "HEADER_INVALID"),
+      )),
+    Case("a body without a batch", b"COMMIT\ntransaction:t\n\nx\0", [error("BODY_UNEXPECTED")], ESCAPING),
+    Case(
+        "take a cursor", b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:0\ntake:true\nreceipt:r\n\n\0",
+        [Lease("queue://a", "c", 0, 0, 0, 0, "r", True)],
+    ),
+    Case(
+        "lease with an epoch", b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:9\nepoch:7\nreceipt:r\n\n\0",
+        [Lease("queue://a", "c", 0, 9, 0, 0, "r", False, 7)],
+    ),
+    Case(
+        "settle with an epoch", b"COMMIT\ndestination:/queue/a\ncursor:c\nthrough:9\nepoch:7\n\n\0",
+        [Settle("queue://a", "c", 9, True, "", 7)],
+    ),
+    *(Case(f"LEASE with {header!r}", b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:0\nreceipt:r\n" + header
+           + b"\n\n\0", [error("HEADER_INVALID", "r")]) for header in (b"take:1", b"epoch:x")),
     Case("commit an empty batch", b"COMMIT\nowner:o\nbatch:0\n\n\0", [CommitBatch("o", 0, [])]),
     Case("commit with outcome", b"COMMIT\ntransaction:t\namq-outcome-id:o\n\n\0", [Commit("t", "", "o")]),
     Case("abort", b"ABORT\ntransaction:t\nreceipt:r\n\n\0", [Abort("t", "r")]),
@@ -302,7 +340,7 @@ CASES = [
     *(Case(f"composite destination {written}", f"SEND\ndestination:{written}\n\n\0".encode(),
            [sent(destination=full, text=True)]) for written, full in (
         ("/queue/a,b", "queue://a,queue://b"), ("/topic/a,b,/queue/c", "topic://a,topic://b,queue://c"),
-        ("a,topic://b", "queue://a,topic://b"))),
+        ("queue://a,topic://b", "queue://a,topic://b"))),
     Case("no destination", b"SEND\nreceipt:r\n\n\0", [error("HEADER_MISSING", "r")]),
     Case("empty destination", b"SEND\ndestination:\n\n\0", [error("HEADER_MISSING")]),
     *(Case(f"destination {name}", f"SEND\ndestination:{name}\n\n\0".encode(), [error("DESTINATION_INVALID")])

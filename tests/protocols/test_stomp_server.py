@@ -15,7 +15,8 @@ from amq.message import Batch, Message, Shared
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Malformed, Subscribe
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits
-from amq.protocols.stomp.server import StompServer
+from amq.protocols.stomp.server import _DESTINATIONS_BYTES_MAX, StompServer
+from amq.remembered import ENTRY_BYTES
 
 EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CASES for version in case.versions]
 
@@ -180,10 +181,15 @@ def test_acknowledgements_of_old_subscriptions_are_forgotten_in_the_end() -> Non
 
 
 def test_destination_cache_is_bounded() -> None:
+    """By bytes: few long names, or many short ones."""
     server = opened()
-    for n in range(3000):
-        server.receive(b"SEND\ndestination:/queue/%d\n\n\0" % n)
-    assert len(server._destinations) <= 1000
+    for padding in (b"", b"x" * 1000):
+        for n in range(3000):
+            server.receive(b"SEND\ndestination:/queue/%d%b\n\n\0" % (n, padding))
+            if n % 100 == 0:
+                kept = server._destinations.items()
+                held_bytes = sum(ENTRY_BYTES + len(written) + len(full) for written, full in kept)
+                assert 0 < held_bytes <= _DESTINATIONS_BYTES_MAX
 
 
 def test_pending() -> None:

@@ -213,7 +213,7 @@ def test_the_event_loop_does_not_wait_for_scrypt(tmp_path: Path, calls: Calls) -
 
 
 def test_a_gate_needs_a_good_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read users file"):
         LoginGate(str(tmp_path / "missing"), "no")
     LoginGate("", "yes").close()
 

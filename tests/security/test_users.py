@@ -66,15 +66,15 @@ def test_parse() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("alice", "f:1: has no colon"),
-        (f"\nalice:{GOOD}\nalice:{GOOD}", "f:3: the user alice is there twice"),
+        ("alice", "f:1: the line has no colon"),
+        (f"\nalice:{GOOD}\nalice:{GOOD}", "f:3: the user alice has two lines"),
         ("alice:secret", "is not hashed"),
         ("alice:$6$salt$hash", "is not hashed"),
         (f"alice:{GOOD}:x", "is not hashed"),
         (f":{GOOD}", "the user name is empty"),
         (f"a b:{GOOD}", "holds a space"),
         (f"a\tb:{GOOD}", "control character"),
-        (f"anonymous:{GOOD}", "did not log in"),
+        (f"anonymous:{GOOD}", "without a login"),
         (f"{'a' * 257}:{GOOD}", "longer than 256"),
         (f"a:scrypt$1023$8$1${SALT}${DIGEST}", "the cost of the hash is wrong"),
         (f"a:scrypt$512$8$1${SALT}${DIGEST}", "the cost of the hash is wrong"),

@@ -7,10 +7,12 @@ state, as a table in a database would be, so that it can be killed at any moment
 from __future__ import annotations
 
 import asyncio
+import socket
 from random import Random
 
 from amq.client import aio
 from amq.client.errors import CommitOutcomeUnknownError, FlushError
+from amq.client.names import Address, Names, Take
 from amq.errors import AmqError, TransactionRolledBackError
 from tests.simulation.limits import DEAD, DLQ
 from tests.simulation.oracle import Oracle
@@ -18,6 +20,13 @@ from tests.simulation.scheduler import Process
 
 CALL_S = 8.0
 AT_LIMIT = ("QUEUE_FULL", "STORE_LIMIT")  # refusals after which nothing that was sent behind is stored either
+
+
+class SimNames(Names):
+    """Hosts of the simulation have no other addresses than their names, and no thread looks them up."""
+
+    def find(self, address: Address, owner: object, take: Take) -> None:  # noqa: ARG002
+        take([(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)])
 
 
 class Application:
@@ -46,7 +55,7 @@ class Application:
             try:
                 connection = await aio.connect(
                     self._url, timeout=CALL_S, clock=self.process, rng=Random(self.rng.getrandbits(64)),
-                    client_id=self.client_id,
+                    client_id=self.client_id, names=SimNames(self.process),
                 )  # fmt: skip
                 try:
                     await self.work(connection)
@@ -142,6 +151,9 @@ class Producer(Application):
 class TransactedProducer(Application):
     """Sends several messages, to several queues, in each transaction."""
 
+    pause_s = 0.5
+    messages_min, messages_max = 2, 4
+
     def __init__(self, name: str, url: str, oracle: Oracle, rng: Random, queues: list[str]) -> None:
         super().__init__(name, url, oracle, rng)
         self._queues = queues
@@ -158,7 +170,7 @@ class TransactedProducer(Application):
         producers = {queue: session.producer(f"/queue/{queue}") for queue in self._queues}
         while True:
             if not self._parts:
-                await self.nap(0.5)
+                await self.nap(self.pause_s)
                 if self.stopping:
                     continue
                 self._begin()
@@ -180,7 +192,7 @@ class TransactedProducer(Application):
         self._group = f"{self.name}/{self._number}"
         self._committing = False
         self.oracle.groups[self._group] = "open"
-        for _ in range(self.rng.randint(2, 4)):
+        for _ in range(self.rng.randint(self.messages_min, self.messages_max)):
             message_id, queue = f"{self.name}:{self._number}", self.rng.choice(self._queues)
             self.oracle.sending(message_id, queue, self.name, self._number, self._group)
             self.oracle.sent[message_id].may_be_early = True

@@ -21,10 +21,16 @@ from amq.broker.scheduler import Firing, Scheduler
 from amq.broker.timing import REPEAT, Due
 from amq.broker.two_phase import TwoPhase
 from amq.client.leases import LeaseSubscription
+from amq.config.schema import BrokerConfig
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
 from amq.journal.run import Run
+from amq.lock.epoch import Epoch
+from amq.lock.lease import Lease
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
-from amq.protocols.commands import CommitBatch, Lease, Prepare, SendMany
+from amq.protocols.commands import CommitBatch, Prepare, SendMany
+from amq.protocols.commands import Lease as LeaseCommand
+from amq.replay import Replay
+from amq.slave import Progress
 from tests.simulation.mutants import Mutant
 
 MUTANTS: dict[str, Mutant] = {}
@@ -408,7 +414,7 @@ def what_is_sent_again_is_scheduled_twice() -> AbstractContextManager[object]:
 def to_ask_again_leases_more() -> AbstractContextManager[object]:
     real = Leasing.lease
 
-    def lease(leasing: Leasing, command: Lease, *arguments: Any) -> None:
+    def lease(leasing: Leasing, command: LeaseCommand, *arguments: Any) -> None:
         command.after = max((each.seq for each, _ in leasing._broker.prepared.values()), default=command.after)
         real(leasing, command, *arguments)
 
@@ -456,3 +462,16 @@ def keys_are_not_learnt_at_takeover() -> AbstractContextManager[object]:
 def a_ring_drops_one_too_many() -> AbstractContextManager[object]:
     real = Keeper._oldest
     return patch.object(Keeper, "_oldest", lambda keeper, count: real(keeper, count + 1))
+
+
+# -- large transactions ------------------------------------------------------------------------------------------------
+
+
+@mutant_of("bulky")
+def the_lease_is_not_looked_at_inside_a_group() -> AbstractContextManager[object]:
+    """The replay runs in the lease thread, which checks between two pieces."""
+
+    def read(replay: Replay, config: BrokerConfig, epoch: Epoch, lease: Lease, _tell: Progress) -> Any:
+        return replay._slave.finish(config, epoch, lambda *_: lease.check())
+
+    return patch.object(Replay, "read", read)

@@ -2,7 +2,8 @@
 
 The checker: what a lease holds, and in which order, never changes; nobody else gets it, and nobody can lease it, until
 it ends, as a whole and as somebody asked or by its timeout; each later master has it, or knows how it ended; and to ask
-again for what is beyond a number finds what is there.
+again for what is beyond a number finds what is there. A reader takes its cursor; what it asks for with an older epoch
+is rejected, on whatever master, and nothing else is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from amq.broker.subscription import Subscription
 from amq.client import aio
 from amq.client.leases import Lease
 from amq.config.destinations import DestinationOptions
+from amq.errors import CommandError
 from amq.journal.batch import OpenBatch
 from amq.journal.records import XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Moved, Prepared, Resolved
 from amq.message import Message
@@ -32,6 +34,7 @@ QUEUE = "l"
 SOURCE = f"queue://{QUEUE}"
 CURSORS = ("nightly", "hourly")
 LOOK_S = 0.4
+CURSOR_TAKEN = "CURSOR_TAKEN"
 
 
 @dataclass(slots=True)
@@ -217,13 +220,35 @@ class Reader(Application):
         self._cursor = cursor
         self._timeout_s = timeout_s
         self._done = 0
+        self._epoch = 0
 
     async def work(self, connection: aio.Connection) -> None:
+        before = self._epoch
+        taken = await connection.lease(address(QUEUE), self._cursor, messages=0, take=True, timeout=CALL_S)
+        self._epoch = taken.epoch
+        self.oracle.counts["cursors taken"] += 1
+        if taken.epoch <= before:
+            self.oracle.broken("lease", f"{self._cursor} was taken with epoch {taken.epoch}, after {before}")
+        if before and self.rng.random() < 0.3:
+            await self._ask_as_before(connection, before)
+        try:
+            await self._work(connection)
+        except CommandError as error:
+            if error.code == CURSOR_TAKEN:
+                self.oracle.broken("lease", f"{self._cursor}, epoch {self._epoch}, was rejected: nobody took it later")
+            raise
+
+    async def _ask_as_before(self, connection: aio.Connection, epoch: int) -> None:
+        """As a reader does that has not noticed. The broker ends its connection."""
+        await connection.settle(address(QUEUE), self._cursor, (1 << 62), epoch=epoch, timeout=CALL_S)
+        self.oracle.broken("lease", f"{self._cursor} settled with epoch {epoch}, and is taken with {self._epoch}")
+
+    async def _work(self, connection: aio.Connection) -> None:
         while True:
             count = 20 if self.stopping else self.rng.choice((1, 3, 20))
             lease = await connection.lease(
                 address(QUEUE), self._cursor, after=self._done, messages=count, lease_timeout=self._timeout_s,
-                timeout=CALL_S,
+                epoch=self._epoch, timeout=CALL_S,
             )  # fmt: skip
             if not lease.number:
                 await self.nap(LOOK_S)
@@ -238,7 +263,9 @@ class Reader(Application):
             acknowledge = self.stopping or self.rng.random() < 0.8
             self._feature.settling(held, acknowledge)
             epoch = self.epoch(connection)
-            await connection.settle(address(QUEUE), self._cursor, lease.number, acknowledge=acknowledge, timeout=CALL_S)
+            await connection.settle(
+                address(QUEUE), self._cursor, lease.number, acknowledge=acknowledge, epoch=self._epoch, timeout=CALL_S
+            )
             self._feature.settled(held, acknowledge, epoch)
             self._done = lease.number
 
@@ -246,7 +273,7 @@ class Reader(Application):
         """From position `start` on. False = it did not come to the end."""
         session = connection.session()
         reader = await session.lease_reader(
-            address(QUEUE), self._cursor, held.record.seq, start=start, prefetch=4, timeout=CALL_S
+            address(QUEUE), self._cursor, held.record.seq, start=start, prefetch=4, epoch=self._epoch, timeout=CALL_S
         )
         seqs: list[int] = []
         while not reader.finished:

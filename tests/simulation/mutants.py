@@ -48,15 +48,16 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "lease_moved_from_the_end_of_the_check": ("slow check", "slow look at the claim"),
     "own_period_instead_of_the_old_masters": ("slow look at the claim", "slow check", "lose_locks"),
     "old_segments_not_synced_before_the_seal": ("sealed in memory",),
-    "seal_measures_old_segments_again": ("late batch", "late bytes", "kill"),
-    "master_reads_past_the_seal": ("late bytes", "late batch", "kill"),
+    "seal_measures_old_segments_again": ("late bytes",),
+    "master_reads_past_the_seal": ("late bytes",),
     "epoch_not_exclusive": ("late link", "late epoch", "lose_locks"),
-    "torn_batch_accepted": ("torn batch", "blackout"),
-    "damage_taken_for_a_torn_tail": ("rot", "kill"),
+    "torn_batch_accepted": ("torn batch",),
+    "damage_taken_for_a_torn_tail": ("rot", "hand_over"),
     "payload_not_summed": ("rot", "rot", "lose_locks"),
     "failed_sync_tried_again": ("fail_sync", "power_off"),
     "memory_trusted_after_a_failed_sync": ("fail_sync", "crash_server"),
     "duplicate_ids_not_copied_forward": ("pause_client", "kill", "cut_network"),
+    "the_lease_is_not_looked_at_inside_a_group": ("restart_all",),
 }
 
 

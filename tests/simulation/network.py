@@ -141,6 +141,7 @@ class Network:
         self.split_chance = split_chance
         self.cut_chance = cut_chance
         self.cuts = 0
+        self.deaf: Callable[[str, int], bool] = lambda _host, _port: False  # whether an address cannot be opened now
         self.streams: list[Endpoint] = []
         self._scheduler = scheduler
         self._rng = rng
@@ -148,6 +149,8 @@ class Network:
 
     def listen(self, process: Process, factory: Any, host: str, port: int) -> Server:
         address = (host, port)
+        if self.deaf(host, port):
+            raise OSError(errno.EADDRNOTAVAIL, "address not available")
         old = self.servers.get(address)
         if old is not None and old.process.alive:
             raise OSError(errno.EADDRINUSE, "address in use")

@@ -388,11 +388,15 @@ class Oracle:
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
         committed, serving, deliver, accept = Broker.committed, Broker.start_serving, Connection.deliver, Link.accept
+        took_effect = Broker._took_effect
         finish, load, reject, restore = Slave.finish, Slave._load, Broker.rejected, Machine._restore
 
         def see_committed(broker: Broker, batch: OpenBatch) -> None:
             self._committed(broker, batch)
             committed(broker, batch)
+
+        def see_effect(broker: Broker, batch: OpenBatch) -> None:
+            took_effect(broker, batch)
             self.limits.committed(broker, batch)
 
         def see_rejected(broker: Broker, refused: Any, records: list[Record]) -> None:
@@ -427,6 +431,7 @@ class Oracle:
 
         with (
             patch.object(Broker, "committed", see_committed),
+            patch.object(Broker, "_took_effect", see_effect),
             patch.object(Broker, "rejected", see_rejected),
             patch.object(Broker, "start_serving", see_serving),
             patch.object(Connection, "deliver", see_deliver),
@@ -458,7 +463,7 @@ def _summary(broker: Broker) -> dict[str, object]:
     found: dict[str, object] = {"outcomes": [(id, seq) for id, (seq, _) in broker.outcomes.items()]}
     found["prepared"] = {xid: prepared for xid, (prepared, _) in broker.prepared.items()}
     found["subscriptions"] = {name: record.definition for name, record in broker.subscriptions.items()}
-    found["markers"] = {owner: batch for owner, (batch, _) in broker.prepared.markers.items()}
+    found["markers"] = {owner: marker for owner, (marker, _) in broker.prepared.markers.items()}
     for name, queue in broker.queues.items():
         ids = [(id, seq) for id, (seq, _) in queue.duplicates.items()]
         if queue.backlogs or ids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.simulation.bulky import Bulky
 from tests.simulation.durable import Durables
 from tests.simulation.features import Feature
 from tests.simulation.grouped import Groups
@@ -15,7 +16,7 @@ from tests.simulation.two_phase import TwoPhase
 CHANCE = 0.12
 FEATURES: dict[str, type[Feature]] = {
     "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
-    "leases": Leases, "kept": Kept,
+    "leases": Leases, "kept": Kept, "bulky": Bulky,
 }  # fmt: skip
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (1, 3, 10, 175)  # the last with most features
 PROGRAM = """
@@ -23,6 +25,7 @@ def digests(hash_seed: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.deep
 def test_a_seed_gives_the_same_history_in_every_process() -> None:
     first, second = digests("1"), digests("2")
     assert len(set(first)) == len(SEEDS), "different seeds gave the same history: it does not show what happens"

@@ -12,13 +12,14 @@ QUICK = (
     "claim_not_looked_at", "no_wait_after_the_claim", "acknowledgements_not_in_the_journal", "groups_belong_to_nobody",
 )  # fmt: skip
 
-# Seeds that catch those that few seeds catch: tried first, which saves two thirds of 290 s. Any other will do as well.
+# Seeds that catch those that few seeds catch: tried first, which saves four fifths of 285 s. Any other will do as well.
 CAUGHT_AT = {
-    "the_oldest_is_dropped_for_good": 18, "the_youngest_is_dropped": 18, "master_reads_past_the_seal": 16,
-    "epoch_not_exclusive": 12, "own_period_instead_of_the_old_masters": 11, "claim_written_after_the_wait": 10,
-    "damage_taken_for_a_torn_tail": 9, "lease_on_the_wall_clock": 8, "seal_measures_old_segments_again": 7,
-    "what_is_staged_together_does_not_hold_its_segment": 6, "pid_alone_proves_death": 6,
-    "lease_moved_from_the_end_of_the_check": 4, "payload_not_summed": 4,
+    "payload_not_summed": 60, "torn_batch_accepted": 23, "the_oldest_is_dropped_for_good": 18,
+    "the_youngest_is_dropped": 18, "lease_on_the_wall_clock": 12, "own_period_instead_of_the_old_masters": 11,
+    "segments_deleted_before_the_mark_is_committed": 11, "pid_alone_proves_death": 5,
+    "lease_moved_from_the_end_of_the_check": 4, "a_bucket_is_free_while_its_owner_holds_some_of_it": 4,
+    "what_is_on_its_way_does_not_count_for_the_limit": 4, "damage_taken_for_a_torn_tail": 2,
+    "the_lease_is_not_looked_at_inside_a_group": 2,
 }  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def test_quick_ones_are_caught_at_once(name: str) -> None:
     assert first_caught(name, range(1, 11)) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_every_mutant_is_caught() -> None:
     assert set(CAUGHT_AT) <= set(MUTANTS)
     found = hunt({name: _order(name) for name in MUTANTS if name not in QUICK})

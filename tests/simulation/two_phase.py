@@ -295,13 +295,13 @@ class TwoPhase(Feature):
             elif branch.ended is not committed:
                 self._broken(f"{branch.xid} ended with committed = {branch.ended}, in epoch {epoch} with {committed}")
         for owner, batch in self._markers.items():
-            if owner not in broker.prepared.markers or broker.prepared.markers[owner][0] < batch:
+            if owner not in broker.prepared.markers or broker.prepared.markers[owner][0].batch < batch:
                 self._broken(f"batch {batch} of {owner} was committed, and epoch {epoch} does not know it")
-        for owner, (batch, _) in broker.prepared.markers.items():
-            if batch > self._markers.get(owner, -1):
-                ended = {each.xid for each in self.branches.values() if (each.owner, each.batch) == (owner, batch)
-                         and each.ended}  # fmt: skip
-                self._mark(Marker(owner, batch), frozenset(ended))
+        for owner, (marker, _) in broker.prepared.markers.items():
+            if marker.batch > self._markers.get(owner, -1) and not owner.startswith(LEASE):  # or it is an epoch
+                ended = {each.xid for each in self.branches.values()
+                         if (each.owner, each.batch) == (owner, marker.batch) and each.ended}  # fmt: skip
+                self._mark(marker, frozenset(ended))
 
     def _end_unseen(self, branch: Branch, found: dict[str, dict[int, Message]], epoch: int) -> None:
         assert branch.record is not None

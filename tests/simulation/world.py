@@ -7,13 +7,15 @@ application be content and every queue be empty (liveness).
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
+import math
 import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +27,11 @@ import structlog
 
 from amq.config.destinations import DestinationOptions
 from amq.config.schema import BrokerConfig
+from amq.config.transport_url import parse_transport_url
 from amq.errors import AmqError
 from amq.message import LARGE_BODY_BYTES
 from amq.service import BrokerService, Role
+from amq.transports.probe import Refusal
 from tests.large import large_from
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.door import SimVfs
@@ -43,6 +47,7 @@ from tests.simulation.swarm import FEATURES, choose
 PEACE_S = 90.0
 CHECK_EVERY_S = 3.1
 LOOK_EVERY_S = 0.2
+DEAF_SHARE = 0.25  # of the runs have brokers that cannot open their transports for a while
 PORT = 61613
 LARGE_EVERY = 3  # so many seeds have one in which bodies of more than LARGE_BYTES are large
 LARGE_BYTES = 100
@@ -133,6 +138,8 @@ class World:
         self.features = choose(seed) if features is None else features
         self.oracle.checkers = self._made = [FEATURES[name](self.oracle, seed) for name in self.features]
         self._make_brokers(rng)
+        self.deaf = self._deafness()
+        self.network.deaf = self._is_deaf
         self._make_applications(rng)
         self.faults = schedule(Random(rng.getrandbits(64)), self.period_s, focus) if faults is None else faults
         for feature in self._made:
@@ -171,6 +178,31 @@ class World:
                 slave_follow_interval_s=dice.choice((0.0, 0.02, 0.25)), **limits,
             )  # fmt: skip
             self.slots.append(Slot(f"broker{i}", machine, config))
+
+    def _deafness(self) -> dict[int, float]:
+        """Port → until when its broker cannot open it, in some runs; in peace at least one broker can serve. The dice
+        are their own: nothing else moves."""
+        dice = Random(f"deaf brokers of {self.seed}")
+        if dice.random() >= DEAF_SHARE:
+            return {}
+        deaf = dice.sample(range(len(self.slots)), dice.randint(1, len(self.slots)))
+        ends = [dice.choice((5.0, 20.0, FAULTS_S, math.inf)) for _ in deaf]
+        if len(deaf) == len(self.slots):
+            ends[0] = min(ends[0], FAULTS_S)
+        return {PORT + i: until for i, until in zip(deaf, ends, strict=True)}
+
+    def _is_deaf(self, _host: str, port: int) -> bool:
+        return self.scheduler.now < self.deaf.get(port, 0.0)
+
+    def _probe(self, transports: Sequence[str]) -> tuple[Refusal, ...]:
+        """What the real probe finds, in the simulated network."""
+        urls = [parse_transport_url(text) for text in transports]
+        self.oracle.counts["probes"] += 1
+        return tuple(
+            Refusal(str(url), url.port, errno.EADDRNOTAVAIL, "not here")
+            for url in urls
+            if self._is_deaf(url.host, url.port)
+        )
 
     def _limits(self, segment_bytes: int) -> dict[str, Any]:
         """Options of the brokers: how much queues and store may take. Their dice are their own: nothing else moves."""
@@ -240,7 +272,7 @@ class World:
         service = BrokerService(
             slot.config, anybody, vfs=vfs, clock=process, host=HostDoor(process),
             entropy=Random(process.rng.getrandbits(64)), threads=process, make_runner=process.runner,
-            replace_process=lambda: self._replace(slot, process),
+            replace_process=lambda: self._replace(slot, process), probe=self._probe if self.deaf else None,
         )  # fmt: skip
         slot.service = service
         service.on_role = lambda role: self.oracle.log(f"{slot.name} is {role.value}")

@@ -15,6 +15,8 @@ import pytest
 
 from tests.spark.session import environment, start, stop_jvm, why_no_spark
 
+QUICK = "test_round_trip.py"
+
 
 @pytest.fixture(scope="session")
 def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -23,11 +25,12 @@ def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_directory: Path) -> Iterator[Any]:
+def spark(request: pytest.FixtureRequest, spark_directory: Path) -> Iterator[Any]:
     """The SparkSession of all tests."""
     need_spark()
+    is_alone = sum("spark" in getattr(item, "fixturenames", ()) for item in request.session.items) == 1
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(spark_directory).items():
+        for name, value in environment(spark_directory, makes_archive=not is_alone).items():
             patch.setenv(name, value)
         session = start(spark_directory, "local[2,2]")
         try:
@@ -47,7 +50,10 @@ def need_spark() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's own warnings (sockets that it leaves to the garbage collector) are none of ours."""
+    """Spark's own warnings are none of ours: it leaves sockets to the garbage collector. A test that needs Spark is
+    deep, except the round trip."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore"))
+            if item.path.name != QUICK:
+                item.add_marker("deep")

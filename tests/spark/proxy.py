@@ -16,7 +16,7 @@ from enum import Enum
 from tests.brokers import DEADLINE_S
 
 PREPARE, BATCH, ROLLBACK = "prepare", "batch", "rollback"
-_FRAME = re.compile(rb"(?:COMMIT|ABORT)\n([^\0]*)\n\n\0")
+_FRAME = re.compile(rb"(COMMIT|ABORT)\n([^\0]*?)\n\n[^\0]*\0")  # the parts of a large batch stand in a body
 _ERROR = b"ERROR\nmessage:the proxy does not like it\ncode:PROXY\n\n\0"
 _KEPT_BYTES = 70_000  # the longest frame of that kind, and some more
 
@@ -112,7 +112,7 @@ class _Pair:
         try:
             while data := self._client.recv(1 << 16):
                 seen += data
-                fates = [self._fate(match[1].decode()) for match in _FRAME.finditer(seen)]
+                fates = [self._fate(match[1], match[2].decode()) for match in _FRAME.finditer(seen)]
                 seen = seen[max(seen.rfind(b"\0") + 1, len(seen) - _KEPT_BYTES) :]
                 fate = next((fate for fate in fates if fate is not Fate.PASS), Fate.PASS)
                 if fate in (Fate.CUT_AFTER, Fate.DENIED):
@@ -129,9 +129,11 @@ class _Pair:
         shut(self._client)
         shut(self._broker)
 
-    def _fate(self, text: str) -> Fate:
+    def _fate(self, command: bytes, text: str) -> Fate:
         headers = dict(line.split(":", 1) for line in text.split("\n"))
-        kind = PREPARE if "phase" in headers else BATCH if "xids" in headers else ROLLBACK if "xid" in headers else ""
+        kind = ""
+        if headers.keys() & {"xid", "owner"}:
+            kind = ROLLBACK if command == b"ABORT" else PREPARE if "phase" in headers else BATCH
         return self._proxy.decide(kind, headers) if kind else Fate.PASS
 
     def to_client(self) -> None:

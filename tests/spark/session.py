@@ -58,9 +58,10 @@ def _java() -> tuple[str, str]:
     return java, java and subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
 
 
-def environment(directory: Path) -> dict[str, str]:
-    """What a Spark driver must find in its environment to be quiet, offline and ours. `directory` is made."""
-    if not _classes().exists():
+def environment(directory: Path, makes_archive: bool = True) -> dict[str, str]:
+    """What a Spark driver must find in its environment to be quiet, offline and ours. `directory` is made. The archive
+    of classes takes four JVMs' time to make; for a single JVM it does not pay."""
+    if makes_archive and not _classes().exists():
         _make_classes()
     return _environment(directory, _jvm_options())
 
@@ -127,6 +128,7 @@ def settings(directory: Path, master: str) -> dict[str, str]:
         "spark.executor.memory": "900m",
         "spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.streaming.metricsEnabled": "false",
+        "spark.python.unix.domain.socket.enabled": "true",  # over TCP a task waits for delayed ACKs, 30 ms
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ class PatientBench(spark_source.Bench):
         return patiently(lambda: read(what, queue, rows))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_all_is_read_and_counted(spark: Any, brokers: Brokers) -> None:
     master, said, worked = brokers.master("a"), [], iter(range(1000))
     url = f"failover:(stomp://127.0.0.1:{master.port})"

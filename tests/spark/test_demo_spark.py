@@ -30,7 +30,7 @@ def started(tmp_path: Path, *words: str) -> AbstractContextManager[subprocess.Po
     return running("demo-spark", *words, env=environment(tmp_path / "spark") | places)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_both_masters_are_killed_and_all_rows_come_once(tmp_path: Path) -> None:
     with started(tmp_path, "--rows", "2000", "--json") as demo:
         output, error = demo.communicate(timeout=DEADLINE_S)
@@ -50,7 +50,7 @@ def test_both_masters_are_killed_and_all_rows_come_once(tmp_path: Path) -> None:
     assert list((tmp_path / "demo").iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, "--rows", "2000") as demo:

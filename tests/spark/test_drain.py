@@ -61,7 +61,7 @@ def kept(where: str) -> list[dict[str, int]]:
 # -- with Spark --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_queue_through_a_takeover_and_again(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
     master, slave = brokers.master("a"), brokers.slave("b")
     where, output, said = url(master, slave), tmp_path / "out", []
@@ -117,7 +117,7 @@ def test_a_queue_through_a_takeover_and_again(spark: Any, brokers: Brokers, tmp_
     assert second.headers["correlation-id"] == "k"
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_topic_without_end_whose_driver_is_killed(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
     """A command that begins on a machine that is busy, and goes on until it is killed with -9, in the middle of a
     micro-batch; the next run finishes that."""

@@ -28,7 +28,8 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_amq import journal
-from pyspark_amq.journal_source import AmqJournalDataSource, JournalReader, PushdownJournalReader
+from pyspark_amq.data_source import AmqJournalDataSource
+from pyspark_amq.journal_source import JournalReader, PushdownJournalReader
 from pyspark_amq.options import OptionError
 from tests.journal.journal_world import World
 from tests.spark.journal_stores import filled
@@ -157,7 +158,7 @@ def test_a_plan_without_parts(world: World) -> None:
     assert list(empty.read(InputPartition(None))) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_through_spark(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 

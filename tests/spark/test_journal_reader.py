@@ -26,6 +26,7 @@ from amq.journal.records import (
     Moved,
     Record,
     Redelivered,
+    Trimmed,
 )
 from amq.message import Copy, Message
 from amq.vfs import SystemVfs
@@ -288,6 +289,8 @@ def test_a_segment_that_goes_while_a_plan_is_made(tmp_path: Path) -> None:
     """Its live messages stand in another one by then: the plan is made again."""
     world = made(tmp_path)
     fill(world, 10)
+    world.journal.trim(Trimmed(1, 1))
+    world.commit()
     world.end()
 
     class Trimming(SystemVfs):
@@ -355,3 +358,25 @@ def test_what_is_no_store(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(StoreError, match=f"{why}.*amq start --store") as told:
         journal.plan(os.path.join(tmp_path, name))
     assert told.value.code == "STORE_MISSING"
+
+
+@pytest.mark.parametrize("lost", [0, 2, -1])
+def test_a_segment_that_somebody_removed_fails_the_query(tmp_path: Path, lost: int) -> None:
+    """The first, one in between, the last one of an epoch that is over. One that was trimmed is not needed."""
+    world = made(tmp_path)
+    fill(world, 30)
+    segments = [part.segment for part in journal.plan(world.store)]
+    take_over(world)
+    fill(world, 1)
+    assert len(segments) > 4
+    assert [part.segment for part in journal.plan(world.store)][: len(segments)] == segments
+    os.unlink(os.path.join(world.directory, segments[lost]))
+    with pytest.raises(CorruptError, match="missing, and nothing says that it was trimmed") as told:
+        journal.plan(world.store)
+    assert "amq journal repair" in str(told.value)
+    last = segments[lost]
+    world.journal.trim(Trimmed(1, int(last[9:17])))
+    world.commit()
+    world.end()
+    if lost == 0:
+        assert [part.segment for part in journal.plan(world.store)][: len(segments) - 1] == segments[1:]

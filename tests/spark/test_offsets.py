@@ -63,10 +63,17 @@ class FakeBroker:
         self.leases: list[tuple[int, int]] = []
         self.settled: list[int] = []
         self.asked = 0
+        self.epoch = 0
 
-    def lease(self, destination: str, cursor: str, *, after: int, messages: int) -> Lease:
-        self.asked += 1
+    def lease(
+        self, destination: str, cursor: str, *, messages: int, after: int = 0, take: bool = False, epoch: int = 0
+    ) -> Lease:
         assert (destination, cursor) == (A, "c")
+        if take:
+            self.epoch += 1
+            return Lease(0, 0, self.waiting, self.store, self.epoch)
+        self.asked += 1
+        self.check(epoch)
         found = next((each for each in self.leases if each[0] > after), None)
         if found is None and messages and self.waiting:
             count = min(messages, self.waiting)
@@ -75,8 +82,13 @@ class FakeBroker:
             self.waiting -= count
         return Lease(*(found or (0, 0)), self.waiting, self.store)
 
-    def settle(self, destination: str, cursor: str, through: int) -> None:
+    def check(self, epoch: int) -> None:
+        if epoch not in (0, self.epoch):
+            raise CommandError("taken", code="CURSOR_TAKEN")
+
+    def settle(self, destination: str, cursor: str, through: int, epoch: int = 0) -> None:
         assert (destination, cursor) == (A, "c")
+        self.check(epoch)
         self.settled.append(through)
 
     def abort(self) -> None:
@@ -104,14 +116,37 @@ def test_batches_by_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     first, leases = next_batch(stream, start)
     assert leases == [(10, 40), (20, 40), (30, 20)]
     assert next_batch(stream, start)[1] == leases, "asked again, the same"
-    assert next_batch(reader(broker, maxOffsetsPerTrigger="50"), start)[1] == leases[:2], "and by the next driver"
     second, leases = next_batch(stream, first)
     assert leases == [(40, 40), (50, 40), (60, 20)]
     assert stream.reportLatestOffset() == {"waiting": {A: 50}}
     stream.commit(second)
     assert broker.settled == [60]
     assert len(stream.partitions(start, second)) == 1
+    assert next_batch(reader(broker, maxOffsetsPerTrigger="50"), start)[1] == [(10, 40), (20, 40)], "the next driver"
     assert len(reader(broker, minPartitions="7").partitions(start, second)) == 7
+
+
+def test_a_second_query_fences_the_first() -> None:
+    """Whatever the first one does next; also if it was planned, or is restarted, before it asks for anything."""
+    broker = FakeBroker(250)
+    first = reader(broker)
+    start = first.initialOffset()
+    end, _ = next_batch(first, start)
+    (part,) = first.partitions(start, end)
+    second = reader(broker)
+    assert next_batch(second, start)[1] == list(Offset.of(end).leases[A])
+    for act in (lambda: first.latestOffset(end, first.getDefaultReadLimit()), lambda: first.commit(end)):
+        with pytest.raises(source.CursorTakenError, match="another query, started later, reads /queue/a"):
+            act()
+    assert isinstance(part, source.Slices)
+    assert dict(part.epochs) == {A: 1}
+    assert [each.epochs for each in second.partitions(start, end)] == [{A: 2}]
+    third = reader(broker)
+    assert [each.epochs for each in third.partitions(start, end)] == [{A: 3}], "a restart plans its batch first"
+    with pytest.raises(source.CursorTakenError):
+        second.commit(end)
+    third.commit(end)
+    assert broker.settled == [Offset.of(end).at[A]]
 
 
 class TwoQueues:
@@ -123,10 +158,12 @@ class TwoQueues:
         self.queues = {A: FakeBroker(a), B: FakeBroker(b)}
         self.settled: list[tuple[str, int]] = []
 
-    def lease(self, destination: str, cursor: str, *, after: int, messages: int) -> Lease:
-        return self.queues[destination].lease(A, cursor, after=after, messages=messages)
+    def lease(self, destination: str, cursor: str, **asked: Any) -> Lease:
+        if destination not in self.queues:
+            raise CommandError("gone", code="UNKNOWN_SUBSCRIPTION")
+        return self.queues[destination].lease(A, cursor, **asked)
 
-    def settle(self, destination: str, _cursor: str, through: int) -> None:
+    def settle(self, destination: str, _cursor: str, through: int, epoch: int = 0) -> None:  # noqa: ARG002
         if destination not in self.queues:
             raise CommandError("gone", code="UNKNOWN_SUBSCRIPTION")
         self.settled.append((destination, through))
@@ -259,7 +296,7 @@ def test_a_task_gets_no_connection() -> None:
 
 
 @pytest.mark.parametrize(("kind", "given", "why"), [
-    (source.AmqStreamReader, {}, "option 'subscription' must name the cursor"),
+    (source.AmqStreamReader, {}, "option 'subscription' is missing: it must name the cursor"),
     (source.AmqStreamReader, {"subscription": "c", "endingOffsets": '{"/queue/a": 1}'}, "'endingOffsets' is for batch"),
     (source.AmqStreamReader, {"subscription": "c", "startingTimestamp": "1"}, "'startingTimestamp' is for batch"),
     (source.AmqStreamReader, {"subscription": "c", "startingOffsets": "latest"}, "or JSON for a queue"),

@@ -24,7 +24,7 @@ BAD_VALUES = {
     "minPartitions": "-2", "ack": "auto", "failOnDataLoss": "2", "includeHeaders": "", "prefetch": "0",
     "pollInterval": "200 mb", "pushdown": "1.5", "user": "", "password": " ", "idColumn": "", "subscription": "",
     "path": "", "kinds": "messages", "startingOffset": "-1", "endingOffset": "1.5", "endingTimestamp": "noon",
-    "includeValue": "?", "logMetrics": "loud",
+    "includeValue": "?", "logMetrics": "loud", "txnAppId": "a,b", "txnVersion": "-1",
 }  # fmt: skip
 
 
@@ -49,6 +49,8 @@ def test_every_example_and_default_is_accepted(kind: type) -> None:
         given = {**GOOD[kind], name: field.metadata["example"]}
         if name == "idColumn":
             given["delivery"] = "dedup"
+        if name in ("txnAppId", "txnVersion"):
+            given |= {"txnAppId": "etl", "txnVersion": "7"}
         assert getattr(options.read(kind, given), field.name) is not None
         if field.metadata["text"] is not None:
             assert field.metadata["parse"](field.metadata["text"]) == field.default
@@ -83,12 +85,15 @@ def test_sparks_own_options_are_no_business_of_ours() -> None:
         ({"persistent": "false"}, "persistent"),
         ({"persistent": "false", "delivery": "dedup"}, "persistent"),
         ({"idColumn": "id"}, "idColumn"),
+        ({"txnAppId": "etl"}, "txnAppId"),
+        ({"txnVersion": "7"}, "txnVersion"),
+        ({"txnAppId": "etl", "txnVersion": "7", "delivery": "at-least-once"}, "txnAppId"),
         ({"destination": "/topic/t"}, "destination"),
         ({"destination": "/queue/a,topic://t", "delivery": "dedup"}, "destination"),
     ],
 )
 def test_contradictions_of_a_sink_are_refused(given: dict[str, str], name: str) -> None:
-    with pytest.raises(OptionError, match=f"option '{name}' must|option '{name}' has"):
+    with pytest.raises(OptionError, match=f"option '{name}' (must|has|needs)"):
         options.read(SinkOptions, GOOD[SinkOptions] | given)
 
 
@@ -102,9 +107,9 @@ def test_two_beginnings_are_refused() -> None:
     [
         ("/queue/a,b,queue://a", "names queue://a twice, so each of its messages would be read twice, got"),
         ("a,/queue/a", "names queue://a twice"),
-        ("/topic/t,/queue/t,topic://u", "names two topics, and a durable subscription is to one: .*/topic/prices.>"),
+        ("/topic/t,/queue/t,topic://u", "names two topics, but a durable subscription has only one: .*/topic/prices.>"),
         ("/queue/a,/queue/", "must be a destination"),
-        ("/queue/p.>,/queue/p.1", "names queue://p.> and queue://p.1, so what is in both would be read twice"),
+        ("/queue/p.>,/queue/p.1", "names queue://p.> and queue://p.1, so messages in both would be read twice"),
         ("/queue/p.*.b,/queue/p.a.*", "names queue://p.\\*.b and "),
         ("/queue/p,/queue/p.>", "names queue://p and "),
         ("/queue/>,/queue/*.a", "names queue://> and "),

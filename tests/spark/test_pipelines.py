@@ -69,7 +69,7 @@ def history(path: Path) -> tuple[World, int]:
     return world, begun_ms
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_audit(spark: Any, tmp_path: Path) -> None:
     world, begun_ms = history(tmp_path / "store")
     output = tmp_path / "out"
@@ -80,7 +80,7 @@ def test_audit(spark: Any, tmp_path: Path) -> None:
     figures = audit.run(spark, options, said.append)
     assert figures == {
         "destinations": 2, "messages": 14, "bytes": 1300 + 70_000, "redelivered": 1, "acked": 7, "expired": 1,
-        "dead-lettered": 0, "purged": 0, "fired": 0, "rolled back": 1, "prepared": 1, "waiting": 4,
+        "dead_lettered": 0, "purged": 0, "fired": 0, "rolled_back": 1, "prepared": 1, "waiting": 4,
         "left_before": 1, "page": str(output / "audit.html"),
     }  # fmt: skip
     assert said == ["14 messages of 2 destinations"]
@@ -113,7 +113,7 @@ def test_audit(spark: Any, tmp_path: Path) -> None:
     assert (nothing["messages"], nothing["destinations"]) == (0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_audit_of_a_durable_subscription(spark: Any, tmp_path: Path) -> None:
     """What was leased, or received in a prepared transaction, and given back waits where it was."""
     world, seqs = made(tmp_path / "store"), [FIRST, FIRST + 1]
@@ -164,7 +164,7 @@ def last_offset(store: Path) -> int:
     return max(row["offset"] for part in parts for batch in part for row in batch.to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_files_to_a_queue_and_the_journal_to_another(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
     master = brokers.master("a")
     url = f"failover:(stomp://127.0.0.1:{master.port})"
@@ -223,7 +223,7 @@ def test_files_to_a_queue_and_the_journal_to_another(spark: Any, brokers: Broker
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_command_from_end_to_end(spark: Any, tmp_path: Path) -> None:  # noqa: ARG001
     """In a process of its own, as a user starts it."""
     world, _ = history(tmp_path / "store")
@@ -279,7 +279,7 @@ def test_commands_load_no_spark() -> None:
     ("words", "code", "why"),
     [
         (["audit", "--store", "/nowhere", "--output", "/tmp"], 4, "STORE_MISSING"),
-        (["replay", "--url", "stomp://127.0.0.1:1"], 2, "give --store.*or --parquet"),
+        (["replay", "--url", "stomp://127.0.0.1:1"], 2, "give either --store.*or --parquet"),
         (["replay", "--url", "stomp://127.0.0.1:1", "--store", "/nowhere"], 2, "give --from"),
         (["replay", "--url", "stomp://127.0.0.1:1", "--parquet", "/nowhere", "--starting-offset", "1"], 2, "range"),
         (["replay", "--url", "stomp://127.0.0.1:1", "--parquet", "/nowhere"], 1, "no such file.*PIPELINE_FAILED"),

@@ -122,6 +122,19 @@ def test_a_task_that_fails_is_run_again_whole(spark: Any, brokers: Brokers, tmp_
     assert prepared(port) == []
 
 
+def test_a_job_of_more_than_a_thousand_tasks(spark: Any, brokers: Brokers) -> None:
+    """Each task stages a transaction of its own, and the driver commits all of them in one step."""
+    port, tasks = brokers.master().port, 1_200
+    frame = spark.range(0, 10 * tasks, 1, tasks).selectExpr("CAST(id AS STRING) AS value")
+    named = {"txnAppId": "large", "txnVersion": "0", "url": url(port), "destination": f"/queue/{QUEUE}"}
+    with logged(spark) as metrics:
+        frame.write.format("amq").mode("append").options(**named).save()
+    found = [(each["tasks"], each["transactions"], each["outcome"]) for each in metrics]
+    assert found == [(str(tasks), str(tasks), "committed")]
+    assert stored(port) == Counter(str(number) for number in range(10 * tasks))
+    assert prepared(port) == []
+
+
 @pytest.mark.parametrize("fate", [Fate.CUT_BEFORE, Fate.CUT_AFTER])
 def test_the_answer_to_a_commit_is_lost(spark: Any, brokers: Brokers, tmp_path: Path, fate: Fate) -> None:
     """The driver asks again, and Spark does not notice."""
@@ -217,7 +230,7 @@ def told(driver: Driver) -> list[dict[str, str]]:
     return [json.loads(line) for line in driver.said() if line.startswith('{"logger": "pyspark_amq.sink"')]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_drivers_are_killed_on_both_sides_of_a_commit(
     spark: Any, brokers: Brokers, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -251,7 +264,7 @@ def test_drivers_are_killed_on_both_sides_of_a_commit(
     assert prepared(slave.port) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_two_attempts_of_a_task_stage_at_the_same_time(
     brokers: Brokers, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -302,3 +315,29 @@ def test_two_attempts_of_a_task_stage_at_the_same_time(
     assert [(each["rows"], each["outcome"]) for each in told(driver)] == [("300", "committed")] * 3
     assert stored(port) == expected(0, 1, 2)
     assert prepared(port) == []
+
+
+def test_a_checkpoint_that_is_one_batch_behind_fails(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
+    """Its next batch has other rows than the batch of that number that is committed."""
+    port = brokers.master().port
+    make_files(tmp_path, range(1))
+    Pipeline(tmp_path, url(port)).run(spark)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "old")
+    make_files(tmp_path, range(1, 2))
+    Pipeline(tmp_path, url(port)).run(spark)
+    (tmp_path / "in" / "part-1.txt").unlink()
+    make_files(tmp_path, range(2, 3))
+    with pytest.raises(Exception, match=r"batch 1 of .* comes again with .*failOnDataLoss"):
+        Pipeline(tmp_path, url(port), checkpoint="old").run(spark)
+    assert stored(port) == expected(0, 1)
+    assert prepared(port) == []
+
+
+def test_a_batch_that_foreach_batch_writes_twice_is_there_once(spark: Any, brokers: Brokers) -> None:
+    port = brokers.master().port
+    for version in (0, 1):
+        frame = spark.range(10 * version, 10 * version + 10, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+        for parts in (1, 3):
+            named = {"txnAppId": "etl", "txnVersion": str(version), "url": url(port), "destination": f"/queue/{QUEUE}"}
+            frame.repartition(parts).write.format("amq").mode("append").options(**named).save()
+    assert stored(port) == Counter(str(number) for number in range(20))

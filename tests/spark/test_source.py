@@ -256,3 +256,83 @@ def test_a_batch_read_of_a_pattern(brokers: Brokers) -> None:
     reader = AmqReader(options.read(options.SourceOptions, given))
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert sorted(int(row["value"]) for row in rows) == list(range(20))
+
+
+def test_a_second_query_of_a_subscription_fences_the_first(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
+    """Also on the next master, which knows the epoch from the journal."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    where = url(master, slave)
+    send(where, range(100))
+    first = Stream(spark, tmp_path / "first", where, maxOffsetsPerTrigger="50")
+    second = Stream(spark, tmp_path / "second", where)
+
+    def work(_frame: Any, batch: int) -> None:
+        if batch == 0:
+            second.run(available_now=True)
+            master.kill()
+
+    first.work = work
+    with pytest.raises(Exception, match="another query, started later, reads /queue/a with the subscription 'c'"):
+        first.run()
+    assert first.read() == list(range(50)), "its first batch was read before"
+    second.run()
+    assert second.read() == list(range(100))
+    assert left(where) == []
+
+
+def test_what_a_batch_read_or_a_stream_cannot_do_is_refused(spark: Any) -> None:
+    given = {"url": "stomp://127.0.0.1:1", "destination": QUEUE}
+
+    def refused(**more: str) -> str:
+        with pytest.raises(Exception) as caught:
+            spark.read.format("amq").options(**given, **more).load().collect()
+        return str(caught.value)
+
+    for name in ("minPartitions", "maxOffsetsPerTrigger"):
+        assert f"option '{name}' is for streams: a batch read has one partition" in refused(**{name: "8"})
+    for text in (_of_schema(spark.read, given), _of_schema(spark.readStream, {**given, "subscription": "c"})):
+        assert "format amq has its own columns (key string, value binary," in text
+        assert "was given struct<value:string>" in text
+    with pytest.raises(Exception, match="a stream cannot lease from a pattern of queues"):
+        of_pattern = {**given, "destination": "/queue/>", "subscription": "c"}
+        _start(spark.readStream.format("amq").options(**of_pattern).load())
+
+
+def test_sql_reads_a_view_and_makes_no_table(spark: Any, brokers: Brokers) -> None:
+    where = url(brokers.master("a"))
+    send(where, range(10))
+    given = f"USING amq OPTIONS (url '{where}', destination '{QUEUE}')"
+    spark.sql(f"CREATE TEMPORARY VIEW seen {given}")
+    assert patiently(lambda: spark.sql("SELECT COUNT(*) AS rows FROM seen").collect())[0].rows == 10
+    no_table = "CREATE TABLE … USING `amq` does not work: .* Write CREATE TEMPORARY VIEW"
+    with pytest.raises(Exception, match=no_table):
+        spark.sql(f"CREATE TABLE kept {given}")
+    with pytest.raises(Exception, match="CREATE TABLE … USING `amq-journal` does not work"):
+        spark.sql("CREATE TABLE kept USING `amq-journal` OPTIONS (path '/nowhere')")
+    columns = ", ".join(f"{name} {kind}" for name, kind in spark.table("seen").dtypes)
+    spark.sql(f"CREATE TABLE kept ({columns}) {given}")  # Spark asks no format about it
+    try:
+        with pytest.raises(Exception, match=no_table):
+            spark.sql("SELECT * FROM kept").collect()
+    finally:
+        spark.sql("DROP TABLE kept")
+        spark.catalog.dropTempView("seen")
+
+
+def _of_schema(reader: Any, given: dict[str, str]) -> str:
+    """What is said of a schema that is not ours."""
+    with pytest.raises(Exception) as caught:
+        frame = reader.format("amq").schema("value string").options(**given).load()
+        if frame.isStreaming:
+            _start(frame)
+        else:
+            frame.collect()
+    return str(caught.value)
+
+
+def _start(stream: Any) -> None:
+    query = stream.writeStream.format("noop").start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()

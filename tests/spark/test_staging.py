@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from tests.sampling import sampled
+
 pa = pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
 pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
+
+from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
 
 import amq  # noqa: E402
 from amq.errors import AmqError, CommandError, TransactionRolledBackError  # noqa: E402
 from pyspark_amq import frames, sink, staging  # noqa: E402
 from pyspark_amq.frames import Columns  # noqa: E402
-from pyspark_amq.options import SinkOptions, read  # noqa: E402
+from pyspark_amq.options import OptionError, SinkOptions, read  # noqa: E402
 from pyspark_amq.staging import Part, Staged  # noqa: E402
 from tests.brokers import DEADLINE_S, Broker, Brokers  # noqa: E402
 from tests.spark.proxy import PREPARE, Fate, Proxy  # noqa: E402
@@ -123,16 +127,93 @@ def test_a_batch_older_than_the_broker_is_refused(brokers: Brokers) -> None:
     assert stored(broker) == rows_of(Part("q", 0, 0, 0)) + rows_of(Part("q", 1, 0, 0))
 
 
-def test_a_batch_that_was_planned_anew_is_not_sent_and_that_is_told(
-    brokers: Brokers, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A checkpoint that is behind by exactly one batch: with the broker is the batch as it was."""
+def test_a_batch_that_was_planned_anew_is_an_error(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint that is behind by exactly one batch: the broker has the batch as it was."""
     broker, part = brokers.master(), Part("q", 0, 0, 0)
     commit(options(broker), [stage(part, options(broker))])
-    commit(options(broker), [stage(part, options(broker), count=40)])
+    late = stage(part, options(broker), count=40)
+    assert (late.late, late.rows) == (True, 40)
+    with pytest.raises(CommandError, match=r"with 25 rows .* again with 40 rows .*failOnDataLoss") as caught:
+        commit(options(broker), [late])
+    assert caught.value.code == "BATCH_DIFFERS"
+    skipping = options(broker, failOnDataLoss="false")
+    commit(skipping, [stage(part, skipping, count=40)])
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == ["batch 0 of q was committed before: its rows are not sent again"]
     assert stored(broker) == rows_of(part)
+
+
+def test_the_same_rows_in_other_partitions_are_the_same_batch(brokers: Brokers) -> None:
+    broker = brokers.master()
+    rows = [f"row {number}" for number in range(100)]
+
+    def staged(*parts: list[str]) -> list[Staged]:
+        return [
+            staging.stage(batches(part), Part("q", 0, number, 0), options(broker), TEXT)
+            for number, part in enumerate(parts)
+        ]
+
+    commit(options(broker), staged(rows[:50], rows[50:]))
+    commit(options(broker), staged(rows[70:][::-1], rows[:10], rows[10:70]))
+    with pytest.raises(CommandError, match="again with"):
+        commit(options(broker), staged([*rows[:99], "row 98"]))
+    assert sorted(stored(broker)) == sorted(rows)
+
+
+def test_a_checksum_looks_at_all_that_is_sent() -> None:
+    def of(destination: str, bodies: list[bytes], headers: list[Any] | None = None) -> int:
+        return frames.checksum(frames.Rows(destination, bodies, headers, None))
+
+    one = of("/queue/a", [b"1", b"2"], [{"k": "v", "l": "w"}, None])
+    assert one == of("/queue/a", [b"2", b"1"], [None, {"l": "w", "k": "v"}])
+    assert of("/queue/a", [b"1", b"2"]) == of("/queue/a", [b"1", b"2"], [None, None])
+    others = [
+        of("/queue/b", [b"1", b"2"], [{"k": "v", "l": "w"}, None]), of("/queue/a", [b"1", b"2"]),
+        of("/queue/a", [b"1", b"2"], [None, {"k": "v", "l": "w"}]),
+        of("/queue/a", [b"1", b"2"], [{"k": "v", "l": "x"}, None]), of("/queue/a", [b"1", b"3"]),
+    ]  # fmt: skip
+    assert len({one, *others}) == 6
+
+
+def test_jobs_of_an_application_are_written_once(brokers: Brokers) -> None:
+    """As `foreachBatch` writes them, twice to each of two queues. Without a name each job is written."""
+    broker, schema = brokers.master(), StructType([StructField("value", StringType())])
+
+    def write(version: int, rows: list[str], destination: str, **given: object) -> None:
+        named = {"txnAppId": "etl", "txnVersion": version, **given}
+        writer = sink.AmqBatchWriter(options(broker, destination=destination, **named), schema, False)
+        part = Part(writer._job, writer._batch, 0, 0)
+        writer.commit([staging.stage(batches(rows), part, writer._options, writer._columns)])
+
+    for version in (1, 2):
+        for destination in ("/queue/rows", "/queue/others"):
+            for _ in range(2):
+                write(version, [f"{version}"], destination)
+    assert stored(broker) == stored(broker, "others") == ["1", "2"]
+    with pytest.raises(CommandError, match="older than"):
+        write(1, ["1"], "queue://rows")
+    with pytest.raises(CommandError, match="again with"):
+        write(2, ["other"], "queue://rows")
+    assert len(sink.owner_of("a", ",".join(f"/queue/{number}" for number in range(1000)))) < 100
+    with pytest.raises(OptionError, match=r"txnAppId.*the checkpoint identifies a stream"):
+        sink.AmqStreamWriter(options(broker, txnAppId="etl", txnVersion=1), schema)
+
+
+def test_thousands_of_tasks_are_one_batch(brokers: Brokers) -> None:
+    """Their names do not fit into the headers of one frame."""
+    broker = brokers.master()
+    tasks = 1200
+    with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port})") as connection:
+        session = connection.session(transacted=True)
+        producer, staged = session.producer("/queue/rows"), []
+        for number in range(tasks):
+            xid = Part("q", 0, number, 0).new_name() + ".0"
+            producer.send(str(number))
+            session.prepare(xid, owner="q", batch=0)
+            staged.append(Staged("q", 0, (xid,), 1, 1, False, 0, 0.0, number))
+    commit(options(broker), staged[:-1])
+    sink._abort(options(broker), staged)  # the last one is late; the others are committed
+    assert (len(stored(broker)), prepared(broker)) == (tasks - 1, set())
 
 
 def test_abort_ends_what_these_tasks_staged_and_nothing_else(brokers: Brokers) -> None:
@@ -162,7 +243,7 @@ def test_orphans_expire(brokers: Brokers) -> None:
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once", "dedup"])
-@pytest.mark.parametrize("killed_at", [2, 4])
+@pytest.mark.parametrize("killed_at", sampled([2, 4]))
 def test_the_master_is_killed_between_chunks(brokers: Brokers, delivery: str, killed_at: int) -> None:
     """The task goes on with the next master; Spark would not notice."""
     master, slave = brokers.master("a"), brokers.slave("b")

@@ -1,13 +1,17 @@
-"""The pipelines on a cluster, as docs/spark.md says it: spark-submit, and Pythons that have pyarrow but no amq."""
+"""A standalone cluster, as docs/spark.md says it: spark-submit --py-files, and Pythons that have no amq."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import socket
 import subprocess
-import sysconfig
+import time
 import venv
 import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,21 +19,81 @@ import pytest
 import amq
 from pyspark_amq.pipelines.drain import written_files
 from tests.brokers import ROOT, Brokers
+from tests.ports import free_port
 from tests.spark.conftest import need_spark
 from tests.spark.pipeline import QUERY_S_MAX
 from tests.spark.session import environment, settings
 
 PACKAGES = {"amq": "amq", "pyspark_amq": "spark", "pyspark_amq_journal": "spark/pyspark_amq_journal"}
+OF_SPARK = ("pyspark", "py4j", "pyarrow", "numpy")  # what an executor has
+JOB = """
+import json, sys
+from pyspark.sql import SparkSession
+from pyspark_amq import DefaultSource
+from pyspark_amq_journal import DefaultSource as Journal
+
+url, store, directory = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+spark.dataSource.register(DefaultSource)
+spark.dataSource.register(Journal)
+rows = spark.range(0, 500, 1, 4).selectExpr("CAST(id AS STRING) AS value")
+rows.write.format("amq").mode("append").options(url=url, destination="/queue/jobs").save()
+kept = spark.read.format("amq-journal").option("destination", "/queue/jobs").load(store)
+hosts = kept.rdd.mapPartitions(lambda _: [__import__("importlib").util.find_spec("structlog") is None]).collect()
+print(json.dumps({"journal": kept.count(), "bare": all(hosts)}))
+"""
 
 
-def bare_python(directory: Path) -> Path:
-    """One that has all that is installed here but amq."""
+def bare_python(directory: Path, *names: str) -> Path:
+    """One that has these packages, and the libraries beside them, and nothing else."""
     venv.create(directory, symlinks=True)
     (site,) = directory.glob("lib/python*/site-packages")
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if "amq" not in path.name:
-            (site / path.name).symlink_to(path)
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        path = Path(spec.origin).parent
+        for each in (path, path.with_name(f"{name}.libs")):
+            if each.exists():
+                (site / each.name).symlink_to(each)
     return directory / "bin" / "python"
+
+
+@contextmanager
+def cluster(environ: dict[str, str], directory: Path) -> Iterator[str]:
+    """A standalone cluster: a master and two workers, processes of their own. Yields its URL."""
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    command = [f"{environ['SPARK_HOME']}/bin/spark-class"]
+    main = "org.apache.spark.deploy"
+    words = [[f"{main}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
+    for number in (2, 3):
+        words.append([f"{main}.worker.Worker", "--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1",
+                      "--memory", "1g", "--work-dir", str(directory / f"work-{number}"), url])  # fmt: skip
+    environ = environ | {"SPARK_DAEMON_MEMORY": "512m", "SPARK_DAEMON_JAVA_OPTS": environ["SPARK_SUBMIT_OPTS"]}
+    environ.pop("PYTHONPATH", None)
+    with ExitStack() as stack:
+        for each in words:
+            process = stack.enter_context(
+                subprocess.Popen(command + each, env=environ, cwd=directory, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            )  # fmt: skip
+            stack.callback(process.kill)
+            if each is words[0]:
+                wait_listening(port)
+        yield url
+
+
+def wait_listening(port: int) -> None:
+    deadline = time.monotonic() + QUERY_S_MAX
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            assert time.monotonic() < deadline, "the master of the cluster does not listen"
+            time.sleep(0.1)
+        else:
+            return
 
 
 def packed(path: Path) -> Path:
@@ -41,33 +105,48 @@ def packed(path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_executors_get_amq_from_spark_submit(brokers: Brokers, tmp_path: Path) -> None:
+    """A job, and a pipeline, on a cluster whose Pythons have PySpark, PyArrow and NumPy alone: amq is in the zip. The
+    driver of a pipeline also needs click."""
     need_spark()
-    where, output = f"stomp://127.0.0.1:{brokers.master().port}", tmp_path / "out"
-    python = bare_python(tmp_path / "venv")
-    probe = [python, "-c", "import pyspark, pyarrow, amq"]
-    assert "No module named 'amq'" in subprocess.run(probe, capture_output=True, text=True, cwd=tmp_path).stderr
+    master = brokers.master()
+    where, output = f"stomp://127.0.0.1:{master.port}", tmp_path / "out"
+    executor, driver = bare_python(tmp_path / "bare", *OF_SPARK), bare_python(tmp_path / "cli", *OF_SPARK, "click")
+    for missing in ("amq", "structlog", "portalocker"):
+        probe = [executor, "-c", f"import pyspark, pyarrow, {missing}"]
+        said = subprocess.run(probe, capture_output=True, text=True, cwd=tmp_path, check=False).stderr
+        assert f"No module named '{missing}'" in said
     with amq.connect(where) as connection, connection.session() as session:
         producer = session.producer("/queue/orders")
         for number in range(500):
             producer.send(f"order {number}", wait=False)
         producer.flush()
-    archive, main = packed(tmp_path / "amq.zip"), tmp_path / "pipelines.py"
+    archive, main, job = packed(tmp_path / "amq.zip"), tmp_path / "pipelines.py", tmp_path / "job.py"
     main.write_bytes(zipfile.ZipFile(archive).read("pyspark_amq/pipelines/__main__.py"))
+    job.write_text(JOB)
     environ = os.environ | environment(tmp_path / "spark") | {"PYTHONPATH": str(archive)}
-    conf = settings(tmp_path / "spark", "local-cluster[2,1,900]") | {"spark.executorEnv.PYTHONPATH": ""}  # not theirs
-    done = subprocess.run(
-        [
-            f"{environ['SPARK_HOME']}/bin/spark-submit", "--master", conf.pop("spark.master"),
-            *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")), "--py-files", archive,
-            main, "drain", "--url", where, "--destination", "/queue/orders", "--output", output, "--text",
-        ],
-        env=environ | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)},
-        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=QUERY_S_MAX, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    *said, figures = done.stdout.splitlines()
+
+    def submit(url: str, python: Path, *words: object) -> list[str]:
+        conf = settings(tmp_path / "spark", url) | {"spark.executorEnv.PYTHONPATH": ""}  # not theirs
+        done = subprocess.run(
+            [
+                f"{environ['SPARK_HOME']}/bin/spark-submit", "--master", conf.pop("spark.master"),
+                *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
+                "--py-files", archive, *map(str, words),
+            ],
+            env=environ | {"PYSPARK_PYTHON": str(executor), "PYSPARK_DRIVER_PYTHON": str(python)},
+            cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=QUERY_S_MAX, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    with cluster(environ, tmp_path) as url:
+        *_, figures = submit(url, executor, job, where, brokers.store, tmp_path)
+        assert json.loads(figures) == {"journal": 500, "bare": True}
+        *said, figures = submit(
+            url, driver, main, "drain", "--url", where, "--destination", "/queue/orders", "--output", output, "--text"
+        )
     assert "amq: micro-batch 0: 500 messages" in said
     assert json.loads(figures)["messages"] == 500
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from amq.clock import SystemClock
 from amq.protocols.stomp.server import StompServer
-from amq.transports.connection import Connection
+from amq.transports.connection import Connection, is_loopback
 from amq.transports.turn import Turn
 from tests.broker.world import World
 
@@ -36,7 +38,7 @@ def test_a_login_that_comes_too_late_lets_nobody_in(tmp_path: Path) -> None:
         theirs.setblocking(False)
         connection = Connection(hub, 1)
         await loop.connect_accepted_socket(lambda: connection, ours)
-        connect, subscribe = b"CONNECT\naccept-version:1.2\n\n\0", b"SUBSCRIBE\nid:1\ndestination:q\n\n\0"
+        connect, subscribe = b"CONNECT\naccept-version:1.2\n\n\0", b"SUBSCRIBE\nid:1\ndestination:/queue/q\n\n\0"
         await loop.sock_sendall(theirs, connect + subscribe)
         said = b""
         while part := await loop.sock_recv(theirs, 4096):
@@ -57,3 +59,16 @@ def test_a_login_that_comes_too_late_lets_nobody_in(tmp_path: Path) -> None:
         asyncio.run(main())
     finally:
         world.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("::1%lo", True),
+        ("::1:abcd", False), ("::ffff:10.0.0.1", False), ("10.0.0.1", False), ("1270.0.0.1", False),
+        ("fe80::1%eth0", False), ("::", False), ("0.0.0.0", False), ("", False), ("localhost", False),
+    ],
+)  # fmt: skip
+def test_who_is_on_this_host(address: str, expected: bool) -> None:
+    """`::1:abcd` begins as the loopback address does, and is that of another host."""
+    assert is_loopback(address) is expected

@@ -11,6 +11,7 @@ from typing import Final
 from amq.message import DEFAULT_PRIORITY, Batch, Message
 from amq.protocols.stomp.destination import wire_name
 from amq.protocols.stomp.frame import escape
+from amq.remembered import Remembered
 
 # Never taken from a message's properties: the broker's own headers on a MESSAGE, and those that Message has fields for.
 # (A header without a name is none.)
@@ -19,7 +20,7 @@ RESERVED: Final = frozenset({
     "persistent", "priority", "receipt", "redelivered", "subscription", "timestamp", "transaction", "_AMQ_DUPL_ID",
 })  # fmt: skip
 
-_WIRE_NAMES_MAX: Final = 1000
+_NAMES_BYTES_MAX: Final = 256 << 10  # of names whose lines are remembered, for each connection
 # 1.0 has no escapes: what would end a line, a name or the frame is replaced, or the message could not be delivered.
 # Its readers trim names: a property " ack" must not become an `ack` header.
 _CLEAN_VALUE = str.maketrans("\n\r\0", "   ")
@@ -37,7 +38,7 @@ def header_line(name: str, value: str, version: str) -> str:
 
 
 class DeliveryFormat:
-    """What `Deliveries.encode` wants to know of a subscription: the beginning of its MESSAGE frames."""
+    """The facts of a subscription that `Deliveries.encode` needs: the beginning of its MESSAGE frames."""
 
     __slots__ = ("ack", "head", "start")
 
@@ -56,9 +57,9 @@ class Deliveries:
         self._owner = owner
         self._version = version
         self._message_id_prefix = message_id_prefix
-        self._key = ("stomp", version, message_id_prefix)  # of what is encoded once for all connections
+        self._key = ("stomp", version, message_id_prefix)  # of the part that is encoded once for all connections
         self._bare = DeliveryFormat("", header_line("message-id", message_id_prefix, version)[:-1], "")
-        self._wire_names: dict[str, str] = {}  # full name → "\ndestination:/queue/x\ntimestamp:"
+        self._wire_names: Remembered[str] = Remembered(_NAMES_BYTES_MAX)  # full name → "\ndestination:…\ntimestamp:"
 
     def format(self, subscription: str, index: int, explicit_ack: bool) -> DeliveryFormat:
         """For the subscription that the client calls `subscription` ("" = it gave no id) and the codec `index`."""
@@ -135,7 +136,4 @@ class Deliveries:
 
     def _wire_name(self, destination: str) -> str:
         line = header_line("destination", wire_name(destination, self._owner), self._version)
-        if len(self._wire_names) >= _WIRE_NAMES_MAX:
-            self._wire_names.clear()
-        self._wire_names[destination] = known = f"\n{line}timestamp:"
-        return known
+        return self._wire_names.keep(destination, f"\n{line}timestamp:", len(line))

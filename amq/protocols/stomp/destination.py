@@ -6,6 +6,7 @@ Invariant: `full_name(wire_name(n)) == n` for every full name n that `full_name`
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Final
 
 from amq.errors import ProtocolError
@@ -26,18 +27,21 @@ _OWN_PREFIXES: Final = (
     ("temp-topic://", "temp-topic://"),
 )
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_KINDS: Final = ("queue", "topic", "temp-queue", "temp-topic", "remote-temp-queue", "remote-temp-topic", "schedule")
+_LIKE_A_PREFIX: Final = re.compile(r"/*(?:jms[./])?([A-Za-z-]{3,20})(?:://|/+|[:.])(.*)")
 
 
-def full_name(text: str, owner: str) -> str:
-    """The full name of a destination as a client wrote it; a name without a prefix is a queue. Of a composite one,
-    with commas, each part may have a prefix; one without is of the kind of the part before. A temporary destination
-    is the connection's own, and its name gets `owner` before it, or is `remote`, with its whole name.
+def full_name(text: str, owner: str, strict: bool = True) -> str:
+    """The full name of a destination as a client wrote it. Of a composite one, with commas, each part but the first may
+    lack a prefix: it is of the kind of the part before. A temporary destination is the connection's own, and its name
+    gets `owner` before it, or is `remote`, with its whole name. Unless `strict` any other text is the name of a queue,
+    as it is for ActiveMQ.
 
-    ProtocolError: empty destinations, control characters.
+    ProtocolError: empty destinations, control characters; where `strict`, also names that look like a slip.
     """
     if _CONTROL.search(text):
         raise _invalid(text, "it holds a control character")
-    scheme, parts = "queue://", []
+    scheme, parts = "", []
     for part in text.split(","):
         name = part
         for prefix, its_scheme in _OWN_PREFIXES:
@@ -48,9 +52,38 @@ def full_name(text: str, owner: str) -> str:
                 scheme, name = its_scheme, part.removeprefix(prefix)
                 break
         if not name or name.startswith(("/temp-", "temp-queue://", "temp-topic://")):
-            raise _invalid(text, "it has no name: write /queue/orders")
+            raise _invalid(text, f"it has no name: write /queue/orders{_meant(part)}")
+        if strict:
+            _check(text, part, name, scheme)
+        scheme = scheme or "queue://"
         parts.append(scheme + name)
     return ",".join(parts)
+
+
+def _check(text: str, part: str, name: str, scheme: str) -> None:
+    """Raises ProtocolError where the part of a destination is none that anybody wants. `scheme` = its kind, or that of
+    the part before, "" = there is none."""
+    if part != part.strip():
+        raise _invalid(text, f"it begins or ends with a space{_meant(part)}")
+    if name == part and (not scheme or part.startswith("/") or _kind(part)[0]):
+        raise _invalid(text, f"it must begin with /queue/, /topic/, /temp-queue/ or /temp-topic/{_meant(part)}")
+    for word in name.split(".") if "*" in name or ">" in name else ():
+        if len(word) > 1 and ("*" in word or ">" in word):
+            raise _invalid(text, f'it has the word "{word[:40]}": "*" and ">" each stand for whole words')
+
+
+def _kind(part: str) -> tuple[str, str]:
+    """Kind and name that `part`, which has no known prefix, probably means; empty where it looks like neither."""
+    found = _LIKE_A_PREFIX.fullmatch(part.strip())
+    kinds = get_close_matches(found[1].lower(), _KINDS, 1, 0.7) if found else []
+    return (kinds[0], found[2]) if found and kinds else ("", "")  # fmt: skip
+
+
+def _meant(part: str) -> str:
+    kind, name = _kind(part)
+    if not kind and "/" not in part:
+        kind, name = "queue", part.strip()
+    return f"; did you mean /{kind}/{name[:100]}?" if kind and name else ""
 
 
 def wire_name(full: str, owner: str) -> str:
@@ -67,7 +100,7 @@ def _wire_part(full: str, owner: str) -> str:
 
 
 def reply_to(text: str, owner: str) -> str:
-    """What others know as the destination `text` of the connection `owner`."""
+    """The name under which others know the destination `text` of the connection `owner`."""
     if not text.startswith(("/temp-", "temp-")):
         return text
     return wire_name(full_name(text, owner), "")

@@ -30,7 +30,7 @@ _COMMANDS: Final = frozenset({
 
 _EOLS = re.compile(rb"[\r\n]*")
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
-_TRIMMED = " \t\r"  # what may surround a name or value in 1.0, whose own examples write `login: <username>`
+_TRIMMED = " \t\r"  # may surround a name or value in 1.0, whose own examples write `login: <username>`
 _UNESCAPES: dict[str, dict[str, str]] = {
     "1.0": {},
     "1.1": {"\\": "\\", "n": "\n", "c": ":"},
@@ -44,7 +44,7 @@ _ESCAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one frame may take. A frame that exceeds a limit is a fatal `ProtocolError`.
+    """The limits of one frame. A frame that exceeds a limit is a fatal `ProtocolError`.
 
     header_count_max        headers of a frame
     header_bytes_max        one header line
@@ -58,8 +58,8 @@ class Limits:
     body_bytes_max: int = 100 * 1024 * 1024
 
 
-# What a client should accept: a delivery is larger than the SEND that it came from, by the headers that the broker adds
-# and by escapes where the sender's version needed none. How large a body may be, the broker says (`maxFrameSize`).
+# A client should accept these: a delivery is larger than the SEND that it came from, by the headers that the broker
+# adds and by escapes where the sender's version needed none. The broker limits the size of a body (`maxFrameSize`).
 DELIVERY_LIMITS: Final = Limits(
     header_count_max=1100, header_bytes_max=24 * 1024, header_block_bytes_max=256 * 1024, body_bytes_max=1 << 30,
 )  # fmt: skip
@@ -187,7 +187,7 @@ class FrameReader:
                 return None
             return self._read_body()
         except ProtocolError as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # a traceback would hold this reader
             self.buffer, self.offset, self._body = b"", 0, None
             return None
 
@@ -217,7 +217,7 @@ class FrameReader:
             if len(block) > self.limits.header_block_bytes_max:
                 raise self._header_block_too_big()
         except ProtocolError:
-            check_command(_first_line(block))  # whoever reads it in pieces sees that before
+            check_command(_first_line(block))  # a reader of pieces reports a wrong command first
             raise
         self.unfinished = frame = parse_header_block(block, self.version)
         self._length = self._content_length(frame)
@@ -270,6 +270,9 @@ class FrameReader:
         return int(digits)
 
     def _body_too_big(self, what: str) -> ProtocolError:
+        if not self.limits.body_bytes_max and self.unfinished is not None:
+            why = f"a {self.unfinished.command[:20]} frame must not have a body here"
+            return ProtocolError(why, code="BODY_UNEXPECTED")
         return ProtocolError(
             f"{what} larger than {self.limits.body_bytes_max} bytes: split the message, or raise the broker's limit",
             code="BODY_TOO_BIG",

@@ -14,11 +14,11 @@ from amq.protocols.stomp.destination import full_name
 _MAX: Final = 2**63 - 1
 _COUNT_MAX: Final = 999_999_999
 # Of a SUBSCRIBE with browser:true that reads a lease, or whose consumer asks for messages: options by the same names.
-OPTIONS: Final = ("credit", "cursor", "lease", "positions")
+OPTIONS: Final = ("credit", "cursor", "epoch", "lease", "positions")
 
 
 def lease(headers: dict[str, str], receipt: str) -> Lease:
-    """What a LEASE asks for. Raises ProtocolError."""
+    """The command of a LEASE frame. Raises ProtocolError."""
     if not receipt:
         raise ProtocolError("LEASE needs a receipt header: the RECEIPT is its answer", code="HEADER_MISSING")
     return Lease(
@@ -29,11 +29,13 @@ def lease(headers: dict[str, str], receipt: str) -> Lease:
         _number("bytes", headers.get("bytes", "0"), _COUNT_MAX),
         _number("timeout", headers.get("timeout", "0"), _MAX),
         receipt,
+        _boolean("take", headers.get("take", "false")),
+        _number("epoch", headers.get("epoch", "0"), _MAX),
     )
 
 
 def settle(command: str, headers: dict[str, str], receipt: str) -> Settle:
-    """What a COMMIT or ABORT with a cursor asks for. Raises ProtocolError."""
+    """The command of a COMMIT or ABORT frame with a cursor. Raises ProtocolError."""
     if extra := sorted(headers.keys() & {"transaction", "xid", "owner", "batch", "xids", "phase"}):
         raise ProtocolError(f"{command} of a cursor has no header {extra[0]}: see docs/stomp.md", code="HEADER_INVALID")
     return Settle(
@@ -42,6 +44,7 @@ def settle(command: str, headers: dict[str, str], receipt: str) -> Settle:
         _number("through", _required(command, headers, "through"), _MAX),
         command == "COMMIT",
         receipt,
+        _number("epoch", headers.get("epoch", "0"), _MAX),
     )
 
 
@@ -49,13 +52,21 @@ def check_options(options: dict[str, str], browser: bool) -> None:
     """Raises ProtocolError where a consumer asks for what only a browser can read."""
     if "lease" in options and not browser:
         raise ProtocolError("a lease is read with browser:true, and is settled by COMMIT", code="HEADER_INVALID")
+    if "epoch" in options:
+        _number("epoch", options["epoch"], _MAX)
 
 
 def _required(command: str, headers: dict[str, str], name: str) -> str:
     value = headers.get(name)
     if not value:
-        raise ProtocolError(f"{command} needs a {name} header", code="HEADER_MISSING")
+        raise ProtocolError(f"{command} without the header {name}: add it", code="HEADER_MISSING")
     return value
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text in ("true", "false"):
+        return text == "true"
+    raise ProtocolError(f"{name} {text[:40]!r} is neither true nor false", code="HEADER_INVALID")
 
 
 def _number(name: str, text: str, maximum: int) -> int:

@@ -1,7 +1,7 @@
 """MESSAGE frames whose headers have the same names in the same order: read by one regular expression each.
 
-That is what a consumer gets. Invariant: what is taken here is what the general path would have read; whatever is not
-exactly so, a frame that is not complete among it, is left to that. Measured: 2.2 µs a frame instead of 6.3.
+A consumer gets such frames. Invariant: a frame that is taken here is the one that the general path would have read. All
+other frames, and incomplete ones, are left to the general path. Measured: 2.2 µs a frame instead of 6.3.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Recurring:
         self._age += 1
         if self._pattern is not None and self._age < LEARN_EVERY:
             return
-        # A copy: whoever gets the frame may change its headers.
+        # A copy: the receiver of the frame may change its headers.
         self._age, self._headers, self._varying = 0, frame.headers.copy(), []
         lines = []
         for name, value in frame.headers.items():

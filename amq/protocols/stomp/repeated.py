@@ -1,7 +1,7 @@
 """SEND frames of a transaction that follow each other with the very same headers: read once, not once a message.
 
-That is what a producer of many messages writes. Invariant: what is taken here is what the general path would have read;
-whatever is not exactly so, a frame that is not complete among it, is left to that.
+A producer of many messages writes such frames. Invariant: a frame that is taken here is the one that the general path
+would have read. All other frames, and incomplete ones, are left to the general path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from amq.message import Message
 from amq.protocols.commands import Command, Send, SendMany
 
-WINDOW_BYTES = 64 << 10  # in which frames without content-length are looked for at once
+WINDOW_BYTES = 64 << 10  # searched at once for frames without content-length
 
 
 def take(

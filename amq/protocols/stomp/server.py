@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from dataclasses import replace
+from typing import ClassVar, Final
 
 from amq.errors import AmqError, ProtocolError
 from amq.message import DEFAULT_PRIORITY, Batch, Message
@@ -36,19 +37,22 @@ from amq.protocols.stomp import leases, repeated, transactions
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import full_name, reply_to
 from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
+from amq.remembered import Remembered
 
+_STRANGER_HEADERS_BYTES_MAX: Final = 64 << 10  # before CONNECT; a body is not allowed there
 _WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
 _ACK_MODES: Final = (ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL)
-_DESTINATIONS_MAX: Final = 1000  # of the cache of destination names
+_DESTINATIONS_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each connection
 _RETIRED_MAX: Final = 1000  # ended subscriptions whose acknowledgements, on their way, are still understood
 _ERROR_MESSAGE_CHARACTERS_MAX: Final = 200
 _ACK_BYTES_MAX: Final = 48  # of an ACK that has nothing but an id
+STORED_HEADER_BYTES_MAX: Final = 65_535  # of a header that the journal stores with a length of 16 bits
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
 class _Subscription:
-    """What the codec keeps of a subscription; travels as the token of its Subscribe."""
+    """The part of a subscription that the codec keeps; travels as the token of its Subscribe."""
 
     __slots__ = ("destination", "index", "named")
 
@@ -66,6 +70,7 @@ class StompServer:
     server_name         `name/version`, for CONNECTED
     default_persistent  whether a SEND without `persistent` header is persistent
     owner               what the names of the connection's temporary destinations begin with, `3-17.`
+    strict_destinations whether a destination without a known prefix is an error, or a queue of that name
     identity            further headers of CONNECTED: who answers
     """
 
@@ -74,38 +79,31 @@ class StompServer:
     def __init__(
         self, limits: Limits | None = None, message_id_prefix: str = "ID:", server_name: str = "amq",
         default_persistent: bool = True, identity: tuple[tuple[str, str], ...] = (), owner: str = "0-0.",
+        strict_destinations: bool = True,
     ) -> None:  # fmt: skip
         assert message_id_prefix
         assert not message_id_prefix[-1].isdigit()
         assert server_name.isprintable()
         self.version = "1.0"  # agreed on; until then what every client understands
         self._limits = limits or Limits()
-        self._reader = FrameReader(self._limits)
+        self._reader = FrameReader(replace(
+            self._limits, body_bytes_max=0,
+            header_block_bytes_max=min(self._limits.header_block_bytes_max, _STRANGER_HEADERS_BYTES_MAX),
+        ))  # fmt: skip
         self._message_id_prefix = message_id_prefix
         self._server_name = server_name
         self._default_persistent = default_persistent
         self._identity = identity
         self._owner = owner
+        self._strict_destinations = strict_destinations
         self._connected = False
         self._closed = False
         self._deliveries = Deliveries("1.0", message_id_prefix, owner)
-        self._destinations: dict[str, str] = {}  # as written → full name
+        self._destinations: Remembered[str] = Remembered(_DESTINATIONS_BYTES_MAX)  # as written → full name
         self._subscriptions: dict[str, _Subscription] = {}
         self._subscription_ids: dict[str, str] = {}  # index, as written in `ack` → subscription id
         self._retired: deque[str] = deque()  # indexes of ended subscriptions, oldest first
         self._subscribed_count = 0
-        self._handlers: dict[str, Callable[[dict[str, str], str], Command]] = {
-            "ABORT": transactions.abort,
-            "ACK": self._ack,
-            "BEGIN": self._begin,
-            "COMMIT": transactions.commit,
-            "DISCONNECT": self._disconnect,
-            "NACK": self._nack,
-            "CREDIT": self._credit,
-            "LEASE": leases.lease,
-            "SUBSCRIBE": self._subscribe,
-            "UNSUBSCRIBE": self._unsubscribe,
-        }
 
     # ---- bytes → commands
 
@@ -125,22 +123,26 @@ class StompServer:
                 if frame is None:
                     if reader.error is None:
                         break
-                    receipt = reader.unfinished.headers.get("receipt", "") if reader.unfinished else ""
+                    if reader.unfinished is not None:
+                        receipt = reader.unfinished.headers.get("receipt", "")
+                        self._check_first(reader.unfinished.command)
                     raise reader.error
                 receipt = frame.headers.get("receipt", "")
                 commands.append(self._command(frame))
             except ProtocolError as error:
-                commands.append(Malformed(error, receipt))
-                self._close()
+                # Its traceback would hold this frame, and with that all that was received.
+                commands.append(Malformed(error.with_traceback(None), receipt))
+                self.close()
         return commands
 
     def pending(self) -> bool:
         """True while a frame has begun and is not complete."""
         return self._reader.pending
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Nothing is received any more: let go of what was buffered."""
         self._closed = True
-        self._reader = FrameReader(self._limits)  # lets go of what was buffered
+        self._reader = FrameReader(self._limits)
 
     def _receive_frequent(self, commands: list[Command]) -> None:
         """Consume SEND and ACK frames in their usual form, up to the first frame that is anything else.
@@ -149,7 +151,7 @@ class StompServer:
         """
         reader, limits, append = self._reader, self._limits, commands.append
         data, position, size = reader.buffer, reader.offset, len(reader.buffer)
-        block_max = min(limits.header_block_bytes_max, limits.header_bytes_max)
+        block_max = min(limits.header_block_bytes_max, limits.header_bytes_max, STORED_HEADER_BYTES_MAX)
         ids = self._subscription_ids
         ack_start = b"ACK\nid:" if self.version == "1.2" else b"\0"
         try:
@@ -201,20 +203,27 @@ class StompServer:
     def _command(self, frame: Frame) -> Command:
         command, headers = frame.command, frame.headers
         if not self._connected:
-            if command not in ("CONNECT", "STOMP"):
-                why = f"{command[:20]} before CONNECT: the first frame must be CONNECT or STOMP"
-                raise ProtocolError(why, code="NOT_CONNECTED")
+            self._check_first(command)
             return self._connect(headers)
         if command == "SEND":
+            _check_lengths(headers)
             return self._send(headers, frame.body)
-        handler = self._handlers.get(command)
+        handler = self._HANDLERS.get(command)
         if handler is None:
             if command in ("CONNECT", "STOMP"):
                 raise ProtocolError("a second CONNECT: this connection is open already")
             raise ProtocolError(f"{command!r} is not a command that a client may send", code="COMMAND_UNKNOWN")
+        if frame.body and transactions.takes_body(command, headers):
+            batch = transactions.commit if command == "COMMIT" else transactions.abort
+            return batch(headers, headers.get("receipt", ""), frame.body)
         if frame.body and self.version != "1.0":
             raise ProtocolError(f"a {command} frame must not have a body", code="BODY_UNEXPECTED")
-        return handler(headers, headers.get("receipt", ""))
+        return handler(self, headers, headers.get("receipt", ""))
+
+    def _check_first(self, command: str) -> None:
+        if not self._connected and command not in ("CONNECT", "STOMP"):
+            why = f"{command[:20]} before CONNECT: the first frame must be CONNECT or STOMP"
+            raise ProtocolError(why, code="NOT_CONNECTED")
 
     def _connect(self, headers: dict[str, str]) -> Connect:
         accepted = headers.get("accept-version")
@@ -231,6 +240,7 @@ class StompServer:
         elif "heart-beat" in headers:
             heartbeat_ms = _heartbeat_ms(headers["heart-beat"])
         self.version = self._reader.version = version
+        self._reader.limits = self._limits
         self._deliveries = Deliveries(version, self._message_id_prefix, self._owner)
         self._connected = True
         get = headers.get
@@ -348,7 +358,7 @@ class StompServer:
         return Nack(seq, subscription, receipt, _transaction(headers), requeue)
 
     def _acknowledged(self, command: str, headers: dict[str, str]) -> tuple[int, str]:
-        """Seq and subscription id of what an ACK or NACK means."""
+        """Seq and subscription id of the message that an ACK or NACK means."""
         if self.version == "1.2":
             id = headers.get("id", "")
             if not id:
@@ -375,17 +385,37 @@ class StompServer:
         return Begin(transactions.transaction("BEGIN", headers), receipt)
 
     def _disconnect(self, headers: dict[str, str], receipt: str) -> Disconnect:  # noqa: ARG002
-        self._close()
+        self.close()
         return Disconnect(receipt)
+
+    def _abort(self, headers: dict[str, str], receipt: str) -> Command:
+        return transactions.abort(headers, receipt)
+
+    def _commit(self, headers: dict[str, str], receipt: str) -> Command:
+        return transactions.commit(headers, receipt)
+
+    def _lease(self, headers: dict[str, str], receipt: str) -> Command:
+        return leases.lease(headers, receipt)
+
+    # One table for all connections: bound methods would make each codec refer to itself, and stay in memory.
+    _HANDLERS: ClassVar[dict[str, Callable[[StompServer, dict[str, str], str], Command]]] = {
+        "ABORT": _abort,
+        "ACK": _ack,
+        "BEGIN": _begin,
+        "COMMIT": _commit,
+        "DISCONNECT": _disconnect,
+        "NACK": _nack,
+        "CREDIT": _credit,
+        "LEASE": _lease,
+        "SUBSCRIBE": _subscribe,
+        "UNSUBSCRIBE": _unsubscribe,
+    }
 
     def _destination(self, written: str, command: str) -> str:
         if not written:
             raise _missing(command, "destination")
-        destination = full_name(written, self._owner)
-        if len(self._destinations) >= _DESTINATIONS_MAX:
-            self._destinations.clear()
-        self._destinations[written] = destination
-        return destination
+        destination = full_name(written, self._owner, self._strict_destinations)
+        return self._destinations.keep(written, destination, len(destination))
 
     # ---- replies and deliveries → bytes
 
@@ -423,7 +453,7 @@ class StompServer:
         return f"ERROR\n{lines}\n".encode(errors="replace") + body + b"\0"
 
     def subscription(self, command: Subscribe) -> DeliveryFormat:
-        """What `delivery` wants to know of a subscription. `command` is one that `receive` gave."""
+        """The facts of a subscription that `delivery` needs. `command` is one that `receive` gave."""
         known = command.token  # not looked up by id: an UNSUBSCRIBE that came in the same bytes has been read already
         assert isinstance(known, _Subscription)
         return self._deliveries.format(command.id if known.named else "", known.index, command.ack != ACK_AUTO)
@@ -457,7 +487,7 @@ def _subscription_name(headers: dict[str, str]) -> str:
 
 
 def _missing(command: str, header: str) -> ProtocolError:
-    return ProtocolError(f"{command} needs a {header} header", code="HEADER_MISSING")
+    return ProtocolError(f"{command} without the header {header}: add it", code="HEADER_MISSING")
 
 
 def _unknown_id(command: str, header: str, value: str, source: str) -> ProtocolError:
@@ -465,6 +495,17 @@ def _unknown_id(command: str, header: str, value: str, source: str) -> ProtocolE
         f"{command} with {header} {value[:100]!r}, which this connection never gave out: use {source}",
         code="ACK_ID_UNKNOWN",
     )
+
+
+def _check_lengths(headers: dict[str, str]) -> None:
+    """Raises ProtocolError where a header of a SEND is longer than the journal can store."""
+    for name in ("content-type", "_AMQ_DUPL_ID"):
+        if name in headers and len(headers[name].encode()) > STORED_HEADER_BYTES_MAX:
+            raise ProtocolError(
+                f"header {name} has more than {STORED_HEADER_BYTES_MAX} bytes, which is the most that can be stored: "
+                "send a shorter one",
+                code="HEADER_TOO_LONG",
+            )
 
 
 def _number(header: str, text: str, maximum: int) -> int:

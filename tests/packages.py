@@ -1,0 +1,157 @@
+"""Builds the source distribution and the wheel, installs them into clean environments, and uses them from outside the
+checkout: `python -m tests.packages`. It needs the package index, which the rest of the tests do not.
+
+Invariant: nothing of the checkout is on the path of what is tried.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HOUSES = {"amq": "amq", "cli": "amq/cli", "spark": "pyspark_amq"}  # folder → where the wheel has it
+JOURNAL = "pyspark_amq/pyspark_amq_journal", "pyspark_amq_journal"  # and this one stands beside
+MINORS = range(11, 20)
+DISCOVERY = """
+from pyspark.sql import SparkSession
+import pyspark_amq
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+for name in ("amq", "amq-journal"):
+    try:
+        spark.read.format(name).load().count()
+    except Exception as error:
+        assert "DATA_SOURCE_NOT_FOUND" not in str(error), error
+        assert "OptionError" in str(error), error
+        print(name, "is found by Spark")
+    else:
+        raise AssertionError("without options it must be refused")
+"""
+
+
+def main() -> int:
+    directory = Path(tempfile.mkdtemp(prefix="amq-packages."))
+    try:
+        source, wheel = build(directory / "dist")
+        check_names(wheel)
+        for python in interpreters():
+            began_s = time.monotonic()
+            try_bare(python, wheel, directory)
+            say(f"{version_of(python)}: the wheel installs and runs, {time.monotonic() - began_s:.0f} s")
+        began_s = time.monotonic()
+        try_source(source, directory)
+        say(f"the source distribution installs, {time.monotonic() - began_s:.0f} s")
+        began_s = time.monotonic()
+        try_spark(wheel, directory)
+        say(f"the wheel with [spark] installs and runs, {time.monotonic() - began_s:.0f} s")
+    finally:
+        shutil.rmtree(directory)
+    return 0
+
+
+def build(directory: Path) -> tuple[Path, Path]:
+    """(source distribution, wheel). The wheel is built from the source distribution, not from the checkout."""
+    run(sys.executable, "-m", "build", "--outdir", directory, ROOT)
+    [source], [wheel] = directory.glob("*.tar.gz"), directory.glob("*.whl")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for name in ("README.md", "pyproject.toml", "setup.cfg"):
+        assert name in names, f"{source.name} lacks {name}"
+    return source, wheel
+
+
+def check_names(wheel: Path) -> None:
+    """Each module of the checkout is in the wheel, and nothing but them. A new folder must be in setup.cfg."""
+    wanted = set()
+    for folder, place in HOUSES.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            name = f"{place}/{path.relative_to(ROOT / folder).as_posix()}"
+            wanted.add(name.removeprefix("pyspark_amq/") if name.startswith(JOURNAL) else name)
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    wanted.add("amq/py.typed")
+    assert wanted == found, f"not in setup.cfg, or not of the checkout: {sorted(wanted ^ found)}"
+
+
+def interpreters() -> Iterator[str]:
+    """One of each version from 3.11 on that this machine has, this one first."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    on_path = [f"python3.{minor}" for minor in MINORS]
+    seen = set()
+    for python in [sys._base_executable, *on_path, *map(str, sorted(pyenv.glob("versions/*/bin/python3")))]:
+        path = shutil.which(python)
+        if path is None or (version := version_of(path)) in seen or not version:
+            continue
+        seen.add(version)
+        done = subprocess.run([path, "-c", "import venv, ensurepip"], capture_output=True, check=False)
+        if done.returncode:
+            say(f"{version} is left out: it has no venv (Debian, Ubuntu: apt-get install python{version}-venv)")
+        else:
+            yield path
+
+
+def version_of(python: str) -> str:
+    """As "3.11"; "" = older, or no Python."""
+    ask = "import sys; print(*sys.version_info[:2], sep='.') if sys.version_info >= (3, 11) else None"
+    return subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def try_bare(python: str, wheel: Path, directory: Path) -> None:
+    place = directory / f"bare-{version_of(python)}"
+    bin = install(python, place, str(wheel))
+    ask = "import amq, sys; print(amq.__file__); import amq.client, amq.client.aio, amq.service"
+    assert run(bin / "python", "-c", ask, cwd=place).startswith(str(place))
+    assert "amq start" in run(bin / "amq", "help", "start", cwd=place)
+    assert "_AMQ_COMPLETE" in run(bin / "amq", "completion", "bash", cwd=place)
+    run(bin / "amq", "demo", "--kills", "1", "--json", cwd=place)
+
+
+def try_source(source: Path, directory: Path) -> None:
+    bin = install(sys._base_executable, directory / "source", str(source))
+    assert run(bin / "amq", "--version", cwd=directory).startswith("amq ")
+
+
+def try_spark(wheel: Path, directory: Path) -> None:
+    """As in an activated environment: Spark starts the `python3` of PATH."""
+    place = directory / "spark"
+    bin = install(sys._base_executable, place, f"{wheel}[spark]")
+    said = run(bin / "python", "-c", DISCOVERY, cwd=place)
+    assert "amq is found by Spark\namq-journal is found by Spark" in said, said
+    run(bin / "amq", "demo-spark", "--rows", "1000", "--json", cwd=place)
+
+
+def install(python: str, place: Path, what: str) -> Path:
+    """The bin/ of a new environment with `what`."""
+    run(python, "-m", "venv", place)
+    run(place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", what, cwd=place)
+    return place / "bin"
+
+
+def run(*words: object, cwd: Path = ROOT) -> str:
+    """Its output. What it says is shown where it fails."""
+    command = [str(word) for word in words]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "VIRTUAL_ENV"))}
+    env["PATH"] = f"{Path(command[0]).parent}:{env['PATH']}"
+    done = subprocess.run(
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"packages: {line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The prose of a document or of a Python file, without its code, and the sentences in it that are no plain English.
+
+`python -m tests.prose DIR` writes the prose of every document below DIR, line for line, for linters that know no
+Markdown: `make lint` runs proselint on it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+_FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_INDENTED = re.compile(r"(?<=\n\n)(?:(?: {4}|\t).*\n|\n(?= {4}))+")
+_INLINE = re.compile(r"`[^`\n]+`")
+_TARGET = re.compile(r"\]\([^)\s]+\)")
+_HEADING = re.compile(r"^(#+ .*)$", re.MULTILINE)
+
+# A sentence begins at the start of a line, of a list's item or of a table's cell, and behind a full stop.
+_START = r"(?:^[ ]*(?:[-*] +|\d+\. +)?|(?<=[.:;!?] )|(?<=\| )|(?<=\*\* )|(?<=^- \*\*))"
+_RELATIVE = re.compile(
+    _START + r"((?:Who|Whoever|What|Whatever|Which(?: ones)?|One (?:that|who|which)|Those (?:that|who)|That which"
+    r"|(?:Of|To|For|By|From|With|In) (?:whom|what|which|who|whoever|whatever))\b[^.?!|]*[.?!|]?)",
+    re.MULTILINE,
+)
+
+
+def _blank(match: re.Match[str]) -> str:
+    return "\n" * match[0].count("\n")
+
+
+def of_document(text: str) -> str:
+    """Markdown without code and link targets; the number of each line stays. A heading ends with a full stop."""
+    for pattern in (_FENCED, _COMMENT, _INDENTED):
+        text = pattern.sub(_blank, text)
+    text = _TARGET.sub("]", _INLINE.sub("code", text))
+    return _HEADING.sub(r"\1.", text)
+
+
+def of_python(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of each docstring and of each string with at least four words: help, errors, events of the log."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) >= 4:
+            yield node.lineno, _INLINE.sub("code", node.value)
+
+
+def relative_sentences(text: str) -> Iterator[tuple[int, str]]:
+    """(line, sentence) of those that begin with a relative clause. Questions and headings may begin so."""
+    for match in _RELATIVE.finditer(text):
+        line = text.count("\n", 0, match.start(1))
+        if not match[1].endswith("?") and not text.split("\n")[line].lstrip().startswith("#"):
+            yield line + 1, " ".join(match[1].split())
+
+
+def main(directory: Path) -> None:
+    for page in PAGES:
+        copy = directory / page.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(of_document(page.read_text()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

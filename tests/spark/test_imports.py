@@ -1,0 +1,65 @@
+"""What Spark imports when it looks for formats, where a module is missing: other formats stay, and what is missing is
+named when the format is used.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
+
+PROGRAM = """
+import json, pickle, sys
+import pyspark.sql.datasource
+for name in json.loads(sys.argv[1]):
+    sys.modules[name] = None
+import pyspark_amq, pyspark_amq_journal
+told = {}
+stream = {"url": "stomp://a:1", "destination": "/queue/a", "subscription": "c"}
+formats = ((pyspark_amq.DefaultSource, stream), (pyspark_amq_journal.DefaultSource, {"path": "/nowhere"}))
+for source, given in formats:
+    source = pickle.loads(pickle.dumps(source))
+    made = source(given)
+    try:
+        schema = made.schema()
+        told[source.name()] = ""
+        (made.streamReader if source.name() == "amq" else made.reader)(schema)
+    except ImportError as error:
+        told[source.name()] = str(error)
+print(json.dumps(told))
+"""
+
+
+def told(*missing: str) -> dict[str, str]:
+    """What each format says, "" = nothing, in a Python without the modules `missing`."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(missing)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_nothing_but_pyarrow_is_needed() -> None:
+    assert told("structlog", "portalocker", "click", "watchdog") == {"amq": "", "amq-journal": ""}
+
+
+def test_what_is_missing_is_named() -> None:
+    found = told("pyarrow")
+    assert found.keys() == {"amq", "amq-journal"}
+    for text in found.values():
+        assert "needs the module 'pyarrow'" in text
+        assert sys.executable in text
+        assert "pip install pyarrow, for the Python of the driver and of every executor" in text
+
+
+def test_an_older_pyspark_is_told_which_one_is_needed() -> None:
+    """4.1 has no pyspark.sql.streaming.datasource; what it has serves the journal."""
+    found = told("pyspark.sql.streaming.datasource")
+    assert "format amq needs PySpark 4.2 or later, this is 4." in found["amq"]
+    assert "pip install 'pyspark>=4.2'" in found["amq"]
+    assert found["amq-journal"] == ""

@@ -1,0 +1,191 @@
+"""Real connections over socket pairs to a broker in this process, on the event loop that brokers use.
+
+Invariant: nothing is waited for by time; a `Served` goes on until what was asked for is there, or fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import uvloop
+
+from amq.clock import SystemClock
+from amq.protocols.stomp.frame import Limits
+from amq.protocols.stomp.server import StompServer
+from amq.transports.connection import Connection
+from amq.transports.turn import Turn
+from tests.broker.world import World
+
+ROUNDS_MAX = 20_000  # of the event loop: what has not come by then never will
+QUIET_ROUNDS = 20
+
+
+def frame(command: str, headers: dict[str, object] | None = None, body: bytes = b"") -> bytes:
+    lines = "".join(f"{name}:{value}\n" for name, value in (headers or {}).items())
+    return f"{command}\n{lines}\n".encode() + body + b"\0"
+
+
+CONNECT = frame("CONNECT", {"accept-version": "1.2", "host": "x", "client-id": "c"})
+
+
+class Peer:
+    """The client's end of a connection. Writes what the socket takes, and reads when told to."""
+
+    def __init__(self, sock: socket.socket, connection: Connection) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self.connection = connection
+        self.said = b""
+
+    def write(self, data: bytes) -> int:
+        """How many bytes of `data` the socket took now."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def read(self) -> bytes:
+        """All that has come since the last time; it is also in `said`."""
+        parts = []
+        try:
+            while part := self._socket.recv(1 << 20):
+                parts.append(part)
+        except (BlockingIOError, ConnectionError):
+            pass
+        self.said += b"".join(parts)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Served:
+    """A broker that serves. `authenticate` lets everybody in unless a test replaces it."""
+
+    def __init__(self, world: World, limits: Limits | None = None) -> None:
+        self.world = world
+        self._loop = asyncio.get_running_loop()
+        self._turn = Turn(self._loop, lambda: True)
+        self._count = 0
+        self.connections: dict[int, Connection] = {}
+        self._peers: dict[int, Peer] = {}
+
+        async def authenticate(login: str, passcode: str, loopback: bool) -> str:  # noqa: ARG001
+            return "alice"
+
+        self.hub: Any = SimpleNamespace(
+            clock=SystemClock(), turn=self._turn, broker=world.broker, config=world.config, loop=self._loop,
+            protocol=lambda name, owner: StompServer(limits, owner=owner),  # noqa: ARG005
+            authenticate=authenticate, opened=self._opened, closed=self._closed,
+        )  # fmt: skip
+        world.broker.wake = self._turn.wake
+        self._turn.serve(world.broker, world.journal)
+
+    def _opened(self, connection: Connection) -> bool:
+        self.connections[connection.number] = connection
+        return True
+
+    def _closed(self, connection: Connection) -> None:
+        self.connections.pop(connection.number, None)
+        self._turn.unsent.pop(connection, None)
+
+    async def connect(self, *frames: bytes) -> Peer:
+        """A client that has said `frames`."""
+        self._count += 1
+        ours, theirs = socket.socketpair()
+        connection = Connection(self.hub, self._count)
+        await self._loop.connect_accepted_socket(lambda: connection, ours)
+        peer = self._peers[self._count] = Peer(theirs, connection)
+        for data in frames:
+            await self.say(peer, data)
+        return peer
+
+    async def say(self, peer: Peer, data: bytes) -> None:
+        """All of `data`; the broker must read it, and comes to rest."""
+        rest = memoryview(data)
+        for _ in range(ROUNDS_MAX):
+            rest = rest[peer.write(bytes(rest[: 1 << 18])) :]
+            await self._round()
+            if not rest:
+                await self.rest()
+                return
+        raise AssertionError("the broker does not read")
+
+    async def until(self, ready: Callable[[], object], what: str) -> None:
+        for _ in range(ROUNDS_MAX):
+            if ready():
+                return
+            await self._round()
+        raise AssertionError(f"waited in vain for: {what}")
+
+    async def rest(self) -> None:
+        """Until everything has been done that can be."""
+        quiet = 0
+        while quiet < QUIET_ROUNDS:
+            quiet = 0 if await self._round() else quiet + 1
+
+    async def _round(self) -> bool:
+        worked = self.world.runner.step()
+        await asyncio.sleep(0)
+        return bool(worked)
+
+    async def hang_up(self, peer: Peer) -> None:
+        """The client closes its end, and the broker notices."""
+        number = peer.connection.number
+        self._peers.pop(number).close()
+        await self.until(lambda: number not in self.connections, "the end of a connection")
+        await self.rest()
+
+    def stop(self) -> None:
+        for connection in list(self.connections.values()):
+            connection.abort()
+        for peer in self._peers.values():
+            peer.close()
+        self._turn.stop()
+
+
+def serve(path: Path, test: Callable[[Served], Awaitable[None]], limits: Limits | None = None, **config: Any) -> None:
+    """Run `test` with a broker of that configuration."""
+    world = World(path, journal_segment_size_bytes=64 << 20, **config)
+
+    async def main() -> None:
+        served = Served(world, limits)
+        try:
+            await test(served)
+        finally:
+            served.stop()
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+    finally:
+        world.close()
+
+
+class Uncollected:
+    """While it is entered, the garbage collector does not run by itself. `found()` = what reference counting alone has
+    not freed, by type."""
+
+    def __enter__(self) -> Uncollected:
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+    def found(self) -> Counter[str]:
+        gc.collect()
+        found = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage)
+        gc.garbage.clear()
+        return found

@@ -1,0 +1,264 @@
+"""What a client may make the broker hold: next to nothing before its login, and no more answers than it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from amq.errors import AccessError
+from amq.protocols.stomp.frame import Limits
+from amq.transports import connection as connection_module
+from tests.transports.served import CONNECT, Peer, Served, frame, serve
+
+MIB = 1 << 20
+LIMIT = {"consumer_buffer_size_bytes": 64 << 10}
+SEND = b"SEND\ndestination:/topic/nobody\nreceipt:%d\n\nx\0"
+
+
+# -- before the login -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (b"CONNECT\naccept-version:1.2\ncontent-length:104857600\n\n", b"BODY_UNEXPECTED"),
+        (b"STOMP\naccept-version:1.2\n\nbody", b"BODY_UNEXPECTED"),
+        (b"SEND\ndestination:/queue/a\ncontent-length:100\n\n", b"NOT_CONNECTED"),
+        (b"SEND\ndestination:/queue/a\n\nbody", b"NOT_CONNECTED"),
+        (b"CONNECT\n" + b"a:%s\n" % (b"x" * 1000) * 66, b"HEADERS_TOO_BIG"),
+    ],
+)
+def test_a_stranger_sends_no_body_and_few_headers(tmp_path: Path, said: bytes, code: bytes) -> None:
+    """Also where those who have logged in may send more."""
+
+    async def test(served: Served) -> None:
+        peer = await served.connect(said)
+        assert b"code:" + code in peer.read()
+
+    serve(tmp_path, test, Limits(100_000, MIB, MIB, 100 * MIB))
+
+
+def test_those_who_are_connected_may_send_more(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        peer = await served.connect(CONNECT)
+        headers = {f"h{number}": "x" * 1000 for number in range(90)}
+        await served.say(peer, frame("SEND", {"destination": "/queue/a", "receipt": 1, **headers}, b"x" * MIB))
+        await served.until(lambda: b"RECEIPT" in peer.read(), "the receipt")
+
+    serve(tmp_path, test, Limits(100_000, MIB, MIB, 100 * MIB))
+
+
+def test_strangers_cost_nearly_nothing(tmp_path: Path) -> None:
+    """Twenty that send as much as they can before the broker has refused them."""
+
+    async def test(served: Served) -> None:
+        checked = asyncio.Event()
+
+        async def authenticate(*_: object) -> str:
+            await checked.wait()
+            raise AccessError("no")
+
+        served.hub.authenticate = authenticate
+        behind = b"SEND\ndestination:/queue/a\ncontent-length:104857600\n\n" + bytes(2 * MIB)
+        tracemalloc.start()
+        try:
+            strangers = [await served.connect() for _ in range(20)]
+            for said in (CONNECT + behind, b"CONNECT\ncontent-length:104857600\n\n" + bytes(2 * MIB)):
+                for stranger in strangers[:10] if said.startswith(CONNECT) else strangers[10:]:
+                    rest = said
+                    while taken := stranger.write(rest):  # until nobody reads
+                        rest = rest[taken:]
+                        await served.rest()
+            held, _ = tracemalloc.get_traced_memory()
+            assert held < 20 * MIB, "of 20 that sent 2 MiB each and had not logged in"
+            checked.set()
+            await served.rest()
+            for stranger in strangers:
+                assert b"ERROR" in stranger.read()
+        finally:
+            tracemalloc.stop()
+
+    serve(tmp_path, test)
+
+
+# -- answers that nobody reads ----------------------------------------------------------------------------------------
+
+
+async def flood_until_unread(served: Served, peer: Peer) -> None:
+    """Commands with receipts until the broker reads no more. The last one may be cut."""
+    for base in range(0, 100_000, 500):
+        peer.write(b"".join(SEND % number for number in range(base, base + 500)))
+        await served.rest()
+        if peer.connection._unread_for:
+            return
+    raise AssertionError("the broker reads on from a client that reads nothing")
+
+
+async def flood(served: Served, peer: Peer) -> int:
+    """Commands with receipts until the broker reads no more; returns how many were sent whole."""
+    count, rest, refused = 0, b"", 0
+    while refused < 50:
+        rest = rest or b"".join(SEND % number for number in range(count, count + 500))
+        taken = peer.write(rest)
+        rest = rest[taken:]
+        count += 0 if rest else 500
+        refused = 0 if taken else refused + 1
+        await served.rest()
+        assert count < 200_000, "the broker reads on from a client that reads nothing"
+    while rest:  # the client reads again, and says the rest
+        peer.read()
+        rest = rest[peer.write(rest) :]
+        await served.rest()
+    return count + 500
+
+
+def test_a_client_that_does_not_read_is_not_read_either(tmp_path: Path) -> None:
+    """Until it does: then every answer is there."""
+
+    async def test(served: Served) -> None:
+        peer = await served.connect(CONNECT)
+        count = await flood(served, peer)
+        await served.until(
+            lambda: peer.read() is not None and b"receipt-id:%d\n" % (count - 1) in peer.said, "the last receipt"
+        )
+        assert peer.said.count(b"RECEIPT\n") == count
+        await served.say(peer, SEND % 999_999)
+        await served.until(lambda: b"receipt-id:999999\n" in peer.read(), "it is read as before")
+
+    serve(tmp_path, test, **LIMIT)
+
+
+def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        peer = await served.connect(CONNECT)
+        transport = peer.connection._transport
+        held = 0
+        for base in range(0, 100_000, 500):
+            peer.write(b"".join(SEND % number for number in range(base, base + 500)))
+            await served.rest()
+            held = max(held, transport.get_write_buffer_size() + peer.connection._out_bytes)
+        assert 64 << 10 < held < 512 << 10
+
+    serve(tmp_path, test, **LIMIT)
+
+
+def test_deliveries_alone_do_not_stop_the_reading(tmp_path: Path) -> None:
+    """A consumer may be busy writing acknowledgements while its messages wait in the socket: if the broker did not
+    read these, both would wait for ever."""
+
+    async def test(served: Served) -> None:
+        producer = await served.connect(CONNECT)
+        peer = await served.connect(CONNECT, frame("SUBSCRIBE", {"id": 1, "destination": "/queue/a", "ack": "client"}))
+        message = frame("SEND", {"destination": "/queue/a", "persistent": "false"}, b"x" * 1000)
+        for _ in range(20):
+            await served.say(producer, message * 100)
+        assert peer.connection._socket_full
+        await served.say(peer, frame("SEND", {"destination": "/queue/b"}, b"x" * 100) * 20_000)
+
+    serve(tmp_path, test, **LIMIT)
+
+
+def test_a_client_that_is_not_read_is_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its heart-beats wait in the kernel."""
+
+    async def test(served: Served) -> None:
+        clock = served.hub.clock = Clock()
+        peer = await served.connect(CONNECT.replace(b"host:x", b"heart-beat:10000,10000"))
+        assert peer.connection._heartbeat_receive_s == 10.0
+        await flood_until_unread(served, peer)
+        clock.now_s += 1000.0
+        peer.connection._tick()
+        assert not peer.connection._closing
+        await served.until(lambda: peer.read() is not None and not peer.connection._unread_for, "it is read again")
+        peer.connection._tick()
+        assert not peer.connection._closing
+        clock.now_s += 21.0
+        peer.connection._tick()
+        await served.until(lambda: b"HEARTBEAT_TIMEOUT" in peer.read(), "silence is noticed when it is read")
+
+    monkeypatch.setattr(connection_module, "SECOND_LOOK_S", 0.001)
+    serve(tmp_path, test, **LIMIT)
+
+
+def test_the_end_of_a_client_that_was_not_read_is_noticed(tmp_path: Path) -> None:
+    """Refused while it is not read: it is told why, and its closing is seen at once."""
+
+    async def test(served: Served) -> None:
+        peer = await served.connect(CONNECT)
+        await flood_until_unread(served, peer)
+        peer.connection.fail(AccessError("enough"))
+        await served.until(lambda: peer.read() is not None and b"enough" in peer.said, "the reason")
+        await served.hang_up(peer)
+
+    serve(tmp_path, test, **LIMIT)
+
+
+# -- an event loop that is held up ------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Stands still until a test lets time pass."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+def test_a_client_is_not_cut_for_what_the_broker_has_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop stands still for longer than heart-beats may be late. Timers go off first then; the sockets are
+    read before anybody is called silent."""
+
+    async def test(served: Served) -> None:
+        clock = served.hub.clock = Clock()
+        beating = await served.connect(CONNECT.replace(b"host:x", b"heart-beat:10000,0"))
+        mute = await served.connect()
+        begun = await served.connect(CONNECT, b"SEND\ndestination:/queue/a\n\n")
+        beating.write(b"\n")
+        mute.write(CONNECT)
+        begun.write(b"body\0")
+        clock.now_s += 100.0
+        for peer in (beating, begun):
+            peer.connection._tick()
+        mute.connection._connect_late()
+        assert all(peer.connection._seemed_silent for peer in (beating, mute, begun))
+        await served.until(
+            lambda: not any(peer.connection._seemed_silent for peer in (beating, mute, begun)), "they are heard"
+        )
+        assert not [peer for peer in (beating, mute, begun) if peer.connection._closing]
+        assert b"CONNECTED" in mute.read()
+        clock.now_s += 100.0
+        beating.connection._tick()
+        await served.until(lambda: b"HEARTBEAT_TIMEOUT" in beating.read(), "one that is silent is cut")
+
+    monkeypatch.setattr(connection_module, "SECOND_LOOK_S", 0.001)
+    serve(tmp_path, test)
+
+
+# -- its turn ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_fills_two_whole_reads_gives_others_their_turn(tmp_path: Path) -> None:
+    """libuv read on from its socket, up to 32 such buffers, before it looked at any other."""
+
+    async def test(served: Served) -> None:
+        peer = await served.connect(CONNECT)
+        transport = peer.connection._transport
+        assert transport is not None
+        send = frame("SEND", {"destination": "/topic/nobody"}, b"x")
+        full = send * (connection_module.READ_BYTES_FULL // len(send) + 1)
+        for data in (full, send, full):
+            assert transport.is_reading()
+            peer.connection.data_received(data)
+        assert not transport.is_reading()
+        await served.until(transport.is_reading, "the next turn")
+        await served.say(peer, frame("SEND", {"destination": "/topic/nobody", "receipt": "last"}))
+        await served.until(lambda: b"receipt-id:last" in peer.read(), "the receipt")
+
+    serve(tmp_path, test)
