@@ -66,6 +66,12 @@ class Proxy:
         for thread in self._threads:
             thread.join(DEADLINE_S)
 
+    def join(self) -> None:
+        """Wait until the connections of clients that are gone are served to their end: a fate was carried out then."""
+        for thread in self._threads[1:]:  # the first accepts
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+
     def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, name=f"proxy {self.port}")
         self._threads.append(thread)
@@ -140,7 +146,8 @@ class _Pair:
         try:
             while data := self._broker.recv(1 << 16):
                 if not self._hides_answer:
-                    self._client.sendall(data)
+                    with contextlib.suppress(OSError):  # the other thread sees that the client is gone, and closes both
+                        self._client.sendall(data)
                 elif b"RECEIPT" in data:
                     self._answered.set()
                     return  # the other thread closes both

@@ -222,6 +222,7 @@ def kill_driver(proxy: Proxy, driver: Driver, batch: int, fate: Fate) -> None:
         proxy.hook = hook
         code = driver.wait()
         assert code < 0, driver.log()
+    proxy.join()
     proxy.hook = passing
 
 
