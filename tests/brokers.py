@@ -9,6 +9,7 @@ deadline (the same).
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -82,6 +83,19 @@ class Broker:
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stop the process as it stands; returns when none of its threads runs any more.
+
+        A signal alone comes later than the next line of a test: a master that still runs makes a lock file that the
+        test removed again, and stands still with its lock.
+        """
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def thaw(self) -> None:
+        """Let a frozen process go on."""
+        self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9, and wait until the kernel has buried it."""

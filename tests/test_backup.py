@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -130,10 +129,10 @@ def test_a_snapshot(brokers: Brokers) -> None:
     producer = Producer([master])
     producer.start()
     producer.wait_confirmed(300)
-    master.signal(signal.SIGSTOP)
+    master.freeze()
     before = list(producer.confirmed)
     shutil.copytree(master.store, brokers.directory / "snapshot")
-    master.signal(signal.SIGCONT)
+    master.thaw()
     producer.wait_confirmed(100)
     producer.stop()
     check(brokers.directory / "snapshot")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,12 +93,11 @@ def test_a_paused_master_goes_on_after_proving_its_lock(brokers: Brokers) -> Non
     master, slave = brokers.master("a"), brokers.slave("b")
     with master.connect() as connection:
         send(connection, b"before")
-        master.signal(signal.SIGSTOP)
-        wait_state(master, "T")
+        master.freeze()
         connection.send("SEND", {"destination": QUEUE, "receipt": "1"}, b"meanwhile")
         with pytest.raises(TimeoutError):
             connection.next_frame(3.0)  # three keep-alive periods
-        master.signal(signal.SIGCONT)
+        master.thaw()
         connection.receipt("1", 10)
         send(connection, b"after")
         assert drain(connection, 3) == [b"before", b"meanwhile", b"after"]
@@ -112,14 +110,13 @@ def test_a_paused_master_that_was_deposed_confirms_nothing(brokers: Brokers) -> 
     master, slave = brokers.master("a"), brokers.slave("b")
     with master.connect() as connection:
         send(connection, b"before")
-        master.signal(signal.SIGSTOP)
-        wait_state(master, "T")
+        master.freeze()
         connection.send("SEND", {"destination": QUEUE, "receipt": "1"}, b"meanwhile")
         os.unlink(brokers.store / "lock")
         assert slave.wait_serving()["epoch"] == 2
         with slave.connect() as other:
             send(other, b"after")
-        master.signal(signal.SIGCONT)
+        master.thaw()
         with pytest.raises((WireError, OSError)):
             connection.receipt("1", 10)
     master.wait_event("mastership lost")
@@ -179,14 +176,6 @@ def test_non_persistent_messages_end_with_their_master(brokers: Brokers) -> None
     second.wait_serving()
     with second.connect() as connection:
         assert drain(connection, 1) == [b"kept"]
-
-
-def wait_state(broker: Broker, state: str) -> None:
-    """Until the kernel says that the process has `state` (T = stopped)."""
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def until_exists(path: Path) -> None:

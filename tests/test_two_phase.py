@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,12 +182,12 @@ def test_the_second_phase_without_a_master_is_to_be_asked_again(brokers: Brokers
         connection.commit_prepared("x")
         connection.commit_prepared("x")
         assert drain(connection, "out") == [b"x"]
-        later.signal(signal.SIGSTOP)
+        later.freeze()
         try:
             with pytest.raises(amq.client.TransactionRetryError):
                 connection.rollback_prepared("x", timeout=0.2)
         finally:
-            later.signal(signal.SIGCONT)
+            later.thaw()
 
 
 def test_the_second_phase_without_a_master_with_asyncio(brokers: Brokers) -> None:

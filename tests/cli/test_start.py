@@ -202,12 +202,12 @@ def test_the_service_manager_hears_that_we_live(brokers: Brokers, monkeypatch: p
         beats = 0
         while beats < 5:
             beats += door.recv(4096) == b"WATCHDOG=1"
-        broker.signal(signal.SIGSTOP)
+        broker.freeze()
         door.setblocking(False)
         with pytest.raises(BlockingIOError):  # a process that stands still feeds nobody: what it said is all there is
             while True:
                 door.recv(4096)
-        broker.signal(signal.SIGCONT)
+        broker.thaw()
         door.settimeout(DEADLINE_S)
         while door.recv(4096) != b"WATCHDOG=1":
             continue

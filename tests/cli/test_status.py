@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import socket
 import threading
 import time
@@ -112,7 +111,7 @@ def test_a_master_that_stands_still_is_silent(brokers: Brokers) -> None:
     master = brokers.master("a")
     brokers.slave("b")
     assert amq_json("status", "--store", brokers.store)["silent_s"] is None
-    master.signal(signal.SIGSTOP)
+    master.freeze()
     try:
         # The lease must run out first: a heartbeat may be as old as a third of a period in good health.
         deadline = time.monotonic() + 30
@@ -125,7 +124,7 @@ def test_a_master_that_stands_still_is_silent(brokers: Brokers) -> None:
         text = amq("status", "--store", brokers.store).stdout
         assert re.search(r"master   a \(.*\), silent for [0-9.]+ s: it confirms nothing", text), text
     finally:
-        master.signal(signal.SIGCONT)
+        master.thaw()
     deadline = time.monotonic() + 30
     while amq("status", "--store", brokers.store).returncode != 0:
         assert time.monotonic() < deadline

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import socket
 import threading
 from typing import Any
@@ -116,7 +115,7 @@ def test_a_commit_that_the_dead_master_never_read_is_run_again(face: Any, broker
                 runs.append((await received(consumer)).text)
                 await session.producer(OUT).send("x!")
                 if len(runs) == 1:
-                    master.signal(signal.SIGSTOP)
+                    master.freeze()
                     threading.Timer(0.3, master.kill).start()
 
             await session.exactly_once(work)
@@ -337,7 +336,7 @@ def test_a_default_client_leaves_a_silent_master_after_four_seconds(face: Any, b
             producer = connection.session().producer(OUT)
             await producer.send("before")
             assert connection._machine.link.silence_s_max == 4.0
-            master.signal(signal.SIGSTOP)
+            master.freeze()
             (brokers.store / "lock").unlink()
             await producer.send("after")
             assert connection.uri.port == slave.port

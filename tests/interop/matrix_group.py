@@ -8,14 +8,12 @@ with all its subscriptions.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from signal import SIGSTOP
 from typing import Any
 
 from brokers import DEADLINE_S, SERVING, Broker, Brokers
@@ -80,8 +78,7 @@ class Pair:
 
     def freeze(self) -> None:
         """Stop the master as it stands; returns when none of its threads runs any more."""
-        self.master.signal(SIGSTOP)
-        os.waitid(os.P_PID, self.master.pid, os.WSTOPPED | os.WNOWAIT)
+        self.master.freeze()
 
     def kill(self) -> None:
         """kill -9 of the master; returns when the other one serves. The killed one comes back, sooner or later."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
 
@@ -189,9 +188,9 @@ def test_heart_beats_both_ways(brokers: Brokers, version: str) -> None:
         stock.listener.wait(lambda: stock.listener.heartbeats >= 5, "heart-beats")  # 5 s: more than is tolerated
         assert stock.listener.heartbeat_timeouts == 0
         assert stock.connection.is_connected()
-        broker.signal(signal.SIGSTOP)
+        broker.freeze()
         stock.listener.wait(lambda: stock.listener.heartbeat_timeouts > 0, "heart-beat timeout")
-        broker.signal(signal.SIGCONT)
+        broker.thaw()
 
 
 @versions
