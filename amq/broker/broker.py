@@ -21,7 +21,7 @@ from amq.broker.links import Links
 from amq.broker.names import wire_name
 from amq.broker.paging import Pager
 from amq.broker.pulling import Pulling
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.queue import Queue
 from amq.broker.readying import Readiness, Readying
 from amq.broker.recalling import Recalls
 from amq.broker.redelivery import Redelivery
@@ -80,7 +80,6 @@ class Broker(State):
         self.take_epoch(epoch)
         self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → others that wait for it
         self._pager: Pager | None = None
-        self.lent_bytes = 0  # of `memory_bytes`: large bodies on their way to consumers
         self._checkpointer: Checkpointer | None = None
         self._effect: Effect | None = None  # of a commit that is not done yet
 
@@ -113,6 +112,7 @@ class Broker(State):
         """Options changed that may change while clients are served."""
         self.config = config
         self._policies = Policies(config)
+        self.memory.limit_bytes = config.memory_limit_bytes
         for name, queue in self.queues.items():
             queue.configure(self.options_of(name))
             self.retention.configure(queue)
@@ -153,18 +153,17 @@ class Broker(State):
             if message.shared is not None and message.shared.others:
                 message.shared.others -= 1
                 message.shared = None
-                self.memory_bytes += size + message.header_bytes  # the others share what is counted
+                self.memory.take(size + message.header_bytes)  # the others share what is counted
         elif queue.messages.get(message.seq) is message:
             return 0  # not persistent and not acknowledged: it is the queue's
         else:
-            self.memory_bytes += size
-        self.lent_bytes += size
+            self.memory.take(size)
+        self.memory.lend(size)
         return size
 
     def take_back(self, size: int) -> None:
         """Lent memory is free again."""
-        self.memory_bytes -= size
-        self.lent_bytes -= size
+        self.memory.take_back(size)
         self.wake()
 
     # -- what the journal tells ---------------------------------------------------------------------------------------
@@ -260,7 +259,7 @@ class Broker(State):
 
     def withdraw(self, message: Message) -> None:
         """A message that was admitted and will not be stored."""
-        self.free(message)
+        self.memory.free(message)
         if message.seq and message.persistent:  # it got past `admit_id`
             queue = self.queue(message.queue_name)
             queue.pending_bytes -= message.size
@@ -301,7 +300,7 @@ class Broker(State):
                 self.admit_id(message, message)
             self._seq += 1
             message.seq = self._seq
-            self.memory_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            self.memory.admit(message)
             batch = journal.open
             try:
                 journal.append(message)
@@ -315,7 +314,7 @@ class Broker(State):
         else:
             self._seq += 1
             message.seq = self._seq
-            self.memory_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            self.memory.admit(message)
             self._apply_message(message, None)
             if receipt:
                 peer.confirm(receipt)
@@ -463,7 +462,7 @@ class Broker(State):
             name = queue.expiry_name or name
         moved = Message.made_of(message, name, properties, self.next_seq())
         moved.body, moved.expires_ms, moved.duplicate_id = body, 0, ""
-        self.memory_bytes += len(moved.body) + moved.header_bytes + MESSAGE_OVERHEAD_BYTES
+        self.memory.admit(moved)
         if self.advisories.heard:
             self.advisories.dead_lettered(message, moved)
         return moved

@@ -13,8 +13,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Place
+from amq.broker.memory import cost
 from amq.broker.names import is_pattern, plain_name, words_of
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, PRIORITIES, Queue
+from amq.broker.queue import PRIORITIES, Queue
 from amq.broker.subscription import Peer, Subscription
 from amq.config.destinations import matches
 from amq.journal.recovery import Segment
@@ -61,7 +62,7 @@ class Browser(Subscription):
     @property
     def held_bytes(self) -> int:
         """Bytes that it keeps in memory."""
-        return sum(map(_cost, self._batch))
+        return sum(map(cost, self._batch))
 
     def make_ready(self) -> None:
         self.is_ready = True
@@ -83,7 +84,7 @@ class Browser(Subscription):
         """The browse ends. Again = nothing."""
         if not self.done:
             self.done = True
-            self._broker.memory_bytes -= self.held_bytes
+            self._broker.memory.give_back(self.held_bytes)
             self._batch.clear()
             self._leave()
 
@@ -159,7 +160,7 @@ class Browser(Subscription):
 
     def _from_batch(self) -> Message:
         message = self._batch.popleft()
-        self._broker.memory_bytes -= _cost(message)
+        self._broker.memory.give_back(cost(message))
         return message
 
     def _from_memory(self, seq: int) -> Message | None:
@@ -181,7 +182,7 @@ class Browser(Subscription):
         if messages is not None and not self.done:
             self._seq = messages[-1].seq
             self._batch.extend(messages)
-            self._broker.memory_bytes += self.held_bytes
+            self._broker.memory.take(self.held_bytes)
         self._broker.dirty[self.queue] = None
         self._broker.wake()
 
@@ -218,10 +219,6 @@ def _queues(broker: Broker, destination: str) -> list[str]:
         if names:
             return names
     return [destination]
-
-
-def _cost(message: Message) -> int:
-    return len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
 
 
 def _copy(message: Message) -> Message:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import is_stored
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.broker.transaction import Transaction
 from amq.errors import CommandError
 from amq.journal.run import Run
@@ -30,7 +30,7 @@ def add(broker: Broker, transaction: Transaction, command: SendMany) -> bool:
         led_elsewhere = queue.is_diverted
     if (
         led_elsewhere
-        or broker.memory_bytes + size > broker.config.memory_limit_bytes
+        or broker.memory.taken_bytes + size > broker.memory.limit_bytes
         or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
         or broker.journal.at_limit  # type: ignore[union-attr]
         or transaction.size + size > broker.config.max_transaction_size_bytes
@@ -51,13 +51,13 @@ def take_memory(broker: Broker, transaction: Transaction, size: int) -> None:
             code="TRANSACTION_TOO_LARGE",
         )
     transaction.size += size
-    broker.memory_bytes += size
+    broker.memory.take(size)
 
 
 def held_bytes(command: Command) -> int:
     """Bytes that a command takes while it waits."""
     if isinstance(command, Send):
-        return len(command.message.body) + command.message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        return cost(command.message)
     return _bytes(command.bodies) if isinstance(command, SendMany) else 0
 
 

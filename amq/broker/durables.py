@@ -90,7 +90,7 @@ class Durables:
             stored_by_others = transaction.readiness.stored_by_others
         elif transaction.published and not transaction.sends_to_durables:
             added, stored_by_others = self.add_copies(transaction)
-            self._broker.memory_bytes += memory_bytes(added)
+            self._broker.memory.take(memory_bytes(added))
         if stored_by_others:
             raise transaction.roll_back_duplicate(None, stored_by_others[0])
 

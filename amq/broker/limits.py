@@ -83,7 +83,7 @@ class Limits:
         broker = self._broker
         config = broker.config
         fails = config.producer_flow_control == "fail"
-        if broker.memory_bytes >= config.memory_limit_bytes:
+        if broker.memory.is_full:
             if fails:
                 raise StoreFullError("the broker's memory limit is reached: send again later", code="MEMORY_FULL")
             return MEMORY
@@ -212,7 +212,7 @@ class Limits:
             return broker.readying.is_over(room)
         if room != MEMORY:
             return room not in broker.recalls
-        return broker.memory_bytes < share * broker.config.memory_limit_bytes
+        return broker.memory.taken_bytes < share * broker.memory.limit_bytes
 
     def _real(self, queue: Queue) -> Queue:
         """The one for which prepared transactions hold what is in `queue`, if it is such a one."""

@@ -13,7 +13,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Columns, columns_of
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.memory import cost
+from amq.broker.queue import Queue
 from amq.journal.records import SENT_SCHEME, Moved
 from amq.journal.recovery import Segment
 from amq.message import Message
@@ -54,8 +55,8 @@ def _taken(state: State, queue: Queue, seqs: list[int]) -> list[tuple[int, Colum
         in_memory[message.priority].append(
             (message.seq, place.code, message.offset, message.size, message.expires_ms)
         )
-        queue.resident_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
-        state.free(message)
+        queue.resident_bytes -= cost(message)
+        state.memory.free(message)
     taken = [(priority, columns_of(rows)) for priority, rows in in_memory.items()]
     for priority, backlog in list(queue.backlogs.items()):
         taken += [(priority, columns) for columns in backlog.discard(seqs)]

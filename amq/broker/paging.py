@@ -14,8 +14,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import real_name
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.queue import Queue
 from amq.journal.journal import Journal
 from amq.journal.recovery import Segment
 from amq.message import LARGE_BODY_BYTES, Message
@@ -105,12 +106,12 @@ class Pager:
         return max(min(AHEAD_BYTES_MAX, self._free_bytes() // 4), 0 if is_held else 1)
 
     def _free_bytes(self) -> int:
-        return self._broker.paging_bytes() - self._broker.memory_bytes - self._reading_bytes
+        return self._broker.memory.paging_bytes - self._broker.memory.taken_bytes - self._reading_bytes
 
     def _has_room(self, size: int) -> bool:
         """May a message of `size` be read now? A large one that does not fit may if it is the only one on its way:
         consumers that wait for nothing but their sockets make room in the end."""
-        alone = self._broker.lent_bytes == 0 and self._reading_large == 0
+        alone = self._broker.memory.lent_bytes == 0 and self._reading_large == 0
         return size <= LARGE_BODY_BYTES or alone or size <= self._free_bytes()
 
     def _read(self, queue: Queue, priority: int, places: list[Place], then: Callable[[list[Message]], None]) -> None:

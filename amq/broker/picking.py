@@ -216,11 +216,11 @@ class Picker:
         self._window = window
         if window is not None:
             self.held_bytes = sum(message.size for message in window.messages.values())
-            self._broker.memory_bytes += self.held_bytes
+            self._broker.memory.take(self.held_bytes)
 
     def _release(self, size: int) -> None:
         self.held_bytes -= size
-        self._broker.memory_bytes -= size
+        self._broker.memory.give_back(size)
 
 
 class _Scan:

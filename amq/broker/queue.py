@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Backlog, Columns, Place
 from amq.broker.groups import GROUP_ID
+from amq.broker.memory import cost
 from amq.broker.names import QUEUE_SCHEME, plain_name
 from amq.broker.picking import Picker
 from amq.broker.window import Window
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 PRIORITIES = 10
 NO_LIMIT = 1 << 62
 FEW = 32  # messages are taken out of a level one by one
-MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
@@ -102,7 +102,7 @@ class Queue:
         """Bytes of a stored message that count for `queueLimit`."""
         if message.segment is not None:
             return message.size
-        return len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        return cost(message)
 
     @property
     def waiting(self) -> int:

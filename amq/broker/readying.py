@@ -112,7 +112,7 @@ class Readiness:
         transaction, broker, until = self._transaction, self._broker, self._broker.next_seq()
         for message in transaction.published:
             added, stored_by_others = broker.durables.copies_of(message, until)
-            broker.memory_bytes += memory_bytes(added)
+            broker.memory.take(memory_bytes(added))
             transaction.queued += added
             self.stored_by_others += stored_by_others
             for copy in added:
@@ -214,7 +214,7 @@ class Readying:
         kept: list[Message | Run] = []
         for item in transaction.queued:
             if isinstance(item, Copy) and item.queue_name.startswith(SUBSCRIPTION_SCHEME):
-                self._broker.free(item)
+                self._broker.memory.free(item)
             else:
                 kept.append(item)
         transaction.queued = kept

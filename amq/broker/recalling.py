@@ -68,7 +68,7 @@ class Recall:
             if resent is not None:
                 broker.follow(resent, self, AGAIN)
                 return
-            broker.memory_bytes += memory_bytes(transaction.sends)
+            broker.memory.take(memory_bytes(transaction.sends))
             waits = any(copy.persistent for copy in transaction.sends)
             try:
                 broker.commit(transaction, self, STORED if waits else "", "")

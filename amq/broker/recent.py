@@ -14,8 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from amq.broker.memory import cost
 from amq.broker.names import ADVISORY_PREFIX, TOPIC_SCHEME, is_pattern, words_of
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
 from amq.config.destinations import matches
 from amq.config.schema import BrokerConfig
 from amq.message import Message
@@ -77,7 +77,7 @@ class Recent:
             message.shared.others += 1
             origin = message.shared.origin
             topic.kept.append(_Kept(message, _nobody if origin is None else weakref.ref(origin)))
-            size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            size = cost(message)
             topic.size += size
             self.size += size
             self._all[message.seq] = topic
@@ -163,7 +163,7 @@ class Recent:
     def _trim_all(self) -> None:
         broker = self._broker
         while self.size > broker.config.memory_limit_bytes * SHARE_MAX or (
-            self.size and broker.memory_bytes > broker.paging_bytes()
+            self.size and broker.memory.taken_bytes > broker.memory.paging_bytes
         ):
             self._forget(next(iter(self._all.values())))
 
@@ -171,12 +171,12 @@ class Recent:
         """The oldest message of `topic`."""
         message = topic.kept.popleft().message
         del self._all[message.seq]
-        size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        size = cost(message)
         topic.size -= size
         self.size -= size
         if not topic.kept:
             del self._topics[topic.name]
-        self._broker.free(message)
+        self._broker.memory.free(message)
 
 
 def _oldest_ms(options: BrokerConfig, now_ms: int) -> int:

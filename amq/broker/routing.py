@@ -171,7 +171,7 @@ class Routing:
             return None
         room = broker.limits.room_to_commit(transaction)
         if room is None:
-            broker.memory_bytes += memory_bytes(transaction.sends + transaction.published)
+            broker.memory.take(memory_bytes(transaction.sends + transaction.published))
             self._confirm_with(known + stored_by_others, transaction, peer, receipt)
         return room
 

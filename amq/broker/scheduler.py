@@ -305,7 +305,7 @@ class Scheduler:
                 again = _waiting(message, schedule.name, kept, due_ms, message.persistent, timestamp_ms, "")
                 firing.sends.append(again)
                 firing.again.setdefault(message.seq, []).append(again)
-        broker.memory_bytes += memory_bytes(firing.sends + firing.published)
+        broker.memory.take(memory_bytes(firing.sends + firing.published))
         self.on_their_way[firing] = None
         broker.commit(firing, firing, ON_ITS_WAY, "")
 

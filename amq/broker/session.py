@@ -173,7 +173,7 @@ class Session:
                 self._publish(command)
                 return
         if (
-            broker.memory_bytes >= broker.config.memory_limit_bytes
+            broker.memory.is_full
             or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
             or broker.journal.at_limit  # type: ignore[union-attr]
         ):
@@ -229,7 +229,7 @@ class Session:
 
     def _waits_for_memory(self, command: Send) -> bool:
         broker = self._broker
-        if broker.memory_bytes < broker.config.memory_limit_bytes:
+        if not broker.memory.is_full:
             return False
         room = broker.limits.room_for(command.message, None, in_transaction=True)
         if room is not None:

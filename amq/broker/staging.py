@@ -9,7 +9,7 @@ from array import array
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.journal.recovery import Segment
 from amq.journal.run import Run
 
@@ -37,5 +37,5 @@ def stage(state: State, run: Run, segment: Segment) -> None:
     queue.enqueued += count
     queue.stored_bytes += run.size
     queue.pending_bytes -= run.size
-    state.memory_bytes -= sum(map(len, run.bodies)) + count * MESSAGE_OVERHEAD_BYTES
+    state.memory.give_back(sum(map(len, run.bodies)) + count * MESSAGE_OVERHEAD_BYTES)
     state.dirty[queue] = None

@@ -14,10 +14,11 @@ from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory, cost
 from amq.broker.moving import move
 from amq.broker.names import SCHEDULE_SCHEME, plain_name, real_name, shelves
 from amq.broker.prepared import PreparedTransactions
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.queue import Queue
 from amq.broker.schedule import Schedule
 from amq.broker.staging import stage
 from amq.broker.subscribed import SubscribedTable
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from amq.broker.trimming import Trimmer
     from amq.broker.two_phase import TwoPhase
 
-PAGING_SHARE = 0.7  # of the memory limit may be taken by what waits; the rest is for what is on its way
-
 
 class State:
     """The content of the journal, and where in it each part stands. `journal` is None as long as nobody is served."""
@@ -67,7 +66,7 @@ class State:
         self.prepared = PreparedTransactions()
         self.outcomes_pending: dict[str, Group] = {}
         self.subscriptions = SubscribedTable()  # durable ones
-        self.memory_bytes = 0
+        self.memory = Memory(config.memory_limit_bytes)
         self.journal: Journal | None = None
         self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
         self.expiring: dict[Queue, None] = {}  # queues of messages with an expiry time, and perhaps others
@@ -253,13 +252,13 @@ class State:
                 self.hold(segment)
                 queue.page_out(message, segment.code)
                 if self.journal is not None:
-                    self.free(message)
+                    self.memory.free(message)
                     self.dirty[queue] = None
                 return
         else:
             queue.stored_bytes += queue.cost(message)
         queue.messages[message.seq] = message
-        queue.resident_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        queue.resident_bytes += cost(message)
         queue.push(message)
         self.dirty[queue] = None
 
@@ -274,11 +273,7 @@ class State:
             taken = not any(queue.levels) and any(each.is_ready for each in queue.ready)
             if not taken:
                 return True
-        return queue.fires or queue.resident_bytes > self.paging_bytes() - self.memory_bytes
-
-    def paging_bytes(self) -> int:
-        """Memory that messages may take which wait."""
-        return int(self.config.memory_limit_bytes * PAGING_SHARE)
+        return queue.fires or queue.resident_bytes > self.memory.free_to_page_bytes
 
     def page_in(self, queue: Queue, messages: list[Message]) -> list[Message]:
         """`messages` of one priority, oldest first, were read from the disk and are in memory now. Returns those that
@@ -296,7 +291,7 @@ class State:
             resident[seq] = message
             taken += len(message.body) + message.header_bytes
         queue.resident_bytes += taken
-        self.memory_bytes += taken
+        self.memory.take(taken)
         for browser in queue.browsers if messages else ():
             browser.paged_in(messages)
         return messages
@@ -316,7 +311,7 @@ class State:
             if not backlog:
                 del queue.backlogs[priority]
         queue.resident_bytes += len(taken) * MESSAGE_OVERHEAD_BYTES
-        self.memory_bytes += len(taken) * MESSAGE_OVERHEAD_BYTES
+        self.memory.take(len(taken) * MESSAGE_OVERHEAD_BYTES)
         return taken
 
     def page_out_again(self, queue: Queue, message: Message) -> None:
@@ -326,16 +321,8 @@ class State:
             self.paged_out.setdefault(queue, {})[message.seq] = message
         del queue.messages[message.seq]
         queue.page_out(message, segment.code)
-        queue.resident_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
-        self.free(message)
-
-    def free(self, message: Message) -> None:
-        """`message` is in memory no more. Its body and headers are as long as others share them."""
-        self.memory_bytes -= MESSAGE_OVERHEAD_BYTES
-        if message.shared is not None and message.shared.others:
-            message.shared.others -= 1
-        else:
-            self.memory_bytes -= len(message.body) + message.header_bytes
+        queue.resident_bytes -= cost(message)
+        self.memory.free(message)
 
     def _apply_copy(self, message: Message, segment: Segment | None) -> None:
         """A message of a replay: perhaps one that is stored already and was copied forward. It stands there now."""
@@ -447,7 +434,7 @@ class State:
 
     def _remove(self, queue: Queue, message: Message) -> None:
         del queue.messages[message.seq]
-        queue.resident_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        queue.resident_bytes -= cost(message)
         queue.stored_bytes -= queue.cost(message)
         if message.segment is not None:
             segment = _segment(message)
@@ -461,10 +448,7 @@ class State:
         if queue.redelivered:
             queue.redelivered.pop(message.seq, None)
         queue.acknowledged += 1
-        if message.shared is None:
-            self.memory_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
-        else:
-            self.free(message)
+        self.memory.free(message)
         if not queue.messages:
             self.emptied[queue] = None
 

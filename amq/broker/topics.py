@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from amq.broker.audience import Audience
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, words_of
 from amq.broker.patterns import Patterns
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, NO_LIMIT, Queue
+from amq.broker.queue import NO_LIMIT, Queue
 from amq.broker.recent import Recent
 from amq.broker.subscription import Peer, Subscription, option_boolean, option_number
 from amq.config.schema import BrokerConfig
@@ -112,7 +113,7 @@ class TopicQueue(Queue):
         message.shared.others += 1
         self.enqueued += 1
         self.messages[message.seq] = message
-        self.resident_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        self.resident_bytes += cost(message)
         if message.expires_ms:
             self.expiring += 1
         self.push(message)
@@ -279,7 +280,7 @@ class Topics:
     def publish(self, message: Message, peer: Peer | None = None, receipt: str = "") -> None:
         """Hand `message` out at the end of this turn. `receipt` is confirmed to `peer` with that."""
         broker = self._broker
-        broker.memory_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        broker.memory.admit(message)
         if not self.on_their_way:
             self.arrived.append(message)
             if peer is not None and receipt:
@@ -305,7 +306,7 @@ class Topics:
     def withdraw(self, messages: list[Message]) -> None:
         """Messages that were counted and will not be handed out."""
         for message in messages:
-            self._broker.memory_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            self._broker.memory.give_back(cost(message))
 
     # -- handing out --------------------------------------------------------------------------------------------------
 
@@ -344,7 +345,7 @@ class Topics:
         pieces: dict[str, tuple[list[Message], int]] = {}
         for message in messages:
             # Its taker counts it.
-            broker.memory_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            broker.memory.give_back(cost(message))
             if 0 < message.expires_ms <= now_ms:
                 continue
             name = message.destination
@@ -389,7 +390,7 @@ class Topics:
             shared = message.shared
             assert shared is not None
             if shared.others:
-                broker.memory_bytes += len(message.body) + message.header_bytes + shared.others * MESSAGE_OVERHEAD_BYTES
+                broker.memory.take(len(message.body) + message.header_bytes + shared.others * MESSAGE_OVERHEAD_BYTES)
                 shared.others -= 1
 
     def _give(self, queue: TopicQueue, batch: Batch, large: bool) -> None:
@@ -414,7 +415,7 @@ class Topics:
         own = queue.subscription.peer if queue.no_local else None
         for message in self.recent.find(queue.names, queue.selector, own, broker.clock.wall_ms()):
             queue.accept(message)
-            broker.memory_bytes += MESSAGE_OVERHEAD_BYTES
+            broker.memory.take(MESSAGE_OVERHEAD_BYTES)
             broker.dirty[queue] = None
         if queue.expiring:
             broker.expiring[queue] = None
@@ -427,7 +428,7 @@ class Topics:
         broker = self._broker
         if queue.is_slow and not queue.waiting:
             queue.is_slow = False
-        free_bytes = broker.paging_bytes() - broker.memory_bytes
+        free_bytes = broker.memory.free_to_page_bytes
         share_bytes = max(free_bytes, int(broker.config.memory_limit_bytes * SHARE_MIN))
         if len(queue.messages) <= queue.limit and queue.resident_bytes <= share_bytes:
             return

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import is_queued
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.queue import Queue
 from amq.broker.subscription import Peer, Subscription
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.multicast import HOLDERS_MAX, Multicast

@@ -113,7 +113,7 @@ class TwoPhase:
         _check_names(xid, given.owner)
         if self._is_known(xid):
             return False
-        broker.memory_bytes += memory_bytes(sends)
+        broker.memory.take(memory_bytes(sends))
         transaction = Transaction(broker, "")
         transaction.sends = sends
         self._prepare(transaction, given, peer, receipt)

@@ -200,7 +200,7 @@ class Import:
         copy.original, copy.shared = message, Shared(None, encodes=False)
         transaction = Transaction(broker, "")
         transaction.sends = [copy]
-        broker.memory_bytes += memory_bytes(transaction.sends)
+        broker.memory.take(memory_bytes(transaction.sends))
         broker.commit(transaction, self, receipt, "")
 
     @contextmanager

@@ -56,12 +56,12 @@ def filled(request: pytest.FixtureRequest, make_world: Callable[..., World]) -> 
 
 def test_everything_in_the_order_of_delivery(filled: tuple[World, list[bytes]]) -> None:
     world, expected = filled
-    before = stored_state(world.broker, world.vfs, world.store), world.broker.memory_bytes
+    before = stored_state(world.broker, world.vfs, world.store), world.broker.memory.taken_bytes
     client = browse(world)
     assert client.bodies == expected
     assert client.browsed_ids == ["a"]
     assert all(delivery.redelivered == 0 for delivery in client.deliveries)
-    assert (stored_state(world.broker, world.vfs, world.store), world.broker.memory_bytes) == before
+    assert (stored_state(world.broker, world.vfs, world.store), world.broker.memory.taken_bytes) == before
     world.check_at_rest()
 
 
@@ -176,14 +176,14 @@ def test_counts_are_shown_and_stay(world: World) -> None:
 
 def test_who_goes_in_the_middle_leaves_nothing_behind(filled: tuple[World, list[bytes]]) -> None:
     world, _ = filled
-    before = world.broker.memory_bytes
+    before = world.broker.memory.taken_bytes
     for how in ("lose", "unsubscribe"):
         client = world.connect()
         client.subscribe("a", ACK_INDIVIDUAL, 1, browser=True)
         world.turn()
         getattr(client, how)()
         world.settle()
-        assert world.broker.memory_bytes == before
+        assert world.broker.memory.taken_bytes == before
         world.check_at_rest()
     assert world.broker.queues["queue://a"].browsers == ()
 
@@ -201,7 +201,7 @@ def test_large_messages_are_read_one_by_one(make_world: Callable[..., World]) ->
         consumer.ack(bodies[0])
         world.settle()
         assert consumer.bodies == bodies[:3]
-        assert world.broker.lent_bytes == 0
+        assert world.broker.memory.lent_bytes == 0
         world.check_at_rest()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.message import Message
 from amq.protocols.commands import ACK_INDIVIDUAL, Commit, Finish, Prepare, Send, SendMany
@@ -58,13 +58,13 @@ def test_a_rollback_gives_all_memory_back(make_world: MakeWorld) -> None:
     client = world.connect()
     client.send(b"0")
     world.settle()
-    before = world.broker.memory_bytes
+    before = world.broker.memory.taken_bytes
     client.begin()
     client.do(many(b"12", b"345"))
-    assert world.broker.memory_bytes == before + 5 + 2 * MESSAGE_OVERHEAD_BYTES
+    assert world.broker.memory.taken_bytes == before + 5 + 2 * MESSAGE_OVERHEAD_BYTES
     client.abort()
     world.settle()
-    assert world.broker.memory_bytes == before
+    assert world.broker.memory.taken_bytes == before
     assert received(world, 1) == [b"0"]
 
 
@@ -165,7 +165,7 @@ def scattered(world: World, seed: int, together: bool) -> None:
 
 def counters(world: World) -> dict[str, Any]:
     return {
-        "memory": world.broker.memory_bytes, "segments": world.journal.segments,
+        "memory": world.broker.memory.taken_bytes, "segments": world.journal.segments,
         "queues": {
             name: (queue.enqueued, queue.acknowledged, queue.stored_bytes, queue.pending_bytes, queue.expiring,
                    queue.waiting, {priority: list(each) for priority, each in queue.backlogs.items()})

@@ -116,11 +116,11 @@ def test_a_send_that_meets_a_full_disk_is_refused(world: World) -> None:
     world.settle()
     assert sender.errors == [("STORE_FULL", refused)]
     assert silent.errors == [("STORE_FULL", "")]
-    assert (world.stored("a"), world.broker.memory_bytes) == ([], 600 + 1)
+    assert (world.stored("a"), world.broker.memory.taken_bytes) == ([], 600 + 1)
     assert receipt not in client.confirmed  # nothing can be written at all
     room_again(world)
     assert receipt in client.confirmed
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     again = world.connect()
     assert again.send(b"x", duplicate_id="x")
     world.settle()

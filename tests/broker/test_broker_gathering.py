@@ -208,7 +208,7 @@ def test_at_random(world: World, seed: int) -> None:
     assert set(drain.bodies) | acked == sent
     assert not set(drain.bodies) & acked
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 @pytest.mark.parametrize("ack", [ACK_AUTO, ACK_INDIVIDUAL])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amq.broker.state import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.protocols.commands import ACK_AUTO
 from tests.broker.world import World
 from tests.large import large_from
@@ -39,16 +39,16 @@ def test_a_limit_smaller_than_one_message_lets_all_through(world: World) -> None
         producer.send(body(number))
         world.settle()
     assert len(producer.confirmed) == 5
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     consumer.subscribe(prefetch=10)
     world.settle()
     assert consumer.bodies == [body(number) for number in range(5)]
-    assert world.broker.memory_bytes == 5 * MESSAGE_OVERHEAD_BYTES, "what is delivered is in its socket, not here"
+    assert world.broker.memory.taken_bytes == 5 * MESSAGE_OVERHEAD_BYTES, "what is delivered is in its socket, not here"
     for number in range(5):
         consumer.ack(body(number))
     world.settle()
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_beyond_the_limit_one_at_a_time_over_all_queues(world: World) -> None:
@@ -63,7 +63,7 @@ def test_beyond_the_limit_one_at_a_time_over_all_queues(world: World) -> None:
     for consumer in consumers:
         consumer.send_out = lambda: None  # type: ignore[method-assign]  # their sockets take nothing
     world.settle()
-    assert world.broker.lent_bytes == len(body(1))
+    assert world.broker.memory.lent_bytes == len(body(1))
     for _ in consumers:
         for send_out in sending:
             send_out()
@@ -72,7 +72,7 @@ def test_beyond_the_limit_one_at_a_time_over_all_queues(world: World) -> None:
         send_out()
     world.settle()
     assert [consumer.bodies for consumer in consumers] == [[body(1)]] * 3
-    assert world.broker.lent_bytes == 0
+    assert world.broker.memory.lent_bytes == 0
 
 
 def test_a_consumer_that_waits_gets_it_without_a_read(roomy: World) -> None:
@@ -96,14 +96,14 @@ def test_auto_consumer_goes_in_the_middle(roomy: World) -> None:
     producer.send(body(1))
     producer.send(body(2), persistent=False)
     roomy.settle()
-    assert roomy.broker.lent_bytes
+    assert roomy.broker.memory.lent_bytes
     consumer.lose()
     roomy.settle()
-    assert roomy.broker.lent_bytes == 0
+    assert roomy.broker.memory.lent_bytes == 0
     roomy.connect().subscribe(ack=ACK_AUTO)
     roomy.settle()
     roomy.check_at_rest()
-    assert roomy.broker.memory_bytes == 0
+    assert roomy.broker.memory.taken_bytes == 0
 
 
 def test_refused_ones_move_one_after_the_other(roomy: World) -> None:

@@ -296,7 +296,7 @@ def test_what_waits_on_disk_is_dropped_too(make_world: MakeWorld) -> None:
     for _ in range(30):
         send_many(producer, 5)
         world.settle()
-        assert world.broker.memory_bytes <= 20_000
+        assert world.broker.memory.taken_bytes <= 20_000
     assert queue_of(world).backlogs
     assert len(producer.confirmed) == 150
     assert 48_000 < queue_of(world).stored_bytes <= 50_000

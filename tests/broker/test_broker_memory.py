@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.session import STALLED_BYTES_MAX
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Begin, Commit, Disconnect, Nack, Send
@@ -44,14 +44,14 @@ def test_a_producer_is_stopped_at_the_limit_and_resumed_in_order(small: World) -
     world.settle()
     assert producer.confirmed == receipts[:10]
     assert not producer.reading
-    assert world.broker.memory_bytes == LIMIT_BYTES
+    assert world.broker.memory.taken_bytes == LIMIT_BYTES
     client = consumer(world, prefetch=5)
     while len(client.deliveries) < 25:
         before = len(client.deliveries)
         client.do(*(Ack(delivery.seq, "a") for delivery in client.deliveries[before - 5 :]))
         world.settle()
         assert len(client.deliveries) > before
-        assert world.broker.memory_bytes <= LIMIT_BYTES
+        assert world.broker.memory.taken_bytes <= LIMIT_BYTES
     assert producer.confirmed == receipts
     producer.send(b"on")  # it is read from again
     seqs = [delivery.seq for delivery in client.deliveries]
@@ -114,7 +114,7 @@ def test_who_is_read_on_for_its_acknowledgements_may_not_send_without_end(small:
     world.settle()
     assert client.codes == ["MEMORY_FULL"]
     assert not client.connected
-    assert world.broker.memory_bytes <= LIMIT_BYTES
+    assert world.broker.memory.taken_bytes <= LIMIT_BYTES
     world.check_at_rest()
 
 
@@ -128,15 +128,15 @@ def test_headers_count(make_world: Callable[..., World]) -> None:
     receipts = [producer.send(b"", persistent=False, properties=properties) for _ in range(11)]
     world.settle()
     assert producer.confirmed == receipts[:10]
-    assert world.broker.memory_bytes == 10 * size
+    assert world.broker.memory.taken_bytes == 10 * size
     consumer(world, ack=ACK_AUTO)
     world.settle()
     assert producer.confirmed == receipts
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     producer.begin()
     producer.send(b"", transaction="t", properties=properties)
     world.settle()
-    assert world.broker.memory_bytes == size
+    assert world.broker.memory.taken_bytes == size
 
 
 def test_what_waits_behind_a_send_keeps_its_order(small: World) -> None:
@@ -166,7 +166,7 @@ def test_a_producer_that_leaves_takes_what_waits_with_it(small: World) -> None:
     assert small.stored() == []
     assert not small.broker.limits.waiting
     small.check_at_rest()
-    assert small.broker.memory_bytes == 0
+    assert small.broker.memory.taken_bytes == 0
 
 
 def test_with_the_policy_fail_a_send_is_refused_instead(make_world: Callable[..., World]) -> None:
@@ -185,9 +185,9 @@ def test_memory_of_open_transactions_counts(small: World) -> None:
     producer = small.connect()
     producer.begin()
     send_many(producer, 10, transaction="t")
-    assert small.broker.memory_bytes == LIMIT_BYTES
+    assert small.broker.memory.taken_bytes == LIMIT_BYTES
     producer.abort()
-    assert small.broker.memory_bytes == 0
+    assert small.broker.memory.taken_bytes == 0
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -208,5 +208,5 @@ def test_memory_is_given_back_by_every_way_out(make_world: Callable[..., World],
     for queue in ("DLQ.a", "DLQ.b"):
         assert consumer(world, queue, ACK_AUTO).bodies
     world.settle()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     world.check_at_rest()

@@ -444,7 +444,7 @@ class BrokerMachine(RuleBasedStateMachine):
             drain.subs[queue] = Sub(queue, ACK_AUTO, 1)
             drain.client.do(Subscribe(queue, "queue://" + queue, ACK_AUTO))
         self.rest()
-        assert self.world.broker.memory_bytes == 0
+        assert self.world.broker.memory.taken_bytes == 0
         assert not any(queue.stored for queue in self.world.broker.queues.values())
 
 

@@ -98,7 +98,7 @@ def counted(state: State) -> dict[str, Any]:
         for queue, noted in (broker.paged_out or {}).items()
     }
     return {
-        "memory": broker.memory_bytes, "paged out": paged_out, "counts": broker.moved_counts,
+        "memory": broker.memory.taken_bytes, "paged out": paged_out, "counts": broker.moved_counts,
         "refers": [segment.refers for segment in state.segments],
         "queues": {
             queue.name: (

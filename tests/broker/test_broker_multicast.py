@@ -41,7 +41,7 @@ def test_its_body_is_stored_and_counted_once(world: World) -> None:
     client.send(BODY, ALL)
     world.settle()
     assert len(BODY) < live_bytes(world) < len(BODY) + 300
-    assert len(BODY) < world.broker.memory_bytes < 2 * len(BODY) + 2000
+    assert len(BODY) < world.broker.memory.taken_bytes < 2 * len(BODY) + 2000
     world.check_at_rest()
     for name in "ab":
         take(world, name, 1)
@@ -162,7 +162,7 @@ def large_bodies(world: World, persistent: bool) -> None:
     reader = take(world, "c", 1)
     assert reader.bodies == [body]
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 # -- anything that happens ---------------------------------------------------------------------------------------------

@@ -415,7 +415,8 @@ MUTANTS = (
     ),
     Mutant(
         "what is staged together is not free when it is on disk", staging, "stage",
-        "state.memory_bytes -= sum(map(len, run.bodies)) + count * MESSAGE_OVERHEAD_BYTES", "pass", "staged", (state,),
+        "state.memory.give_back(sum(map(len, run.bodies)) + count * MESSAGE_OVERHEAD_BYTES)", "pass", "staged",
+        (state,),
     ),
     Mutant(
         "compaction looks only where the message was stored", copying.Source, "_parts",

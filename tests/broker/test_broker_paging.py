@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
+from amq.broker.queue import Queue
 from amq.config.schema import BrokerConfig
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send
@@ -64,7 +65,7 @@ def test_producers_go_on_and_everything_comes_in_order(small: World) -> None:
     queue = small.broker.queues["queue://a"]
     assert len(queue.messages) < 10
     assert queue.stored == queue.waiting == 100
-    assert small.broker.memory_bytes <= LIMIT_BYTES
+    assert small.broker.memory.taken_bytes <= LIMIT_BYTES
     small.check_at_rest()
     assert consume(small, 100) == list(range(100))
     assert not queue.backlogs
@@ -92,7 +93,7 @@ def test_after_a_takeover_everything_waits_on_disk_and_comes_in_the_order_of_pri
     small.crash_and_recover()
     queue = small.broker.queues["queue://a"]
     assert not queue.messages
-    assert small.broker.memory_bytes == 0
+    assert small.broker.memory.taken_bytes == 0
     expected = [number for _, number in sorted(sent, key=lambda each: (-each[0], each[1]))]
     assert consume(small, 80, prefetch=1) == expected
 
@@ -120,7 +121,7 @@ def test_small_messages_that_are_read_at_once_do_not_fill_the_memory(small: Worl
     for client, name in zip(clients, names, strict=True):
         client.subscribe(name, ACK_INDIVIDUAL, 1)
     small.settle()
-    assert small.broker.memory_bytes <= small.broker.paging_bytes()
+    assert small.broker.memory.taken_bytes <= small.broker.memory.paging_bytes
     for client in clients:
         client.lose()
     small.settle()
@@ -135,7 +136,7 @@ def test_a_memory_full_of_messages_that_wait_behind_one_on_disk_stops_nobody(sma
         producer.send(body(count), persistent=False, receipt=False)
         small.settle()
         count += 1
-    assert small.broker.memory_bytes >= LIMIT_BYTES
+    assert small.broker.memory.taken_bytes >= LIMIT_BYTES
     assert consume(small, count) == list(range(count))
 
 

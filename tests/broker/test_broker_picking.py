@@ -220,7 +220,7 @@ def test_the_queue_is_plain_again_when_its_consumers_have_gone(world: World) -> 
     first.lose()
     world.settle()
     assert queue.picker is None
-    assert world.broker.memory_bytes == queue.resident_bytes
+    assert world.broker.memory.taken_bytes == queue.resident_bytes
     assert texts(consumer(world)) == ["a1"]
 
 
@@ -351,7 +351,7 @@ def test_a_consumer_finds_the_few_that_it_wants_on_the_disk(on_disk: World) -> N
     client = consumer(world, "colour = 'red'", prefetch=3)
     drain(world, [client], 20)
     assert texts(client) == [str(number) for number in range(0, 1000, 50)]
-    assert world.broker.memory_bytes <= SMALL_BYTES + (64 << 10)
+    assert world.broker.memory.taken_bytes <= SMALL_BYTES + (64 << 10)
     queue = world.broker.queues["queue://a"]
     assert len(queue.messages) < 30, "what nobody wants stays on the disk"
     send(world, b"later", colour="red")
@@ -406,7 +406,7 @@ def test_large_messages(make_world: Callable[..., World]) -> None:
         drain(world, [even, odd], 40)
         assert texts(even) == [f"{n}" for n in range(0, 40, 2)]
         assert texts(odd) == [f"{n}" for n in range(1, 40, 2)]
-        assert world.broker.lent_bytes == 0
+        assert world.broker.memory.lent_bytes == 0
 
 
 def test_a_turn_looks_at_so_much_and_goes_on_in_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.config.destinations import DestinationOptions
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
@@ -54,7 +54,7 @@ def test_the_latest_come_first_then_what_is_sent(tmp_path: Any, ack: str) -> Non
         client.ack(body)
     world.settle()
     world.check_at_rest()
-    assert world.broker.memory_bytes == 3 * (1 + MESSAGE_OVERHEAD_BYTES)
+    assert world.broker.memory.taken_bytes == 3 * (1 + MESSAGE_OVERHEAD_BYTES)
 
 
 def test_who_does_not_ask_gets_nothing_and_where_nothing_is_kept_there_is_nothing(tmp_path: Any) -> None:
@@ -122,13 +122,13 @@ def test_sizes_and_durations(tmp_path: Any) -> None:
         world.clock.advance(4)
     assert late(world, "topic://size").bodies == [b"2" * 100, b"3" * 100]
     assert late(world, "topic://time").bodies == [b"2" * 100, b"3" * 100]
-    assert world.broker.memory_bytes == 5 * cost
+    assert world.broker.memory.taken_bytes == 5 * cost
     world.broker.sweep()
     world.check_at_rest()
-    assert world.broker.memory_bytes == 4 * cost
+    assert world.broker.memory.taken_bytes == 4 * cost
     publish(world, bytes(10 * cost), topic="topic://size")  # larger than all: nothing can be kept
     world.check_at_rest()
-    assert world.broker.memory_bytes == 2 * cost
+    assert world.broker.memory.taken_bytes == 2 * cost
 
 
 def test_it_takes_a_share_of_the_memory_and_gives_way(tmp_path: Any) -> None:
@@ -148,7 +148,7 @@ def test_it_takes_a_share_of_the_memory_and_gives_way(tmp_path: Any) -> None:
     world.broker.sweep()
     world.settle()
     assert not world.broker.topics.recent.size
-    assert world.broker.memory_bytes < 0.9 * (1 << 20)
+    assert world.broker.memory.taken_bytes < 0.9 * (1 << 20)
     assert producer.reading
     assert late(world, "topic://>").bodies == []
     world.check_at_rest()
@@ -161,7 +161,7 @@ def test_the_body_counts_once_and_those_who_hold_it_do_not_depend_on_it(tmp_path
     publish(world, b"x" * 9000)
     latecomer = late(world, ack=ACK_INDIVIDUAL)
     world.check_at_rest()
-    assert world.broker.memory_bytes == 9000 + 3 * MESSAGE_OVERHEAD_BYTES
+    assert world.broker.memory.taken_bytes == 9000 + 3 * MESSAGE_OVERHEAD_BYTES
     publish(world, b"y")
     early.ack(b"x" * 9000)
     world.settle()
@@ -182,7 +182,7 @@ def test_options_change_while_clients_are_served(tmp_path: Any) -> None:
         if count == 2 and not seen:
             publish(world, b"2", b"3")
         world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_a_takeover_leaves_nothing_and_advisories_and_temporary_topics_are_not_kept(tmp_path: Any) -> None:

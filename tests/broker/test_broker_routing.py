@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.routing import ROUTES_BYTES_MAX
 from amq.config.destinations import DestinationOptions
 from amq.errors import ConfigError
@@ -67,12 +67,12 @@ def test_many_names_cost_as_many_times_one(world: World, persistent: bool) -> No
     assert len(copies) == len(names)
     assert len({id(message.properties) for message in copies}) == 1
     shared_bytes = len(",".join(names))
-    assert world.broker.memory_bytes > shared_bytes * 0.9 + 200 * MESSAGE_OVERHEAD_BYTES
-    assert world.broker.memory_bytes < 3 * shared_bytes + 200 * MESSAGE_OVERHEAD_BYTES
+    assert world.broker.memory.taken_bytes > shared_bytes * 0.9 + 200 * MESSAGE_OVERHEAD_BYTES
+    assert world.broker.memory.taken_bytes < 3 * shared_bytes + 200 * MESSAGE_OVERHEAD_BYTES
     world.check_at_rest()
     for name in names:
         consumer(world, name)
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     world.check_at_rest()
 
 
@@ -93,7 +93,7 @@ def test_what_is_led_elsewhere_and_stays_counts_once(make_world: Callable[..., W
     consumer(world, "b")
     world.check_at_rest()
     consumer(world, "a")
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_routes_of_long_names_do_not_fill_the_memory(world: World) -> None:

@@ -461,7 +461,7 @@ def test_many_take_little_memory_and_leave_in_bounded_steps(
         producer.send(b"%d" % number, properties={"AMQ_SCHEDULED_DELAY": str(1000 + number % 977)}, receipt=False)
     world.settle()
     assert len(scheduled(world)) == count
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     monkeypatch.setattr(scheduler, "GROUP_BYTES", 1000)
     client = consumer(world, ack=ACK_AUTO)
     later(world, 3.0)

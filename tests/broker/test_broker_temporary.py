@@ -32,7 +32,7 @@ def test_request_and_reply(world: World) -> None:
     for body in (b"1", b"2"):
         asker.ack(body)
     world.settle()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_replies_wait_for_a_consumer(world: World) -> None:
@@ -78,7 +78,7 @@ def test_selectors_and_groups_are_those_of_queues(world: World) -> None:
     world.check_at_rest()
     asker.lose()
     world.settle()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 @pytest.mark.parametrize("name", [queue_of, topic_of])
@@ -103,7 +103,7 @@ def test_it_goes_with_its_connection(world: World) -> None:
     world.settle()
     assert receipt in service.confirmed, "a service is not punished for a client that did not wait"
     assert not service.errors
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     assert not world.broker.topics.queues()
     world.check_at_rest()
     again = world.connect()
@@ -162,4 +162,4 @@ def test_a_connection_has_a_bounded_number_of_queues(world: World) -> None:
     asker.close()
     world.settle()
     assert world.broker.topics.queues() == []
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0

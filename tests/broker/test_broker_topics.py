@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.subscription import Subscription
 from amq.broker.topics import BATCH_BYTES_MAX, FRAME_BYTES
 from amq.config.destinations import matches
@@ -51,7 +51,7 @@ def test_everybody_gets_everything_in_order_and_nothing_is_stored(world: World, 
         consumers[1].ack(body)
     world.settle()
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     assert not world.broker.queues
 
 
@@ -73,11 +73,12 @@ def test_a_body_counts_once_however_many_hold_it(world: World) -> None:
         consumer(world, ack=ACK_INDIVIDUAL)
     publish(world, b"x" * 10_000)
     world.check_at_rest()
-    assert world.broker.memory_bytes == 10_000 + 10 * MESSAGE_OVERHEAD_BYTES
+    assert world.broker.memory.taken_bytes == 10_000 + 10 * MESSAGE_OVERHEAD_BYTES
     for number, client in enumerate(world.clients[:10], start=1):
         client.ack(b"x" * 10_000)
         world.settle()
-        assert world.broker.memory_bytes == (10_000 + (10 - number) * MESSAGE_OVERHEAD_BYTES if number < 10 else 0)
+        left_bytes = 10_000 + (10 - number) * MESSAGE_OVERHEAD_BYTES if number < 10 else 0
+        assert world.broker.memory.taken_bytes == left_bytes
     world.check_at_rest()
 
 
@@ -98,7 +99,7 @@ def test_prefetch_ack_and_redelivery_are_those_of_queues(world: World) -> None:
     client.lose()
     world.settle()
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_a_transaction_delivers_at_commit_with_what_is_persistent(world: World) -> None:
@@ -139,7 +140,7 @@ def test_a_transaction_for_topics_alone(world: World, outcome_id: str) -> None:
     world.settle()
     assert client.bodies == [b"1"]
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -173,11 +174,11 @@ def test_acks_in_a_transaction_of_a_subscription_that_has_ended(world: World) ->
         client.unsubscribe(T)
         world.settle()
         world.check_at_rest()
-        assert world.broker.memory_bytes == 1 + MESSAGE_OVERHEAD_BYTES
+        assert world.broker.memory.taken_bytes == 1 + MESSAGE_OVERHEAD_BYTES
         end(client)
         world.settle()
         world.check_at_rest()
-        assert world.broker.memory_bytes == 0
+        assert world.broker.memory.taken_bytes == 0
 
 
 def test_no_local(world: World) -> None:
@@ -225,7 +226,7 @@ def test_what_waited_goes_out_together(world: World, monkeypatch: pytest.MonkeyP
     assert [batch for batch in batches if batch[:1] == [b"000"]] == [[*numbered(100), big, big]] * 3
     assert [b"urgent", b"too"] in batches
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_messages_that_are_nothing_but_headers_go_out_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +266,7 @@ def test_a_slow_consumer_misses_the_oldest(make_world: Callable[..., World]) -> 
         assert client.bodies == [b"%03d" % i for i in kept]
         assert not client.errors
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
     publish(world, *numbered(6))
     assert len(told) == 4, "who had caught up and falls behind again is told of again"
 
@@ -276,7 +277,7 @@ def test_a_slow_consumer_is_disconnected(make_world: Callable[..., World]) -> No
     publish(world, *numbered(10))
     assert slow.codes == ["SLOW_CONSUMER"]
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_a_slow_consumer_takes_no_more_than_its_share_of_memory(make_world: Callable[..., World]) -> None:
@@ -344,7 +345,7 @@ def test_expired_messages_are_not_delivered(world: World) -> None:
     world.settle()
     assert client.bodies == [b"1"]
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_many_and_large_messages_in_one_turn(make_world: Callable[..., World]) -> None:
@@ -360,7 +361,7 @@ def test_many_and_large_messages_in_one_turn(make_world: Callable[..., World]) -
     world.settle()
     assert client.bodies == [*bodies, large, b"after"]
     world.check_at_rest()
-    assert world.broker.memory_bytes == 0
+    assert world.broker.memory.taken_bytes == 0
 
 
 def test_options_change_while_it_waits(make_world: Callable[..., World]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.topics import TopicQueue
 from amq.message import Message
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from amq import message as messages
 from amq.broker.gathering import Member
 from amq.broker.links import Client as Who
-from amq.broker.queue import MESSAGE_OVERHEAD_BYTES, Queue
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
+from amq.broker.queue import Queue
 from amq.broker.session import Session
 from amq.broker.subscription import Subscription
 from amq.broker.window import ID_BYTES
@@ -437,7 +438,7 @@ class World:
             ids[record.segment.key] = ids.get(record.segment.key, 0) + record.size
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
-        assert broker.memory_bytes >= self.resident_bytes()
+        assert broker.memory.taken_bytes >= self.resident_bytes()
         check_topics(self)
 
     def resident_bytes(self) -> int:
@@ -465,7 +466,7 @@ class World:
             assert queue.duplicates_pending.keys() == {id for name, id, _ in ids if name == queue.name}
             assert not queue.pending_bytes
             out = places - {message.seq for level in queue.levels for message in level}
-            full = out and queue.backlogs and broker.memory_bytes > broker.paging_bytes()  # so nothing is read
+            full = out and queue.backlogs and broker.memory.free_to_page_bytes < 0  # so nothing is read
             wait = [message for seq, message in self.everything(queue).items() if seq not in out and not full]
             for subscription in queue.subscriptions:
                 if isinstance(subscription, Member):
@@ -481,7 +482,7 @@ class World:
                     assert not beside, f"{queue.name}: {beside} wait beside a consumer"
             size += sum(browser.held_bytes for browser in queue.browsers)
             size += queue.picker.held_bytes if queue.picker is not None else 0
-        assert broker.memory_bytes == size + self.resident_bytes()
+        assert broker.memory.taken_bytes == size + self.resident_bytes()
         assert not broker.limits._dropping
         assert not broker.outcomes_pending
         two_phase = broker.two_phase

@@ -38,7 +38,7 @@ def test_a_backlog_larger_than_memory_waits_on_disk(tmp_path: Path, monkeypatch:
 
     def told(_result: Result) -> None:
         assert work._master is not None
-        taken.append(work._master.broker.memory_bytes)
+        taken.append(work._master.broker.memory.taken_bytes)
 
     work = Import(config, told, vfs=VFS)
     file = io.BytesIO(lines([message(b"x" * 10_000, seq) for seq in range(1, 500)]))
