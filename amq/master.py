@@ -15,6 +15,7 @@ import structlog
 import amq
 from amq.broker.broker import Broker
 from amq.broker.queue import Queue
+from amq.broker.state import State
 from amq.broker.topics import TopicQueue
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
@@ -41,7 +42,7 @@ MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop
 
 
 class Master:
-    """One mastership. `broker` has just finished its replay; `valid()` tells whether the lease is valid now;
+    """One mastership. All of the journal was read into `state`; `valid()` tells whether the lease is valid now;
     `failed(why)` is called when the journal cannot go on.
     """
 
@@ -53,7 +54,7 @@ class Master:
         name: str,
         host_name: str,
         epoch: int,
-        broker: Broker,
+        state: State,
         recovered: Recovered,
         valid: Callable[[], bool],
         authenticate: Authenticate,
@@ -63,7 +64,6 @@ class Master:
     ) -> None:
         self.config = config
         self.clock = clock
-        self.broker = broker
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop, valid)
         self.connections: dict[int, Connection] = {}
@@ -85,13 +85,14 @@ class Master:
             vfs, clock, self._runner, self, valid, config.store, epoch, store_uuid, recovered, config, entropy,
             self._reader,
         )  # fmt: skip
-        broker.wake = self.turn.wake
+        self.broker = broker = Broker(
+            state, self.journal, config, clock, epoch, self.turn.wake, recovered.read_bytes
+        )
         broker.limits.tell = self._queue_at_limit
         broker.topics.tell = self._consumer_is_slow
         self.committed = broker.committed
         self.rejected = broker.rejected
         self.turn.serve(broker, self.journal)
-        broker.start_serving(self.journal, recovered.trimmed, recovered.read_bytes)
         self.journal.delete(recovered.unused)
 
     async def listen(self) -> None:

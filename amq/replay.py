@@ -1,7 +1,7 @@
 """Replay: a new master reads the rest of the journal in a thread of its own, while the lease thread keeps the lease.
 
 So the lease depends neither on the size of a transaction nor on how long one piece of the journal takes to read. The
-replay only reads the store, and only its own broker changes. Spec: docs/master-slave.md, "From slave to master".
+replay only reads the store, and only its own state changes. Spec: docs/master-slave.md, "From slave to master".
 
 Invariant: two threads never use the slave at once. The lease thread waits for the end of the replay, whatever ends it.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amq.broker.broker import Broker
+from amq.broker.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import OwnershipLostError
@@ -39,10 +39,10 @@ class Replay:
         self._over = threads.event()
         self._stopped = False
         self._progress = (0, 0, 0)
-        self._found: tuple[Broker, Recovered] | None = None
+        self._found: tuple[State, Recovered] | None = None
         self._error: BaseException | None = None
 
-    def read(self, config: BrokerConfig, epoch: Epoch, lease: Lease, tell: Progress) -> tuple[Broker, Recovered]:
+    def read(self, config: BrokerConfig, epoch: Epoch, lease: Lease, tell: Progress) -> tuple[State, Recovered]:
         """Read the journal that `epoch` has sealed; meanwhile check `lease` and `tell` how far it is, both in the
         calling thread. Raises OwnershipLostError, and what `Slave.finish` raises.
         """

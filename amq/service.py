@@ -23,7 +23,7 @@ from typing import Any
 
 import structlog
 
-from amq.broker.broker import Broker
+from amq.broker.state import State
 from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError, OwnershipLostError, StoreError, StoreFullError, TransportError
@@ -311,10 +311,10 @@ class BrokerService:
         watchdog_stop = self._threads.event()
         watchdog = self._threads.start("amq-watchdog", lambda: self._watch_lease(lease, watchdog_stop))
         try:
-            broker, recovered = self._replay(lease, mastership.epoch)
+            state, recovered = self._replay(lease, mastership.epoch)
             lease.check()
             try:
-                self._await(lease, self._open_transports(lease, mastership.epoch, broker, recovered))
+                self._await(lease, self._open_transports(lease, mastership.epoch, state, recovered))
             except TransportError as error:
                 unheard = error
             else:
@@ -337,21 +337,21 @@ class BrokerService:
             watchdog_stop.set()
             watchdog.join()
 
-    def _replay(self, lease: Lease, epoch: Epoch) -> tuple[Broker, Recovered]:
-        """Read the journal into a new broker; the lease is kept alive meanwhile."""
+    def _replay(self, lease: Lease, epoch: Epoch) -> tuple[State, Recovered]:
+        """Read the journal into a new state; the lease is kept alive meanwhile."""
         started = self._clock.monotonic()
         try:
             replay = Replay(self._threads, self._clock, self._slave)
-            broker, recovered = replay.read(self.config, epoch, lease, self._teller())
+            state, recovered = replay.read(self.config, epoch, lease, self._teller())
         except StoreError:
             lease.check()  # somebody who overtook us deletes segments: that is not damage but our loss
             raise
         _log.info(
             "journal read", records=recovered.records, read_bytes=recovered.tail_bytes,
-            followed_bytes=recovered.read_bytes - recovered.tail_bytes, messages=broker.stored,
+            followed_bytes=recovered.read_bytes - recovered.tail_bytes, messages=state.stored,
             seconds=round(self._clock.monotonic() - started, 3),
         )  # fmt: skip
-        return broker, recovered
+        return state, recovered
 
     def _teller(self) -> Progress:
         """For the lease thread to call now and then while the journal is read: reports how far the reading is."""
@@ -429,10 +429,9 @@ class BrokerService:
 
     # -- what the lease thread asks of the event loop -----------------------------------------------------------------
 
-    async def _open_transports(self, lease: Lease, epoch: Epoch, broker: Broker, recovered: Recovered) -> None:
-        broker.config = self.config  # may have changed while the journal was read
+    async def _open_transports(self, lease: Lease, epoch: Epoch, state: State, recovered: Recovered) -> None:
         self.master = Master(
-            self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, broker, recovered,
+            self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
             lambda: lease.valid(self._clock.monotonic()), self._authenticate, self._end, self._entropy,
             self._make_runner,
         )  # fmt: skip

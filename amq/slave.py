@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from amq.broker.broker import Broker
 from amq.broker.snapshot import Block, load
+from amq.broker.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
@@ -56,7 +56,7 @@ class Slave:
         self._vfs = vfs
         self._clock = clock
         self._config = config
-        self._broker = self._new_broker()
+        self._state = State(config)
         self._follower: Follower | None = None
         self._epoch: Epoch | None = None
         self._caught_up_wall_ms = 0
@@ -65,9 +65,6 @@ class Slave:
         self._paused_until = 0.0
         self._list_at = 0.0
         self._finishing: Follower | None = None  # reads what is left
-
-    def _new_broker(self) -> Broker:
-        return Broker(self._clock, self._config, 0, lambda: None)
 
     # -- while another broker is the master ---------------------------------------------------------------------------
 
@@ -85,7 +82,7 @@ class Slave:
             if epoch is None:
                 return False
             more = self._begun(epoch).follow(epoch.number, epoch.sealed, FOLLOW_BYTES, listing)
-            self._broker.forget_idle()
+            self._state.forget_idle()
         except DivergedError as error:
             _log.info("following the journal anew", reason=error.description)
             self._follower, self._list_at = None, now
@@ -104,7 +101,7 @@ class Slave:
 
     def lag(self) -> Lag:
         place = self._follower.place if self._follower is not None else ""
-        return Lag(place, self._broker.stored, self._caught_up_wall_ms)
+        return Lag(place, self._state.stored, self._caught_up_wall_ms)
 
     def _look_for_epoch(self) -> None:
         try:
@@ -123,8 +120,8 @@ class Slave:
         return self._follower
 
     def _at_first_byte(self) -> Follower:
-        self._broker = self._new_broker()
-        return Follower(self._vfs, self._config.store, self._broker.apply)
+        self._state = State(self._config)
+        return Follower(self._vfs, self._config.store, self._state.apply)
 
     def _at_checkpoint(self, epoch: Epoch, progress: Progress) -> Follower | None:
         for name in self._checkpoints():
@@ -136,7 +133,7 @@ class Slave:
             except (AmqError, OSError) as error:  # of any kind: a checkpoint only saves time
                 _log.warning("checkpoint cannot be used: trying one before it", checkpoint=name, reason=str(error))
                 continue
-            _log.info("checkpoint read", checkpoint=name, messages=self._broker.stored)
+            _log.info("checkpoint read", checkpoint=name, messages=self._state.stored)
             return follower
         return None
 
@@ -149,10 +146,10 @@ class Slave:
             return []
 
     def _load(self, path: str, progress: Progress) -> Follower:
-        self._broker = self._new_broker()
+        self._state = State(self._config)
         with no_collection(), closing(read_checkpoint(self._vfs, path)) as blocks:
-            start = load(path, self._counted(path, blocks, progress), self._broker)
-        return Follower(self._vfs, self._config.store, self._broker.apply, start)
+            start = load(path, self._counted(path, blocks, progress), self._state)
+        return Follower(self._vfs, self._config.store, self._state.apply, start)
 
     def _counted(self, path: str, blocks: Iterator[Block], progress: Progress) -> Iterator[Block]:
         total, done, told = self._vfs.stat(path).st_size, 0, 0
@@ -161,7 +158,7 @@ class Slave:
             done += len(payload)
             if done >= told + TELL_BYTES:
                 told = done
-                progress(done, total, self._broker.stored)
+                progress(done, total, self._state.stored)
 
     # -- when this broker takes over ----------------------------------------------------------------------------------
 
@@ -186,7 +183,7 @@ class Slave:
 
     def finish(
         self, config: BrokerConfig, epoch: Epoch, progress: Progress
-    ) -> tuple[Broker, Recovered]:
+    ) -> tuple[State, Recovered]:
         """Read what is left of the journal that `epoch` has sealed. `progress(bytes read, bytes to read, messages)`.
         Raises CorruptError, StoreError, OSError. The slave is as new afterwards.
         """
@@ -198,22 +195,21 @@ class Slave:
                 self._finishing = follower
                 try:
                     recovered = follower.finish(epoch.sealed, self._told(progress))
-                    self._broker.check_places(recovered)
+                    self._state.check_places(recovered)
                 except (DivergedError, CorruptError) as error:
                     _log.warning("the journal as followed cannot be used: reading all of it", reason=str(error))
                     recovered = None
             if recovered is None:
                 self._finishing = follower = self._at_first_byte()
                 recovered = follower.finish(epoch.sealed, self._told(progress))
-        broker, self._broker, self._finishing = self._broker, self._new_broker(), None
+        state, self._state, self._finishing = self._state, State(config), None
         self._caught_up_wall_ms = 0
-        broker.config = config
-        broker.take_epoch(epoch.number)
-        return broker, recovered
+        state.settle(recovered.trimmed)
+        return state, recovered
 
     def _told(self, progress: Progress) -> Callable[[int, int], None]:
-        broker = self._broker
-        return lambda done, total: progress(done, total, broker.stored)
+        state = self._state
+        return lambda done, total: progress(done, total, state.stored)
 
 
 @contextmanager

@@ -77,8 +77,8 @@ def once(rows: int, window: int, directory: str | None) -> dict[str, float]:
         with watch.step("broker: commit the batch"):
             client.do(CommitBatch("bench", 0, xids, "c"))
             world.settle()
-        if world.broker.queue("queue://bench").stored != rows:
-            raise LoadError(f"the queue holds {world.broker.queue('queue://bench').stored} of {rows} rows")
+        if world.broker.state.queue("queue://bench").stored != rows:
+            raise LoadError(f"the queue holds {world.broker.state.queue('queue://bench').stored} of {rows} rows")
         world.close()
     return {name: 1e6 * spent_s / rows for name, spent_s in watch.spent_s.items()}
 

@@ -27,7 +27,6 @@ from amq.cli.journal_repair import repair
 from amq.cli.journal_stat import compact, stat
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store, read_sealing
-from amq.clock import SystemClock
 from amq.config import BrokerConfig
 from amq.errors import StoreError
 from amq.journal.inspect import Found, Inspection, describe, foreign_files, kind_name
@@ -70,7 +69,7 @@ def check(store: str, as_json: bool) -> None:
 
     vfs = SystemVfs()
     check_store(vfs, store)
-    checkpoints = examine_checkpoints(vfs, SystemClock(), store, BrokerConfig(store=store), read_sealing(vfs, store))
+    checkpoints = examine_checkpoints(vfs, store, BrokerConfig(store=store), read_sealing(vfs, store))
     inspection, _ = look(store)
     check_against(checkpoints, inspection)
     strangers = foreign_files(vfs, store, {RESERVE_NAME})

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from amq.broker.backlog import Place
-from amq.broker.broker import Broker
 from amq.broker.queue import Queue
+from amq.broker.state import State
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
 from amq.journal.reader import read_messages
@@ -28,9 +28,9 @@ def with_files(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"journal_segment_size_bytes": -int(-options["journal_segment_size_bytes"] // FILL)}
 
 
-def stored(broker: Broker, queue: Queue, vfs: Vfs, store: str) -> dict[int, Message]:
+def stored(state: State, queue: Queue, vfs: Vfs, store: str) -> dict[int, Message]:
     """{seq: message} of everything that has not left `queue`, oldest first."""
-    segments = dict(broker._segments)
+    segments = dict(state.segments)
     places = [place for backlog in queue.backlogs.values() for place in backlog]
     for stripped in queue.messages.values():
         if stripped.is_stripped:
@@ -47,37 +47,36 @@ def stored(broker: Broker, queue: Queue, vfs: Vfs, store: str) -> dict[int, Mess
     return dict(sorted(found.items()))
 
 
-def started(vfs: Vfs, config: BrokerConfig, newest: Epoch) -> tuple[Broker, Recovered]:
+def started(vfs: Vfs, config: BrokerConfig, newest: Epoch) -> tuple[State, Recovered]:
     """What a broker has that becomes master after epoch `newest` and begins at a checkpoint, if there is a good one."""
     slave = Slave(vfs, FakeClock(), config)
     sealed = seal(vfs, config.store, newest.number, newest.sealed, slave.followed(newest))
     epoch = Epoch(newest.number + 1, newest.owner, sealed, 0, "test")
-    broker, recovered = slave.finish(config, epoch, lambda _read, _of, _messages: None)
-    broker.settle(recovered.trimmed)
-    return broker, recovered
+    state, recovered = slave.finish(config, epoch, lambda _read, _of, _messages: None)
+    return state, recovered
 
 
-def stored_state(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING) -> dict[str, Any]:
-    """What of `broker`'s state the journal keeps, in comparable form."""
+def stored_state(state: State, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING) -> dict[str, Any]:
+    """What of `state` the journal keeps, in comparable form."""
     queues = {}
-    for name, queue in broker.queues.items():
+    for name, queue in state.queues.items():
         messages = {
             message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.text,
                           message.duplicate_id, message.timestamp_ms, message.content_type)
-            for message in stored(broker, queue, vfs, store).values()
+            for message in stored(state, queue, vfs, store).values()
             if message.segment is not None and message.segment.key not in trimmed  # type: ignore[attr-defined]
         }  # fmt: skip
         redelivered = {seq: counts for seq, counts in queue.redelivered.items() if seq in messages}
         queue.duplicates.settle()
         if messages or queue.duplicates:
             queues[name] = (messages, redelivered, _places(queue.duplicates))
-    broker.outcomes.settle()
-    two_phase = {xid: (prepared, segment.key) for xid, (prepared, segment) in broker.prepared.items()}
-    markers = {owner: (marker, segment.key) for owner, (marker, segment) in broker.prepared.markers.items()}
+    state.outcomes.settle()
+    two_phase = {xid: (prepared, segment.key) for xid, (prepared, segment) in state.prepared.items()}
+    markers = {owner: (marker, segment.key) for owner, (marker, segment) in state.prepared.markers.items()}
     durable = {name: (record.definition, record.segment and record.segment.key)
-               for name, record in broker.subscriptions.items()}  # fmt: skip
+               for name, record in state.subscriptions.items()}  # fmt: skip
     return {
-        "queues": queues, "outcomes": _places(broker.outcomes), "prepared": two_phase, "markers": markers,
+        "queues": queues, "outcomes": _places(state.outcomes), "prepared": two_phase, "markers": markers,
         "subscriptions": durable,
     }  # fmt: skip
 

@@ -371,7 +371,7 @@ def test_options_that_change_while_the_journal_is_read_apply(tmp_path: Path) -> 
         await until(lambda: second.role is Role.MASTER)
         assert second.config is changed
         assert second.master is not None
-        assert second.master.broker.options_of("queue://a").prefetch_size == 7
+        assert second.master.broker.state.options_of("queue://a").prefetch_size == 7
 
     run(tmp_path, scenario)
 

@@ -48,9 +48,8 @@ def take_over(world: World, slave: Slave) -> tuple[dict[str, Any], int, int]:
     newest = Epoch(world.epoch, OWNER, world.sealed, 0, "test")
     sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, slave.followed(newest))
     epoch = Epoch(world.epoch + 1, OWNER, sealed, 0, "test")
-    broker, recovered = slave.finish(world.config, epoch, lambda _read, _of, _messages: None)
-    broker.settle(recovered.trimmed)
-    return stored_state(broker, SystemVfs(), world.store), recovered.read_bytes, recovered.tail_bytes
+    state, recovered = slave.finish(world.config, epoch, lambda _read, _of, _messages: None)
+    return stored_state(state, SystemVfs(), world.store), recovered.read_bytes, recovered.tail_bytes
 
 
 def new_slave(world: World, vfs: FaultyVfs | None = None) -> Slave:
@@ -243,11 +242,9 @@ def test_queues_that_come_and_go_leave_nothing_behind(world: World) -> None:
         world.settle()
         while slave.follow():
             pass
-    broker = slave._broker
-    assert len(broker.queues) < 5
-    assert len(broker.expiring) < 5
-    assert len(broker.emptied) < 5
-    assert not broker.dirty
+    assert len(slave._state.queues) < 5
+    assert len(slave._state.expiring) < 5
+    assert len(slave._state.emptied) < 5
 
 
 # -- real processes

@@ -34,7 +34,7 @@ class Advisories:
         """A subscription has begun, or ended."""
         for name in destination.split(","):
             facts = {"event": _event(started), "connectionId": connection, "consumerId": id}
-            queue = self._broker.queues.get(name)
+            queue = self._broker.state.queues.get(name)
             if not is_pattern(name):
                 count = len(queue.subscriptions) if queue is not None else self._broker.topics.consumers(name)
                 facts["consumerCount"] = str(count)

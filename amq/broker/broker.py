@@ -18,6 +18,7 @@ from amq.broker.effect import Effect
 from amq.broker.gathering import Gatherings
 from amq.broker.limits import Dropping, Limits
 from amq.broker.links import Links
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import wire_name
 from amq.broker.paging import Pager
 from amq.broker.pulling import Pulling
@@ -36,7 +37,6 @@ from amq.broker.transaction import Transaction
 from amq.broker.trimming import Trimmer
 from amq.broker.two_phase import Preparing, TwoPhase
 from amq.clock import Clock
-from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.errors import StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Confirmable, OpenBatch
@@ -49,27 +49,45 @@ from amq.journal.records import (
     Consumed,
     Copies,
     Group,
+    Marker,
+    Prepared,
     Record,
     Trimmed,
     takes_space,
 )
 from amq.journal.recovery import Segment
 from amq.journal.run import Run
-from amq.message import LARGE_BODY_BYTES, Message
+from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 
 OVERDUE = "expired"  # the reason in dead letters
+NO_ROOM_S = 5.0  # what cannot be moved, as the disk is full, waits so long, or until `sweep` finds room for it
 SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, also past those of earlier masters
 
 
-class Broker(State):
-    """Serves clients. `wake()` asks for a turn (see `turn`) to be run soon."""
+class Broker:
+    """Serves clients from `state`, into which all of the journal was read. `wake()` asks for a turn (see `turn`) to be
+    run soon; `behind_bytes` = of the journal that no checkpoint covers.
+    """
 
-    def __init__(self, clock: Clock, config: BrokerConfig, epoch: int, wake: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self, state: State, journal: Journal, config: BrokerConfig, clock: Clock, epoch: int, wake: Callable[[], None],
+        behind_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        self.state = state
+        self.memory = state.memory
+        self.journal = journal
+        self.config = config
         self.clock = clock
+        self.epoch = epoch
         self.wake = wake
+        self._seq = epoch << SEQ_EPOCH_SHIFT
+        self.dirty: dict[Queue, None] = {}  # queues to dispatch in this turn
+        self.on_queue: list[Callable[[Queue], None]] = []  # called when one comes into being
+        self.outcomes_pending: dict[str, Group] = {}
         # (outcome, transaction) that were reported as rolled back, which must stay true; oldest first.
         self.outcomes_refused: dict[tuple[str, str], None] = {}
+        self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → others that wait for it
+        self._effect: Effect | None = None  # of a commit that is not done yet
         self.limits, self.links = Limits(self), Links(self)
         self.topics, self.advisories = Topics(self), Advisories(self)
         self.temporaries, self.durables, self.recalls = Temporaries(self), Durables(self), Recalls(self)
@@ -77,62 +95,35 @@ class Broker(State):
         self.redelivery, self.retention = Redelivery(self), Retention(self)
         self.scheduler, self.two_phase = Scheduler(self), TwoPhase(self)
         self.readying = Readying(self)
-        self.take_epoch(epoch)
-        self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → others that wait for it
-        self._pager: Pager | None = None
-        self._checkpointer: Checkpointer | None = None
-        self._effect: Effect | None = None  # of a commit that is not done yet
-
-    # -- replay, then serving -----------------------------------------------------------------------------------------
-
-    def take_epoch(self, epoch: int) -> None:
-        """From here on seqs are those of `epoch`."""
-        self.epoch = epoch
-        self._seq = epoch << SEQ_EPOCH_SHIFT
-
-    def start_serving(self, journal: Journal, trimmed: Trimmed, behind_bytes: int = 0) -> None:
-        """The replay is complete: from here on commands come in. `trimmed` = which segments count no more;
-        `behind_bytes` = of the journal that no checkpoint covers.
-        """
-        self.settle(trimmed)
-        self.journal = journal
-        self.reconfigure(self.config)
-        if any(segment.key in trimmed for segment in journal.segments):
-            journal.trim(trimmed)  # a crash came between the mark and the deletion
-        self._trimmer = Trimmer(self, journal)
-        self._pager = Pager(self, journal)
+        for queue in state.queues.values():
+            self.made(queue)
+        self.reconfigure(config)
+        if any(segment.key in state.trimmed for segment in journal.segments):
+            journal.trim(state.trimmed)  # a crash came between the mark and the deletion
+        self.trimmer, self.pager = Trimmer(self, journal), Pager(self, journal)
         self._checkpointer = Checkpointer(self, journal, behind_bytes)
-        self._segments = {segment.code: segment for segment in journal.segments}
+        state.segments = {segment.code: segment for segment in journal.segments}
+        state.server = self
         self.scheduler.start()
-        self._two_phase = self.two_phase
         self.two_phase.start_serving()
         self.durables.load()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Options changed that may change while clients are served."""
         self.config = config
-        self._policies = Policies(config)
-        self.memory.limit_bytes = config.memory_limit_bytes
-        for name, queue in self.queues.items():
-            queue.configure(self.options_of(name))
+        self.state.configure(config)
+        for queue in self.state.queues.values():
             self.retention.configure(queue)
             self.dirty[queue] = None  # it may be over its limit now
         self.topics.reconfigure()
         self.routing.reconfigure()
-        if self.journal is not None:
-            self.journal.set_limit(config.store_limit_bytes)
+        self.journal.set_limit(config.store_limit_bytes)
         self.wake()
-
-    @property
-    def pager(self) -> Pager:
-        assert self._pager is not None
-        return self._pager
 
     def stop_serving(self) -> None:
         """The mastership ends: nothing more is written."""
         self._effect = None
-        if self._checkpointer is not None:
-            self._checkpointer.abandon()
+        self._checkpointer.abandon()
 
     def fetch(self, queue: Queue, priority: int) -> None:
         """A consumer waits for what is on disk."""
@@ -148,12 +139,8 @@ class Broker(State):
         """
         size = len(message.body)
         if message.segment is not None:
-            message.body = b""
-            queue.resident_bytes -= size
-            if message.shared is not None and message.shared.others:
-                message.shared.others -= 1
-                message.shared = None
-                self.memory.take(size + message.header_bytes)  # the others share what is counted
+            self._drop_body(queue, message)
+            self.memory.take(size)
         elif queue.messages.get(message.seq) is message:
             return 0  # not persistent and not acknowledged: it is the queue's
         else:
@@ -161,23 +148,91 @@ class Broker(State):
         self.memory.lend(size)
         return size
 
+    def _drop_body(self, queue: Queue, message: Message) -> None:
+        """The disk alone has the large body of `message` from now on, and the others that share it."""
+        size = len(message.body)
+        queue.strip(message)
+        if message.shared is not None and message.shared.others:
+            message.shared.others -= 1
+            message.shared = None
+            self.memory.take(message.header_bytes)  # the others share what is counted
+        else:
+            self.memory.give_back(size)
+
     def take_back(self, size: int) -> None:
         """Lent memory is free again."""
         self.memory.take_back(size)
         self.wake()
+
+    # -- what the state tells: see `Server` ----------------------------------------------------------------------------
+
+    def made(self, queue: Queue) -> None:
+        if not (queue.is_hidden or queue.fires or queue.name.startswith(SUBSCRIPTION_SCHEME)):
+            for tell in self.on_queue:
+                tell(queue)
+
+    def keeps(self, queue: Queue, message: Message) -> bool:
+        """A message waits on disk alone where older ones do, and where its queue holds more than is still free: so each
+        of many takes its share, and one alone half of all (a dynamic threshold). A large one always, unless a consumer
+        takes it now; what is scheduled always.
+        """
+        self.dirty[queue] = None
+        if message.segment is None:
+            return True
+        queue.met(message.size)
+        keeps = (
+            not (queue.is_hidden or queue.fires or message.priority in queue.backlogs)
+            and (len(message.body) <= LARGE_BODY_BYTES or self._is_awaited(queue))
+            and queue.resident_bytes <= self.memory.free_to_page_bytes
+        )
+        if not keeps:
+            self.memory.free(message)
+        return keeps
+
+    @staticmethod
+    def _is_awaited(queue: Queue) -> bool:
+        """Does a consumer take the next message now?"""
+        return not any(queue.levels) and any(each.is_ready for each in queue.ready)
+
+    def arrived(self, queue: Queue) -> None:
+        self.dirty[queue] = None
+
+    def was_staged(self, run: Run) -> None:
+        queue = self.state.queue(run.queue_name)
+        queue.met(run.size)
+        self.memory.give_back(sum(map(len, run.bodies)) + len(run.bodies) * MESSAGE_OVERHEAD_BYTES)
+        self.dirty[queue] = None
+
+    def was_prepared(self, prepared: Prepared) -> None:
+        self.two_phase.is_prepared(prepared)
+
+    def was_resolved(self, prepared: Prepared, committed: bool) -> None:
+        self.two_phase.ended(prepared, committed)
+
+    def was_marked(self, marker: Marker) -> None:
+        self.two_phase.is_marked(marker)
+
+    def was_committed(self, group: Group) -> None:
+        self.outcomes_pending.pop(group.outcome_id, None)
+
+    def was_copied(self, copies: Copies) -> None:
+        self.trimmer.copied(copies)
+
+    def was_trimmed(self, mark: Trimmed) -> None:
+        self.journal.delete_trimmed(mark)
+        self.trimmer.trimmed()
 
     # -- what the journal tells ---------------------------------------------------------------------------------------
 
     def committed(self, batch: OpenBatch) -> None:
         """The batch is durable and ours."""
         if batch.in_slices:
-            assert self.journal is not None
             self.journal.hold(batch)
             self._effect = Effect(self, batch)
             self.wake()
             return
         segment = batch.segment
-        apply = self.apply
+        apply = self.state.apply
         offset = batch.offset
         for record, chunk in zip(batch.records, batch.chunks, strict=True):
             if record.__class__ is Message:
@@ -196,12 +251,11 @@ class Broker(State):
             record.place(offset)
         elif record.__class__ is Copies:
             record.offset = offset
-        self.apply(record, segment)
+        self.state.apply(record, segment)
 
     def _go_on(self, effect: Effect) -> None:
         """A large transaction is committed, and takes effect in slices, one a turn."""
         if not effect.step():
-            assert self.journal is not None
             self._effect = None
             self.journal.release()
             self._took_effect(effect.batch)
@@ -226,10 +280,8 @@ class Broker(State):
                 for follower, receipt in self._followers.pop(id(record), ()):
                     if receipt:
                         follower.confirm(receipt)
-        if self._trimmer is not None:
-            self._trimmer.step()
-        if self._checkpointer is not None:
-            self._checkpointer.step()
+        self.trimmer.step()
+        self._checkpointer.step()
         self.wake()
 
     def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
@@ -241,12 +293,12 @@ class Broker(State):
             elif isinstance(record, Group) and isinstance(record.origin, Transaction | Preparing):
                 self.outcomes_pending.pop(record.outcome_id, None)
                 record.origin.withdraw()
-            elif isinstance(record, Copies) and self._trimmer is not None:
-                self._trimmer.rejected(record)
+            elif isinstance(record, Copies):
+                self.trimmer.rejected(record)
             elif isinstance(record, Group):  # a dead letter: it stays where it was
                 for part in record.records:
                     if isinstance(part, Consumed):
-                        queue = self.queue(part.destination)
+                        queue = self.state.queue(part.destination)
                         self.redelivery.put_back(queue, [queue.messages[seq] for seq in part.seqs])
                     elif isinstance(part, Message):
                         self.withdraw(part)
@@ -261,8 +313,8 @@ class Broker(State):
         """A message that was admitted and will not be stored."""
         self.memory.free(message)
         if message.seq and message.persistent:  # it got past `admit_id`
-            queue = self.queue(message.queue_name)
-            queue.pending_bytes -= message.size
+            queue = self.state.queue(message.queue_name)
+            queue.met(message.size)
             queue.duplicates_pending.pop(message.duplicate_id, None)
 
     # -- what sessions ask --------------------------------------------------------------------------------------------
@@ -275,7 +327,6 @@ class Broker(State):
     def oldest_on_its_way(self) -> int:
         """Seq of the oldest message that is on its way to the journal, or of which the effect has begun; where there is
         none, one that no message has yet. Recalled messages do not count: their seqs are older than they are."""
-        assert self.journal is not None
         for batch in self.journal.on_their_way():
             for record in batch.records:
                 for part in record.records if isinstance(record, Group) else (record,):
@@ -288,10 +339,9 @@ class Broker(State):
     def store(self, message: Message, peer: Peer, receipt: str) -> None:
         """Admit and store a message outside any transaction; `receipt` is confirmed when it is safe."""
         journal = self.journal
-        assert journal is not None
         if message.persistent:
             if message.duplicate_id and self.is_duplicate(message):
-                pending = self.queue(message.destination).duplicates_pending
+                pending = self.state.queue(message.destination).duplicates_pending
                 self.follow(pending.get(message.duplicate_id), peer, receipt)
                 return
             if journal.full:
@@ -308,26 +358,26 @@ class Broker(State):
                 self.withdraw(message)
                 raise
             message.size = len(batch.chunks[-1])
-            queue = self.queues.get(message.destination) or self.queue(message.destination)
-            queue.pending_bytes += message.size
+            queue = self.state.queues.get(message.destination) or self.state.queue(message.destination)
+            queue.expect(message.size)
             batch.confirms.append((peer, receipt, message))
         else:
             self._seq += 1
             message.seq = self._seq
             self.memory.admit(message)
-            self._apply_message(message, None)
+            self.state.store(message, None)
             if receipt:
                 peer.confirm(receipt)
 
     def is_duplicate(self, message: Message) -> bool:
         """Has the destination stored, or is it storing, a message with this producer-given id?"""
-        queue = self.queue(message.queue_name)
+        queue = self.state.queue(message.queue_name)
         return message.duplicate_id in queue.duplicates or message.duplicate_id in queue.duplicates_pending
 
     def admit_id(self, message: Message, record: Record) -> None:
         """From here on the producer-given id of `message` is taken: it is on its way in `record`."""
         if self.config.duplicate_window:
-            self.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
+            self.state.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
     def followers_of(self, record: Record) -> list[tuple[Waiter, str]]:
         """The followers that `follow` noted. They are forgotten."""
@@ -336,7 +386,6 @@ class Broker(State):
     def follow(self, record: Record | None, peer: Waiter, receipt: str) -> None:
         """Confirm to `peer` what `record` does for somebody else: when it is committed, never if it is rejected. None =
         it is committed already."""
-        assert self.journal is not None
         if record is None:
             self.journal.confirm(peer, receipt)
         else:
@@ -345,9 +394,9 @@ class Broker(State):
     def consumed(self, queue: Queue, message: Message) -> None:
         """The consumer is done with `message`: it leaves the queue when that is durable."""
         if message.segment is not None:
-            self.journal.open.consumed[queue.name].append(message.seq)  # type: ignore[union-attr]
+            self.journal.open.consumed[queue.name].append(message.seq)
         else:
-            self._remove(queue, message)
+            self.state.remove(queue, message)
 
     def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool = False) -> None:
         """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries, and wait
@@ -360,7 +409,7 @@ class Broker(State):
         here = []
         for message in messages:
             if message.size > LARGE_BODY_BYTES and message.segment is not None:
-                self.page_out_again(queue, message)
+                self.state.page_out_again(queue, message)
             else:
                 here.append(message)
         queue.put_back(here)
@@ -369,7 +418,6 @@ class Broker(State):
 
     def expire(self, queue: Queue, messages: list[Message]) -> None:
         """Messages past their time, already out of the queue's order."""
-        assert self.journal is not None
         if queue.fires:
             self.scheduler.fire(queue, messages)
             return
@@ -382,24 +430,26 @@ class Broker(State):
             elif moves:
                 kept.append(message)
             elif message.segment is None:
-                self._remove(queue, message)
+                self.state.remove(queue, message)
             else:
                 persistent.append(message.seq)
         if persistent:
             self.journal.append_record(Consumed(queue.name, EXPIRED, persistent))
-        self.wait_again(queue, kept)  # until the disk has room: `sweep` comes back to them
+        for message in kept:
+            if message.size > LARGE_BODY_BYTES and message.segment is not None:
+                self._drop_body(queue, message)
+        self.redelivery.put_off(queue, kept, NO_ROOM_S)
         self.wake()
 
     def can_move(self, queue: Queue, message: Message) -> bool:
         """May `message` go to another queue, and has the disk room for that?"""
-        assert self.journal is not None
         return not queue.is_dead_letter_queue and not (self.journal.full and message.persistent)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
         """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, one that
         expired to the expiry queue, or drop it where policy says so."""
         if message.segment is None and not queue.options.dead_letter_non_persistent:
-            self._remove(queue, message)
+            self.state.remove(queue, message)
         elif message.is_stripped:
             self.pager.fetch_body(queue, message, partial(self._dead_letter_fetched, queue, message, reason))
         else:
@@ -416,23 +466,22 @@ class Broker(State):
         if message.segment is not None:
             self.append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
             return
-        self._remove(queue, message)
+        self.state.remove(queue, message)
         if moved.persistent:  # from a topic
             self.append_group(Group([moved]))
         else:
-            self._apply_message(moved, None)
+            self.state.store(moved, None)
 
     def drop(self, queue: Queue, messages: list[Message], dropping: Dropping, reason: str) -> bool:
         """Messages that no consumer holds go to the dead-letter queue together, from a dead-letter queue for good.
         False: the disk has no room to move them, and nothing was done. `dropping` is told when the disk has it."""
-        assert self.journal is not None
         persistent = [message for message in messages if message.segment is not None]
         is_last = queue.is_dead_letter_queue
         if persistent and not is_last and self.journal.full:
             return False
         for message in messages:
             if message.segment is None and is_last:
-                self._remove(queue, message)
+                self.state.remove(queue, message)
             elif message.segment is None:
                 self.dead_letter(queue, message, reason)
         if persistent:
@@ -470,12 +519,11 @@ class Broker(State):
     def append_group(self, group: Group, ready: Readiness | None = None) -> OpenBatch:
         """To the journal, and count what is on its way, as far as that is not known. Returns the batch with which it
         goes. Raises CommandError where it is too large."""
-        assert self.journal is not None
         batch = self.journal.open
         self.journal.append_record(group)
         pending = ready.pending_bytes if ready is not None else self._measure(group)
         for name, size in pending.items():
-            self.queue(name).pending_bytes += size
+            self.state.queue(name).expect(size)
         return batch
 
     @staticmethod
@@ -503,7 +551,7 @@ class Broker(State):
         if (outcome_id, transaction.name) in self.outcomes_refused:
             transaction.roll_back()
             raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
-        if outcome_id in self.outcomes or outcome_id in self.outcomes_pending:
+        if outcome_id in self.state.outcomes or outcome_id in self.outcomes_pending:
             raise transaction.roll_back_repeated(outcome_id)
         try:
             group = self._append_commit(transaction, peer, receipt, outcome_id)
@@ -552,8 +600,7 @@ class Broker(State):
             self._go_on(self._effect)
         held = self._effect.held if self._effect is not None else frozenset()
         later: dict[Queue, None] = {}
-        if self._pager is not None:
-            self._pager.feed()
+        self.pager.feed()
         if self.topics.arrived:
             self.topics.hand_out(now_ms)
         if self.redelivery.timers:
@@ -585,15 +632,14 @@ class Broker(State):
         self.scheduler.step(now_ms)
         self.topics.recent.sweep(now_ms)
         self.recalls.sweep()
-        for queue in list(self.expiring):
+        for queue in list(self.state.expiring):
             if not queue.expiring or queue.is_hidden or queue.fires:
-                del self.expiring[queue]
+                del self.state.expiring[queue]
                 continue
             expired = queue.take_expired(now_ms)
             if expired:
                 self.expire(queue, expired)
-            if queue.backlogs and self._pager is not None:
-                self._pager.take_expired(queue, now_ms)
-        if self._trimmer is not None:
-            self._trimmer.step()  # in any case: nothing else may call it in an idle broker
-        self.forget_idle()
+            if queue.backlogs:
+                self.pager.take_expired(queue, now_ms)
+        self.trimmer.step()  # in any case: nothing else may call it in an idle broker
+        self.state.forget_idle(self.dirty)

@@ -42,7 +42,7 @@ class Browser(Subscription):
     def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int, queue: str = "") -> None:
         """`queue` = full name of the one to be looked at, where `command` does not name it."""
         first, *later = [queue] if queue else _queues(broker, command.destination)
-        super().__init__(command, broker.queue(first), peer, prefetch)
+        super().__init__(command, broker.state.queue(first), peer, prefetch)
         self._broker = broker
         self._command = command
         self._later = deque(later)
@@ -193,7 +193,7 @@ class Browser(Subscription):
             self._seq = 0
             return
         while self._later:
-            queue = self._broker.queues.get(self._later.popleft())
+            queue = self._broker.state.queues.get(self._later.popleft())
             if queue is not None:
                 self._leave()
                 self._enter(queue)
@@ -206,7 +206,7 @@ class Browser(Subscription):
 
     def _leave(self) -> None:
         self.queue.browsers = tuple(each for each in self.queue.browsers if each is not self)
-        self._broker.emptied[self.queue] = None
+        self._broker.state.emptied[self.queue] = None
 
 
 def _queues(broker: Broker, destination: str) -> list[str]:
@@ -214,7 +214,7 @@ def _queues(broker: Broker, destination: str) -> list[str]:
     if is_pattern(destination):
         pattern = words_of(destination)
         scheme = destination.removesuffix(plain_name(destination))
-        found = (name for name in broker.queues if name.startswith(scheme))
+        found = (name for name in broker.state.queues if name.startswith(scheme))
         names = sorted(name for name in found if matches(pattern, words_of(name)))
         if names:
             return names

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def add(broker: Broker, transaction: Transaction, command: SendMany) -> bool:
     """Add what is to be sent. False: one by one, please. Raises AccessError."""
     name = command.like.destination
-    queue = broker.queues.get(name)
+    queue = broker.state.queues.get(name)
     size = _bytes(command.bodies)
     if queue is None:
         led_elsewhere = broker.routing.of(name) != (name,) or not is_stored(name)
@@ -32,7 +32,7 @@ def add(broker: Broker, transaction: Transaction, command: SendMany) -> bool:
         led_elsewhere
         or broker.memory.taken_bytes + size > broker.memory.limit_bytes
         or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
-        or broker.journal.at_limit  # type: ignore[union-attr]
+        or broker.journal.at_limit
         or transaction.size + size > broker.config.max_transaction_size_bytes
     ):
         return False

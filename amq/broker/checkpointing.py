@@ -47,8 +47,8 @@ class Checkpointer:
             return
         self._covered_bytes = journal.bytes_written
         self._file = journal.checkpoint(position)
-        self._blocks = dump(self._broker, lambda: journal.segments)
-        self._write(self._file.frame(HEAD, encode_head(position, self._broker.trimmed, journal.store_uuid)))
+        self._blocks = dump(self._broker.state, lambda: journal.segments)
+        self._write(self._file.frame(HEAD, encode_head(position, self._broker.state.trimmed, journal.store_uuid)))
 
     def _write(self, data: bytes) -> None:
         """Write `data` and some more blocks; or finish."""

@@ -59,7 +59,7 @@ class Durables:
 
     def load(self) -> None:
         """Take what the journal says. Of two of one name the older one was ending."""
-        for record in sorted(self._broker.subscriptions.values(), key=_seq):
+        for record in sorted(self._broker.state.subscriptions.values(), key=_seq):
             older = self._known.get(_key(record))
             self._known[_key(record)] = record
             self._newest_seq = _seq(record)
@@ -116,7 +116,7 @@ class Durables:
         for queue_name in self._holders(message, until) if self._known else ():
             copy = copier.copy(queue_name)
             if copy.persistent and copy.duplicate_id and self._broker.is_duplicate(copy):  # sent again
-                if copy.duplicate_id in self._broker.queue(queue_name).duplicates_pending:
+                if copy.duplicate_id in self._broker.state.queue(queue_name).duplicates_pending:
                     stored_by_others.append(copy)
                 continue
             copy.original, copy.shared = message, shared
@@ -144,7 +144,7 @@ class Durables:
         audience = self._audience(message.destination)
         origin = message.shared.origin if message.shared is not None else None
         for record in (*audience.everything, *audience.some.matching(message)):
-            queue = self._broker.queues.get(record.queue)
+            queue = self._broker.state.queues.get(record.queue)
             local = record.no_local and queue is not None and any(each.peer is origin for each in queue.subscriptions)
             if not local and (self._newest_seq < until or _seq(record) < until):
                 yield record.queue
@@ -184,7 +184,7 @@ class Durables:
 
     def is_there(self, name: str) -> bool:
         """Is there a durable subscription whose queue has that full name, which is not about to end?"""
-        record = self._broker.subscriptions.get(name)
+        record = self._broker.state.subscriptions.get(name)
         known = self._known.get(_key(record)) if record is not None else None
         return known is not None and known.queue == name
 
@@ -228,7 +228,6 @@ class Durables:
 
     def _create(self, definition: dict[str, Any]) -> Subscribed:
         broker = self._broker
-        assert broker.journal is not None
         key = definition["client_id"], definition["name"]
         record = Subscribed(f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{broker.next_seq()}", definition)
         broker.journal.append_record(record)
@@ -238,13 +237,13 @@ class Durables:
         return record
 
     def _queue(self, record: Subscribed) -> Queue:
-        queue = self._broker.queue(record.queue)
-        queue.configure(self._broker.options_of(record.topics[0]))
+        queue = self._broker.state.queue(record.queue)
+        queue.configure(self._broker.state.options_of(record.topics[0]))
         queue.stays = True
         return queue
 
     def _check_unused(self, record: Subscribed) -> None:
-        queue, prepared = map(self._broker.queues.get, (record.queue, HELD_SCHEME + record.queue))
+        queue, prepared = map(self._broker.state.queues.get, (record.queue, HELD_SCHEME + record.queue))
         if (queue is not None and queue.subscriptions) or (prepared is not None and prepared.stored):
             raise CommandError(
                 f"the durable subscription {record.definition['name']!r} has a consumer, or a transaction that is "
@@ -256,21 +255,19 @@ class Durables:
         if self._known[_key(record)].queue == record.queue:
             del self._known[_key(record)]
         self._routes.clear()
-        assert self._broker.journal is not None
         self._broker.journal.confirm(_Ending(self, record, peer, receipt), TOLD)
 
     def remove(self, record: Subscribed, peer: Peer | None, receipt: str) -> None:
         """Nothing more is on its way to that queue: it goes with what is in it."""
         broker = self._broker
-        queue, journal = broker.queue(record.queue), broker.journal
-        assert journal is not None
+        queue, journal = broker.state.queue(record.queue), broker.journal
         for level in queue.levels:
             level.clear()
         queue.delayed.clear()
         for message in [message for message in queue.messages.values() if message.segment is None]:
             broker.consumed(queue, message)
         seqs = [*queue.messages, *(place.seq for backlog in queue.backlogs.values() for place in backlog)]
-        broker.subscriptions[record.queue].is_ending = True
+        broker.state.subscriptions[record.queue].is_ending = True
         parts: list[Record] = [Consumed(record.queue, PURGED, seqs)] if seqs else []
         journal.append_record(Group([*parts, Subscribed(record.queue, {})]))
         if peer is not None and receipt:

@@ -63,7 +63,7 @@ class Effect:
             offset += len(chunk)
 
     def _group_steps(self, group: Group, offset: int) -> Iterator[int]:
-        apply, segment, done = self._broker.apply, self.batch.segment, 0
+        apply, segment, done = self._broker.state.apply, self.batch.segment, 0
         for i, record in enumerate(group.records):
             if i % SLICE_RECORDS == 0:
                 group.place(offset, i, i + SLICE_RECORDS)
@@ -76,10 +76,11 @@ class Effect:
                 yield done
                 done = 0
         yield done
-        self._broker.end_group(group, segment)
+        if segment is not None:
+            self._broker.state.end_group(group, segment)
 
     def _piecewise(self, record: Record) -> Iterator[int]:
-        apply, segment = self._broker.apply, self.batch.segment
+        apply, segment = self._broker.state.apply, self.batch.segment
         if isinstance(record, Run) and not is_hidden(record.queue_name):
             for begin in range(0, len(record.bodies), SLICE_RECORDS):
                 messages = record.stored(begin, min(begin + SLICE_RECORDS, len(record.bodies)))

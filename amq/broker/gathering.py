@@ -108,7 +108,7 @@ class Gathering(Subscription):
 
     def __init__(self, command: Subscribe, broker: Broker, peer: Peer) -> None:
         names = dict.fromkeys(command.destination.split(","))
-        options = broker.options_of(next(iter(names)))
+        options = broker.state.options_of(next(iter(names)))
         super().__init__(command, Queue(command.destination, options), peer, command.prefetch or options.prefetch_size)
         self._broker = broker
         self.command = command
@@ -119,7 +119,7 @@ class Gathering(Subscription):
             self.add(TOPICS, broker.topics.subscribe(command, tuple(topics)))
         for name in names:
             if is_stored(name) and not is_pattern(name):
-                self.add(name, broker.queue(name))
+                self.add(name, broker.state.queue(name))
 
     def add(self, name: str, queue: Queue) -> None:
         """Consume that queue too."""
@@ -208,7 +208,7 @@ class Gatherings:
             self._broker.wake()
 
     def _join(self, gathering: Gathering) -> Iterator[None]:
-        queues = self._broker.queues
+        queues = self._broker.state.queues
         for meant in filter(is_pattern, _queues_of(gathering.command)):
             pattern = words_of(meant)
             for looked_at, name in enumerate(list(queues), 1):

@@ -91,7 +91,7 @@ class Leasing:
         if found is None and (owner, name) in self._coming and self._coming[owner, name][0].seq > command.after:
             found, coming = self._coming[owner, name]
             group = group or coming  # that of the epoch comes behind it
-        queue = broker.queues.get(name)
+        queue = broker.state.queues.get(name)
         if found is not None or queue is None or not command.messages:
             broker.follow(group, Answer(peer, self._answer(found, name, queue, command.cursor)), command.receipt)
             return
@@ -130,7 +130,7 @@ class Leasing:
 
     def check_epoch(self, cursor: str, name: str, epoch: int) -> None:
         """Raises CommandError where a newer epoch of the cursor is durable."""
-        found = self._broker.prepared.markers.get(_epochs(cursor, name))
+        found = self._broker.state.prepared.markers.get(_epochs(cursor, name))
         if epoch and found is not None and found[0].batch > epoch:
             raise _taken(cursor, name, epoch, found[0].batch)
 
@@ -144,7 +144,7 @@ class Leasing:
         """The lease that `command` wants to read. Raises CommandError."""
         options = command.options
         xid = f"{_owner(options.get('cursor', ''))}:{options['lease']}"
-        found = self._broker.prepared.get(xid)  # also while its end is on its way: a crash may undo that
+        found = self._broker.state.prepared.get(xid)  # also while its end is on its way: a crash may undo that
         if found is None:
             raise lost(xid)
         return found[0]
@@ -153,7 +153,7 @@ class Leasing:
         """Those of a cursor whose end is not on its way, oldest first."""
         ending = self._two_phase.ending
         found = [
-            each for xid, (each, _) in self._broker.prepared.items()
+            each for xid, (each, _) in self._broker.state.prepared.items()
             if each.owner == owner and name in each.acks and xid not in ending
         ]  # fmt: skip
         return sorted(found, key=lambda each: each.seq)
@@ -167,7 +167,6 @@ class Leasing:
 
     def _answer(self, lease: Prepared | None, name: str, queue: Queue | None, cursor: str) -> str:
         journal = self._broker.journal
-        assert journal is not None
         return json.dumps({
             "lease": lease.seq if lease is not None else 0,
             "messages": len(lease.acks[name]) if lease is not None else 0,
@@ -194,7 +193,7 @@ class Leasing:
             taken += chosen
             if count <= 0:
                 break
-        broker.take_from_disk(queue, {seq for seq in taken if seq not in queue.messages})
+        broker.state.take_from_disk(queue, {seq for seq in taken if seq not in queue.messages})
         return taken
 
 
@@ -214,7 +213,7 @@ class LeaseBrowser(Browser):
         self._seqs = seqs[:stop]
 
     def _next(self) -> Message | None:
-        if self._lease.xid not in self._broker.prepared:
+        if self._lease.xid not in self._broker.state.prepared:
             self.peer.fail(lost(self._lease.xid))
         elif self._batch:
             return self._from_batch()

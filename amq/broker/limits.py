@@ -111,7 +111,7 @@ class Limits:
         The messages that the transaction takes out of a queue make room there for those that it sends: it must not
         wait for itself.
         """
-        queues = self._broker.queues
+        queues = self._broker.state.queues
         ready = transaction.readiness
         # queue → does something persistent come there?
         into = ready.into if ready is not None else self._broker.durables.queues_for(transaction)
@@ -126,7 +126,7 @@ class Limits:
         wanted: Room | None = None
         for name in into:
             promised = queues.get(SENT_SCHEME + name) if prepares else None
-            queue = self._broker.queue(name) if promised is not None else queues.get(name)
+            queue = self._broker.state.queue(name) if promised is not None else queues.get(name)
             if queue is None:
                 continue
             taken_bytes = queue.taken_bytes + (promised.taken_bytes if promised is not None else 0)
@@ -216,12 +216,11 @@ class Limits:
 
     def _real(self, queue: Queue) -> Queue:
         """The one for which prepared transactions hold what is in `queue`, if it is such a one."""
-        return self._broker.queue(real_name(queue.name))
+        return self._broker.state.queue(real_name(queue.name))
 
     def _store_is_full(self) -> bool:
         """At its limit. A full disk is another matter: nobody knows when there is room again, so all are refused."""
         journal = self._broker.journal
-        assert journal is not None
         return journal.at_limit and not journal.disk_full
 
     def _store_limit(self) -> str:
@@ -251,7 +250,6 @@ class Limits:
     def _drop_oldest(self, queue: Queue) -> None:
         """Take out the oldest that no consumer has. Messages on disk are read first: they may have to be moved."""
         broker, pager = self._broker, self._broker.pager
-        assert broker.journal is not None
         if broker.journal.full and not queue.is_dead_letter_queue:
             return  # nothing can be moved: to read it would be for nothing, again and again
         while (excess := self._excess_bytes(queue)) > 0:

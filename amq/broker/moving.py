@@ -8,12 +8,10 @@ on disk alone: they go in columns.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from amq.broker.backlog import Columns, columns_of
-from amq.broker.memory import cost
+from amq.broker.backlog import Columns
 from amq.broker.queue import Queue
 from amq.journal.records import SENT_SCHEME, Moved
 from amq.journal.recovery import Segment
@@ -38,8 +36,7 @@ def move(state: State, moved: Moved, segment: Segment) -> None:
     for id, seq in moved.ids:
         target.duplicates_pending.pop(id, None)
         target.own_duplicates().remember(id, seq, segment)
-    if state.journal is not None:
-        state.dirty[target] = None
+    state.server.arrived(target)
     if target.keeper is not None:
         target.keeper.moved_in(moved.seqs)
     for browser in target.browsers if moved.source.startswith(SENT_SCHEME) else ():
@@ -48,36 +45,20 @@ def move(state: State, moved: Moved, segment: Segment) -> None:
 
 def _taken(state: State, queue: Queue, seqs: list[int]) -> list[tuple[int, Columns]]:
     """Those of `seqs` that are stored leave the queue: by priority, and by seq in each piece."""
-    resident, in_memory = queue.messages, defaultdict(list)
-    for message in [resident.pop(seq) for seq in seqs if seq in resident] if resident else ():
+    for message in [queue.messages[seq] for seq in seqs if seq in queue.messages] if queue.messages else ():
         assert isinstance(message.segment, Segment)
-        place = state.hold(message.segment)
-        in_memory[message.priority].append(
-            (message.seq, place.code, message.offset, message.size, message.expires_ms)
-        )
-        queue.resident_bytes -= cost(message)
+        state.hold(message.segment)
         state.memory.free(message)
-    taken = [(priority, columns_of(rows)) for priority, rows in in_memory.items()]
-    for priority, backlog in list(queue.backlogs.items()):
-        taken += [(priority, columns) for columns in backlog.discard(seqs)]
-        if not backlog:
-            del queue.backlogs[priority]
-    for _, (_, _, _, sizes, *expires) in taken:
-        queue.stored_bytes -= sum(sizes)
-        for column in expires:
-            queue.expiring -= len(column) - column.count(0)
     state.emptied[queue] = None
-    return taken
+    return queue.transfer_out(seqs)
 
 
 def _put(state: State, queue: Queue, priority: int, columns: Columns) -> None:
     """Stored messages wait on disk in `queue`, where they were not before; or only some were not, in a replay from a
     checkpoint that was made while they moved."""
-    seqs, codes, offsets, sizes, *expires = columns
+    seqs, codes, offsets, sizes, *_ = columns
     if queue.add_rows(priority, columns):
-        queue.stored_bytes += sum(sizes)
-        for column in expires:
-            queue.expiring += len(column) - column.count(0)
+        if queue.expiring:
             state.expiring[queue] = None
         if state.paged_out is not None:
             _note(state, queue, priority, columns)
@@ -86,7 +67,7 @@ def _put(state: State, queue: Queue, priority: int, columns: Columns) -> None:
         for part in (slice(half), slice(half, None)):
             _put(state, queue, priority, [column[part] for column in columns])
     else:
-        state._segments[codes[0]].leave(offsets[0], sizes[0])
+        state.segments[codes[0]].leave(offsets[0], sizes[0])
 
 
 def _note(state: State, queue: Queue, priority: int, columns: Columns) -> None:
@@ -96,5 +77,5 @@ def _note(state: State, queue: Queue, priority: int, columns: Columns) -> None:
     times = columns[4] if len(columns) > 4 else repeat(0)
     for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
         stub = Message(queue.name, b"", None, "", priority, True, 0, expires_ms, "", False, seq)
-        stub.segment, stub.offset, stub.size = state._segments[code], offset, size
+        stub.segment, stub.offset, stub.size = state.segments[code], offset, size
         noted[seq] = stub

@@ -139,8 +139,6 @@ class Pager:
         self._broker.wake()  # somebody may wait for that memory
         queue, priority = key
         backlog = queue.backlogs.get(priority)
-        if self._broker.journal is not self._journal:
-            return
         if backlog is None:
             self._broker.dirty[queue] = None  # all of it went meanwhile: consumers that waited may have others
             return
@@ -152,7 +150,7 @@ class Pager:
             self._journal.fail_reading(error)
             return
         assert messages is not None
-        then(self._broker.page_in(queue, messages))
+        then(self._broker.state.page_in(queue, messages))
 
     def _fetched(self, queue: Queue, messages: list[Message]) -> None:
         if queue.backlogs:
@@ -196,8 +194,6 @@ class Pager:
         self._reading_body = False
         self._count([place], -1)
         self._broker.wake()
-        if self._broker.journal is not self._journal:
-            return
         _, message, then = self._bodies[0]
         if isinstance(error, FileNotFoundError) and _place(message) != place:
             return  # copied forward meanwhile, and its segment deleted: again
@@ -238,8 +234,6 @@ class Pager:
         self._looking = False
         self._count(places, -1)
         self._broker.wake()
-        if self._broker.journal is not self._journal:
-            return
         if isinstance(error, FileNotFoundError) and any(_where(queue, place.seq) != place for place in places):
             then(None)
         elif error is not None:

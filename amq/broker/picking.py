@@ -185,7 +185,7 @@ class Picker:
         """A message of the window is going to be delivered."""
         assert self._window is not None
         del self._window.messages[message.seq]  # if it comes back it is looked for again: its body may be a socket's
-        self._broker.page_in(self.queue, [message])
+        self._broker.state.page_in(self.queue, [message])
         self._release(message.size)
 
     def _look(self) -> None:

@@ -9,15 +9,12 @@ record of an end outlives the record that it ends.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
 
+from amq.broker.serving import Server
 from amq.broker.window import ID_BYTES, Window
 from amq.journal.follower import DivergedError
 from amq.journal.records import Group, Marker, Prepared, Record, Resolved, Trimmed, prepared_bytes
 from amq.journal.recovery import Segment
-
-if TYPE_CHECKING:
-    from amq.broker.two_phase import TwoPhase
 
 
 class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
@@ -28,23 +25,20 @@ class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
         self.markers: dict[str, tuple[Marker, Segment]] = {}
 
     def apply(
-        self, record: Prepared | Resolved | Marker, segment: Segment, outcomes: Window, serving: TwoPhase | None
+        self, record: Prepared | Resolved | Marker, segment: Segment, outcomes: Window, server: Server
     ) -> None:
-        """Let `record`, which stands in `segment`, take effect. `serving` is told, where clients are served."""
+        """Let `record`, which stands in `segment`, take effect. `server` is told."""
         if isinstance(record, Prepared):
             self.put(record, segment)
-            if serving is not None:
-                serving.is_prepared(record)
+            server.was_prepared(record)
         elif isinstance(record, Marker):
             self.mark(record, segment)
-            if serving is not None:
-                serving.is_marked(record)
+            server.was_marked(record)
         else:
             outcomes.remember(record.outcome_id, record.seq, segment)
             if (found := self.remove(record.xid)) is not None:
                 segment.refers.update({found[1].code} - {segment.code})
-                if serving is not None:
-                    serving.ended(found[0], record.committed)
+                server.was_resolved(found[0], record.committed)
 
     def put(self, prepared: Prepared, segment: Segment) -> None:
         """Prepared, or written again."""

@@ -1,7 +1,7 @@
 """Queue: messages in order, competing consumers, prefetch, round-robin.
 
 Two kinds of state. The stored state (`messages` and `backlogs` together, `redelivered`, `duplicates`) changes through
-`Broker.apply` alone, so that a replay gives the same. The state that follows from it while clients are served
+`State.apply` alone, so that a replay gives the same. The state that follows from it while clients are served
 (`levels`, `ready`, the subscriptions' `unacked`) is made anew by each master. Invariant while serving: every stored
 message is in exactly one of: a backlog (on disk alone), a level, `delayed`, one subscription's `unacked`, an open
 transaction, or a record on its way to the journal that takes it out. Messages are delivered by priority, then by seq,
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from amq.broker.backlog import NEVER, Backlog, Columns, Place
+from amq.broker.backlog import NEVER, Backlog, Columns, Place, columns_of
 from amq.broker.groups import GROUP_ID
 from amq.broker.memory import cost
 from amq.broker.names import QUEUE_SCHEME, plain_name
@@ -153,6 +153,99 @@ class Queue:
             return False
         return all(each.is_guest for each in self.subscriptions)
 
+    # -- rows and counters --------------------------------------------------------------------------------------------
+
+    def expect(self, size: int) -> None:
+        """`size` bytes of records are on their way to the journal."""
+        self.pending_bytes += size
+
+    def met(self, size: int) -> None:
+        """`size` bytes that were expected are here, or never will be."""
+        self.pending_bytes -= size
+
+    def count(self, message: Message) -> None:
+        """`message` is stored from now on."""
+        self.enqueued += 1
+        if message.expires_ms:
+            self.expiring += 1
+        self.stored_bytes += message.size if message.segment is not None else cost(message)
+
+    def keep(self, message: Message) -> None:
+        """`message`, which is counted, waits in memory."""
+        self.messages[message.seq] = message
+        self.resident_bytes += cost(message)
+        self.push(message)
+
+    def hold(self, messages: Iterable[Message]) -> int:
+        """Stored messages of which no row is here any more are in memory, in no level. Returns the bytes that they take
+        there."""
+        taken = 0
+        for message in messages:
+            self.messages[message.seq] = message
+            taken += cost(message)
+        self.resident_bytes += taken
+        return taken
+
+    def strip(self, message: Message) -> None:
+        """The body of `message`, which the disk has, is not in memory any more."""
+        self.resident_bytes -= len(message.body)
+        message.body = b""
+
+    def rewritten(self, message: Message, size: int) -> None:
+        """The record of a stored message that is in memory has `size` bytes now."""
+        self.stored_bytes += size - message.size
+        message.size = size
+
+    def let_go(self, message: Message) -> None:
+        """`message`, which is counted, is in memory no more. No level and no consumer has it."""
+        del self.messages[message.seq]
+        self.resident_bytes -= cost(message)
+
+    def remove(self, message: Message) -> None:
+        """`message`, which is in memory and which no level and no consumer has, has left."""
+        self.let_go(message)
+        self.stored_bytes -= self.cost(message)
+        if message.expires_ms:
+            self.expiring -= 1
+        if self.redelivered:
+            self.redelivered.pop(message.seq, None)
+        self.acknowledged += 1
+
+    def discard(self, seqs: Iterable[int]) -> list[Columns]:
+        """Those of `seqs` that wait on disk alone have left. Returns their rows in pieces."""
+        gone = self.take_rows(seqs)
+        for columns in gone:
+            self._forget_bytes(columns)
+            if self.redelivered:
+                for seq in columns[0]:
+                    self.redelivered.pop(seq, None)
+            self.acknowledged += len(columns[0])
+        return gone
+
+    def transfer_out(self, seqs: list[int]) -> list[tuple[int, Columns]]:
+        """Those of `seqs` that are stored, in memory or on disk alone, leave for another queue: by priority, and by seq
+        in each piece. No level and no consumer has them."""
+        in_memory: dict[int, list[tuple[int, ...]]] = {}
+        for message in [self.messages[seq] for seq in seqs if seq in self.messages] if self.messages else ():
+            self.let_go(message)
+            assert isinstance(message.segment, Segment)
+            row = (message.seq, message.segment.code, message.offset, message.size, message.expires_ms)
+            in_memory.setdefault(message.priority, []).append(row)
+        taken = [(priority, columns_of(rows)) for priority, rows in in_memory.items()]
+        for priority, backlog in list(self.backlogs.items()):
+            taken += [(priority, columns) for columns in backlog.discard(seqs)]
+            if not backlog:
+                del self.backlogs[priority]
+        for _, columns in taken:
+            self._forget_bytes(columns)
+        return taken
+
+    def _forget_bytes(self, columns: Columns) -> None:
+        """Rows that were counted are here no more."""
+        self.stored_bytes -= sum(columns[3])
+        for times in columns[4:]:
+            self.expiring -= len(times) - times.count(0)
+
     def push(self, message: Message) -> None:
         """A new message: last of its priority, but for those that overtook it on its way to the disk."""
         priority = message.priority
@@ -173,10 +266,13 @@ class Queue:
             self.picker.came(priority, message.seq)
 
     def add_rows(self, priority: int, columns: Columns) -> bool:
-        """Messages wait here on disk that stood in another queue before. False, and nothing is done, where one of them
-        is here already, or others belong between them."""
+        """Messages are stored here from now on, and wait on disk. False, and nothing is done, where one of them is here
+        already, or others belong between them."""
         if not self.own_backlog(priority).extend(columns):
             return False
+        self.stored_bytes += sum(columns[3])
+        for times in columns[4:]:
+            self.expiring += len(times) - times.count(0)
         if self.picker is not None:
             self.picker.came(priority, columns[0][0])
         return True
@@ -223,13 +319,16 @@ class Queue:
         place = self.find(seq)
         return place is not None and place.segment == segment.code and place.offset == offset
 
-    def move(self, seq: int, segment: int, offset: int, size: int) -> None:
-        """A message that waits on disk alone was copied: from now on that is where it stands."""
+    def move(self, seq: int, segment: int, offset: int, size: int, before_bytes: int) -> None:
+        """A message that waits on disk alone was copied: from now on that is where it stands. Its record had
+        `before_bytes`."""
+        self.stored_bytes += size - before_bytes
         for backlog in self.backlogs.values():
             backlog.move(seq, segment, offset, size)
 
-    def discard(self, seqs: Iterable[int]) -> list[Columns]:
-        """Take out of the backlogs those of `seqs` that wait there. Returns them in pieces, by seq in each backlog."""
+    def take_rows(self, seqs: Iterable[int]) -> list[Columns]:
+        """Take out of the backlogs those of `seqs` that wait there: they are stored all the same. Returns them in
+        pieces, by seq in each backlog."""
         gone: list[Columns] = []
         for priority, backlog in list(self.backlogs.items()):
             gone += backlog.discard(seqs)

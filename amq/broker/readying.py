@@ -77,7 +77,7 @@ class Readiness:
         done, where one is taken already, or here twice."""
         if not self._broker.config.duplicate_window:
             return True
-        admitted = [(self._broker.queue(name), ids) for name, ids in self._ids.items()]
+        admitted = [(self._broker.state.queue(name), ids) for name, ids in self._ids.items()]
         for queue, ids in admitted:
             free = queue.duplicates.keys().isdisjoint(ids) and queue.duplicates_pending.keys().isdisjoint(ids)
             if self._has_twins or not free:

@@ -32,7 +32,6 @@ class Recall:
     """The messages with which one subscription begins, on their way there."""
 
     def __init__(self, broker: Broker, record: Subscribed, peer: Peer) -> None:
-        assert broker.journal is not None
         self._broker = broker
         self._record = record
         self._peer = peer
@@ -91,7 +90,7 @@ class Recall:
             copy.original, copy.shared = message, Shared(None, encodes=False)
             id = copy.duplicate_id if copy.persistent else ""
             if id and broker.is_duplicate(copy):
-                resent = broker.queue(name).duplicates_pending.get(id)
+                resent = broker.state.queue(name).duplicates_pending.get(id)
                 if resent is not None:
                     return resent
             elif not id or id not in ids:
@@ -136,6 +135,5 @@ class Recalls:
 
     def sweep(self) -> None:
         """Try again where the disk was full. Call every second or so."""
-        assert self._broker.journal is not None
         for recall in [each for each in self._under_way.values() if each.is_refused and not self._broker.journal.full]:
             recall.go_on()

@@ -144,7 +144,7 @@ class Recent:
     def _options_of(self, name: str) -> BrokerConfig | None:
         if len(self._options) >= NAMES_MAX:
             self._options.clear()
-        options: BrokerConfig | None = self._broker.options_of(name)
+        options: BrokerConfig | None = self._broker.state.options_of(name)
         assert options is not None
         keeps = (
             options.subscription_recovery_count

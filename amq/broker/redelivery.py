@@ -96,23 +96,28 @@ class Redelivery:
             size_bytes -= queue.cost(message)
         self._stand_in_line(queue, hurried)
 
-    def _delay(self, queue: Queue, messages: list[Message]) -> None:
-        now_s = self._broker.clock.monotonic()
-        timers: dict[float, list[int]] = {}
+    def put_off(self, queue: Queue, messages: list[Message], seconds: float) -> None:
+        """No consumer gets `messages` for so long."""
+        due_s = self._broker.clock.monotonic() + seconds
         for message in messages:
-            due_s = now_s + delay_s(queue.options, queue.redelivered[message.seq][1])
             queue.delayed[message.seq] = (due_s, message)
-            timers.setdefault(due_s, []).append(message.seq)
-        for due_s, seqs in timers.items():
+        if messages:
             self._number += 1
-            heappush(self.timers, (due_s, self._number, queue, seqs))
+            heappush(self.timers, (due_s, self._number, queue, [message.seq for message in messages]))
+
+    def _delay(self, queue: Queue, messages: list[Message]) -> None:
+        by_delay: dict[float, list[Message]] = {}
+        for message in messages:
+            wanted_s = delay_s(queue.options, queue.redelivered[message.seq][1])
+            by_delay.setdefault(wanted_s, []).append(message)
+        for wanted_s, late in by_delay.items():
+            self.put_off(queue, late, wanted_s)
 
     def _stand_in_line(self, queue: Queue, messages: list[Message]) -> None:
         self._broker.wait_again(queue, messages)
         self._broker.dirty[queue] = None
 
     def _store_counts(self, queue: Queue, messages: list[Message]) -> None:
-        assert self._broker.journal is not None
         counts = [
             (message.seq, *queue.redelivered[message.seq])
             for message in messages

@@ -38,8 +38,7 @@ class Retention:
         broker.on_queue.append(self._appeared)
 
     def _appeared(self, queue: Queue) -> None:
-        if self._broker.journal is not None:
-            self.configure(queue)
+        self.configure(queue)
 
     def configure(self, queue: Queue) -> None:
         """The options of `queue` are known, or may have changed. Only while clients are served."""
@@ -118,9 +117,8 @@ class Keeper:
     def _purge(self, seqs: set[int]) -> set[int]:
         """Take out those of `seqs` that wait; returns which."""
         broker, queue = self._broker, self._queue
-        assert broker.journal is not None
         messages = queue.take_out(seqs)
-        on_disk = queue.backlogs and broker.take_from_disk(queue, seqs)
+        on_disk = queue.backlogs and broker.state.take_from_disk(queue, seqs)
         persistent = [message.seq for message in messages if message.segment is not None]
         persistent += [message.seq for message in on_disk or ()]
         if persistent:

@@ -107,7 +107,7 @@ class Routing:
             if is_temporary(part):
                 found[part] = None
                 continue
-            options = self._broker.options_of(part)
+            options = self._broker.state.options_of(part)
             if not options.divert or not options.divert_exclusive:
                 found[part] = None
             if options.divert:
@@ -178,8 +178,8 @@ class Routing:
     def _confirm_with(self, known: list[Message], transaction: Transaction | None, peer: Peer, receipt: str) -> None:
         """Commit `transaction`, None = there is nothing to commit. Confirmed when that is done, and what is on its way
         of `known` for somebody else."""
-        broker = self._broker
-        found = [broker.queue(message.queue_name).duplicates_pending.get(message.duplicate_id) for message in known]
+        broker, queue = self._broker, self._broker.state.queue
+        found = [queue(message.queue_name).duplicates_pending.get(message.duplicate_id) for message in known]
         records = {id(record): record for record in found if record is not None}
         waiter: Waiter = Together(peer, receipt, len(records) + 1) if records else peer
         part = PART if records else receipt

@@ -71,7 +71,6 @@ class Firing(Transaction):
     def has_room(self) -> bool:
         """Also at the limit of the store: see `Scheduler._is_held_up`."""
         journal = self.broker.journal
-        assert journal is not None
         return not journal.disk_full
 
     def withdraw(self) -> None:
@@ -127,7 +126,7 @@ class Scheduler:
             self.arm(schedule)
 
     def _schedules(self) -> list[Schedule]:
-        return [queue for queue in self._broker.queues.values() if isinstance(queue, Schedule)]
+        return [queue for queue in self._broker.state.queues.values() if isinstance(queue, Schedule)]
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
@@ -178,13 +177,12 @@ class Scheduler:
                 code="SCHEDULE_INVALID",
             )
         if receipt:
-            self._broker.journal.confirm(peer, receipt)  # type: ignore[union-attr]
+            self._broker.journal.confirm(peer, receipt)
         return True
 
     def _remove(self, schedule: Schedule, seqs: list[int]) -> None:
         """Those of `seqs` that are still scheduled will not fall due."""
         journal = self._broker.journal
-        assert journal is not None
         on_disk = []
         for seq in seqs:
             held = schedule.delayed.pop(seq, None)
@@ -211,7 +209,7 @@ class Scheduler:
         schedule.armed_ms = due_ms
         self._number += 1
         heappush(self.timers, (due_ms, self._number, schedule))
-        if len(self.timers) > TIMERS_SPARE + 2 * len(self._broker.queues):
+        if len(self.timers) > TIMERS_SPARE + 2 * len(self._broker.state.queues):
             self.timers = [timer for timer in self.timers if timer[0] == timer[2].armed_ms]
             heapify(self.timers)
         self._broker.wake()
@@ -219,10 +217,9 @@ class Scheduler:
     def step(self, now_ms: int) -> None:
         """Messages that are due leave their schedules."""
         broker = self._broker
-        assert broker.journal is not None
         while self.timers and self.timers[0][0] <= now_ms:
             when_ms, _, schedule = heappop(self.timers)
-            if schedule.armed_ms != when_ms or broker.queues.get(schedule.name) is not schedule:
+            if schedule.armed_ms != when_ms or broker.state.queues.get(schedule.name) is not schedule:
                 continue
             schedule.armed_ms = NEVER
             if self._is_held_up(schedule):
@@ -241,7 +238,6 @@ class Scheduler:
 
     def _deliver(self, schedule: Schedule, messages: list[Message]) -> None:
         broker = self._broker
-        assert broker.journal is not None
         if self.leaving:
             messages = [message for message in messages if message.seq not in self.leaving]
         if broker.journal.disk_full:
@@ -265,7 +261,6 @@ class Scheduler:
         consumed: nothing else gives the room of what is scheduled. And so long, or jobs that repeat for nobody would
         lead past it for ever."""
         journal = self._broker.journal
-        assert journal is not None
         if not journal.at_limit or journal.disk_full:
             return journal.disk_full
         return any(queue.taken_bytes for queue in self._targets(schedule))
@@ -274,8 +269,8 @@ class Scheduler:
         broker = self._broker
         for name in broker.routing.of(schedule.target):
             for waiting in broker.durables.heard_by(name) if is_topic(name) else (name,):
-                if waiting in broker.queues:
-                    yield broker.queues[waiting]
+                if waiting in broker.state.queues:
+                    yield broker.state.queues[waiting]
 
     def put_back(self, schedule: Schedule, messages: list[Message]) -> None:
         """The disk has no room for them: they are tried again."""

@@ -163,7 +163,7 @@ class Session:
         properties = message.properties
         if properties is not None and not SCHEDULING.isdisjoint(properties) and self._send_later(command):
             return
-        queue = broker.queues.get(message.destination)
+        queue = broker.state.queues.get(message.destination)
         if queue is None or queue.is_diverted:
             route = broker.routing.of(message.destination)
             if route != (message.destination,):
@@ -175,7 +175,7 @@ class Session:
         if (
             broker.memory.is_full
             or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
-            or broker.journal.at_limit  # type: ignore[union-attr]
+            or broker.journal.at_limit
         ):
             room = broker.limits.room_for(message, queue, bool(command.transaction))
             if room is not None:
@@ -268,7 +268,7 @@ class Session:
             for message in settled:
                 broker.consumed(queue, message)
             if command.receipt:
-                broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+                broker.journal.confirm(self._peer, command.receipt)
         subscription.credit += subscription.refund * len(settled)
         if not subscription.is_ready and self._writable:
             subscription.make_ready()
@@ -304,7 +304,6 @@ class Session:
         if transaction is not None:
             self._confirm_now(command)
         elif command.receipt:
-            assert broker.journal is not None
             # The body of a large message that moves to the dead-letter queue is read first.
             broker.pager.after_bodies(partial(broker.journal.confirm, self._peer, command.receipt))
         subscription.credit += subscription.refund * len(settled)
@@ -359,7 +358,7 @@ class Session:
             subscription.make_ready()
         broker.dirty[queue] = None
         if command.subscription_name and command.receipt:
-            broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+            broker.journal.confirm(self._peer, command.receipt)
         else:
             self._confirm_now(command)
 
@@ -372,7 +371,7 @@ class Session:
             broker.temporaries.check_consumer(name, self._temporary)
             queue = broker.temporaries.provide(name)
             return queue if queue is not None else broker.topics.subscribe(command)
-        return broker.topics.subscribe(command) if is_topic(name) else broker.queue(name)
+        return broker.topics.subscribe(command) if is_topic(name) else broker.state.queue(name)
 
     def _credit(self, command: Credit) -> None:
         self._broker.pulling.grant(self._subscriptions.get(command.id), command, self._writable)
@@ -388,7 +387,7 @@ class Session:
             raise CommandError(f"this connection has no subscription {command.id!r}")
         self._end(subscription)
         if command.receipt:
-            self._broker.journal.confirm(self._peer, command.receipt)  # type: ignore[union-attr]
+            self._broker.journal.confirm(self._peer, command.receipt)
 
     def _begin(self, command: Begin) -> None:
         if command.transaction in self._transactions:
@@ -431,7 +430,6 @@ class Session:
     def _disconnect(self, command: Disconnect) -> None:
         self.close()
         journal = self._broker.journal
-        assert journal is not None
         if command.receipt:
             journal.confirm(Farewell(self._peer), command.receipt)
         else:
@@ -530,7 +528,7 @@ class Session:
     def _leave(self, subscription: Subscription, oldest: int | None) -> None:
         """`oldest` = seq of the delivery that counts as failed, if `subscription` holds it."""
         subscription.make_unready()
-        self._broker.emptied[subscription.queue] = None
+        self._broker.state.emptied[subscription.queue] = None
         held = list(subscription.unacked.values())
         subscription.unacked = {}
         subscription.ended = True

@@ -248,19 +248,19 @@ class _Loader:
                 raise ValueError("no queue was named before")
             backlog = self._queue.own_backlog(priority)
             for columns in sorted(blocks, key=lambda columns: columns[0][0]):
-                if backlog.extend(columns):
+                if self._queue.add_rows(priority, columns):
                     self._count(self._queue, columns)
                     continue
                 for row in zip(*columns, strict=True):  # in memory and on disk, in turns
                     if row[0] not in backlog:
-                        backlog.add(*row)
-                        self._count(self._queue, [array("Q", (value,)) for value in row])
+                        single = [array(code, (value,)) for code, value in zip(TYPECODES, row, strict=False)]
+                        self._queue.add_rows(priority, single)
+                        self._count(self._queue, single)
         self._rows.clear()
 
     def _count(self, queue: Queue, columns: Sequence[array[int]]) -> None:
-        seqs, codes, offsets, sizes, *expires = columns
+        seqs, codes, offsets, sizes, *_ = columns
         self._state.newest_seq = max(self._state.newest_seq, seqs[-1])
-        queue.stored_bytes += sum(sizes)
         for code in set(codes):
             segment = self._state.hold(self.segment(code))
             if shared := self._shared.get(code):
@@ -277,8 +277,7 @@ class _Loader:
                 own = [size for each, size in zip(codes, sizes, strict=True) if each == code]
                 segment.live += len(own)
                 segment.live_bytes += sum(own)
-        for column in expires:
-            queue.expiring += len(column) - column.count(0)
+        if queue.expiring:
             self._state.expiring[queue] = None
 
 

@@ -9,7 +9,6 @@ from array import array
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
-from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.journal.recovery import Segment
 from amq.journal.run import Run
 
@@ -27,7 +26,6 @@ def stage(state: State, run: Run, segment: Segment) -> None:
     ]  # fmt: skip
     if expires_ms:
         columns.append(array("Q", [expires_ms]) * count)
-        queue.expiring += count
         state.expiring[queue] = None
     is_last = queue.add_rows(run.like.priority, columns)
     assert is_last, "seqs are given in the order in which they are stored"
@@ -35,7 +33,4 @@ def stage(state: State, run: Run, segment: Segment) -> None:
     segment.live += count
     segment.live_bytes += run.size
     queue.enqueued += count
-    queue.stored_bytes += run.size
-    queue.pending_bytes -= run.size
-    state.memory.give_back(sum(map(len, run.bodies)) + count * MESSAGE_OVERHEAD_BYTES)
-    state.dirty[queue] = None
+    state.server.was_staged(run)

@@ -93,7 +93,7 @@ class Temporaries:
             return None
         queue = owned.get(name)
         if queue is None and len(owned) < QUEUES_MAX:
-            topics = self._broker.topics
-            queue = owned[name] = TemporaryQueue(topics, Subscribe("", name), (name,), self._broker.options_of(name))
+            topics, options = self._broker.topics, self._broker.state.options_of(name)
+            queue = owned[name] = TemporaryQueue(topics, Subscribe("", name), (name,), options)
             topics.open(queue)
         return queue

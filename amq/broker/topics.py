@@ -112,11 +112,9 @@ class TopicQueue(Queue):
         assert message.shared is not None
         message.shared.others += 1
         self.enqueued += 1
-        self.messages[message.seq] = message
-        self.resident_bytes += cost(message)
         if message.expires_ms:
             self.expiring += 1
-        self.push(message)
+        self.keep(message)
 
     def dispatch(self, owner: Broker, now_ms: int) -> None:
         if self.is_closed:
@@ -210,7 +208,7 @@ class Topics:
         """A queue for the subscription that `command` asks for, or for those of its parts that are `names`; messages
         come when that has joined it."""
         names = names or tuple(dict.fromkeys(command.destination.split(",")))
-        return TopicQueue(self, command, names, self._broker.options_of(names[0]))
+        return TopicQueue(self, command, names, self._broker.state.options_of(names[0]))
 
     def open(self, queue: TopicQueue) -> None:
         """From now on `queue` gets what is sent."""
@@ -251,7 +249,7 @@ class Topics:
     def reconfigure(self) -> None:
         """Options changed."""
         for queue in self.queues():
-            queue.configure(self._broker.options_of(queue.names[0]))
+            queue.configure(self._broker.state.options_of(queue.names[0]))
             self._broker.dirty[queue] = None
         self.recent.reconfigure(self._broker.clock.wall_ms())
 
@@ -287,7 +285,6 @@ class Topics:
                 peer.confirm(receipt)
             return
         journal = broker.journal
-        assert journal is not None
         self.on_their_way += 1  # earlier messages wait for the journal: stay behind them
         journal.confirm(Publication(self, [message]), ON_ITS_WAY)
         if peer is not None and receipt:
@@ -299,7 +296,6 @@ class Topics:
         if not waits and not self.on_their_way:
             self.arrived += messages
             return
-        assert self._broker.journal is not None
         self.on_their_way += 1
         self._broker.journal.confirm(Publication(self, messages), ON_ITS_WAY, group if waits else None)
 
@@ -407,7 +403,7 @@ class Topics:
             queue.accept(message)
         broker.dirty[queue] = None
         if queue.expiring:
-            broker.expiring[queue] = None
+            broker.state.expiring[queue] = None
 
     def _recall(self, queue: TopicQueue) -> None:
         """Messages that were handed out before `queue` was there come first."""
@@ -418,7 +414,7 @@ class Topics:
             broker.memory.take(MESSAGE_OVERHEAD_BYTES)
             broker.dirty[queue] = None
         if queue.expiring:
-            broker.expiring[queue] = None
+            broker.state.expiring[queue] = None
 
     # -- slow consumers -----------------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class Transaction:
             broker.topics.publish_with(group, self.published)
         for item in self.queued:
             if not item.persistent:
-                broker.apply(item, None)
+                broker.state.apply(item, None)
         for subscription, message in self.acks:
             if message.segment is None:
                 broker.consumed(subscription.queue, message)
@@ -109,13 +109,11 @@ class Transaction:
 
     def has_room(self) -> bool:
         """Does the store take what is sent in it?"""
-        journal = self.broker.journal
-        assert journal is not None
-        return not journal.full
+        return not self.broker.journal.full
 
     def roll_back_duplicate(self, group: Group | Prepared | None, message: Message) -> TransactionRolledBackError:
         """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
-        owner = self.broker.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)
+        owner = self.broker.state.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)
         self.roll_back()
         if owner is None or owner is group:
             where = "stored before" if owner is None else "sent twice in it"
@@ -210,7 +208,7 @@ def check_outcome_id(outcome_id: str) -> None:
 def tell_outcome(broker: Broker, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:
     """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will by
     the transaction of that name."""
-    if outcome_id in broker.outcomes or outcome_id in broker.outcomes_pending:
+    if outcome_id in broker.state.outcomes or outcome_id in broker.outcomes_pending:
         broker.follow(broker.outcomes_pending.get(outcome_id), peer, receipt)
         return
     broker.outcomes_refused[outcome_id, transaction] = None

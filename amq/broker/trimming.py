@@ -174,23 +174,23 @@ class Trimmer:
 
     def _trim(self, going: list[Segment], enough_bytes: float = math.inf) -> None:
         """Write again what is still needed of them, and mark them, if that is worth while, or gives `enough_bytes`."""
-        broker, journal = self._broker, self._journal
+        state, journal = self._broker.state, self._journal
         gain_bytes = sum(map(size_of, going))
         if not going or gain_bytes < self._gain_bytes_min:
             return
         copies: list[Duplicates | Outcomes | Subscribed | Group] = []
         codes = {segment.code for segment in going}
         if any(segment.id_bytes for segment in going):
-            for queue in broker.queues.values():
-                if (ids := queue.duplicates.standing_in(codes)) and not broker.subscriptions.is_ending(queue.name):
+            for queue in state.queues.values():
+                if (ids := queue.duplicates.standing_in(codes)) and not state.subscriptions.is_ending(queue.name):
                     copies.append(Duplicates(queue.name, ids))
-            if outcomes := broker.outcomes.standing_in(codes):
+            if outcomes := state.outcomes.standing_in(codes):
                 copies.append(Outcomes(outcomes))
-            copies += broker.prepared.standing_in(codes, broker.two_phase.ending.keys())
-            copies += broker.subscriptions.standing_in(codes)
-        through = max(broker.trimmed.through, going[-1].key)
+            copies += state.prepared.standing_in(codes, self._broker.two_phase.ending.keys())
+            copies += state.subscriptions.standing_in(codes)
+        through = max(state.trimmed.through, going[-1].key)
         # Files that a crash left over are given up already, though they may still be there.
-        stay = [s for s in journal.segments if s.code not in codes and s.key not in broker.trimmed]
+        stay = [s for s in journal.segments if s.code not in codes and s.key not in state.trimmed]
         kept = {segment.key: segment.end for segment in stay if segment.key <= through}
         mark = Trimmed(*through, kept)
         cost_bytes = sum(map(_copy_bytes, copies)) + len(mark.encode({}))
@@ -248,7 +248,7 @@ class Trimmer:
 
     def _copy(self, copying: Source, payloads: list[Payload]) -> None:
         leaving = self._journal.leaving()  # a copy behind its acknowledgement would undo it
-        copies = copying.collect(payloads, self._broker, self._journal, leaving)
+        copies = copying.collect(payloads, self._broker.state, self._journal, leaving)
         self._allowance -= sum(len(data) for _, data in payloads) / SCAN_SHARE
         if copies.messages:
             self._allowance -= copies.size

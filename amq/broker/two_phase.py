@@ -79,9 +79,9 @@ class TwoPhase:
 
     def start_serving(self) -> None:
         """The replay is complete: the ids of prepared transactions are taken."""
-        for prepared, _ in self._broker.prepared.values():
+        for prepared, _ in self._broker.state.prepared.values():
             for name, id, _seq in prepared.ids:
-                self._broker.queue(name).duplicates_pending[id] = prepared
+                self._broker.state.queue(name).duplicates_pending[id] = prepared
 
     # -- prepare ------------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,6 @@ class TwoPhase:
     def _prepare(self, transaction: Transaction, prepared: Prepared, peer: Waiter, receipt: str) -> None:
         """`prepared` says what is acknowledged; what is sent is added to it."""
         journal = self._broker.journal
-        assert journal is not None
         moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in prepared.acks.items()]
         if journal.full and transaction.queued:
             transaction.roll_back()
@@ -202,17 +201,17 @@ class TwoPhase:
 
     def _is_known(self, xid: str) -> bool:
         """Is it prepared, or being prepared, or has it ended?"""
-        return xid in self._broker.prepared or xid in self._preparing or self._has_ended(xid)
+        return xid in self._broker.state.prepared or xid in self._preparing or self._has_ended(xid)
 
     def _has_ended(self, xid: str) -> bool:
         """Does anybody remember that?"""
-        return any(how + xid in self._broker.outcomes for how in (XID_COMMITTED, XID_ROLLED_BACK))
+        return any(how + xid in self._broker.state.outcomes for how in (XID_COMMITTED, XID_ROLLED_BACK))
 
     def _confirm_prepared(self, command: Prepare, peer: Peer) -> None:
         """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
         committed; else it never will be. Raises TransactionRolledBackError."""
         xid, broker = command.xid, self._broker
-        if xid in self._preparing or xid in broker.prepared or XID_COMMITTED + xid in broker.outcomes:
+        if xid in self._preparing or xid in broker.state.prepared or XID_COMMITTED + xid in broker.state.outcomes:
             broker.follow(self._preparing.get(xid), peer, command.receipt)
             return
         self._refused[xid] = None
@@ -241,7 +240,6 @@ class TwoPhase:
         """Commit or roll back what is prepared. To ask again for what took place is confirmed. Raises CommandError,
         TransactionRolledBackError."""
         broker, xid, commit = self._broker, command.xid, command.commit
-        assert broker.journal is not None
         if xid in self.ending:
             group, committed = self.ending[xid]
             try:
@@ -250,15 +248,15 @@ class TwoPhase:
                 broker.follow(group, Refusal(peer, error, command.receipt), REFUSED)
             else:
                 broker.follow(group, peer, command.receipt)
-        elif xid in broker.prepared:
-            prepared, _ = broker.prepared[xid]
+        elif xid in broker.state.prepared:
+            prepared, _ = broker.state.prepared[xid]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
             self.ending[xid] = group, commit
             self.append(group, peer, command.receipt)
         elif xid in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
         elif self._has_ended(xid):
-            self._check_outcome(xid, commit, XID_COMMITTED + xid in broker.outcomes)
+            self._check_outcome(xid, commit, XID_COMMITTED + xid in broker.state.outcomes)
             broker.journal.confirm(peer, command.receipt)
         else:
             raise self._unknown(xid)
@@ -291,7 +289,6 @@ class TwoPhase:
         """Commit all `xids` and the marker together, and roll back what else is prepared of the owner's batches up to
         this one. Raises CommandError, TransactionRolledBackError: then nothing was done."""
         broker, owner, batch = self._broker, command.owner, command.batch
-        assert broker.journal is not None
         if owner.startswith(LEASE):
             raise _reserved()
         newest = self.newest(owner)
@@ -308,7 +305,7 @@ class TwoPhase:
         wanted = [self._part(xid, owner, batch) for xid in dict.fromkeys(command.xids)]
         chosen = {each.xid for each in wanted}
         others = [
-            each for each, _ in broker.prepared.values()
+            each for each, _ in broker.state.prepared.values()
             if each.owner == owner and each.batch <= batch and each.xid not in chosen and each.xid not in self.ending
         ]  # fmt: skip
         records = [record for each in wanted for record in self._commits(each)]
@@ -325,10 +322,9 @@ class TwoPhase:
     def _answer_again(self, asked: Marker, peer: Peer, receipt: str) -> None:
         """That batch is committed, or its commit is on its way. Raises CommandError where it held something else."""
         broker = self._broker
-        assert broker.journal is not None
         known, group = self._marking.get(asked.owner, (None, None))
         if known is None:
-            known, _ = broker.prepared.markers[asked.owner]
+            known, _ = broker.state.prepared.markers[asked.owner]
         if asked.content is None or known.content in (None, asked.content):
             if group is not None:
                 broker.follow(group, Answer(peer, DUPLICATE), receipt)
@@ -348,7 +344,7 @@ class TwoPhase:
 
     def abort_batch(self, command: AbortBatch, peer: Peer) -> None:
         """Roll back what is prepared for an owner, in groups of bounded size. The answer comes with the last group."""
-        owner, batch, prepared = command.owner, command.batch, self._broker.prepared
+        owner, batch, prepared = command.owner, command.batch, self._broker.state.prepared
         if command.xids is None:
             wanted = [each for each, _ in prepared.values()]
         else:
@@ -370,9 +366,9 @@ class TwoPhase:
 
     def _part(self, xid: str, owner: str, batch: int) -> Prepared:
         """A part of that batch. Raises CommandError, TransactionRolledBackError."""
-        found = self._broker.prepared.get(xid)
+        found = self._broker.state.prepared.get(xid)
         if xid in self.ending or found is None:
-            outcomes, (_, committing) = self._broker.outcomes, self.ending.get(xid, (None, None))
+            outcomes, (_, committing) = self._broker.state.outcomes, self.ending.get(xid, (None, None))
             if committing is False or XID_ROLLED_BACK + xid in outcomes:
                 raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
             if committing or XID_COMMITTED + xid in outcomes:
@@ -387,7 +383,7 @@ class TwoPhase:
 
     def newest(self, owner: str) -> int:
         """The newest batch of that owner that is committed or on its way; -1 = none."""
-        marker, marking = self._broker.prepared.markers.get(owner), self._marking.get(owner)
+        marker, marking = self._broker.state.prepared.markers.get(owner), self._marking.get(owner)
         return max((found[0].batch for found in (marker, marking) if found is not None), default=-1)
 
     def _commits(self, prepared: Prepared) -> list[Record]:
@@ -406,7 +402,7 @@ class TwoPhase:
             if name.startswith(SUBSCRIPTION_SCHEME) and not self._broker.durables.is_there(name):
                 records.append(Consumed(held, PURGED, seqs))  # it ended while this was prepared: nobody waits for them
                 continue
-            queue = self._broker.queues.get(held)
+            queue = self._broker.state.queues.get(held)
             known = queue.redelivered if queue is not None else {}
             before = [(seq, *known.get(seq, (0, 0))) for seq in seqs]
             counts = [(seq, deliveries + 1, failures + 1) for seq, deliveries, failures in before]
@@ -451,17 +447,15 @@ class TwoPhase:
     def _release(self, prepared: Prepared) -> None:
         """Its ids are no more on their way."""
         for name, id, _ in prepared.ids:
-            queue = self._broker.queues.get(name)
+            queue = self._broker.state.queues.get(name)
             if queue is not None and queue.duplicates_pending.get(id) is prepared:
                 del queue.duplicates_pending[id]
-                self._broker.emptied[queue] = None
+                self._broker.state.emptied[queue] = None
 
     def sweep(self, now_ms: int) -> None:
         """Roll back what was prepared too long ago, or for a batch that is committed without it. Once a second."""
         broker = self._broker
-        if broker.journal is None:
-            return
-        for xid, (prepared, _) in list(broker.prepared.items()):
+        for xid, (prepared, _) in list(broker.state.prepared.items()):
             timed_out = 0 < prepared.timeout_ms <= now_ms - prepared.created_ms
             late = bool(prepared.owner) and prepared.batch <= self.newest(prepared.owner)
             if xid not in self.ending and (timed_out or late):
@@ -478,7 +472,7 @@ class TwoPhase:
 
     def listed(self) -> list[Prepared]:
         """Prepared transactions whose end is not on its way, oldest first."""
-        found = [each for xid, (each, _) in self._broker.prepared.items() if xid not in self.ending]
+        found = [each for xid, (each, _) in self._broker.state.prepared.items() if xid not in self.ending]
         return sorted(found, key=lambda each: each.seq)
 
     @staticmethod

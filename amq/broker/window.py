@@ -49,13 +49,12 @@ class Window(OrderedDict[str, tuple[int, Segment]]):
             elif len(self) > 2 * self._size:
                 self.settle()
 
-    def moved(self, id: str, seq: int, segment: Segment) -> None:
-        """The id stands in `segment` now; one that was forgotten meanwhile stays forgotten."""
-        known = self.get(id)
-        if known is not None and known[0] == seq:
-            known[1].id_bytes -= len(id) + ID_BYTES
-            segment.id_bytes += len(id) + ID_BYTES
-            self[id] = (seq, segment)
+    def stand(self, id: str, seq: int, segment: Segment) -> None:
+        """The id was written again and stands in `segment` now; one that was forgotten meanwhile stays forgotten."""
+        is_full = self._settled and len(self) >= self._size > 0
+        if is_full and id not in self and seq < next(iter(self.values()))[0]:
+            return
+        self.remember(id, seq, segment)
 
     def forget(self) -> None:
         """Keep none."""

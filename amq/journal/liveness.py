@@ -1,5 +1,5 @@
 """The live part of a journal: which messages, where each stands, what keeps which segment, which ids are remembered.
-A fold over all records, as `Broker.apply` is one, that keeps no bodies.
+A fold over all records, as `State.apply` is one, that keeps no bodies.
 
 Invariant: after all records were added, oldest first, and `settle`, the live messages are those that a new master
 would have, each at the place of its last copy. Memory: about 32 bytes a live message where their seqs are dense, at

@@ -1,4 +1,4 @@
-"""The records of the journal: one class a record type, each with its bytes. `Broker.apply` gives them their meaning.
+"""The records of the journal: one class a record type, each with its bytes. `State.apply` gives them their meaning.
 
 Spec: docs/journal-format.md. In the bytes a destination is a number, defined by a `Destination` record earlier in the
 same segment, so that every segment can be read alone; in memory it is its name. Readers (`amq.journal.decoder`) refuse

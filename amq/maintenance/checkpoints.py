@@ -8,9 +8,8 @@ import os
 from contextlib import closing
 from dataclasses import dataclass
 
-from amq.broker.broker import Broker
 from amq.broker.snapshot import load
-from amq.clock import Clock
+from amq.broker.state import State
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name, read_checkpoint
@@ -69,7 +68,7 @@ def find_checkpoints(vfs: Vfs, store: str) -> list[CheckpointReport]:
 
 
 def examine_checkpoints(
-    vfs: Vfs, clock: Clock, store: str, config: BrokerConfig, sealing: Sealing
+    vfs: Vfs, store: str, config: BrokerConfig, sealing: Sealing
 ) -> list[CheckpointReport]:
     """Read every checkpoint as a start on the journal would whose newest epoch says `sealing`. Before the journal is
     inspected: then the journal has what they speak of. Raises OSError.
@@ -77,12 +76,12 @@ def examine_checkpoints(
     epoch, sealed = sealing
     examined = []
     for report in find_checkpoints(vfs, store):
-        broker = Broker(clock, config, 0, lambda: None)
+        state = State(config)
         try:
             with closing(read_checkpoint(vfs, report.path)) as blocks:
-                start = load(report.path, blocks, broker)
-            Follower(vfs, store, broker.apply, start).compare(sealed, epoch)
-            report.messages = broker.stored
+                start = load(report.path, blocks, state)
+            Follower(vfs, store, state.apply, start).compare(sealed, epoch)
+            report.messages = state.stored
         except FileNotFoundError:
             continue
         except (AmqError, OSError) as error:

@@ -145,14 +145,13 @@ class Import:
         assert self._master is not None
         assert reader.header is not None
         broker = self._master.broker
-        assert broker.journal is not None
         if isinstance(item, Exported):
             self._store(broker, item, reader.header.store)
         elif isinstance(item, Durable):
             definition = {**item.definition, "message_id_prefix": self._master.message_id_prefix}
             self._durables[item.queue] = broker.durables.restore(definition).name
         elif isinstance(item, Batch):
-            known = broker.prepared.markers.get(item.owner)
+            known = broker.state.prepared.markers.get(item.owner)
             if known is None or item.batch > known[0].batch:
                 broker.journal.append_record(Marker(item.owner, item.batch, item.content))
         elif isinstance(item, InDoubt):
@@ -191,7 +190,6 @@ class Import:
             else:
                 broker.store(message, self, f"m{size}")
         if item.deliveries or item.failures:
-            assert broker.journal is not None
             broker.journal.append_record(
                 Redelivered(message.queue_name, [(message.seq, item.deliveries, item.failures)])
             )
@@ -239,17 +237,16 @@ class Import:
             wanted.setdefault(name, set()).add(_seq_of(broker, name, id))
         self._in_line = []
         for name, seqs in wanted.items():
-            queue = broker.queue(name)
-            taken = queue.take_out(seqs) + broker.take_from_disk(queue, seqs)
+            queue = broker.state.queue(name)
+            taken = queue.take_out(seqs) + broker.state.take_from_disk(queue, seqs)
             self._taken.setdefault(name, set()).update(message.seq for message in taken)
 
     def _remember(self, broker: Broker, item: Ids) -> None:
         """Remember ids of messages that are gone. They are older than the messages behind this line."""
         journal = broker.journal
-        assert journal is not None
         if not item.destination:
             for id in item.ids:
-                if id not in broker.outcomes:
+                if id not in broker.state.outcomes:
                     journal.append_record(Group([], id, broker.next_seq()))
                     self.result.remembered += 1
             return
@@ -258,7 +255,7 @@ class Import:
             name = self._queue_of(name)
         else:
             _check_access(name)
-        known = broker.queue(name).duplicates
+        known = broker.state.queue(name).duplicates
         fresh = [(id, broker.next_seq()) for id in item.ids if id not in known]
         if fresh:
             size = sum(len(id) for id, _ in fresh)
@@ -283,12 +280,11 @@ class Import:
         else:
             assert self._master is not None
             broker = self._master.broker
-            assert broker.journal is not None
             name, ids = self._ids_on_their_way.pop(receipt)
             self._unconfirmed_bytes -= int(receipt[1:].partition(":")[0])
             self.result.remembered += len(ids)
             for id, seq in ids:  # a record of ids adds none to a broker that serves: so they would go with its segment
-                broker.queue(name).own_duplicates().remember(id, seq, broker.journal.segments[-1])
+                broker.state.queue(name).own_duplicates().remember(id, seq, broker.journal.segments[-1])
         self._changed.set()
 
     def fail(self, error: Exception, _receipt: str = "") -> None:
@@ -332,7 +328,7 @@ async def _in(thread: JournalThread, loop: asyncio.AbstractEventLoop, job: Calla
 
 def _seq_of(broker: Broker, queue_name: str, id: str) -> int:
     """Sequence number of the message that the queue has got with that id, whatever became of it; 0 = none."""
-    found = broker.queue(queue_name).duplicates.get(id)
+    found = broker.state.queue(queue_name).duplicates.get(id)
     return found[0] if found is not None else 0
 
 

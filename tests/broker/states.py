@@ -1,4 +1,4 @@
-"""What a store says, read in each way in which a broker may read it: from the first byte, from every checkpoint, by a
+"""What a store says, read in each way in which a state may read it: from the first byte, from every checkpoint, by a
 follower that read along. All must find the same."""
 
 from __future__ import annotations
@@ -7,9 +7,8 @@ import os
 from contextlib import closing
 from typing import Any
 
-from amq.broker.broker import Broker
 from amq.broker.snapshot import load
-from amq.clock import Clock
+from amq.broker.state import State
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
@@ -21,25 +20,21 @@ from tests.stored import stored_state
 class Standby:
     """Reads the store of one test world, as slaves and new masters do. `diverged` = how often it had to begin anew."""
 
-    def __init__(self, vfs: Vfs, clock: Clock, config: BrokerConfig) -> None:
+    def __init__(self, vfs: Vfs, config: BrokerConfig) -> None:
         self._vfs = vfs
-        self._clock = clock
         self._config = config
         self.follower: Follower | None = None
-        self._broker = self._new_broker()
+        self._state = State(self._config)
         self.diverged = 0
         self.checkpoints = 0  # states that were read from one
-
-    def _new_broker(self) -> Broker:
-        return Broker(self._clock, self._config, 0, lambda: None)
 
     def follow(self, epoch: int, sealed: dict[str, int], budget_bytes: int = 1 << 30) -> bool:
         """Read on while the master of `epoch` writes. Begins at the newest checkpoint."""
         try:
             if self.follower is None:
-                self._broker = self._new_broker()
+                self._state = State(self._config)
                 names = list_checkpoints(self._vfs, self._config.store)
-                self.follower = self._at(names[0] if names else "", self._broker)
+                self.follower = self._at(names[0] if names else "", self._state)
             return self.follower.follow(epoch, sealed, budget_bytes)
         except DivergedError:
             self.diverged += 1
@@ -50,13 +45,13 @@ class Standby:
         """What the slave has read."""
         return self.follower.segments if self.follower is not None else {}
 
-    def _at(self, checkpoint: str, broker: Broker) -> Follower:
+    def _at(self, checkpoint: str, state: State) -> Follower:
         start = None
         if checkpoint:
             path = os.path.join(self._config.store, CHECKPOINTS_DIRECTORY, checkpoint)
             with closing(read_checkpoint(self._vfs, path)) as blocks:
-                start = load(path, blocks, broker)
-        return Follower(self._vfs, self._config.store, broker.apply, start)
+                start = load(path, blocks, state)
+        return Follower(self._vfs, self._config.store, state.apply, start)
 
     def seal(self, epoch: int, known: dict[str, int]) -> dict[str, int]:
         """The lengths that count. What the slave has read changes none of them, and is what it believes it is."""
@@ -68,17 +63,17 @@ class Standby:
             assert believed == {name: sealed[name] for name in believed}
         return sealed
 
-    def read(self, sealed: dict[str, int]) -> tuple[Broker, Recovered]:
+    def read(self, sealed: dict[str, int]) -> tuple[State, Recovered]:
         """A new master that begins at the first byte; every checkpoint gives the same."""
-        broker, recovered = self._finish(self._new_broker(), "", sealed)
-        state = stored_state(broker, self._vfs, self._config.store)
+        state, recovered = self._finish(State(self._config), "", sealed)
+        right = stored_state(state, self._vfs, self._config.store)
         for name in list_checkpoints(self._vfs, self._config.store):
-            other, also = self._finish(self._new_broker(), name, sealed)
+            other, also = self._finish(State(self._config), name, sealed)
             self.checkpoints += 1
-            self._compare(name, (other, also), state, recovered)
-        return broker, recovered
+            self._compare(name, (other, also), right, recovered)
+        return state, recovered
 
-    def take_over(self, sealed: dict[str, int]) -> tuple[Broker, Recovered]:
+    def take_over(self, sealed: dict[str, int]) -> tuple[State, Recovered]:
         """As `read`, but of the follower, if there is one."""
         cold, recovered = self.read(sealed)
         follower, self.follower = self.follower, None
@@ -89,23 +84,23 @@ class Standby:
         except DivergedError:
             self.diverged += 1
             return cold, recovered
-        hot, self._broker = self._broker, self._new_broker()
+        hot, self._state = self._state, State(self._config)
         hot.check_places(also)
         hot.settle(also.trimmed)
         self._compare("follower", (hot, also), stored_state(cold, self._vfs, self._config.store), recovered)
         return hot, also
 
-    def _finish(self, broker: Broker, checkpoint: str, sealed: dict[str, int]) -> tuple[Broker, Recovered]:
-        recovered = self._at(checkpoint, broker).finish(sealed, lambda _done, _total: None)
-        broker.check_places(recovered)
-        broker.settle(recovered.trimmed)
-        return broker, recovered
+    def _finish(self, state: State, checkpoint: str, sealed: dict[str, int]) -> tuple[State, Recovered]:
+        recovered = self._at(checkpoint, state).finish(sealed, lambda _done, _total: None)
+        state.check_places(recovered)
+        state.settle(recovered.trimmed)
+        return state, recovered
 
-    def _compare(self, name: str, other: tuple[Broker, Recovered], state: dict[str, Any], right: Recovered) -> None:
-        broker, recovered = other
-        found = stored_state(broker, self._vfs, self._config.store)
-        assert found == state, f"{name} says something else than the journal"
-        for queue in broker.queues.values():
+    def _compare(self, name: str, other: tuple[State, Recovered], content: dict[str, Any], right: Recovered) -> None:
+        state, recovered = other
+        found = stored_state(state, self._vfs, self._config.store)
+        assert found == content, f"{name} says something else than the journal"
+        for queue in state.queues.values():
             assert queue.stored_bytes == sum(place.size for each in queue.backlogs.values() for place in each)
         for key in ("segments", "unused", "trimmed"):  # segments with what lives in them
             assert getattr(recovered, key) == getattr(right, key), (name, key)

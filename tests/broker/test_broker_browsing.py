@@ -50,18 +50,18 @@ def filled(request: pytest.FixtureRequest, make_world: Callable[..., World]) -> 
         world.settle()
     if request.param == "after a takeover":
         world.crash_and_recover()
-    assert bool(world.broker.queues["queue://a"].backlogs) is (request.param != "in memory")
+    assert bool(world.broker.state.queues["queue://a"].backlogs) is (request.param != "in memory")
     return world, [body for *_, body in sorted(sent)]
 
 
 def test_everything_in_the_order_of_delivery(filled: tuple[World, list[bytes]]) -> None:
     world, expected = filled
-    before = stored_state(world.broker, world.vfs, world.store), world.broker.memory.taken_bytes
+    before = stored_state(world.broker.state, world.vfs, world.store), world.broker.memory.taken_bytes
     client = browse(world)
     assert client.bodies == expected
     assert client.browsed_ids == ["a"]
     assert all(delivery.redelivered == 0 for delivery in client.deliveries)
-    assert (stored_state(world.broker, world.vfs, world.store), world.broker.memory.taken_bytes) == before
+    assert (stored_state(world.broker.state, world.vfs, world.store), world.broker.memory.taken_bytes) == before
     world.check_at_rest()
 
 
@@ -87,14 +87,14 @@ def test_acknowledgements_make_room_and_take_nothing(filled: tuple[World, list[b
         assert len(client.bodies) > before or client.browsed_ids
     if ack == ACK_CLIENT:
         assert client.bodies == expected
-    assert world.broker.queues["queue://a"].stored == 60
+    assert world.broker.state.queues["queue://a"].stored == 60
     assert not client.codes
 
 
 def test_the_browse_ends_in_an_empty_queue(world: World) -> None:
     assert browse(world).browsed_ids == ["a"]
     world.broker.sweep()
-    assert "queue://a" not in world.broker.queues
+    assert "queue://a" not in world.broker.state.queues
 
 
 def test_it_goes_as_far_as_the_socket(filled: tuple[World, list[bytes]]) -> None:
@@ -185,7 +185,7 @@ def test_who_goes_in_the_middle_leaves_nothing_behind(filled: tuple[World, list[
         world.settle()
         assert world.broker.memory.taken_bytes == before
         world.check_at_rest()
-    assert world.broker.queues["queue://a"].browsers == ()
+    assert world.broker.state.queues["queue://a"].browsers == ()
 
 
 def test_large_messages_are_read_one_by_one(make_world: Callable[..., World]) -> None:
@@ -337,7 +337,7 @@ def test_what_waits_for_a_durable_subscription(world: World, crash: bool) -> Non
     world.settle()
     if crash:
         world.crash_and_recover()
-    before = stored_state(world.broker, world.vfs, world.store)
+    before = stored_state(world.broker.state, world.vfs, world.store)
 
     def seen(client_id: str, name: str) -> Client:
         client = world.connect(client_id)
@@ -352,7 +352,7 @@ def test_what_waits_for_a_durable_subscription(world: World, crash: bool) -> Non
     assert len(seen("d", "s").bodies) == 1
     assert seen("c", "none").codes == ["UNKNOWN_SUBSCRIPTION"]
     assert seen("c", "").codes == ["DESTINATION_REFUSED"]
-    assert stored_state(world.broker, world.vfs, world.store) == before
+    assert stored_state(world.broker.state, world.vfs, world.store) == before
     world.check_at_rest()
 
 

@@ -76,7 +76,7 @@ def test_they_can_be_prepared(make_world: MakeWorld) -> None:
     client.do(many(b"1", b"2"), Prepare("t", "xid", 0, "", 0, "r"))
     world.settle()
     assert "r" in client.confirmed
-    ((prepared, _),) = world.broker.prepared.values()
+    ((prepared, _),) = world.broker.state.prepared.values()
     assert len(prepared.sends["queue://a"]) == 2
     assert received(world, 1) == [b"0"]
 
@@ -155,7 +155,7 @@ def scattered(world: World, seed: int, together: bool) -> None:
         world.settle()
         world.check()
         world.journal._exhausted = world.journal.full = world.journal.disk_full = False
-        open_xids += [xid for xid in world.broker.prepared if xid not in open_xids]
+        open_xids += [xid for xid in world.broker.state.prepared if xid not in open_xids]
         if open_xids and dice.random() < 0.5:
             xid = open_xids.pop(dice.randrange(len(open_xids)))
             world.connect().do(Finish(xid, dice.random() < 0.7, world.next_receipt()))
@@ -169,7 +169,7 @@ def counters(world: World) -> dict[str, Any]:
         "queues": {
             name: (queue.enqueued, queue.acknowledged, queue.stored_bytes, queue.pending_bytes, queue.expiring,
                    queue.waiting, {priority: list(each) for priority, each in queue.backlogs.items()})
-            for name, queue in world.broker.queues.items()
+            for name, queue in world.broker.state.queues.items()
         },
     }  # fmt: skip
 

@@ -29,10 +29,10 @@ class Moment(NamedTuple):
 def start(store: Path, moment: Moment) -> tuple[dict[str, Any], int]:
     """What the next master has, and how many bytes of the journal it read."""
     config = BrokerConfig(store=str(store), duplicate_window=IDS)
-    broker, recovered = started(VFS, config, Epoch(moment.epoch, OWNER, moment.sealed, 0, "test"))
+    state, recovered = started(VFS, config, Epoch(moment.epoch, OWNER, moment.sealed, 0, "test"))
     for segment in recovered.segments:
         assert segment.end <= (store / "journal" / segment.name).stat().st_size
-    return stored_state(broker, VFS, str(store)), recovered.read_bytes
+    return stored_state(state, VFS, str(store)), recovered.read_bytes
 
 
 def history(path: Path) -> list[Moment]:

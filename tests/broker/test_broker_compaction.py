@@ -144,7 +144,7 @@ def test_old_messages_beside_traffic_are_copied_within_measure(store: Store, ord
     dice = random.Random(1)
     for _ in range(90):
         store.send(8, 400)  # nine segments, in which everything lives
-    journal, trimmer = store.world.journal, store.world.broker._trimmer
+    journal, trimmer = store.world.journal, store.world.broker.trimmer
     assert trimmer is not None
     written = journal.bytes_written
     for _ in range(600):
@@ -312,8 +312,8 @@ def test_a_mark_never_keeps_what_one_before_gave_up(make_world: Callable[..., Wo
         client.send(bytes(3000))
         world.settle()
     left_over, going, *_ = world.journal.segments
-    world.broker.trimmed = Trimmed(*left_over.key)
-    trimmer = world.broker._trimmer
+    world.broker.state.trimmed = Trimmed(*left_over.key)
+    trimmer = world.broker.trimmer
     assert trimmer is not None
     with mock.patch.object(world.journal, "trim") as trim:
         trimmer._trim([going])
@@ -333,7 +333,7 @@ def test_a_copy_does_not_go_before_what_it_was_copied_from(make_world: Callable[
     while world.journal.closed() < 1:
         client.send(bytes(3000), "other")
         world.settle()
-    [message] = world.broker.queues["queue://a"].messages.values()
+    [message] = world.broker.state.queues["queue://a"].messages.values()
     with (
         mock.patch.object(trimming, "source", side_effect=lambda *_: origin if message.segment is origin else None),
         mock.patch.object(trimming, "is_due", return_value=True),

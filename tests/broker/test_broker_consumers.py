@@ -131,7 +131,7 @@ def test_who_is_behind_may_leave(world: World) -> None:
     send(world, b"1")
     high.lose()
     world.settle()
-    queue = world.broker.queues["queue://a"]
+    queue = world.broker.state.queues["queue://a"]
     assert not queue.ready
     assert not queue.outranked
     assert not queue.ranked
@@ -141,7 +141,7 @@ def test_a_lower_priority_gets_what_waits_on_disk(make_world: Callable[..., Worl
     world = make_world(memory_limit_bytes=16_000)
     for number in range(40):
         send(world, b"%d" % number + bytes(1000))
-    assert world.broker.queues["queue://a"].backlogs
+    assert world.broker.state.queues["queue://a"].backlogs
     high, low = consumer(world, 5, priority="1"), consumer(world)
     while len(high.bodies) + len(low.bodies) < 40:
         before = len(low.bodies)

@@ -10,6 +10,7 @@ import pytest
 
 from amq.protocols.commands import ACK_INDIVIDUAL, Ack, Prepare
 from tests.broker.world import Client, World
+from tests.large import large_from
 
 
 def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0) -> Client:
@@ -199,7 +200,7 @@ def test_a_transaction_that_meets_a_full_disk_is_rolled_back(world: World) -> No
     world.check_at_rest()
     world.crash_and_recover()
     assert (world.stored("a"), world.stored("b")) == ([b"1"], [])
-    assert not world.broker.outcomes
+    assert not world.broker.state.outcomes
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -257,6 +258,33 @@ def test_expired_messages_wait_on_a_full_disk_where_policy_is_to_move_them(make_
     world.broker.sweep()
     world.settle()
     assert (world.stored("a"), world.stored("DLQ.a")) == ([b"2"], [b"1"])
+    world.check_at_rest()
+
+
+def test_a_large_expired_message_is_not_read_again_and_again_on_a_full_disk(make_world: Callable[..., World]) -> None:
+    """A consumer waits for it, nobody may have it, and it cannot be moved."""
+    world = make_world(expired_messages="dead-letter")
+    with large_from(100):
+        client = world.connect()
+        client.send(bytes(1000), expires_ms=world.clock.wall_ms() + 1000)
+        world.settle()
+        low_on_disk(world)
+        world.clock.advance(1.5)
+        world.broker.sweep()
+        client.subscribe()
+        world.settle()
+        for _ in range(10):
+            world.clock.advance(1.0)
+            world.broker.sweep()
+            world.settle()
+        assert client.bodies == world.stored("DLQ.a") == []
+        assert world.broker.memory.taken_bytes < 1000, "its body is on the disk alone"
+        room_again(world)
+        for _ in range(3):
+            world.clock.advance(1.0)
+            world.broker.sweep()
+            world.settle()
+        assert world.stored("DLQ.a") == [bytes(1000)]
     world.check_at_rest()
 
 

@@ -29,7 +29,7 @@ def drain(world: World, queue: str = "a") -> list[bytes]:
 
 
 def remembered(world: World, queue: str = "a") -> list[str]:
-    return list(world.broker.queue("queue://" + queue).duplicates)
+    return list(world.broker.state.queue("queue://" + queue).duplicates)
 
 
 @pytest.mark.parametrize("crash", [False, True])

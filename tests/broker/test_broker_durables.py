@@ -52,7 +52,7 @@ def test_a_subscribe_that_is_refused_ends_and_begins_none(world: World, code: st
         asked = {"selector": "x = 1", "ack": ACK_AUTO, "options": options}
         assert subscriber(world, name=name, **asked).codes == [code]
     world.check_at_rest()
-    assert len(world.broker.subscriptions) == 1
+    assert len(world.broker.state.subscriptions) == 1
     assert subscriber(world).bodies == [b"1"]
 
 
@@ -70,7 +70,7 @@ def test_one_that_ends_while_a_transaction_is_prepared_leaves_nothing(world: Wor
     world.connect().do(Finish("x", False))
     world.settle()
     world.check_at_rest()
-    assert world.broker.stored == 0
+    assert world.broker.state.stored == 0
 
 
 @pytest.mark.parametrize("crash", [True, False])
@@ -219,9 +219,9 @@ def test_one_that_ends_while_a_transaction_holds_its_messages(world: World, comm
     world.settle()
     world.check_at_rest()
     for _ in range(2):
-        assert not world.broker.subscriptions
+        assert not world.broker.state.subscriptions
         assert world.stored("a") == ([b"answer"] if commits else [])
-        assert sum(queue.stored for queue in world.broker.queues.values()) == int(commits)
+        assert sum(queue.stored for queue in world.broker.state.queues.values()) == int(commits)
         world.crash_and_recover()
     assert subscriber(world).bodies == []
     world.check_at_rest()
@@ -239,7 +239,7 @@ def test_another_topic_or_selector_is_another_subscription(world: World, change:
     leave(world, other, ack=False)
     world.check_at_rest()
     world.crash_and_recover()
-    assert len(world.broker.subscriptions) == 1
+    assert len(world.broker.state.subscriptions) == 1
     assert subscriber(world, **change).bodies == [b"2"]
     world.check_at_rest()
 
@@ -253,7 +253,7 @@ def test_a_crash_between_the_new_one_and_the_end_of_the_old_one(world: World) ->
     world.crash_and_recover(jobs=1)
     assert subscriber(world, selector="k = 'v'").bodies == []
     world.settle()
-    assert len(world.broker.subscriptions) == 1
+    assert len(world.broker.state.subscriptions) == 1
     world.check_at_rest()
 
 
@@ -268,7 +268,7 @@ def test_unsubscribe(world: World) -> None:
     world.check_at_rest()
     assert sum(segment.live for segment in world.journal.segments) == 0
     world.crash_and_recover()
-    assert not world.broker.subscriptions
+    assert not world.broker.state.subscriptions
     assert subscriber(world).bodies == []
     other = world.connect("c")
     other.unsubscribe("", "s")
@@ -340,7 +340,7 @@ def test_beside_composites_and_virtual_topics(world: World) -> None:
 
 def test_nobody_addresses_its_queue(world: World) -> None:
     subscriber(world)
-    (name,) = world.broker.subscriptions
+    (name,) = world.broker.state.subscriptions
     assert wire_to_full(name, "1.", strict=False).startswith("queue://"), "no name that a client writes is one of these"
     with pytest.raises(ProtocolError):
         wire_to_full(name, "1.")
@@ -414,8 +414,8 @@ def walk(world: World, done: list[tuple[str, int, int]]) -> None:
     world.check_at_rest()
     world.crash_and_recover()
     found = {}
-    for record in world.broker.subscriptions.values():
-        queue = world.broker.queue(record.queue)
+    for record in world.broker.state.subscriptions.values():
+        queue = world.broker.state.queue(record.queue)
         found[record.definition["name"]] = [message.body for message in world.everything(queue).values()]
     assert found == due
 

@@ -94,7 +94,7 @@ def checkpointed_inside(make_world: Callable[..., World]) -> tuple[World, str]:
     while not (names := list_checkpoints(world.vfs, world.store)) or names[0][:17] + ".seg" != world.segments()[-1]:
         client.send(b"before %d " % len(world.stored()) + bytes(300))
         world.settle()
-    world.broker.config = world.standby._config = replace(world.config, checkpoint_distance_bytes=0)
+    world.config = world.broker.config = world.standby._config = replace(world.config, checkpoint_distance_bytes=0)
     for number in range(15):
         client.send(b"behind %d " % number + bytes(300))
         world.settle()
@@ -140,9 +140,8 @@ def take_over(world: World, slave: Slave) -> tuple[dict[str, Any], list[str]]:
     with capture_logs() as log:
         sealed = seal(world.vfs, world.store, world.epoch, world.sealed, slave.followed(previous))
         following = Epoch(world.epoch + 1, OWNER, sealed, 0, "test")
-        broker, recovered = slave.finish(world.config, following, lambda _read, _of, _messages: None)
-    broker.settle(recovered.trimmed)
-    return stored_state(broker, world.vfs, world.store), [line["event"] for line in log]
+        state, _ = slave.finish(world.config, following, lambda _read, _of, _messages: None)
+    return stored_state(state, world.vfs, world.store), [line["event"] for line in log]
 
 
 def new_slave(world: World) -> Slave:

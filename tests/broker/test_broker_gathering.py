@@ -129,7 +129,7 @@ def test_queues_that_hold_nothing_are_forgotten_all_the_same(world: World) -> No
         for _ in range(2):
             world.broker.sweep()
             world.settle()
-        assert not world.broker.queues
+        assert not world.broker.state.queues
         world.check_at_rest()
 
 
@@ -139,7 +139,7 @@ def test_a_queue_that_is_named_is_consumed_again_after_it_was_forgotten(world: W
         for _ in range(2):
             world.broker.sweep()
             world.settle()
-        assert not world.broker.queues
+        assert not world.broker.state.queues
         send(world, b"a:%d" % round, b"b:%d" % round)
         assert sorted(client.bodies[-2:]) == [b"a:%d" % round, b"b:%d" % round]
         world.check_at_rest()
@@ -167,7 +167,7 @@ def test_one_queue_meant_twice_has_one_consumer(world: World) -> None:
     client.unsubscribe("s")
     world.settle()
     world.check_at_rest()
-    assert not any(queue.subscriptions for queue in world.broker.queues.values())
+    assert not any(queue.subscriptions for queue in world.broker.state.queues.values())
 
 
 @pytest.mark.parametrize("seed", sampled(range(8)))
@@ -308,7 +308,7 @@ def test_gatherings_of_many_kinds_lose_and_double_nothing(make_world: Callable[.
     while held := list(last.session._subscriptions["s"].unacked):
         last.do(Ack(held[-1], "s", "r"))
         world.settle()
-    assert not any(queue.stored for queue in world.broker.queues.values())
+    assert not any(queue.stored for queue in world.broker.state.queues.values())
     world.check_at_rest()
 
 
@@ -352,8 +352,8 @@ def test_queues_that_come_and_go_while_others_join(world: World) -> None:
     world.turn()
     other.unsubscribe("o.19")
     world.turn()
-    world.broker.forget_idle()
-    assert "queue://o.19" not in world.broker.queues
+    world.broker.state.forget_idle(world.broker.dirty)
+    assert "queue://o.19" not in world.broker.state.queues
     other.send(b"o.20:x", "o.20", persistent=False)
     world.settle()
     assert other.bodies == [b"o.19:x"]
@@ -370,7 +370,7 @@ def test_a_gathering_that_ends_while_queues_join(world: World) -> None:
     world.turn()
     client.unsubscribe("s")
     world.settle()
-    assert all(not queue.subscriptions for queue in world.broker.queues.values())
+    assert all(not queue.subscriptions for queue in world.broker.state.queues.values())
     world.check_at_rest()
 
 

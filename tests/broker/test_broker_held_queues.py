@@ -105,7 +105,7 @@ def test_a_queue_that_is_forgotten_meanwhile_is_held_when_it_comes_again(world: 
     client.do(CommitBatch("job", 7, [f"x{i}" for i in range(20)], world.next_receipt()))
     until_in_effect(world)
     world.broker.sweep()
-    assert "queue://b" not in world.broker.queues
+    assert "queue://b" not in world.broker.state.queues
     consumer.subscribe("b")
     for _ in range(TURNS_MAX):
         if world.broker._effect is None:

@@ -162,7 +162,7 @@ def test_a_segment_that_is_gone_when_a_body_is_read_for_its_move(roomy: World, c
     producer.send(body(1))
     consumer.subscribe()
     roomy.settle()
-    (message,) = roomy.broker.queues["queue://a"].messages.values()
+    (message,) = roomy.broker.state.queues["queue://a"].messages.values()
     assert message.is_stripped
     roomy.vfs.fail("open", errno.ENOENT, path=".seg")
     message.offset -= copied  # where it stood when the read was asked for

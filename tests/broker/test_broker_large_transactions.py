@@ -126,7 +126,7 @@ def test_acknowledgements_take_effect_in_slices(world: World) -> None:
 
 def watch_slices(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages each turn of the broker lets come, leave or return."""
-    counts, apply, dispatch = [0], world.broker.apply, world.broker.dispatch
+    counts, apply, dispatch = [0], world.broker.state.apply, world.broker.dispatch
 
     def see(record: Record, segment: Segment | None) -> None:
         counts[-1] += messages_in(record) if not isinstance(record, Group) else len(record.records)
@@ -136,7 +136,7 @@ def watch_slices(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(0)
         dispatch()
 
-    monkeypatch.setattr(world.broker, "apply", see)
+    monkeypatch.setattr(world.broker.state, "apply", see)
     monkeypatch.setattr(world.broker, "dispatch", turn)
     return counts
 
@@ -224,7 +224,7 @@ def test_a_browser_sees_nothing_of_one_that_is_not_done(make_world: MakeWorld, w
         until_in_effect(world)
     browser.subscribe("bulk", browser=True)
     world.settle()
-    assert bool(world.broker.queues["queue://bulk"].backlogs) is on_disk
+    assert bool(world.broker.state.queues["queue://bulk"].backlogs) is on_disk
     assert browser.bodies == [b"before"]
     late.subscribe("bulk", browser=True)
     world.settle()
@@ -312,11 +312,11 @@ def test_a_prepared_one_can_be_committed_when_all_of_it_is_there(world: World) -
         client.send(body, "bulk", transaction="t", receipt=False)
     client.do(Prepare("t", "xid", receipt="r"))
     until_in_effect(world)
-    assert world.broker.prepared == {}
+    assert world.broker.state.prepared == {}
     world.settle()
-    assert list(world.broker.prepared) == ["xid"]
+    assert list(world.broker.state.prepared) == ["xid"]
     world.crash_and_recover()
-    assert list(world.broker.prepared) == ["xid"]
+    assert list(world.broker.state.prepared) == ["xid"]
 
 
 @pytest.mark.parametrize("fields", [

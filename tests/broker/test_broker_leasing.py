@@ -184,7 +184,7 @@ def test_what_is_not_leased(make_world: MakeWorld) -> None:
     world.settle()
     assert lease(world)[1] == 1
     assert lease(world, queue="never seen") == (0, 0, 0)
-    assert "queue://never seen" not in world.broker.queues
+    assert "queue://never seen" not in world.broker.state.queues
 
 
 def test_how_much_is_leased(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:

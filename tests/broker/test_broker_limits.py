@@ -57,7 +57,7 @@ def numbers(bodies: list[bytes]) -> list[int]:
 
 
 def queue_of(world: World, name: str = "a") -> Queue:
-    return world.broker.queues["queue://" + name]
+    return world.broker.state.queues["queue://" + name]
 
 
 def told(world: World) -> list[tuple[str, bool]]:
@@ -385,7 +385,7 @@ def test_dropping_keeps_pace_with_a_producer_that_does_not_wait(make_world: Make
             sent += len(send_many(producer, 20))
         world.turn()
         world.runner.step()
-        assert "queue://a" not in world.broker.queues or queue_of(world).taken_bytes < 3 * LIMIT_BYTES + 2000
+        assert "queue://a" not in world.broker.state.queues or queue_of(world).taken_bytes < 3 * LIMIT_BYTES + 2000
     world.settle()
     assert len(producer.confirmed) == sent
     assert queue_of(world).stored_bytes <= LIMIT_BYTES

@@ -418,16 +418,16 @@ class BrokerMachine(RuleBasedStateMachine):
     # -- looking at it ------------------------------------------------------------------------------------------------
 
     def seen(self) -> tuple[dict[str, set[bytes]], list[str], dict[str, list[str]]]:
-        queues = {name.removeprefix("queue://"): queue for name, queue in self.world.broker.queues.items()}
+        queues = {name.removeprefix("queue://"): queue for name, queue in self.world.broker.state.queues.items()}
         everything = self.world.everything
         found = {name: {message.body for message in everything(queue).values()} for name, queue in queues.items()}
         ids = {name: list(queue.duplicates) for name, queue in queues.items() if queue.duplicates}
-        return found, list(self.world.broker.outcomes), ids
+        return found, list(self.world.broker.state.outcomes), ids
 
     def counts(self) -> dict[bytes, tuple[int, int]]:
         return {
             self.world.everything(queue)[seq].body: counts
-            for queue in self.world.broker.queues.values() for seq, counts in queue.redelivered.items()
+            for queue in self.world.broker.state.queues.values() for seq, counts in queue.redelivered.items()
         }  # fmt: skip
 
     def empty(self) -> None:
@@ -445,7 +445,7 @@ class BrokerMachine(RuleBasedStateMachine):
             drain.client.do(Subscribe(queue, "queue://" + queue, ACK_AUTO))
         self.rest()
         assert self.world.broker.memory.taken_bytes == 0
-        assert not any(queue.stored for queue in self.world.broker.queues.values())
+        assert not any(queue.stored for queue in self.world.broker.state.queues.values())
 
 
 TestBroker = BrokerMachine.TestCase

@@ -36,7 +36,7 @@ class DroppingMachine(BrokerMachine):
     def rest(self) -> None:
         super().rest()
         for name in QUEUES:
-            queue = self.world.broker.queues.get("queue://" + name)
+            queue = self.world.broker.state.queues.get("queue://" + name)
             if queue is not None and queue.waiting and not self.model.full:
                 assert queue.stored_bytes <= LIMIT_BYTES, "more than the limit waits"
 

@@ -34,14 +34,14 @@ def store(world: World, body: bytes, name: str = SENT, **fields: Any) -> None:
 
 def take(world: World, seqs: list[int]) -> None:
     """As a consumer has them that acknowledged them: out of the order of their queue."""
-    queue = world.broker.queue(REAL)
+    queue = world.broker.state.queue(REAL)
     for i, level in enumerate(queue.levels):
         if level:
             queue.levels[i] = deque(message for message in level if message.seq not in seqs)
 
 
 def seqs_of(world: World, name: str) -> list[int]:
-    queue = world.broker.queues.get(name)
+    queue = world.broker.state.queues.get(name)
     return list(world.everything(queue)) if queue is not None else []
 
 
@@ -91,10 +91,10 @@ def test_what_was_moved_and_left_is_forgotten(make_world: MakeWorld) -> None:
     append(world, Moved(REAL, HELD, seqs))
     append(world, Consumed(HELD, ACKED, seqs))
     world.broker.sweep()
-    assert world.broker.queues == {}
+    assert world.broker.state.queues == {}
     world.check_at_rest()
     world.crash_and_recover()
-    assert world.broker.stored == 0
+    assert world.broker.state.stored == 0
 
 
 def test_ids_come_along(make_world: MakeWorld) -> None:
@@ -146,7 +146,7 @@ def test_whatever_is_moved_copied_and_read(make_world: MakeWorld, seed: int) -> 
     copied = 0
     for step in range(220):
         if step % 55 == 0:
-            trimmer = world.broker._trimmer
+            trimmer = world.broker.trimmer
             copied += trimmer._copied_bytes if trimmer is not None else 0
             world.crash_and_recover()
             pump = world.connect()

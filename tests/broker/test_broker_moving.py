@@ -49,11 +49,11 @@ def move_by_rows(state: Stored, moved: Moved, segment: Segment) -> None:
         priority, code, offset, size, expires_ms = row
         message, counts = source.messages.get(seq), source.redelivered.get(seq)
         acknowledged = source.acknowledged
-        place = state._segments[code] if message is None else message.segment
+        place = state.segments[code] if message is None else message.segment
         assert isinstance(place, Segment)
         state.hold(place)
         if message is not None:
-            state._remove(source, message)
+            state.remove(source, message)
         else:
             state._discard(source, [seq])
         source.acknowledged = acknowledged
@@ -82,7 +82,7 @@ def move_by_rows(state: Stored, moved: Moved, segment: Segment) -> None:
 
 def counted(state: State) -> dict[str, Any]:
     """What `contents` leaves out: statistics, order, what a checkpoint that is being dumped was told."""
-    broker = state.broker
+    broker = state.stored
     for queue in broker.queues.values():
         assert all(queue.backlogs.values())
         for each in queue.backlogs.values():
@@ -141,11 +141,11 @@ def test_a_move_in_columns_leaves_what_a_move_by_rows_leaves(
         other, expected, other_blocks, other_applied = run(actions, dumped_at)
     assert found == expected
     places = [{segment.code: segment for segment in each.segments} for each in (state, other)]
-    assert contents(state.broker, places[0]) == contents(other.broker, places[1])
+    assert contents(state.stored, places[0]) == contents(other.stored, places[1])
     if blocks:
         for read, come in ((blocks, applied), (other_blocks, other_applied)):
             broker, segments = loaded(read, come)
-            assert contents(broker, segments) == contents(state.broker, places[0])
+            assert contents(broker, segments) == contents(state.stored, places[0])
 
 
 def test_the_actions_move_messages() -> None:
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_has_one_twice_and_its_neighbours_once() -> None:
             move: Record = Moved(NAMES[0], NAMES[1], [1, 2, 3, 5, 6, 7])
             state.apply(move, 1)
     broker, segments = loaded(blocks, state.applied)
-    assert contents(broker, segments) == contents(state.broker, {s.code: s for s in state.segments})
+    assert contents(broker, segments) == contents(state.stored, {s.code: s for s in state.segments})
     assert [place.seq for each in broker.queues[NAMES[1]].backlogs.values() for place in each] == [1, 2, 3, 5, 6, 7]
 
 
@@ -187,9 +187,9 @@ def test_a_dump_is_told_of_what_moves_in_columns() -> None:
     state = State()
     for _ in range(5):
         state.do("send", 24, 4)
-    stream = dump(state.broker, lambda: state.segments)
+    stream = dump(state.stored, lambda: state.segments)
     next(stream)
     state.apply(Moved(NAMES[0], NAMES[1], [1, 2, 4]), 1)
-    assert state.broker.paged_out is not None
-    assert {q.name: sorted(noted) for q, noted in state.broker.paged_out.items()} == {NAMES[1]: [1, 2, 4]}
+    assert state.stored.paged_out is not None
+    assert {q.name: sorted(noted) for q, noted in state.stored.paged_out.items()} == {NAMES[1]: [1, 2, 4]}
     stream.close()

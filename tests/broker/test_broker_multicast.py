@@ -202,7 +202,7 @@ def fill(world: World, client: Client) -> None:
 
 def hide(world: World, client: Client, name: str, count: int, dice: random.Random) -> None:
     """A prepared transaction acknowledges some, and rolls back."""
-    queue = world.broker.queue(name)
+    queue = world.broker.state.queue(name)
     seqs = list(world.everything(queue))[:count]
     for i, level in enumerate(queue.levels):
         if level:

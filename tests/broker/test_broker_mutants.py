@@ -18,6 +18,7 @@ import pytest
 from amq.broker import broker as broker_module
 from amq.broker import checkpointing, copying, limits, moving, paging, snapshot, staging, state, trimming
 from amq.broker.queue import Queue
+from amq.broker.state import State
 from amq.errors import AmqError
 from amq.journal import checkpoint, compaction, follower, journal
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
@@ -108,15 +109,15 @@ def another_past(make_world: MakeWorld) -> None:
             producer.send(b"%d" % number + bytes(size))
             world.settle()
     sealed = seal(first.vfs, first.store, first.epoch, first.sealed)
-    broker, _ = first.standby.read(sealed)
-    right = stored_state(broker, first.vfs, first.store)
+    state, _ = first.standby.read(sealed)
+    right = stored_state(state, first.vfs, first.store)
     assert list_checkpoints(first.vfs, first.store)
     assert list_checkpoints(other.vfs, other.store)
     for name in list_checkpoints(other.vfs, other.store):
         path = os.path.join(CHECKPOINTS_DIRECTORY, name)
         shutil.copy(os.path.join(other.store, path), os.path.join(first.store, path))
         try:
-            found, _ = first.standby._finish(first.standby._new_broker(), name, sealed)
+            found, _ = first.standby._finish(State(first.config), name, sealed)
         except DivergedError:
             continue
         assert stored_state(found, first.vfs, first.store) == right
@@ -135,7 +136,7 @@ def rotten(make_world: MakeWorld) -> None:
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         try:
-            world.standby._at(newest, world.standby._new_broker())
+            world.standby._at(newest, State(world.config))
         except AmqError:
             continue
         raise AssertionError(f"used, with a bit of byte {place} turned over")
@@ -154,14 +155,14 @@ def back_to_disk(make_world: MakeWorld) -> None:
         assert len(consumer.bodies) == 2
         position = world.journal.position()
         assert position is not None
-        blocks = [(HEAD, encode_head(position, world.broker.trimmed, world.journal.store_uuid))]
-        for block in snapshot.dump(world.broker, lambda: world.journal.segments):
+        blocks = [(HEAD, encode_head(position, world.broker.state.trimmed, world.journal.store_uuid))]
+        for block in snapshot.dump(world.broker.state, lambda: world.journal.segments):
             blocks.append(block)
             if block[0] == ROWS and consumer.connected:
                 consumer.lose()
                 world.settle()
         assert not consumer.connected
-        found = world.standby._new_broker()
+        found = State(world.config)
         snapshot.load("a checkpoint", iter(blocks), found)
         assert found.queues["queue://a"].stored == 6
 
@@ -299,8 +300,8 @@ MUTANTS = (
     # checkpoints
     Mutant(
         "a checkpoint says that it was begun later than it was", checkpointing.Checkpointer, "step",
-        "self._blocks = dump(self._broker, lambda: journal.segments)",
-        "blocks = list(dump(self._broker, lambda: journal.segments)); "
+        "self._blocks = dump(self._broker.state, lambda: journal.segments)",
+        "blocks = list(dump(self._broker.state, lambda: journal.segments)); "
         "self._blocks, self._late = (block for block in getattr(self, '_late', blocks)), blocks", "walks",
     ),
     Mutant(
@@ -359,7 +360,7 @@ MUTANTS = (
         " or not stay.isdisjoint(segment.refers)", "", "walks",
     ),
     Mutant(
-        "nobody notes whose acknowledgements a segment holds", state.State, "apply",
+        "nobody notes whose acknowledgements a segment holds", state.State, "_apply_consumed",
         "segment.refers.add(seen.code)", "pass", "walks",
     ),
     Mutant(
@@ -390,7 +391,7 @@ MUTANTS = (
     ),
     # messages that move
     Mutant(
-        "a copy is sought only where it stands", state.State, "_apply_copy",
+        "a copy is sought only where it stands", state.State, "store",
         "or self._stands_beside(queue, message.seq, segment)", "", "moved",
     ),
     Mutant(

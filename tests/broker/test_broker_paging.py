@@ -62,7 +62,7 @@ def consume(world: World, count: int, queue: str = "a", prefetch: int = 3) -> li
 
 def test_producers_go_on_and_everything_comes_in_order(small: World) -> None:
     fill(small, 100)
-    queue = small.broker.queues["queue://a"]
+    queue = small.broker.state.queues["queue://a"]
     assert len(queue.messages) < 10
     assert queue.stored == queue.waiting == 100
     assert small.broker.memory.taken_bytes <= LIMIT_BYTES
@@ -91,7 +91,7 @@ def test_after_a_takeover_everything_waits_on_disk_and_comes_in_the_order_of_pri
         producer.do(Send(Message("queue://a", body(number), priority=priority), str(number)))
         small.settle()
     small.crash_and_recover()
-    queue = small.broker.queues["queue://a"]
+    queue = small.broker.state.queues["queue://a"]
     assert not queue.messages
     assert small.broker.memory.taken_bytes == 0
     expected = [number for _, number in sorted(sent, key=lambda each: (-each[0], each[1]))]
@@ -104,7 +104,7 @@ def test_what_the_disk_does_not_keep_takes_its_place_between(small: World) -> No
     for number in range(60):
         producer.do(Send(Message("queue://a", body(number), persistent=number % 20 != 0), str(number)))
         small.settle()
-    assert small.broker.queues["queue://a"].backlogs
+    assert small.broker.state.queues["queue://a"].backlogs
     assert consume(small, 60, prefetch=1) == list(range(60))
 
 
@@ -154,10 +154,10 @@ def test_what_comes_back_is_delivered_before_what_waits_on_disk(small: World) ->
 def test_each_queue_has_its_share_of_the_memory(make_world: Callable[..., World]) -> None:
     world = make_world(memory_limit_bytes=10 * LIMIT_BYTES)
     fill(world, 200, "greedy")
-    greedy = world.broker.queues["queue://greedy"]
+    greedy = world.broker.state.queues["queue://greedy"]
     assert greedy.resident_bytes < 0.5 * 10 * LIMIT_BYTES
     fill(world, 10, "modest")
-    assert len(world.broker.queues["queue://modest"].messages) == 10
+    assert len(world.broker.state.queues["queue://modest"].messages) == 10
 
 
 def test_what_expires_on_disk_is_dropped_or_moved(make_world: Callable[..., World]) -> None:
@@ -168,7 +168,7 @@ def test_what_expires_on_disk_is_dropped_or_moved(make_world: Callable[..., Worl
     for _ in range(3):
         world.broker.sweep()
         world.settle()
-    assert world.broker.queues["queue://a"].stored == 30
+    assert world.broker.state.queues["queue://a"].stored == 30
     assert consume(world, 30, "DLQ.a") == list(range(30))
     assert consume(world, 30) == list(range(30))
     world.check_at_rest()
@@ -176,7 +176,7 @@ def test_what_expires_on_disk_is_dropped_or_moved(make_world: Callable[..., Worl
 
 def test_damage_on_disk_is_told_with_file_and_offset_and_nothing_is_skipped(small: World) -> None:
     fill(small, 40)
-    queue = small.broker.queues["queue://a"]
+    queue = small.broker.state.queues["queue://a"]
     (backlog,) = queue.backlogs.values()
     place = list(backlog)[3]
     (segment,) = [each for each in small.journal.segments if each.code == place.segment]

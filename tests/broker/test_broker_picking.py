@@ -177,7 +177,7 @@ def test_the_memory_does_not_grow_with_the_number_of_groups(world: World) -> Non
     for number in range(5000):
         producer.send(b"", properties={GROUP_ID: f"group {number}"}, persistent=False, receipt=False)
     world.settle()
-    picker = world.broker.queues["queue://a"].picker
+    picker = world.broker.state.queues["queue://a"].picker
     assert picker is not None
     assert len(picker.groups._owners) == 1024 - sum(b not in picker.groups._owners for b in range(1024))
     assert len(picker.groups._owners) <= 1024
@@ -215,7 +215,7 @@ def drain(world: World, clients: list[Client], count: int) -> None:
 def test_the_queue_is_plain_again_when_its_consumers_have_gone(world: World) -> None:
     first = consumer(world)
     send_group(world, "a1")
-    queue = world.broker.queues["queue://a"]
+    queue = world.broker.state.queues["queue://a"]
     assert queue.picker is not None
     first.lose()
     world.settle()
@@ -252,7 +252,7 @@ def test_a_mistake_is_told_with_its_column(world: World) -> None:
     ((code, text, told_of),) = told
     assert (code, told_of) == ("INVALID_SELECTOR", receipt)
     assert "column 10" in text
-    assert "queue://a" not in world.broker.queues or not world.broker.queues["queue://a"].subscriptions
+    assert "queue://a" not in world.broker.state.queues or not world.broker.state.queues["queue://a"].subscriptions
 
 
 def test_what_nobody_wants_is_looked_at_once_for_each(world: World) -> None:
@@ -342,7 +342,7 @@ def on_disk(make_world: Callable[..., World]) -> World:
         if number % 10 == 0:
             world.settle()
     world.settle()
-    assert len(world.broker.queues["queue://a"].backlogs[4]) > 900
+    assert len(world.broker.state.queues["queue://a"].backlogs[4]) > 900
     return world
 
 
@@ -352,7 +352,7 @@ def test_a_consumer_finds_the_few_that_it_wants_on_the_disk(on_disk: World) -> N
     drain(world, [client], 20)
     assert texts(client) == [str(number) for number in range(0, 1000, 50)]
     assert world.broker.memory.taken_bytes <= SMALL_BYTES + (64 << 10)
-    queue = world.broker.queues["queue://a"]
+    queue = world.broker.state.queues["queue://a"]
     assert len(queue.messages) < 30, "what nobody wants stays on the disk"
     send(world, b"later", colour="red")
     client.ack(client.bodies[-1])

@@ -182,7 +182,7 @@ def test_a_walk(make_world: Callable[..., World], seed: int, memory_limit_bytes:
         client.lose()
     world.settle()
     world.check_at_rest()
-    queue = world.broker.queues["queue://a"]
+    queue = world.broker.state.queues["queue://a"]
     assert queue.picker is None
     stalled = {command.message.body for command in walk.producer.session._stalled if isinstance(command, Send)}
     assert set(world.stored()) == walk.sent - walk.gone - stalled, "lost, or come back"

@@ -446,11 +446,11 @@ def test_a_queue_that_holds_nothing_is_forgotten(world: World) -> None:
     client.ack(b"0")
     world.settle()
     world.broker.sweep()
-    assert world.broker.queues  # somebody listens
+    assert world.broker.state.queues  # somebody listens
     client.lose()
     world.settle()
     world.broker.sweep()
-    assert not world.broker.queues
+    assert not world.broker.state.queues
 
 
 # -- very many of them -------------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def test_a_queue_of_one_message_costs_little(world: World) -> None:
     messages = [Message(f"queue://{i}", b"", persistent=False, seq=i + 1) for i in range(count)]
     tracemalloc.start()
     for message in messages:
-        world.broker.apply(message, None)
+        world.broker.state.apply(message, None)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken / count < 2200

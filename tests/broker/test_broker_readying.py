@@ -67,7 +67,7 @@ def stored(world: World) -> dict[str, list[tuple[bytes, object, str]]]:
     """What is in all queues, by name without the seq of a durable subscription."""
     return {
         name.rstrip("0123456789"): [(m.body, m.properties, m.content_type) for m in world.everything(queue).values()]
-        for name, queue in world.broker.queues.items()
+        for name, queue in world.broker.state.queues.items()
     }
 
 

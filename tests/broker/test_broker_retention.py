@@ -64,7 +64,7 @@ def drained(world: World) -> list[str]:
 
 
 def queue_of(world: World) -> Queue:
-    return world.broker.queues["queue://a"]
+    return world.broker.state.queues["queue://a"]
 
 
 def purged(world: World) -> list[int]:
@@ -321,7 +321,7 @@ def test_what_is_moved_here_on_the_disk_counts_too(last_value: World, count: int
         last_value.broker.store(Message(sent, body, {KEY: key}), last_value.connect(), "")
     last_value.settle()
     put_all(last_value, "c2")
-    seqs = list(last_value.everything(last_value.broker.queues[sent]))
+    seqs = list(last_value.everything(last_value.broker.state.queues[sent]))
     last_value.journal.append_record(Group([Moved(sent, real, seqs)]))
     last_value.settle()
     expected = [str(number) for number in range(max(0, count - 100), count)]

@@ -329,7 +329,7 @@ def test_many_are_stored_in_pieces_and_a_full_disk_puts_them_off(tmp_path: Any, 
     if low:
         low_on_disk(world)
     client = durable(world)
-    while not low and not any(queue.stored for queue in world.broker.queues.values()):
+    while not low and not any(queue.stored for queue in world.broker.state.queues.values()):
         world.turn()
         world.runner.step()
     if not low:
@@ -359,10 +359,10 @@ def test_one_that_ends_while_it_begins(tmp_path: Any, turns: int) -> None:
     other.unsubscribe("", "s")
     world.settle()
     assert not other.errors
-    assert not world.broker.subscriptions
+    assert not world.broker.state.subscriptions
     assert not world.broker.recalls._under_way
     world.check_at_rest()
-    assert not [queue for queue in world.broker.queues.values() if queue.stored]
+    assert not [queue for queue in world.broker.state.queues.values() if queue.stored]
 
 
 @settings(max_examples=40, deadline=None)

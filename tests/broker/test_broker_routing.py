@@ -63,7 +63,7 @@ def test_many_names_cost_as_many_times_one(world: World, persistent: bool) -> No
     counts for the memory limit."""
     names = [f"queue://{'x' * 20}{number}" for number in range(200)]
     send(world, ",".join(names), persistent=persistent)
-    copies = [message for name in names for message in world.broker.queues[name].messages.values()]
+    copies = [message for name in names for message in world.broker.state.queues[name].messages.values()]
     assert len(copies) == len(names)
     assert len({id(message.properties) for message in copies}) == 1
     shared_bytes = len(",".join(names))

@@ -32,7 +32,7 @@ def later(world: World, seconds: float) -> None:
 
 
 def scheduled(world: World, name: str = SCHEDULED) -> list[bytes]:
-    found = world.broker.queues.get(name)
+    found = world.broker.state.queues.get(name)
     return [message.body for message in world.everything(found).values()] if found is not None else []
 
 
@@ -70,7 +70,7 @@ def test_it_comes_at_its_time_and_once(world: World, persistent: bool) -> None:
     assert len(client.deliveries) == 1
     world.check_at_rest()
     world.broker.sweep()
-    assert SCHEDULED not in world.broker.queues
+    assert SCHEDULED not in world.broker.state.queues
 
 
 def test_what_is_due_comes_in_the_order_of_its_times(world: World) -> None:
@@ -216,7 +216,7 @@ def test_checkpoints_compaction_and_a_slave_that_follows(make_world: Callable[..
     world = make_world(checkpoint_distance_bytes=8 << 10)
     schedule(world, b"early", DELAY="2000", queue="keep")
     schedule(world, b"late", DELAY="900000", PERIOD="5000", REPEAT="1", queue="keep")
-    place = next(iter(world.broker.queues["schedule://queue.keep"].backlogs[4]))
+    place = next(iter(world.broker.state.queues["schedule://queue.keep"].backlogs[4]))
     client = consumer(world, "other", ACK_AUTO)
     for number in range(600):
         send(world, b"%d" % number * 100, queue="other")
@@ -227,7 +227,7 @@ def test_checkpoints_compaction_and_a_slave_that_follows(make_world: Callable[..
     later(world, 10.0)
     world.broker.sweep()
     world.settle()
-    moved = next(iter(world.broker.queues["schedule://queue.keep"].backlogs[4]))
+    moved = next(iter(world.broker.state.queues["schedule://queue.keep"].backlogs[4]))
     assert moved.segment != place.segment, "nothing was copied forward"
     world.check_at_rest()
     world.crash_and_recover()

@@ -60,7 +60,7 @@ def test_a_pattern_of_queues_does_not_mean_it(world: World) -> None:
 @pytest.mark.parametrize("persistent", [True, False])
 def test_it_is_removed_by_its_id(world: World, persistent: bool) -> None:
     schedule(world, b"stays", b"goes", DELAY="1000", persistent=persistent)
-    seq = max(world.everything(world.broker.queues[SCHEDULED]))
+    seq = max(world.everything(world.broker.state.queues[SCHEDULED]))
     for id in (f"ID:host-{seq}", str(seq)):  # again = nothing
         client = management(world, AMQ_SCHEDULER_ACTION="REMOVE", scheduledJobId=id)
         assert (len(client.confirmed), client.errors) == (1, [])
@@ -84,7 +84,7 @@ def test_what_is_being_removed_does_not_fall_due(world: World) -> None:
 
 
 def _removal(world: World) -> Message:
-    seq = next(iter(world.everything(world.broker.queues[SCHEDULED])))
+    seq = next(iter(world.everything(world.broker.state.queues[SCHEDULED])))
     headers = {"AMQ_SCHEDULER_ACTION": "REMOVE", "scheduledJobId": str(seq)}
     return Message("topic://ActiveMQ.Scheduler.Management", b"", headers)
 
@@ -117,7 +117,7 @@ def test_all_are_removed(world: World) -> None:
     assert world.stored() == []
     world.check_at_rest()
     world.crash_and_recover()
-    assert world.broker.stored == 0
+    assert world.broker.state.stored == 0
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_bad_values_are_refused(world: World, headers: dict[str, str]) -> None:
     assert name in str(errors[0])
     assert repr(value) in str(errors[0])
     assert any(example in str(errors[0]) for example in ("60000", "8 * *", "1893456000000", "-1 for no end"))
-    assert world.broker.stored == 0
+    assert world.broker.state.stored == 0
 
 
 @pytest.mark.parametrize(

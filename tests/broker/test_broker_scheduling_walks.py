@@ -71,7 +71,7 @@ class Walk:
             self.kept.add(body)
 
     def remove(self) -> None:
-        schedule = self.world.broker.queues.get(SCHEDULED)
+        schedule = self.world.broker.state.queues.get(SCHEDULED)
         if schedule is None or self.client.refused:
             return
         found = self.world.everything(schedule)
@@ -135,7 +135,7 @@ class Walk:
         return Counter(self.world.stored())
 
     def _check_nothing_is_late(self) -> None:
-        schedule = self.world.broker.queues.get(SCHEDULED)
+        schedule = self.world.broker.state.queues.get(SCHEDULED)
         tried_again = self.world.clock.monotonic() > self.room_since_s + FULL_MS / 1000 + 0.1
         if schedule is not None and not self.is_full and tried_again:
             due = [message.expires_ms for message in self.world.everything(schedule).values()]
@@ -159,7 +159,7 @@ class Walk:
 
     def _check_end(self) -> None:
         world = self.world
-        assert SCHEDULED not in world.broker.queues or not world.broker.queues[SCHEDULED].stored
+        assert SCHEDULED not in world.broker.state.queues or not world.broker.state.queues[SCHEDULED].stored
         counts = self._fell_due()
         for body, (receipt, client, _, _, times) in self.asked.items():
             is_sure = receipt in client.confirmed and body in self.kept
@@ -170,7 +170,7 @@ class Walk:
             else:
                 assert counts[body] == times, (body[:10], counts[body], times)
         nth: Counter[bytes] = Counter()
-        for message in world.everything(world.broker.queues["queue://a"]).values():
+        for message in world.everything(world.broker.state.queues["queue://a"]).values():
             _, _, first_ms, period_ms, _ = self.asked[message.body]
             assert message.timestamp_ms >= first_ms + nth[message.body] * period_ms, "it came too early"
             nth[message.body] += 1

@@ -172,7 +172,7 @@ def test_a_crash_while_segments_are_given_back_brings_nothing_back(tiny: World, 
     confirmed = [receipt in client.confirmed for receipt, client in zip(receipts, (stay, keep), strict=True)]
     world.crash_and_recover(jobs=steps % 2)
     assert world.stored("pump") == []
-    assert list(world.broker.queues["queue://b"].duplicates) == ["k"]
+    assert list(world.broker.state.queues["queue://b"].duplicates) == ["k"]
     for queue, gone in zip("ab", confirmed, strict=True):
         assert not (gone and world.stored(queue))
         for body in world.stored(queue):

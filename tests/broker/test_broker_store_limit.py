@@ -213,7 +213,7 @@ def test_at_the_store_limit_jobs_that_repeat_for_nobody_wait(make_world: MakeWor
         later(world, 1.0)
     assert world.journal.at_limit
     assert len(world.segments()) <= 16
-    waited = sum(queue.stored for queue in world.broker.queues.values())
+    waited = sum(queue.stored for queue in world.broker.state.queues.values())
     client = subscriber(world, ack=ACK_AUTO) if topic else consumer(world, ack=ACK_AUTO)
     for _ in range(30):
         later(world, 1.0)

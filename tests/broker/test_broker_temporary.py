@@ -28,7 +28,7 @@ def test_request_and_reply(world: World) -> None:
     assert asker.bodies == [b"1", b"2"]
     assert world.journal.position() == written
     world.check_at_rest()
-    assert not world.broker.queues
+    assert not world.broker.state.queues
     for body in (b"1", b"2"):
         asker.ack(body)
     world.settle()

@@ -52,7 +52,7 @@ def test_everybody_gets_everything_in_order_and_nothing_is_stored(world: World, 
     world.settle()
     world.check_at_rest()
     assert world.broker.memory.taken_bytes == 0
-    assert not world.broker.queues
+    assert not world.broker.state.queues
 
 
 def test_who_comes_later_gets_what_is_sent_later(world: World) -> None:

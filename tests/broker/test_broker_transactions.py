@@ -157,7 +157,7 @@ def test_an_empty_transaction_commits(world: World) -> None:
     receipts = [client.commit(), client.begin(), client.commit(outcome_id="o")]
     world.settle()
     assert set(receipts) <= set(client.confirmed)
-    assert list(world.broker.outcomes) == ["o"]
+    assert list(world.broker.state.outcomes) == ["o"]
 
 
 def test_refusals_take_effect_with_the_commit(world: World) -> None:
@@ -210,7 +210,7 @@ def test_a_crash_while_it_commits_gives_all_or_nothing(world: World, torn: float
     world.crash_and_recover(jobs=1, torn=torn)
     whole = torn is None
     assert [world.stored(queue) for queue in "abc"] == ([[], [b"out1"], [b"out2"]] if whole else [[b"in"], [], []])
-    assert list(world.broker.outcomes) == (["o"] if whole else [])
+    assert list(world.broker.state.outcomes) == (["o"] if whole else [])
     world.check_at_rest()
 
 
@@ -378,7 +378,7 @@ def test_the_outcome_is_asked_for_only_where_no_such_transaction_is_open(world: 
     other.do(Begin("t"), Commit("t", "r", "other"))
     world.settle()
     assert other.confirmed == ["r"]
-    assert list(world.broker.outcomes) == ["o", "other"]
+    assert list(world.broker.state.outcomes) == ["o", "other"]
 
 
 def test_outcomes_are_bounded_oldest_first(make_world: Callable[..., World]) -> None:
@@ -387,9 +387,9 @@ def test_outcomes_are_bounded_oldest_first(make_world: Callable[..., World]) -> 
         client = begun(world, f"o{number}")
         world.settle()
         client.lose()
-    assert list(world.broker.outcomes) == ["o2", "o3", "o4"]
+    assert list(world.broker.state.outcomes) == ["o2", "o3", "o4"]
     world.crash_and_recover()
-    assert list(world.broker.outcomes) == ["o2", "o3", "o4"]
+    assert list(world.broker.state.outcomes) == ["o2", "o3", "o4"]
 
 
 def test_refused_outcomes_are_bounded(make_world: Callable[..., World]) -> None:
@@ -414,9 +414,9 @@ def test_outcomes_outlive_their_segments_and_keep_their_age(make_world: Callable
         drain.lose()
         world.settle()
         expected = [f"o{n}" for n in range(max(0, number - 5), number + 1)]
-        assert list(world.broker.outcomes) == expected
+        assert list(world.broker.state.outcomes) == expected
         assert list(dict(world.replayed()["outcomes"])) == expected
     assert len(world.segments()) < 5
     world.crash_and_recover()
-    assert list(world.broker.outcomes) == expected
+    assert list(world.broker.state.outcomes) == expected
     world.check_at_rest()

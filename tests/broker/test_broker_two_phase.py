@@ -360,7 +360,7 @@ def test_no_commit_is_named_as_the_end_of_a_prepared_transaction(make_world: Mak
         assert finish(world, "job.7", commit=commit).codes == ["UNKNOWN_TRANSACTION"]
     world.crash_and_recover()
     assert finish(world, "job.7").codes == ["UNKNOWN_TRANSACTION"]
-    assert (world.stored(), dict(world.broker.outcomes)) == ([], {})
+    assert (world.stored(), dict(world.broker.state.outcomes)) == ([], {})
     prepared(world, "job.7")
     assert finish(world, "job.7").errors == []
     world.check_at_rest()

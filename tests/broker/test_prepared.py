@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amq.broker.prepared import PreparedTransactions
+from amq.broker.serving import NoServer
 from amq.broker.window import Window
 from amq.journal.format import segment_name
 from amq.journal.records import Marker, Prepared, Resolved, Trimmed
@@ -14,15 +15,15 @@ def test_the_word_of_an_end_outlives_what_it_ends() -> None:
     first, second, third = (Segment(segment_name(1, number), 1, number, 0) for number in (1, 2, 3))
     state, outcomes = PreparedTransactions(), Window(10)
     for xid in ("x", "y"):
-        state.apply(Prepared(xid, 1, 0, 0), first, outcomes, None)
-    state.apply(Marker("job", 7), first, outcomes, None)
+        state.apply(Prepared(xid, 1, 0, 0), first, outcomes, NoServer())
+    state.apply(Marker("job", 7), first, outcomes, NoServer())
     (group,) = state.standing_in({first.code}, {"y"})
     assert [type(record) for record in group.records] == [Prepared, Marker]
     assert state.standing_in({second.code}, set()) == []
-    state.apply(Prepared("x", 1, 0, 0), second, outcomes, None)
+    state.apply(Prepared("x", 1, 0, 0), second, outcomes, NoServer())
     assert (second.refers, state["x"][1]) == ({first.code}, second)
-    state.apply(Resolved("x", True, 9), third, outcomes, None)
-    state.apply(Marker("job", 6), third, outcomes, None)
+    state.apply(Resolved("x", True, 9), third, outcomes, NoServer())
+    state.apply(Marker("job", 6), third, outcomes, NoServer())
     assert (third.refers, list(state), list(outcomes)) == ({second.code}, ["y"], ["xid committed: x"])
     assert state.markers == {"job": (Marker("job", 7), first)}
     state.settle(Trimmed(1, 1))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.broker import backlog, snapshot
-from amq.broker.broker import Broker
 from amq.broker.snapshot import Block, dump, load
+from amq.broker.state import State as Stored
 from amq.config.schema import BrokerConfig
 from amq.errors import CorruptError
 from amq.journal.checkpoint import COUNTS, DUPLICATES, END, HEAD, OUTCOMES, QUEUE, ROWS, encode_head
@@ -22,7 +22,6 @@ from amq.journal.format import segment_name
 from amq.journal.records import Consumed, Group, Moved, Record, Redelivered, Trimmed
 from amq.journal.recovery import Segment
 from amq.message import Message
-from tests.fakes import FakeClock
 
 POSITION = Position(1, 2, 500, 200, 7, 0xC0FFEE, {1: "queue://a"})
 CONFIG = BrokerConfig(store="/nowhere", duplicate_window=4, outcome_window=4)
@@ -30,21 +29,21 @@ NAMES = ("queue://a", "queue://b")
 
 
 class State:
-    """A broker that is given records, as a replay gives them, and moves messages between disk and memory."""
+    """A state that is given records, as a replay gives them, and moves messages between disk and memory."""
 
     def __init__(self) -> None:
-        self.broker = Broker(FakeClock(), CONFIG, 0, lambda: None)
+        self.stored = Stored(CONFIG)
         self.segments = [Segment(segment_name(1, number), 1, number, 1000 * number) for number in (1, 2, 3)]
         self.seq = 0
         self.applied: list[tuple[Record, Segment]] = []
 
     def apply(self, record: Record, number: int) -> None:
-        self.broker.apply(record, self.segments[number])
+        self.stored.apply(record, self.segments[number])
         self.applied.append((record, self.segments[number]))
 
     def do(self, action: str, x: int, y: int) -> None:
         name = NAMES[x % 2]
-        queue = self.broker.queues.get(name)
+        queue = self.stored.queues.get(name)
         waiting = sorted(place.seq for each in queue.backlogs.values() for place in each) if queue else []
         resident = sorted(queue.messages) if queue else []
         number = min(2, self.seq // 12)
@@ -63,9 +62,9 @@ class State:
                 columns[4][i] if len(columns) > 4 else 0
                 for columns in chunks(queue.backlogs[priority]) for i, found in enumerate(columns[0]) if found == seq
             ]  # fmt: skip
-            self.broker.page_in(queue, [Message(name, b"", None, "", priority, True, 0, expires, "", False, seq)])
+            self.stored.page_in(queue, [Message(name, b"", None, "", priority, True, 0, expires, "", False, seq)])
         elif action == "out" and queue is not None and resident:
-            self.broker.page_out_again(queue, queue.messages[resident[y % len(resident)]])
+            self.stored.page_out_again(queue, queue.messages[resident[y % len(resident)]])
         elif action == "ack" and (stored := sorted(waiting + resident)):
             self.apply(Consumed(name, 0, [stored[y % len(stored)]]), number)
         elif action == "move" and (stored := sorted(waiting + resident)):
@@ -85,7 +84,7 @@ class State:
 
     def blocks(self) -> Iterator[Block]:
         yield HEAD, encode_head(POSITION, Trimmed(), bytes(16))
-        yield from dump(self.broker, lambda: self.segments)
+        yield from dump(self.stored, lambda: self.segments)
 
 
 def chunks(rows: backlog.Backlog) -> Iterator[list[array[int]]]:
@@ -95,10 +94,10 @@ def chunks(rows: backlog.Backlog) -> Iterator[list[array[int]]]:
         seq = columns[0][-1]
 
 
-def contents(broker: Broker, segments: dict[int, Segment]) -> dict[str, Any]:
+def contents(stored: Stored, segments: dict[int, Segment]) -> dict[str, Any]:
     """All that a journal keeps, wherever it is, and what is counted of it."""
     queues = {}
-    for name, queue in broker.queues.items():
+    for name, queue in stored.queues.items():
         rows = {
             (priority, *row[:4], row[4] if len(row) > 4 else 0)
             for priority, each in queue.backlogs.items() for columns in chunks(each)
@@ -112,22 +111,22 @@ def contents(broker: Broker, segments: dict[int, Segment]) -> dict[str, Any]:
         if rows or queue.duplicates:
             ids = [(id, seq, segment.code) for id, (seq, segment) in queue.duplicates.items()]
             queues[name] = (sorted(rows), queue.redelivered, ids, queue.stored_bytes, queue.expiring)
-    broker.outcomes.settle()
+    stored.outcomes.settle()
     live = {code: (each.live, each.live_bytes, each.id_bytes) for code, each in segments.items() if each.live}
     return {
         "queues": queues, "live": live,
-        "outcomes": [(id, seq, segment.code) for id, (seq, segment) in broker.outcomes.items()],
+        "outcomes": [(id, seq, segment.code) for id, (seq, segment) in stored.outcomes.items()],
     }  # fmt: skip
 
 
-def loaded(blocks: list[Block], records: list[tuple[Record, Segment]]) -> tuple[Broker, dict[int, Segment]]:
+def loaded(blocks: list[Block], records: list[tuple[Record, Segment]]) -> tuple[Stored, dict[int, Segment]]:
     """What a start has that reads those blocks and then those records."""
-    broker = Broker(FakeClock(), CONFIG, 0, lambda: None)
-    start = load("x", iter(blocks), broker)
+    stored = Stored(CONFIG)
+    start = load("x", iter(blocks), stored)
     segments = {segment.code: segment for segment in [*start.segments.values(), *start.made.values()]}
     for record, segment in records:
-        broker.apply(record, segments[segment.code])
-    return broker, segments
+        stored.apply(record, segments[segment.code])
+    return stored, segments
 
 
 ACTIONS = ["send", "send", "send", "commit", "in", "in", "out", "ack", "return", "move", "move"]
@@ -148,8 +147,8 @@ def test_round_trip(actions: list[tuple[str, int, int]]) -> None:
     for each in actions:
         state.do(*each)
     blocks = list(state.blocks())
-    broker, segments = loaded(blocks, [])
-    assert contents(broker, segments) == contents(state.broker, {s.code: s for s in state.segments})
+    stored, segments = loaded(blocks, [])
+    assert contents(stored, segments) == contents(state.stored, {s.code: s for s in state.segments})
     assert segments[1 << 32 | 2].end == POSITION.offset
     assert [segments[code].end for code in (1 << 32 | 1, 1 << 32 | 3)] == [1000, 3000]
 
@@ -172,9 +171,9 @@ def test_what_changes_meanwhile_is_made_good_by_the_records(
         blocks.append(block)
         for each in next(pause, []):
             state.do(*each)
-    broker, segments = loaded(blocks, state.applied)
-    assert contents(broker, segments) == contents(state.broker, {s.code: s for s in state.segments})
-    assert state.broker.paged_out is None
+    stored, segments = loaded(blocks, state.applied)
+    assert contents(stored, segments) == contents(state.stored, {s.code: s for s in state.segments})
+    assert state.stored.paged_out is None
 
 
 def test_counts_of_a_message_that_goes_back_to_the_disk_meanwhile() -> None:
@@ -188,9 +187,9 @@ def test_counts_of_a_message_that_goes_back_to_the_disk_meanwhile() -> None:
     state.do("out", 0, 0)
     state.applied.clear()
     blocks += stream
-    broker, _ = loaded(blocks, [])
-    assert broker.queues["queue://a"].redelivered == {2: (2, 1)}
-    assert broker.stored == 2
+    stored, _ = loaded(blocks, [])
+    assert stored.queues["queue://a"].redelivered == {2: (2, 1)}
+    assert stored.stored == 2
 
 
 def test_the_id_of_a_message_that_comes_and_goes_to_the_disk_meanwhile() -> None:
@@ -205,8 +204,8 @@ def test_the_id_of_a_message_that_comes_and_goes_to_the_disk_meanwhile() -> None
             for each in [("send", 2, 2), ("in", 0, 1), ("out", 0, 0)]:
                 state.do(*each)
     assert [kind for kind, _ in blocks] == [HEAD, QUEUE, ROWS, DUPLICATES, QUEUE, ROWS, END]
-    broker, _ = loaded(blocks, state.applied)
-    assert list(broker.queues["queue://a"].duplicates) == ["id-1", "id-2"]
+    stored, _ = loaded(blocks, state.applied)
+    assert list(stored.queues["queue://a"].duplicates) == ["id-1", "id-2"]
 
 
 def test_what_moves_to_a_queue_that_was_dumped_before() -> None:
@@ -221,9 +220,9 @@ def test_what_moves_to_a_queue_that_was_dumped_before() -> None:
         if block == (QUEUE, b"queue://b"):
             state.apply(Moved("queue://a", "queue://b", [1]), 0)
             state.apply(Moved("queue://b", "queue://a", [2]), 0)
-    broker, segments = loaded(blocks, state.applied)
-    assert contents(broker, segments) == contents(state.broker, {s.code: s for s in state.segments})
-    assert broker.queues["queue://a"].redelivered == {2: (2, 1)}
+    stored, segments = loaded(blocks, state.applied)
+    assert contents(stored, segments) == contents(state.stored, {s.code: s for s in state.segments})
+    assert stored.queues["queue://a"].redelivered == {2: (2, 1)}
 
 
 def test_counts_of_what_moves_to_and_fro_meanwhile() -> None:
@@ -239,19 +238,19 @@ def test_counts_of_what_moves_to_and_fro_meanwhile() -> None:
             state.apply(Moved("queue://b", "queue://a", [1]), 0)
         elif block[0] == END:
             state.apply(Moved("queue://a", "queue://b", [1]), 0)
-    broker, _ = loaded(blocks, state.applied)
-    assert broker.queues["queue://b"].redelivered == state.broker.queues["queue://b"].redelivered == {1: (1, 0)}
+    stored, _ = loaded(blocks, state.applied)
+    assert stored.queues["queue://b"].redelivered == state.stored.queues["queue://b"].redelivered == {1: (1, 0)}
 
 
 def test_a_dump_that_is_abandoned_notes_no_more() -> None:
     state = State()
     for each in [("send", 0, 1), ("in", 0, 0)]:
         state.do(*each)
-    stream = dump(state.broker, list)
+    stream = dump(state.stored, list)
     next(stream)
-    assert state.broker.paged_out == {}
+    assert state.stored.paged_out == {}
     stream.close()
-    assert state.broker.paged_out is None
+    assert state.stored.paged_out is None
     state.do("out", 0, 0)
 
 
@@ -262,12 +261,12 @@ def test_a_hundred_thousand_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     state = State()
     for seq in range(1, 100_001):
         state.seq = seq
-        state.broker.apply(state.message("queue://a", 4, 3 * (seq % 2)), state.segments[0])
+        state.stored.apply(state.message("queue://a", 4, 3 * (seq % 2)), state.segments[0])
     blocks = list(state.blocks())
     assert max(len(payload) for _, payload in blocks) < 1 << 18
-    broker, segments = loaded(blocks, [])
-    assert broker.stored == 100_000
-    assert contents(broker, segments) == contents(state.broker, {s.code: s for s in state.segments})
+    stored, segments = loaded(blocks, [])
+    assert stored.stored == 100_000
+    assert contents(stored, segments) == contents(state.stored, {s.code: s for s in state.segments})
 
 
 HEAD_BLOCK: Block = (HEAD, encode_head(POSITION, Trimmed(), bytes(16)))
@@ -292,7 +291,7 @@ LAST_BLOCK: Block = (END, b"[]")
 )  # fmt: skip
 def test_blocks_that_make_no_sense_are_damage(blocks: list[Block]) -> None:
     with pytest.raises(CorruptError):
-        load("x", iter(blocks), Broker(FakeClock(), CONFIG, 0, lambda: None))
+        load("x", iter(blocks), Stored(CONFIG))
 
 
 def test_the_head_is_plain_json() -> None:

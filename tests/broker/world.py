@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from amq import message as messages
+from amq.broker.broker import Broker
 from amq.broker.gathering import Member
 from amq.broker.links import Client as Who
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
@@ -254,7 +255,7 @@ class World:
         self.failures: list[str] = []
         self.epoch = 0
         self.sealed: dict[str, int] = {}
-        self.standby = Standby(self.vfs, self.clock, self.config)
+        self.standby = Standby(self.vfs, self.config)
         self.clients: list[Client] = []
         self.on_deliver: Callable[[Client, Subscription, Message, int], None] = lambda *_: None
         self._receipts = 0
@@ -271,15 +272,15 @@ class World:
         self.runner = StepRunner()
         self.woken = False
         # Every other time the slave goes on following, through the change of master.
-        self.broker, recovered = self.standby.take_over(sealed) if self.epoch % 2 else self.standby.read(sealed)
-        self.broker.take_epoch(self.epoch)
-        self.broker.wake = self.wake
+        state, recovered = self.standby.take_over(sealed) if self.epoch % 2 else self.standby.read(sealed)
         self.journal = Journal(
             self.vfs, self.clock, self.runner, self, lambda: self.valid, self.store, self.epoch,
             recovered.store_uuid or bytes(16), recovered, self.config,
             random.Random(self.epoch + (self._epoch_salt << 32)),
         )  # fmt: skip
-        self.broker.start_serving(self.journal, recovered.trimmed, recovered.read_bytes)
+        self.broker = Broker(
+            state, self.journal, self.config, self.clock, self.epoch, self.wake, recovered.read_bytes
+        )
         self.journal.delete(recovered.unused)
 
     def crash(self, *, jobs: int = 0, torn: float | None = None) -> None:
@@ -374,19 +375,19 @@ class World:
 
     def stored(self, queue: str = "a") -> list[bytes]:
         """Bodies of everything in the queue, waiting or delivered, oldest first."""
-        found = self.broker.queues.get("queue://" + queue)
+        found = self.broker.state.queues.get("queue://" + queue)
         return [message.body for message in self.everything(found).values()] if found is not None else []
 
     def everything(self, queue: Queue) -> dict[int, Message]:
         """All that has not left `queue`, in memory or on disk alone."""
-        return stored(self.broker, queue, self.vfs, self.store)
+        return stored(self.broker.state, queue, self.vfs, self.store)
 
     def segments(self) -> list[str]:
         return sorted(n for n in os.listdir(os.path.join(self.store, JOURNAL_DIRECTORY)) if n.endswith(".seg"))
 
     def is_copying(self) -> bool:
         """Is a segment being looked at for what must be copied forward?"""
-        trimmer = self.broker._trimmer
+        trimmer = self.broker.trimmer
         return bool(trimmer and trimmer._reading and trimmer._source and trimmer._source.segment.live)
 
     def segment_bytes(self) -> int:
@@ -398,7 +399,7 @@ class World:
         """Recount what the broker counts. Holds at every moment."""
         broker = self.broker
         live: dict[int, tuple[int, int, dict[int, int]]] = {}
-        for queue in broker.queues.values():
+        for queue in broker.state.queues.values():
             waiting = [message.seq for level in queue.levels for message in level]
             held = [seq for subscription in queue.subscriptions for seq in subscription.unacked]
             places = waiting + held + list(queue.delayed)
@@ -429,12 +430,13 @@ class World:
             assert counted == live.pop(id(segment), (0, 0, {})), f"{segment.name} counts wrong"
         assert not live, "a stored message stands in a segment that is gone"
         ids: dict[tuple[int, int], int] = {}
-        for window in (broker.outcomes, broker.prepared.markers, *(each.duplicates for each in broker.queues.values())):
+        windows = [each.duplicates for each in broker.state.queues.values()]
+        for window in (broker.state.outcomes, broker.state.prepared.markers, *windows):
             for name, (_, segment) in window.items():
                 ids[segment.key] = ids.get(segment.key, 0) + len(name) + ID_BYTES
-        for prepared, segment in broker.prepared.values():
+        for prepared, segment in broker.state.prepared.values():
             ids[segment.key] = ids.get(segment.key, 0) + prepared_bytes(prepared)
-        for record in broker.subscriptions.values():
+        for record in broker.state.subscriptions.values():
             ids[record.segment.key] = ids.get(record.segment.key, 0) + record.size
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
@@ -443,7 +445,7 @@ class World:
 
     def resident_bytes(self) -> int:
         """What all messages take that are in memory: a body that several share counts once."""
-        messages = [message for queue in self.broker.queues.values() for message in queue.messages.values()]
+        messages = [message for queue in self.broker.state.queues.values() for message in queue.messages.values()]
         bodies = {id(message.shared or message): len(message.body) + message.header_bytes for message in messages}
         return sum(bodies.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
 
@@ -457,12 +459,12 @@ class World:
         size = sum(each.size for each in transactions) + check_topics(self)
         assert not broker.topics.arrived
         assert not broker.topics.on_their_way
-        for queue in broker.queues.values():
+        for queue in broker.state.queues.values():
             places = {message.seq for level in queue.levels for message in level} | (settled & queue.messages.keys())
             places.update(seq for subscription in queue.subscriptions for seq in subscription.unacked)
             places.update(queue.delayed)
             assert places == queue.messages.keys(), f"{queue.name}: a message in no place"
-            ids = [each for prepared, _ in broker.prepared.values() for each in prepared.ids]
+            ids = [each for prepared, _ in broker.state.prepared.values() for each in prepared.ids]
             assert queue.duplicates_pending.keys() == {id for name, id, _ in ids if name == queue.name}
             assert not queue.pending_bytes
             out = places - {message.seq for level in queue.levels for message in level}
@@ -487,7 +489,7 @@ class World:
         assert not broker.outcomes_pending
         two_phase = broker.two_phase
         assert {**two_phase.ending, **two_phase._preparing, **two_phase._marking} == {}
-        assert self.replayed() == stored_state(broker, self.vfs, self.store)
+        assert self.replayed() == stored_state(broker.state, self.vfs, self.store)
 
     def _may_have(self, subscription: Subscription, message: Message) -> bool:
         if 0 < message.expires_ms <= self.clock.wall_ms():
@@ -501,5 +503,5 @@ class World:
 
     def replayed(self) -> dict[str, Any]:
         """What a successor would find. Changes nothing."""
-        broker, _ = self.standby.read(seal(self.vfs, self.store, self.epoch, self.sealed))
-        return stored_state(broker, self.vfs, self.store)
+        state, _ = self.standby.read(seal(self.vfs, self.store, self.epoch, self.sealed))
+        return stored_state(state, self.vfs, self.store)

@@ -87,7 +87,7 @@ def _recover(image: Image, allowed: list[State], config: dict[str, Any], number:
     first = Process(disk, f"recovery-{number}", **config)
     first.ready_at = len(disk.log)
     assert first.found in allowed, f"found {first.found},\nallowed {allowed}"
-    assert observed(first.broker, first.vfs, STORE) == first.found, "serving changed what was stored"
+    assert observed(first.broker.state, first.vfs, STORE) == first.found, "serving changed what was stored"
     first.check()
     expected = deepcopy(first.found)
     expected.apply(_serve(first, number), {**CONFIG, **config}["duplicate_window"])

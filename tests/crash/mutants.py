@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "outcomes not copied before their segment is trimmed", trimming.Trimmer, "_trim",
-        "if outcomes := broker.outcomes.standing_in(codes):", "if outcomes := ():", "outcomes",
+        "if outcomes := broker.state.outcomes.standing_in(codes):", "if outcomes := ():", "outcomes",
     ),
     Mutant(
         "message copied forward behind its acknowledgement", trimming.Trimmer, "_copy",
@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledgement not in the journal", broker.Broker, "consumed",
-        "self.journal.open.consumed[queue.name].append(message.seq)", "self._remove(queue, message)", "trimming",
+        "self.journal.open.consumed[queue.name].append(message.seq)", "self.state.remove(queue, message)", "trimming",
     ),
     Mutant(
         "transaction written as separate batches", broker.Broker, "_append_commit",

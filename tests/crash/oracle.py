@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from amq.broker.broker import Broker
+from amq.broker.state import State as Stored
 from amq.errors import AmqError
 from amq.journal.records import HELD_SCHEME, SENT_SCHEME, XID_COMMITTED, XID_ROLLED_BACK, Trimmed
 from amq.journal.recovery import Segment
@@ -130,7 +130,7 @@ class State:
             self.queues[target].sort(key=self.ages.__getitem__)
 
 
-def observed(broker: Broker, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING) -> State:
+def observed(broker: Stored, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING) -> State:
     """What a broker holds of the journal's. `trimmed` = which segments do not count (any more)."""
     state = State()
     bodies: dict[int, bytes] = {}  # by seq

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from zlib import crc32
 
+from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
 from amq.journal.journal import Journal
 from amq.lock.epoch import Epoch
@@ -84,16 +85,17 @@ class Process(World):
         self.sealed = dict(mastership.epoch.sealed)
         self.runner = StepRunner()
         self.woken = False
-        self.broker, recovered = slave.finish(self.config, mastership.epoch, lambda *_: None)
-        self.broker.wake = self.wake
-        self.found: State = observed(self.broker, self.vfs, STORE, recovered.trimmed)
+        state, recovered = slave.finish(self.config, mastership.epoch, lambda *_: None)
+        self.found: State = observed(state, self.vfs, STORE, recovered.trimmed)
         self.lease.check()
         self.journal = Journal(
             self.vfs, self.clock, self.runner, self, lambda: self.lease.valid(self.clock.monotonic()), STORE,
             self.epoch, recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
         )  # fmt: skip
         self.shown_at = self.ready_at = len(self.disk.log)
-        self.broker.start_serving(self.journal, recovered.trimmed, recovered.read_bytes)
+        self.broker = Broker(
+            state, self.journal, self.config, self.clock, self.epoch, self.wake, recovered.read_bytes
+        )
         self.journal.delete(recovered.unused)
 
     def _pause(self, seconds: float) -> bool:

@@ -77,7 +77,7 @@ class Coordinator:
     def finish(self, xid: str, commit: bool) -> None:
         """Also for the second time: then nothing happens."""
         receipt = self._script.broker.next_receipt()
-        prepared = self._script.broker.broker.prepared
+        prepared = self._script.broker.broker.state.prepared
         self._script.client.do(Finish(xid, commit, receipt))
         effects: list[Effect] = [(COMMIT if commit else ROLL_BACK, xid, "")]
         self._script.expect(receipt, *(effects if xid in prepared else ()))
@@ -85,7 +85,7 @@ class Coordinator:
     def commit_batch(self, owner: str, batch: int, xids: Sequence[str], others: Sequence[str] = ()) -> None:
         """`others` = what else is prepared for it. Also for the second time."""
         receipt = self._script.broker.next_receipt()
-        markers = self._script.broker.broker.prepared.markers
+        markers = self._script.broker.broker.state.prepared.markers
         self._script.client.do(CommitBatch(owner, batch, list(xids), receipt))
         effects: list[Effect] = [(COMMIT, xid, "") for xid in xids]
         effects += [(ROLL_BACK, xid, "") for xid in others]
@@ -117,7 +117,7 @@ class Coordinator:
     def is_copied(self, xid: str) -> bool:
         """Is the segment being looked at, for what must be copied, in which `xid` stands?"""
         broker = self._script.broker
-        trimmer, (_, segment) = broker.broker._trimmer, broker.broker.prepared[xid]
+        trimmer, (_, segment) = broker.broker.trimmer, broker.broker.state.prepared[xid]
         assert trimmer is not None
         return trimmer._reading and trimmer._source is not None and trimmer._source.segment is segment
 
@@ -234,7 +234,7 @@ def prepared_until_full(script: Script) -> None:
         script.step()
     script.settle()
     script.require("STORE_FULL" in script.client.codes, "a prepare that is refused on its way")
-    prepared = list(script.broker.broker.prepared)
+    prepared = list(script.broker.broker.state.prepared)
     refused = xids[len(prepared)]
     script.reconnect()
     coordinator.prepare("refused at once", [Many("refused at once", "b", (40, 50))])
@@ -253,7 +253,7 @@ def prepared_until_full(script: Script) -> None:
     script.require(not script.broker.journal.full, "there is still no room")
     coordinator.prepare(refused, [Many(refused, "b", (40, 900, 300)), One(f"{refused} alone", "b")])
     script.settle()
-    script.require(refused in script.broker.broker.prepared, "who was refused may try again")
+    script.require(refused in script.broker.broker.state.prepared, "who was refused may try again")
 
 
 def moves_in_checkpoints(script: Script) -> None:
@@ -271,11 +271,11 @@ def moves_in_checkpoints(script: Script) -> None:
         xid = f"x{turn}"
         run, far = Many(f"{xid} run", "b", (40, 500, 60)), Many(f"{xid} far", "c", (70,), FAR_MS)
         coordinator.prepare(xid, [run, One(f"{xid} alone", "b"), far], [One(f"m{turn}")])
-        script.step_until(partial(script.broker.broker.prepared.__contains__, xid), "that is prepared")
+        script.step_until(partial(script.broker.broker.state.prepared.__contains__, xid), "that is prepared")
         # The checkpoint has a queue already from which messages move: b's hidden one; or to which they do: a.
         script.step_until_written(b"sent://queue://b" if turn == 0 else b"queue://b")
         coordinator.finish(xid, commit=turn == 0)
-        script.require(script.broker.broker.paged_out is not None, "a checkpoint in the making")
+        script.require(script.broker.broker.state.paged_out is not None, "a checkpoint in the making")
         script.settle()
     script.broker.kill()
     script.start("second", "host of first")

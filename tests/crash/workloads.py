@@ -147,7 +147,7 @@ def copying(script: Script) -> None:
             script.transact([], [(f"stays {turn // 2}", "a")])
         script.settle()
         if turn == 9:
-            stored = script.broker.broker.queues["queue://a"].messages.values()
+            stored = script.broker.broker.state.queues["queue://a"].messages.values()
             places = [each.segment for each in stored if len(each.body) == 60]
             script.require(
                 all(isinstance(place, Segment) and place.key > (1, 2) for place in places), "nothing was copied"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amq.broker.broker import Broker
 from amq.broker.snapshot import dump
+from amq.broker.state import State
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
 from amq.journal.follower import Position
@@ -34,7 +34,6 @@ from amq.lock.shared_file import RECORD_BYTES, RELEASE_OFFSET
 from amq.message import Copy, Message
 from amq.security.users import PasswordHash
 from amq.vfs import SystemVfs
-from tests.fakes import FakeClock
 
 HEADER = SegmentHeader(1, 1, bytes(16), 0xC0FFEE)
 IDS = {"queue://a": 1, "queue://b": 2}
@@ -84,7 +83,7 @@ def payloads() -> list[bytes]:
 
 def _dumped() -> list[tuple[int, bytes]]:
     """The blocks of a small checkpoint, of every kind."""
-    broker = Broker(FakeClock(), BrokerConfig(store="/store"), 1, lambda: None)
+    state = State(BrokerConfig(store="/store"))
     segment = Segment(segment_name(1, 1), 1, 1, 900)
     stored: list[Record] = [message(seq) for seq in range(4, 8)]
     copies = [Copy.of(message(8), name, seq) for seq, name in enumerate(IDS, 8)]
@@ -97,9 +96,9 @@ def _dumped() -> list[tuple[int, bytes]]:
             record.offset, record.size = 100 + 50 * i, 50
         elif isinstance(record, Multicast):
             record.place(100 + 50 * i, 50)
-        broker.apply(record, segment)
+        state.apply(record, segment)
     head = encode_head(Position(1, 1, 500, 200, 2, 0xC0FFEE, {1: "queue://a"}), Trimmed(), bytes(16))
-    return [(HEAD, head), *dump(broker, lambda: [segment])]
+    return [(HEAD, head), *dump(state, lambda: [segment])]
 
 
 def checkpoints() -> list[bytes]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from amq.broker.broker import Broker
 from amq.broker.snapshot import load
+from amq.broker.state import State
 from amq.client.errors import UriError
 from amq.client.uri import parse
 from amq.config.schema import BrokerConfig
@@ -81,10 +81,10 @@ def recover(files: dict[str, bytes], last_epoch: int, known: dict[str, int]) -> 
     liveness.settle()
     inspection.check_complete()
     sealed = seal(vfs, STORE, last_epoch, known)
-    broker = Broker(FakeClock(), BrokerConfig(store=STORE), last_epoch + 1, lambda: None)
-    replay(vfs, STORE, sealed, broker.apply, lambda _done, _total: None)
-    for queue in broker.queues.values():
-        stored(broker, queue, vfs, STORE)
+    state = State(BrokerConfig(store=STORE))
+    replay(vfs, STORE, sealed, state.apply, lambda _done, _total: None)
+    for queue in state.queues.values():
+        stored(state, queue, vfs, STORE)
 
 
 def segment(data: bytes) -> None:
@@ -105,7 +105,7 @@ def checkpoint(data: bytes) -> None:
     vfs = store({"checkpoints/x.ckpt": data})
     path = f"{STORE}/checkpoints/x.ckpt"
     with closing(read_checkpoint(vfs, path)) as blocks:
-        load(path, blocks, Broker(FakeClock(), BrokerConfig(store=STORE), 1, lambda: None))
+        load(path, blocks, State(BrokerConfig(store=STORE)))
 
 
 def checkpoint_blocks(data: bytes) -> None:
@@ -115,7 +115,7 @@ def checkpoint_blocks(data: bytes) -> None:
         size = int.from_bytes(data[at : at + 4], "little")
         blocks.append((data[at + 4], data[at + 5 : at + 5 + size]))
         at += 5 + size
-    load("x.ckpt", iter(blocks), Broker(FakeClock(), BrokerConfig(store=STORE), 1, lambda: None))
+    load("x.ckpt", iter(blocks), State(BrokerConfig(store=STORE)))
 
 
 def epoch(data: bytes) -> None:

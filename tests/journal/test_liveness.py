@@ -238,7 +238,7 @@ def play(world: BrokerWorld, script: list[tuple[str, int]]) -> None:
     client.subscribe("a")
     client.subscribe("b")
     for number, (verb, choice) in enumerate(script):
-        held = [d for d in client.deliveries if any(d.seq in s.unacked for q in world.broker.queues.values()
+        held = [d for d in client.deliveries if any(d.seq in s.unacked for q in world.broker.state.queues.values()
                                                     for s in q.subscriptions)]  # fmt: skip
         body = b"%d " % number + b"x" * (choice * 60)
         if verb == "s":
@@ -279,18 +279,20 @@ def test_what_lives_is_what_a_new_master_has(tmp_path_factory: Any, script: list
     world.start()
     assert dict(lives(liveness)) == {
         seq: (queue.name, message.segment.name, queue.redelivered.get(seq, (0, 0)))  # type: ignore[attr-defined]
-        for queue in world.broker.queues.values()
+        for queue in world.broker.state.queues.values()
         for seq, message in world.everything(queue).items()
     }
-    for queue in world.broker.queues.values():
+    for queue in world.broker.state.queues.values():
         ours = liveness.duplicates.get(queue.name, Remembered(0))
         assert {id: seq for id, (seq, _) in ours.items()} == {id: seq for id, (seq, _) in queue.duplicates.items()}
     assert {id: seq for id, (seq, _) in liveness.outcomes.items()} == {
-        id: seq for id, (seq, _) in world.broker.outcomes.items()
+        id: seq for id, (seq, _) in world.broker.state.outcomes.items()
     }
     assert sum(tally.live for tally in liveness.segments.values()) == len(liveness.live)
     assert sum(tally.live_bytes for tally in liveness.destinations.values()) == sum(
-        len(message.body) for queue in world.broker.queues.values() for message in world.everything(queue).values()
+        len(message.body)
+        for queue in world.broker.state.queues.values()
+        for message in world.everything(queue).values()
     )
     world.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amq.broker.broker import Broker
+from amq.broker.state import State
 from amq.config.schema import BrokerConfig
 from amq.errors import StoreError
 from amq.journal.checkpoint import list_checkpoints
@@ -46,13 +46,13 @@ def repair(store: Path, vfs: Any = VFS, seed: int = 1, **options: Any) -> Repair
     return Repair(vfs, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
 
 
-def from_checkpoint(store: Path) -> Broker:
+def from_checkpoint(store: Path) -> State:
     """As `replayed`, but by way of the checkpoints."""
     newest = read_newest_epoch(VFS, str(store))
     assert newest is not None
-    broker, _ = started(VFS, BrokerConfig(store=str(store)), newest)
-    load_all(broker, store)
-    return broker
+    state, _ = started(VFS, BrokerConfig(store=str(store)), newest)
+    load_all(state, store)
+    return state
 
 
 def checkpoints(store: Path) -> list[str]:

@@ -22,14 +22,13 @@ from amq.journal.interchange import Exported
 from amq.maintenance.checkpoints import CheckpointReport, check_against, examine_checkpoints
 from tests.broker.test_broker_followers import checkpointed_inside, trim, unseen
 from tests.broker.world import World
-from tests.fakes import FakeClock
 from tests.files import flip
 from tests.maintenance.damaged import checkpoints, from_checkpoint
 from tests.maintenance.test_moving import VFS, content, export, lines, load, replayed, sealing
 
 
 def examined(store: Path) -> list[CheckpointReport]:
-    found = examine_checkpoints(VFS, FakeClock(), str(store), BrokerConfig(store=str(store)), sealing(store))
+    found = examine_checkpoints(VFS, str(store), BrokerConfig(store=str(store)), sealing(store))
     inspection = Inspection(VFS, str(store), sealing(store))
     list(inspection.records())
     check_against(found, inspection)

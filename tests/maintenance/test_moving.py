@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.broker.broker import Broker
+from amq.broker.state import State
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, StoreError
 from amq.journal.export import Export, MessageReader, store_uuid
@@ -84,20 +84,20 @@ def load(store: Path, data: bytes | BinaryIO, **options: Any) -> Result:
     return asyncio.run(run())
 
 
-def replayed(store: Path) -> Broker:
+def replayed(store: Path) -> State:
     """What the next master will have."""
     number, known = sealing(store)
-    broker = Broker(FakeClock(), BrokerConfig(store=str(store)), number + 1, lambda: None)
-    replay(VFS, str(store), seal(VFS, str(store), number, known), broker.apply, lambda _done, _total: None)
-    load_all(broker, store)
-    broker.outcomes.settle()
-    return broker
+    state = State(BrokerConfig(store=str(store)))
+    replay(VFS, str(store), seal(VFS, str(store), number, known), state.apply, lambda _done, _total: None)
+    load_all(state, store)
+    state.outcomes.settle()
+    return state
 
 
-def load_all(broker: Broker, store: Path) -> None:
+def load_all(state: State, store: Path) -> None:
     """Into memory with what waits on disk."""
-    for queue in broker.queues.values():
-        queue.messages.update(stored(broker, queue, VFS, str(store)))
+    for queue in state.queues.values():
+        queue.messages.update(stored(state, queue, VFS, str(store)))
         queue.backlogs.clear()
 
 
@@ -105,20 +105,20 @@ PLACE = {"seq", "segment", "offset", "size", "duplicate_id", "header_bytes"}  # 
 FIELDS = [name for name in Message.__slots__ if name not in PLACE]
 
 
-def content(broker: Broker) -> dict[str, list[tuple[object, ...]]]:
+def content(state: State) -> dict[str, list[tuple[object, ...]]]:
     """By queue, in its order: every field but those that are the store's, and how often it was delivered."""
     return {
         queue.name: [
             (*(getattr(queue.messages[seq], name) or None for name in FIELDS), queue.redelivered.get(seq, (0, 0)))
             for seq in sorted(queue.messages)
         ]
-        for queue in broker.queues.values()
+        for queue in state.queues.values()
         if queue.messages
     }
 
 
-def ids(broker: Broker) -> dict[str, set[str]]:
-    return {queue.name: {id for id in queue.duplicates if ":" not in id} for queue in broker.queues.values()}
+def ids(state: State) -> dict[str, set[str]]:
+    return {queue.name: {id for id in queue.duplicates if ":" not in id} for queue in state.queues.values()}
 
 
 def unique(given: list[Item]) -> list[Item]:
@@ -191,9 +191,9 @@ def test_a_used_store_arrives_with_all_that_it_remembers(tmp_path: Path) -> None
     exported = list(export(tmp_path / "old", state=state).items())
     assert load(tmp_path / "new", lines(exported)).stored == sum(isinstance(item, Exported) for item in exported)
     new = replayed(tmp_path / "new")
-    load_all(world.broker, tmp_path / "old")
-    assert content(new) == content(world.broker)
-    assert ids(new) == ids(world.broker)
+    load_all(world.broker.state, tmp_path / "old")
+    assert content(new) == content(world.broker.state)
+    assert ids(new) == ids(world.broker.state)
     assert any(queue.redelivered for queue in new.queues.values())
     assert set(new.outcomes) == {"commit0", "commit1", "commit2"}
     world.close()
@@ -227,10 +227,10 @@ def with_subscriptions(path: Path) -> World:
     return world
 
 
-def waiting(broker: Broker) -> dict[str, list[tuple[object, ...]]]:
+def waiting(state: State) -> dict[str, list[tuple[object, ...]]]:
     """By name of the durable subscription."""
-    everything = content(broker)
-    return {each.definition["name"]: everything.get(each.queue, []) for each in broker.subscriptions.values()}
+    everything = content(state)
+    return {each.definition["name"]: everything.get(each.queue, []) for each in state.subscriptions.values()}
 
 
 def test_durable_subscriptions_arrive_with_what_waits_for_them_and_batches(tmp_path: Path) -> None:
@@ -243,8 +243,8 @@ def test_durable_subscriptions_arrive_with_what_waits_for_them_and_batches(tmp_p
         done = load(tmp_path / "new", data)
         assert (done.stored, done.skipped, done.ended) == (stored_now, skipped, True)
         new = replayed(tmp_path / "new")
-        load_all(world.broker, tmp_path / "old")
-        assert waiting(new) == waiting(world.broker)
+        load_all(world.broker.state, tmp_path / "old")
+        assert waiting(new) == waiting(world.broker.state)
         assert [row[0] for row in waiting(new)["all"]] == [b"1", b"2", b"no id"]
         assert any(row[-1] != (0, 0) for row in waiting(new)["all"]), "how often it was delivered"
         assert [row[0] for row in waiting(new)["red"]] == [b"0", b"2"]
@@ -252,7 +252,7 @@ def test_durable_subscriptions_arrive_with_what_waits_for_them_and_batches(tmp_p
             Marker("job", 7, Content(5, 1 << 63)), Marker("other", 2)
         }  # fmt: skip
         definitions = {each.definition["name"]: each.definition for each in new.subscriptions.values()}
-        for each in world.broker.subscriptions.values():
+        for each in world.broker.state.subscriptions.values():
             ours = definitions.pop(each.definition["name"])
             prefix = ours.pop("message_id_prefix")
             assert prefix.startswith("ID:")
@@ -464,11 +464,11 @@ def test_scheduled_messages_arrive_and_fall_due_there(tmp_path: Path) -> None:
     target = tmp_path / "target"
     for skipped in (0, 2):
         assert load(target, data).skipped == skipped
-    broker = replayed(target)
-    (waiting,) = broker.queues["schedule://queue.a"].messages.values()
+    state = replayed(target)
+    (waiting,) = state.queues["schedule://queue.a"].messages.values()
     assert (waiting.body, waiting.expires_ms, waiting.duplicate_id) == (b"x", due_ms, "d")
-    assert [each.body for each in broker.queues["queue://a"].messages.values()] == [b"gone"]
-    assert "e" in broker.queues["schedule://queue.a"].duplicates
+    assert [each.body for each in state.queues["queue://a"].messages.values()] == [b"gone"]
+    assert "e" in state.queues["schedule://queue.a"].duplicates
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_what_the_file_says(old: World) -> None:
 def test_it_is_finished_where_it_was_moved_to(old: World, tmp_path: Path, commit: bool) -> None:
     work(old)
     world = moved(old, tmp_path / "new")
-    (durable,) = world.broker.subscriptions.values()
+    (durable,) = world.broker.state.subscriptions.values()
     sends = {"/queue/b": 2, "/queue/e": 1, "/schedule/queue.c": 1}
     assert listed(world) == [{**PREPARED, "sends": sends, "acks": {"/queue/a": 2, wire_name(durable.queue): 1}}]
     producer = world.connect()

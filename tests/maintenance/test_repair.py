@@ -427,10 +427,10 @@ def test_durable_subscriptions_and_what_waits_for_them(tmp_path: Path) -> None:
     patch(path, path.read_bytes().index(b"durable 20 ") + 20, b"\0\1\2")
     plan = repair(tmp_path).run()
     assert plan.damages
-    broker = replayed(tmp_path)
-    assert sorted(each.definition["name"] for each in broker.subscriptions.values()) == ["s", "t"]
-    for name in broker.subscriptions:
-        messages = list(broker.queues[name].messages.values())
+    state = replayed(tmp_path)
+    assert sorted(each.definition["name"] for each in state.subscriptions.values()) == ["s", "t"]
+    for name in state.subscriptions:
+        messages = list(state.queues[name].messages.values())
         numbers = [int(message.body.split()[1]) for message in messages]
         assert numbers == [number for number in range(40) if number != 20]
         assert {message.destination for message in messages} == {"topic://t"}

@@ -121,7 +121,7 @@ class Durables(Feature):
         for messages in found.values():
             for message in messages.values():
                 self._stored(message)
-        there = {subscriber_of(name) for name in broker.subscriptions}
+        there = {subscriber_of(name) for name in broker.state.subscriptions}
         present = {seq for messages in found.values() for seq in messages}
         for durable in self.known.values():
             if durable.missable is not None and durable.key not in there:

@@ -18,6 +18,7 @@ from amq.broker.prepared import PreparedTransactions
 from amq.broker.queue import Queue
 from amq.broker.retention import Keeper
 from amq.broker.scheduler import Firing, Scheduler
+from amq.broker.state import State
 from amq.broker.timing import REPEAT, Due
 from amq.broker.two_phase import TwoPhase
 from amq.client.leases import LeaseSubscription
@@ -64,13 +65,13 @@ def groups_belong_to_nobody() -> AbstractContextManager[object]:
 
 @mutant_of("two-phase")
 def what_is_prepared_is_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.start_serving
+    real = Broker.__init__
 
-    def start(broker: Broker, *arguments: Any) -> None:
-        broker.prepared.clear()
-        real(broker, *arguments)
+    def start(broker: Broker, state: State, *arguments: Any) -> None:
+        state.prepared.clear()
+        real(broker, state, *arguments)
 
-    return patch.object(Broker, "start_serving", start)
+    return patch.object(Broker, "__init__", start)
 
 
 @mutant_of("two-phase")
@@ -98,13 +99,13 @@ def what_is_acknowledged_in_a_prepared_transaction_stays_in_its_queue() -> Abstr
 
 @mutant_of("two-phase")
 def it_is_forgotten_how_prepared_transactions_ended() -> AbstractContextManager[object]:
-    real = Broker.start_serving
+    real = Broker.__init__
 
-    def start(broker: Broker, *arguments: Any) -> None:
-        broker.outcomes.clear()
-        real(broker, *arguments)
+    def start(broker: Broker, state: State, *arguments: Any) -> None:
+        state.outcomes.clear()
+        real(broker, state, *arguments)
 
-    return patch.object(Broker, "start_serving", start)
+    return patch.object(Broker, "__init__", start)
 
 
 @mutant_of("two-phase")
@@ -137,13 +138,13 @@ def a_batch_leaves_no_marker() -> AbstractContextManager[object]:
 
 @mutant_of("two-phase")
 def markers_are_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.start_serving
+    real = Broker.__init__
 
     def start(broker: Broker, *arguments: Any) -> None:
         real(broker, *arguments)
-        broker.prepared.markers.clear()
+        broker.state.prepared.markers.clear()
 
-    return patch.object(Broker, "start_serving", start)
+    return patch.object(Broker, "__init__", start)
 
 
 @mutant_of("two-phase")
@@ -280,13 +281,13 @@ def what_moves_in_columns_loses_its_first_row() -> AbstractContextManager[object
 
 @mutant_of("durable")
 def durable_subscriptions_are_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.start_serving
+    real = Broker.__init__
 
-    def start(broker: Broker, *arguments: Any) -> None:
-        broker.subscriptions.clear()
-        real(broker, *arguments)
+    def start(broker: Broker, state: State, *arguments: Any) -> None:
+        state.subscriptions.clear()
+        real(broker, state, *arguments)
 
-    return patch.object(Broker, "start_serving", start)
+    return patch.object(Broker, "__init__", start)
 
 
 @mutant_of("durable")
@@ -294,7 +295,7 @@ def a_durable_subscriber_misses_what_comes_while_it_is_away() -> AbstractContext
     real = Durables._holders
 
     def holders(durables: Durables, message: Message) -> Iterator[str]:
-        queues = durables._broker.queues
+        queues = durables._broker.state.queues
         return (name for name in real(durables, message) if name in queues and queues[name].subscriptions)
 
     return patch.object(Durables, "_holders", holders)
@@ -322,15 +323,15 @@ def a_durable_subscription_gets_what_is_sent_again() -> AbstractContextManager[o
 
 @mutant_of("durable")
 def what_a_durable_subscription_remembers_is_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.start_serving
+    real = Broker.__init__
 
     def start(broker: Broker, *arguments: Any) -> None:
         real(broker, *arguments)
-        for queue in broker.queues.values():
+        for queue in broker.state.queues.values():
             if queue.name.startswith(SUBSCRIPTION_SCHEME):
                 queue.duplicates.clear()
 
-    return patch.object(Broker, "start_serving", start)
+    return patch.object(Broker, "__init__", start)
 
 
 @mutant_of("durable")
@@ -339,7 +340,7 @@ def what_is_acknowledged_in_a_durable_subscription_comes_again() -> AbstractCont
 
     def consumed(broker: Broker, queue: Queue, message: Message) -> None:
         if isinstance(message, Copy):
-            broker._remove(queue, message)
+            broker.state.remove(queue, message)
         else:
             real(broker, queue, message)
 
@@ -415,7 +416,7 @@ def to_ask_again_leases_more() -> AbstractContextManager[object]:
     real = Leasing.lease
 
     def lease(leasing: Leasing, command: LeaseCommand, *arguments: Any) -> None:
-        command.after = max((each.seq for each, _ in leasing._broker.prepared.values()), default=command.after)
+        command.after = max((each.seq for each, _ in leasing._broker.state.prepared.values()), default=command.after)
         real(leasing, command, *arguments)
 
     return patch.object(Leasing, "lease", lease)

@@ -123,7 +123,7 @@ class Leases(Feature):
                     self._end(self.known[end.xid], end.committed)
             for part in parts if ends else ():
                 if isinstance(part, Moved):
-                    places = filter(None, map(broker.queue(part.source).find, part.seqs))
+                    places = filter(None, map(broker.state.queue(part.source).find, part.seqs))
                     self.oracle.limits.came_late(part.target, part.seqs, sum(place.size for place in places))
 
     def _learn(self, broker: Broker, record: Prepared) -> None:
@@ -169,17 +169,17 @@ class Leases(Feature):
                 self.oracle.sent[self.ids[seq]].ack_tried = False
 
     def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
-        for record, _ in broker.prepared.values():
+        for record, _ in broker.state.prepared.values():
             if record.owner.startswith(LEASE):
                 self._learn(broker, record)
         for held in self.known.values():
             xid = held.record.xid
-            if xid in broker.prepared:
+            if xid in broker.state.prepared:
                 if held.ended is not None:
                     self._broken(f"{xid} has ended, and epoch {broker.epoch} has it")
                 continue
-            acknowledged = XID_COMMITTED + xid in broker.outcomes
-            if acknowledged == (XID_ROLLED_BACK + xid in broker.outcomes):
+            acknowledged = XID_COMMITTED + xid in broker.state.outcomes
+            if acknowledged == (XID_ROLLED_BACK + xid in broker.state.outcomes):
                 self._broken(f"epoch {broker.epoch} does not know what became of {xid}")
             elif held.ended is None:  # durable when its master died, and not yet confirmed
                 self._end(held, acknowledged)

@@ -115,7 +115,7 @@ class LimitsOracle:
                     sizes[part.destination] += part.size
             self._units |= sizes
         for name in batch.names:
-            queue = broker.queue(name)
+            queue = broker.state.queue(name)
             limit = queue.options.queue_limit_bytes
             if not limit or queue.options.queue_limit_policy == "drop-oldest":
                 continue

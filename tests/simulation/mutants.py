@@ -18,6 +18,8 @@ import amq.lock.shared_file
 import amq.service
 from amq.broker.broker import Broker
 from amq.broker.queue import Queue
+from amq.broker.serving import NoServer
+from amq.broker.state import State
 from amq.broker.trimming import Trimmer
 from amq.errors import OwnershipLostError
 from amq.journal import journal as journal_module
@@ -359,20 +361,20 @@ def a_resend_is_stored_twice() -> AbstractContextManager[object]:
 
 @mutant
 def duplicate_ids_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.start_serving
+    real = Broker.__init__
 
     def start(broker: Broker, *arguments: Any) -> None:
         real(broker, *arguments)
-        for queue in broker.queues.values():
+        for queue in broker.state.queues.values():
             queue.duplicates.clear()
 
-    return _patch(Broker, "start_serving", start)
+    return _patch(Broker, "__init__", start)
 
 
 @mutant
 def acknowledgements_not_in_the_journal() -> AbstractContextManager[object]:
     def consumed(broker: Broker, queue: Any, message: Message) -> None:
-        broker._remove(queue, message)
+        broker.state.remove(queue, message)
 
     return _patch(Broker, "consumed", consumed)
 
@@ -394,36 +396,36 @@ def transaction_stored_half() -> AbstractContextManager[object]:
 
 @mutant
 def transaction_applied_half() -> AbstractContextManager[object]:
-    real = Broker.apply
+    real = State.apply
 
-    def apply(broker: Broker, record: Record, segment: Segment | None) -> None:
-        if isinstance(record, Group) and record.outcome_id and broker.journal is None:
+    def apply(state: State, record: Record, segment: Segment | None) -> None:
+        if isinstance(record, Group) and record.outcome_id and isinstance(state.server, NoServer):
             record = Group([part for part in record.records if not isinstance(part, Consumed)], record.outcome_id)
-        real(broker, record, segment)
+        real(state, record, segment)
 
-    return _patch(Broker, "apply", apply)
+    return _patch(State, "apply", apply)
 
 
 @mutant
 def outcomes_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.start_serving
+    real = Broker.__init__
 
-    def start(broker: Broker, *arguments: Any) -> None:
-        broker.outcomes.clear()
-        real(broker, *arguments)
+    def start(broker: Broker, state: State, *arguments: Any) -> None:
+        state.outcomes.clear()
+        real(broker, state, *arguments)
 
-    return _patch(Broker, "start_serving", start)
+    return _patch(Broker, "__init__", start)
 
 
 @mutant
 def sequence_numbers_begin_anew() -> AbstractContextManager[object]:
-    real = Broker.take_epoch
+    real = Broker.__init__
 
-    def take(broker: Broker, epoch: int) -> None:
-        real(broker, epoch)
+    def start(broker: Broker, *arguments: Any) -> None:
+        real(broker, *arguments)
         broker._seq = 1 << 44
 
-    return _patch(Broker, "take_epoch", take)
+    return _patch(Broker, "__init__", start)
 
 
 @mutant

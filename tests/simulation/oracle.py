@@ -18,6 +18,7 @@ from unittest.mock import patch
 from amq.broker.broker import Broker
 from amq.broker.limits import Limits
 from amq.broker.queue import Queue
+from amq.broker.state import State
 from amq.broker.subscription import Subscription
 from amq.client.link import Link
 from amq.client.machine import Machine
@@ -279,7 +280,7 @@ class Oracle:
 
     def _check_succession(self, broker: Broker) -> None:
         """What the master took over, as a slave that followed or from a checkpoint, is what the journal says."""
-        cold = Broker(broker.clock, broker.config, broker.epoch, lambda: None)
+        cold = State(broker.config)
         try:
             sealed = read_epoch(self._vfs, STORE, broker.epoch).sealed
             trimmed = replay(self._vfs, STORE, sealed, cold.apply, lambda _done, _total: None).trimmed
@@ -287,9 +288,9 @@ class Oracle:
             self.broken("P5", f"epoch {broker.epoch} began, and the journal cannot be read: {error}")
             return
         cold.settle(trimmed)
-        found, right = _summary(broker), _summary(cold)
+        found, right = _summary(broker.state), _summary(cold)
         wrong = [name for name in found.keys() | right.keys() if found.get(name) != right.get(name)]
-        wrong += [name for name, queue in broker.queues.items() if not _as_often(queue, cold.queues.get(name))]
+        wrong += [name for name, queue in broker.state.queues.items() if not _as_often(queue, cold.queues.get(name))]
         if wrong:
             self.broken("P1", f"epoch {broker.epoch} took over something else than the journal says of {wrong}")
 
@@ -298,7 +299,8 @@ class Oracle:
         epoch = broker.epoch
         with self._undamaged():
             try:
-                by_queue = {name: stored(broker, queue, self._vfs, STORE) for name, queue in broker.queues.items()}
+                queues = broker.state.queues
+                by_queue = {name: stored(broker.state, queue, self._vfs, STORE) for name, queue in queues.items()}
             except AmqError as error:
                 self.broken("P5", f"epoch {epoch} cannot read what it has: {error}")
                 return
@@ -387,7 +389,7 @@ class Oracle:
     @contextmanager
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
-        committed, serving, deliver, accept = Broker.committed, Broker.start_serving, Connection.deliver, Link.accept
+        committed, serving, deliver, accept = Broker.committed, Broker.__init__, Connection.deliver, Link.accept
         took_effect = Broker._took_effect
         finish, load, reject, restore = Slave.finish, Slave._load, Broker.rejected, Machine._restore
 
@@ -433,7 +435,7 @@ class Oracle:
             patch.object(Broker, "committed", see_committed),
             patch.object(Broker, "_took_effect", see_effect),
             patch.object(Broker, "rejected", see_rejected),
-            patch.object(Broker, "start_serving", see_serving),
+            patch.object(Broker, "__init__", see_serving),
             patch.object(Connection, "deliver", see_deliver),
             patch.object(Link, "accept", see_accept),
             patch.object(Machine, "_restore", see_restore),
@@ -458,13 +460,13 @@ class Oracle:
         return patch.object(owner, name, see)
 
 
-def _summary(broker: Broker) -> dict[str, object]:
+def _summary(state: State) -> dict[str, object]:
     """What of its state the journal says: places, ids."""
-    found: dict[str, object] = {"outcomes": [(id, seq) for id, (seq, _) in broker.outcomes.items()]}
-    found["prepared"] = {xid: prepared for xid, (prepared, _) in broker.prepared.items()}
-    found["subscriptions"] = {name: record.definition for name, record in broker.subscriptions.items()}
-    found["markers"] = {owner: marker for owner, (marker, _) in broker.prepared.markers.items()}
-    for name, queue in broker.queues.items():
+    found: dict[str, object] = {"outcomes": [(id, seq) for id, (seq, _) in state.outcomes.items()]}
+    found["prepared"] = {xid: prepared for xid, (prepared, _) in state.prepared.items()}
+    found["subscriptions"] = {name: record.definition for name, record in state.subscriptions.items()}
+    found["markers"] = {owner: marker for owner, (marker, _) in state.prepared.markers.items()}
+    for name, queue in state.queues.items():
         ids = [(id, seq) for id, (seq, _) in queue.duplicates.items()]
         if queue.backlogs or ids:
             found[name] = {n: list(rows) for n, rows in queue.backlogs.items()}, ids, queue.expiring

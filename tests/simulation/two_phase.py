@@ -187,7 +187,7 @@ class TwoPhase(Feature):
             if isinstance(record, Marker) and ends:  # else it is written again
                 self._mark(record, frozenset(end.xid for end in ends if end.committed))
             elif isinstance(record, Moved) and ends and not is_hidden(record.target):
-                source = broker.queue(record.source)
+                source = broker.state.queue(record.source)
                 places = [source.find(seq) for seq in record.seqs]
                 size = sum(place.size for place in places if place is not None)
                 self.oracle.limits.came_late(record.target, record.seqs, size)
@@ -272,7 +272,7 @@ class TwoPhase(Feature):
         shelves: dict[str, set[int]] = {name: set() for name in found if is_hidden(name)}
         for message in [message for here in found.values() for message in here.values()]:
             self.contents.check(message)
-        for record, _ in broker.prepared.values():
+        for record, _ in broker.state.prepared.values():
             there = [found.get(SENT_SCHEME + name, {}) for name in record.sends]
             self._learn(record, epoch, ChainMap(*there))
             if record.xid in self.branches:
@@ -284,10 +284,10 @@ class TwoPhase(Feature):
             if seqs != found.get(name, {}).keys():
                 self._broken(f"epoch {epoch} has {sorted(found.get(name, {}))} in {name}, prepared are {sorted(seqs)}")
         for branch in self.branches.values():
-            if branch.record is None or branch.xid in broker.prepared:
+            if branch.record is None or branch.xid in broker.state.prepared:
                 continue
-            committed = XID_COMMITTED + branch.xid in broker.outcomes
-            if committed == (XID_ROLLED_BACK + branch.xid in broker.outcomes):
+            committed = XID_COMMITTED + branch.xid in broker.state.outcomes
+            if committed == (XID_ROLLED_BACK + branch.xid in broker.state.outcomes):
                 self._broken(f"{branch.xid} was prepared, and epoch {epoch} does not know what became of it")
             elif branch.ended is None:  # durable when its master died, and not yet confirmed
                 self._end(branch, committed, epoch)
@@ -295,9 +295,9 @@ class TwoPhase(Feature):
             elif branch.ended is not committed:
                 self._broken(f"{branch.xid} ended with committed = {branch.ended}, in epoch {epoch} with {committed}")
         for owner, batch in self._markers.items():
-            if owner not in broker.prepared.markers or broker.prepared.markers[owner][0].batch < batch:
+            if owner not in broker.state.prepared.markers or broker.state.prepared.markers[owner][0].batch < batch:
                 self._broken(f"batch {batch} of {owner} was committed, and epoch {epoch} does not know it")
-        for owner, (marker, _) in broker.prepared.markers.items():
+        for owner, (marker, _) in broker.state.prepared.markers.items():
             if marker.batch > self._markers.get(owner, -1) and not owner.startswith(LEASE):  # or it is an epoch
                 ended = {each.xid for each in self.branches.values()
                          if (each.owner, each.batch) == (owner, marker.batch) and each.ended}  # fmt: skip

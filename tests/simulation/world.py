@@ -384,7 +384,7 @@ class World:
         service = masters[0].service
         assert service is not None
         master = service.master
-        return master is not None and not any(queue.stored for queue in master.broker.queues.values())
+        return master is not None and not any(queue.stored for queue in master.broker.state.queues.values())
 
     def _check(self) -> None:
         self.oracle.check_journal()
@@ -454,7 +454,7 @@ class World:
         left: list[str] = []
         for slot in self.slots:
             if slot.master and slot.service is not None and slot.service.master is not None:
-                queues = slot.service.master.broker.queues.values()
+                queues = slot.service.master.broker.state.queues.values()
                 left += [f"{queue.name}: {queue.stored}" for queue in queues if queue.stored]
         since = f"{PEACE_S:g} s of peace in which nothing moved"
         return f"after {since}: masters {masters}, waiting {waiting}, left in queues {left}"
