@@ -10,9 +10,10 @@ from amq.broker.queue import Queue
 from amq.broker.state import State
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
+from amq.journal.live import Segment
 from amq.journal.reader import read_messages
 from amq.journal.records import Trimmed
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, seal
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, seal
 from amq.journal.segment import FILL
 from amq.lock.epoch import Epoch
 from amq.message import Message

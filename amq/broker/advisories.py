@@ -7,14 +7,11 @@ would lead to the next; a subscription to `>` does not get them, only one that b
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
+from amq.broker.core import Core
 from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, plain_name, wire_name
+from amq.broker.topics import TopicQueue, Topics
 from amq.message import DEFAULT_PRIORITY, Message, Shared
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
-    from amq.broker.topics import TopicQueue
 
 MASTER = ADVISORY_PREFIX + "MasterBroker"
 
@@ -22,9 +19,11 @@ MASTER = ADVISORY_PREFIX + "MasterBroker"
 class Advisories:
     """Ask `heard` first: it is False as long as nobody listens to any advisory."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, core: Core, topics: Topics) -> None:
         self.heard = 0  # subscriptions to advisories
-        self._broker = broker
+        self._core = core
+        self._topics = topics
+        topics.advisories = self
 
     def connection(self, id: str, started: bool) -> None:
         """A client has logged in, or is gone."""
@@ -34,9 +33,9 @@ class Advisories:
         """A subscription has begun, or ended."""
         for name in destination.split(","):
             facts = {"event": _event(started), "connectionId": connection, "consumerId": id}
-            queue = self._broker.state.queues.get(name)
+            queue = self._core.state.queues.get(name)
             if not is_pattern(name):
-                count = len(queue.subscriptions) if queue is not None else self._broker.topics.consumers(name)
+                count = len(queue.subscriptions) if queue is not None else self._topics.consumers(name)
                 facts["consumerCount"] = str(count)
             self._tell("Consumer", name, facts)
 
@@ -62,7 +61,7 @@ class Advisories:
         client makes again after a takeover tells it that the master has changed."""
         self.heard += 1
         if MASTER in queue.names:
-            self._tell("MasterBroker", "", {"epoch": str(self._broker.epoch)})
+            self._tell("MasterBroker", "", {"epoch": str(self._core.epoch)})
 
     def _tell(self, kind: str, destination: str, facts: dict[str, str]) -> None:
         name = ADVISORY_PREFIX + kind
@@ -72,17 +71,17 @@ class Advisories:
             of = "Topic" if destination.partition("://")[0].endswith("topic") else "Queue"
             name += f".{'Temp' if is_temporary(destination) else ''}{of}.{plain_name(destination)}"
             facts = {"destination": wire_name(destination), **facts}
-        broker = self._broker
-        if not broker.topics.route(name):
+        core = self._core
+        if not self._topics.route(name):
             return
-        facts = {"originBrokerName": broker.config.name, **facts}
+        facts = {"originBrokerName": core.config.name, **facts}
         message = Message(
             name, json.dumps(facts).encode(), {"type": "Advisory", **facts}, "application/json", DEFAULT_PRIORITY,
-            False, broker.clock.wall_ms(), text=True,
+            False, core.clock.wall_ms(), text=True,
         )  # fmt: skip
         message.shared = Shared(None)
-        broker.topics.publish(message)
-        broker.wake()
+        self._topics.publish(message)
+        core.wake()
 
 
 def _event(started: bool) -> str:

@@ -10,20 +10,16 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Place
+from amq.broker.core import Core
 from amq.broker.memory import cost
 from amq.broker.names import is_pattern, plain_name, words_of
-from amq.broker.queue import PRIORITIES, Queue
-from amq.broker.subscription import Peer, Subscription
+from amq.broker.queue import PRIORITIES, Peer, Queue, Subscription
 from amq.config.destinations import matches
-from amq.journal.recovery import Segment
+from amq.journal.live import Segment
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import Subscribe
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 STEP_MESSAGES = 1000  # looked at in one turn
 LOOK_ROWS = 2048
@@ -35,21 +31,21 @@ class Browser(Subscription):
 
     shows_expired = False
     __slots__ = (
-        "_batch", "_broker", "_command", "_here", "_later", "_looking", "_moved", "_priority", "_seq", "_stored_until",
+        "_batch", "_command", "_core", "_here", "_later", "_looking", "_moved", "_priority", "_seq", "_stored_until",
         "_until", "done",
     )  # fmt: skip
 
-    def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int, queue: str = "") -> None:
+    def __init__(self, command: Subscribe, core: Core, peer: Peer, prefetch: int, queue: str = "") -> None:
         """`queue` = full name of the one to be looked at, where `command` does not name it."""
-        first, *later = [queue] if queue else _queues(broker, command.destination)
-        super().__init__(command, broker.state.queue(first), peer, prefetch)
-        self._broker = broker
+        first, *later = [queue] if queue else _queues(core, command.destination)
+        super().__init__(command, core.state.queue(first), peer, prefetch)
+        self._core = core
         self._command = command
         self._later = deque(later)
         # Messages that come from now on are not shown, nor those on their way: of a transaction that takes effect in
         # slices, or in several queues, they would be a part.
-        self._stored_until = broker.oldest_on_its_way()
-        self._until = broker.next_seq()
+        self._stored_until = core.oldest_on_its_way()
+        self._until = core.next_seq()
         self._batch: deque[Message] = deque()  # read from the disk, to be shown next
         self._looking = False
         self._priority = PRIORITIES - 1
@@ -84,7 +80,7 @@ class Browser(Subscription):
         """The browse ends. Again = nothing."""
         if not self.done:
             self.done = True
-            self._broker.memory.give_back(self.held_bytes)
+            self._core.memory.give_back(self.held_bytes)
             self._batch.clear()
             self._leave()
 
@@ -104,7 +100,7 @@ class Browser(Subscription):
     def step(self, now_ms: int) -> None:
         """Show on as far as there is room. Once a turn."""
         for _ in range(STEP_MESSAGES):
-            if self.done or not self.is_ready or self.credit <= 0 or self._looking or self._broker.is_held(self.queue):
+            if self.done or not self.is_ready or self.credit <= 0 or self._looking or self._core.is_held(self.queue):
                 return
             message = self._next()
             if message is None:
@@ -121,7 +117,7 @@ class Browser(Subscription):
             if not self.auto:
                 self.unacked[seq] = _SEEN
             self.peer.deliver(self, message, before[0] if before else 0)
-        self._broker.pager.again(self.queue)
+        self._core.pager.again(self.queue)
 
     def _enter(self, queue: Queue) -> None:
         self.queue = queue
@@ -133,7 +129,7 @@ class Browser(Subscription):
                 self._here[message.priority].append(seq)
         self._here = [array("Q", sorted(here)) for here in self._here]
         queue.browsers = (*queue.browsers, self)
-        self._broker.dirty[queue] = None
+        self._core.dirty[queue] = None
 
     def _next(self) -> Message | None:
         """The next message; None = there may be one behind what was looked at just now, or the browse is over."""
@@ -153,14 +149,14 @@ class Browser(Subscription):
             self._go_on()
         elif backlog and on_disk <= in_memory:
             until = min(max(in_memory, on_disk + 1), self._stored_until)  # the same: it went back to the disk meanwhile
-            self._look(backlog.after(self._seq, until, self._broker.pager.look_bytes(), LOOK_ROWS))
+            self._look(backlog.after(self._seq, until, self._core.pager.look_bytes(), LOOK_ROWS))
         else:
             return self._from_memory(in_memory)
         return None
 
     def _from_batch(self) -> Message:
         message = self._batch.popleft()
-        self._broker.memory.give_back(cost(message))
+        self._core.memory.give_back(cost(message))
         return message
 
     def _from_memory(self, seq: int) -> Message | None:
@@ -174,7 +170,7 @@ class Browser(Subscription):
 
     def _look(self, places: list[Place]) -> None:
         self._looking = True
-        self._broker.pager.look(self.queue, places, self._looked)
+        self._core.pager.look(self.queue, places, self._looked)
 
     def _looked(self, messages: list[Message] | None) -> None:
         """Read; or copied forward meanwhile (None), and to be looked for again."""
@@ -182,9 +178,9 @@ class Browser(Subscription):
         if messages is not None and not self.done:
             self._seq = messages[-1].seq
             self._batch.extend(messages)
-            self._broker.memory.take(self.held_bytes)
-        self._broker.dirty[self.queue] = None
-        self._broker.wake()
+            self._core.memory.take(self.held_bytes)
+        self._core.dirty[self.queue] = None
+        self._core.wake()
 
     def _go_on(self) -> None:
         """With the next lower priority, the next queue, or not at all."""
@@ -193,7 +189,7 @@ class Browser(Subscription):
             self._seq = 0
             return
         while self._later:
-            queue = self._broker.state.queues.get(self._later.popleft())
+            queue = self._core.state.queues.get(self._later.popleft())
             if queue is not None:
                 self._leave()
                 self._enter(queue)
@@ -206,15 +202,15 @@ class Browser(Subscription):
 
     def _leave(self) -> None:
         self.queue.browsers = tuple(each for each in self.queue.browsers if each is not self)
-        self._broker.state.emptied[self.queue] = None
+        self._core.state.emptied[self.queue] = None
 
 
-def _queues(broker: Broker, destination: str) -> list[str]:
+def _queues(core: Core, destination: str) -> list[str]:
     """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now."""
     if is_pattern(destination):
         pattern = words_of(destination)
         scheme = destination.removesuffix(plain_name(destination))
-        found = (name for name in broker.state.queues if name.startswith(scheme))
+        found = (name for name in core.state.queues if name.startswith(scheme))
         names = sorted(name for name in found if matches(pattern, words_of(name)))
         if names:
             return names

@@ -6,52 +6,49 @@ is reached) is left to that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from amq.broker.core import Core
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import is_stored
+from amq.broker.routing import Routing
 from amq.broker.transaction import Transaction
 from amq.errors import CommandError
 from amq.journal.run import Run
 from amq.protocols.commands import Command, Send, SendMany
 
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
-
-def add(broker: Broker, transaction: Transaction, command: SendMany) -> bool:
+def add(core: Core, routing: Routing, transaction: Transaction, command: SendMany) -> bool:
     """Add what is to be sent. False: one by one, please. Raises AccessError."""
     name = command.like.destination
-    queue = broker.state.queues.get(name)
+    queue = core.state.queues.get(name)
     size = _bytes(command.bodies)
     if queue is None:
-        led_elsewhere = broker.routing.of(name) != (name,) or not is_stored(name)
+        led_elsewhere = routing.of(name) != (name,) or not is_stored(name)
     else:
         led_elsewhere = queue.is_diverted
     if (
         led_elsewhere
-        or broker.memory.taken_bytes + size > broker.memory.limit_bytes
+        or core.memory.taken_bytes + size > core.memory.limit_bytes
         or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
-        or broker.journal.at_limit
-        or transaction.size + size > broker.config.max_transaction_size_bytes
+        or core.journal.at_limit
+        or transaction.size + size > core.config.max_transaction_size_bytes
     ):
         return False
-    command.like.timestamp_ms = broker.clock.wall_ms()
-    take_memory(broker, transaction, size)
+    command.like.timestamp_ms = core.clock.wall_ms()
+    take_memory(core, transaction, size)
     transaction.queued.append(Run(command.like, command.bodies))
     return True
 
 
-def take_memory(broker: Broker, transaction: Transaction, size: int) -> None:
+def take_memory(core: Core, transaction: Transaction, size: int) -> None:
     """`size` more bytes are held by `transaction`. Raises CommandError where that is too much for one."""
-    limit = broker.config.max_transaction_size_bytes
+    limit = core.config.max_transaction_size_bytes
     if transaction.size + size > limit:
         raise CommandError(
             f"transaction {transaction.name!r} would be larger than {limit} bytes: commit more often",
             code="TRANSACTION_TOO_LARGE",
         )
     transaction.size += size
-    broker.memory.take(size)
+    core.memory.take(size)
 
 
 def held_bytes(command: Command) -> int:

@@ -1,6 +1,6 @@
 """Checkpointer: writes a checkpoint beside the traffic, whenever the journal has grown by a good deal.
 
-It holds nothing up: each turn of the loop gives a few rows to the thread that reads for this broker, which writes and
+It holds nothing up: each turn of the loop gives a few rows to the thread that reads for this core, which writes and
 syncs them. Nothing depends on it, so its errors are told and that is all. No lease is asked for: what is in it was
 applied, and so was confirmed under the lease, even if the lease was lost since.
 """
@@ -8,16 +8,12 @@ applied, and so was confirmed under the lease, even if the lease was lost since.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
 
 import structlog
 
+from amq.broker.core import Core
 from amq.broker.snapshot import Block, dump
 from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
-from amq.journal.journal import Journal
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 PIECE_BYTES = 256 << 10  # written and synced at once
 SIZE_RATIO = 4  # the journal grows by so many times the size of a checkpoint before the next one
@@ -27,9 +23,9 @@ _log = structlog.get_logger("amq.broker")
 class Checkpointer:
     """Call `step` after each committed batch. `behind_bytes` = how much of the journal no checkpoint covers as yet."""
 
-    def __init__(self, broker: Broker, journal: Journal, behind_bytes: int) -> None:
-        self._broker = broker
-        self._journal = journal
+    def __init__(self, core: Core, behind_bytes: int) -> None:
+        self._core = core
+        self._journal = core.journal
         self._covered_bytes = -behind_bytes  # of the bytes that this journal has written
         self._last_bytes = 0  # size of the last one
         self._file: CheckpointFile | None = None
@@ -37,7 +33,7 @@ class Checkpointer:
 
     def step(self) -> None:
         """Begin the next checkpoint, if it is time."""
-        distance = self._broker.config.checkpoint_distance_bytes
+        distance = self._core.config.checkpoint_distance_bytes
         journal = self._journal
         grown = journal.bytes_written - self._covered_bytes
         if self._file is not None or not distance or grown < max(distance, SIZE_RATIO * self._last_bytes):
@@ -47,8 +43,8 @@ class Checkpointer:
             return
         self._covered_bytes = journal.bytes_written
         self._file = journal.checkpoint(position)
-        self._blocks = dump(self._broker.state, lambda: journal.segments)
-        self._write(self._file.frame(HEAD, encode_head(position, self._broker.state.trimmed, journal.store_uuid)))
+        self._blocks = dump(self._core.state, lambda: journal.segments)
+        self._write(self._file.frame(HEAD, encode_head(position, self._core.state.trimmed, journal.store_uuid)))
 
     def _write(self, data: bytes) -> None:
         """Write `data` and some more blocks; or finish."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amq.broker.queue import Queue
     from amq.broker.state import State
     from amq.journal.journal import Journal
-    from amq.journal.recovery import Segment
+    from amq.journal.live import Segment
 
 
 class Source:

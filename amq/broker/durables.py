@@ -8,16 +8,16 @@ with all that is in it, and only when nothing more is on its way there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amq.broker.audience import Audience
 from amq.broker.backlog import NEVER
+from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, wire_name, words_of
-from amq.broker.queue import Queue
-from amq.broker.subscription import Peer, Subscription, option_boolean
-from amq.broker.transaction import Transaction, memory_bytes
+from amq.broker.options import option_boolean
+from amq.broker.queue import Peer, Queue, Subscription
 from amq.config.destinations import matches
 from amq.errors import CommandError
 from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
@@ -26,9 +26,6 @@ from amq.message import Copier, Message, Shared
 from amq.protocols.commands import Subscribe
 from amq.remembered import Remembered
 from amq.selectors import Selector
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 ROUTES_BYTES_MAX = 4 << 20  # of topics whose subscriptions are remembered
 TOLD = "ended"  # stands for a receipt where the end of a subscription waits for what is on its way
@@ -51,15 +48,16 @@ class _Ending:
 class Durables:
     """The durable subscriptions that there are. Call `load` when the replay is complete."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.recall: Callable[[Subscribed, Peer], None]  # begins a retroactive subscription
         self._known: dict[Key, Subscribed] = {}
         self._newest_seq = 0  # of the subscription that began last
         self._routes: Remembered[Audience[Subscribed]] = Remembered(ROUTES_BYTES_MAX)
 
     def load(self) -> None:
         """Take what the journal says. Of two of one name the older one was ending."""
-        for record in sorted(self._broker.state.subscriptions.values(), key=_seq):
+        for record in sorted(self._core.state.subscriptions.values(), key=_seq):
             older = self._known.get(_key(record))
             self._known[_key(record)] = record
             self._newest_seq = _seq(record)
@@ -82,30 +80,6 @@ class Durables:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def complete(self, transaction: Transaction) -> None:
-        """It commits: see `add_copies`; what that adds counts from now on. Again = nothing. Raises
-        TransactionRolledBackError where somebody else is just storing some of it, which may yet fail."""
-        stored_by_others: list[Message] = []
-        if transaction.readiness is not None:
-            stored_by_others = transaction.readiness.stored_by_others
-        elif transaction.published and not transaction.sends_to_durables:
-            added, stored_by_others = self.add_copies(transaction)
-            self._broker.memory.take(memory_bytes(added))
-        if stored_by_others:
-            raise transaction.roll_back_duplicate(None, stored_by_others[0])
-
-    def add_copies(self, transaction: Transaction) -> tuple[list[Message], list[Message]]:
-        """The messages that `transaction` sends to topics go to them too. Returns the messages that were added, and
-        those that were not because they are on their way there for somebody else."""
-        added: list[Message] = []
-        stored_by_others: list[Message] = []
-        for message in transaction.published if self._known else ():
-            copies, others = self.copies_of(message)
-            added += copies
-            stored_by_others += others
-        transaction.sends += added
-        return added, stored_by_others
-
     def copies_of(self, message: Message, until: int = NEVER) -> tuple[list[Message], list[Message]]:
         """The copies of `message` for the subscriptions that began before the seq `until`: those that were added, and
         those that were not because they are on their way there for somebody else."""
@@ -113,10 +87,10 @@ class Durables:
         stored_by_others: list[Message] = []
         shared = Shared(None, encodes=False)
         copier = Copier(message)
-        for queue_name in self._holders(message, until) if self._known else ():
+        for queue_name in self.holders(message, until):
             copy = copier.copy(queue_name)
-            if copy.persistent and copy.duplicate_id and self._broker.is_duplicate(copy):  # sent again
-                if copy.duplicate_id in self._broker.state.queue(queue_name).duplicates_pending:
+            if copy.persistent and copy.duplicate_id and self._core.is_duplicate(copy):  # sent again
+                if copy.duplicate_id in self._core.state.queue(queue_name).duplicates_pending:
                     stored_by_others.append(copy)
                 continue
             copy.original, copy.shared = message, shared
@@ -125,14 +99,6 @@ class Durables:
         shared.others -= 1
         return added, stored_by_others
 
-    def queues_for(self, transaction: Transaction) -> dict[str, bool]:
-        """Where `complete` would put something; and is that persistent?"""
-        found: dict[str, bool] = {}
-        for message in transaction.published if self._known and not transaction.sends_to_durables else ():
-            for name in self._holders(message):
-                found[name] = message.persistent or found.get(name, False)
-        return found
-
     def heard_by(self, topic: str) -> Iterator[str]:
         """Full names of the queues that get some of the messages that are sent there."""
         return (record.queue for record in self._subscribed(topic))
@@ -140,11 +106,14 @@ class Durables:
     def _subscribed(self, topic: str) -> Iterator[Subscribed]:
         return (record for record in self._known.values() if any(_means(name, topic) for name in record.topics))
 
-    def _holders(self, message: Message, until: int = NEVER) -> Iterator[str]:
+    def holders(self, message: Message, until: int = NEVER) -> Iterator[str]:
+        """Full names of the queues of subscriptions that get `message`, and that began before the seq `until`."""
+        if not self._known:
+            return
         audience = self._audience(message.destination)
         origin = message.shared.origin if message.shared is not None else None
         for record in (*audience.everything, *audience.some.matching(message)):
-            queue = self._broker.state.queues.get(record.queue)
+            queue = self._core.state.queues.get(record.queue)
             local = record.no_local and queue is not None and any(each.peer is origin for each in queue.subscriptions)
             if not local and (self._newest_seq < until or _seq(record) < until):
                 yield record.queue
@@ -152,13 +121,13 @@ class Durables:
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def subscribe(self, command: Subscribe, client_id: str, peer: Peer) -> Queue:
-        """The queue of the durable subscription that `command` asks for; who finds it in `Broker.recalls` asks again
+        """The queue of the durable subscription that `command` asks for; who finds it in `Core.recalling` asks again
         when it is not there any more. Raises CommandError, SelectorError."""
         topics = _topics(command.destination)
         if command.browser or not is_topic(command.destination) or any(map(is_temporary, topics)):
             raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
         # An error in the rest of it shows before anything ends or begins.
-        Subscription(command, Queue(command.destination, self._broker.config), peer, self._broker.config.prefetch_size)
+        Subscription(command, Queue(command.destination, self._core.config), peer, self._core.config.prefetch_size)
         definition = {
             "client_id": client_id, "name": command.subscription_name, "topics": topics, "selector": command.selector,
             "message_id_prefix": command.message_id_prefix, "no_local": option_boolean(command.options, "noLocal"),
@@ -173,8 +142,8 @@ class Durables:
                 self._end(record)
             record = self._create(definition)
             if retroactive:
-                self._broker.recalls.begin(record, peer)
-        if record.queue not in self._broker.recalls:
+                self.recall(record, peer)
+        if record.queue not in self._core.recalling:
             command.selector = ""  # only what it selects comes into the queue
         return self._queue(record)
 
@@ -184,7 +153,7 @@ class Durables:
 
     def is_there(self, name: str) -> bool:
         """Is there a durable subscription whose queue has that full name, which is not about to end?"""
-        record = self._broker.state.subscriptions.get(name)
+        record = self._core.state.subscriptions.get(name)
         known = self._known.get(_key(record)) if record is not None else None
         return known is not None and known.queue == name
 
@@ -227,23 +196,23 @@ class Durables:
         self._end(record, peer, receipt)
 
     def _create(self, definition: dict[str, Any]) -> Subscribed:
-        broker = self._broker
+        core = self._core
         key = definition["client_id"], definition["name"]
-        record = Subscribed(f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{broker.next_seq()}", definition)
-        broker.journal.append_record(record)
+        record = Subscribed(f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{core.next_seq()}", definition)
+        core.journal.append_record(record)
         self._known[key] = record
         self._newest_seq = _seq(record)
         self._routes.clear()
         return record
 
     def _queue(self, record: Subscribed) -> Queue:
-        queue = self._broker.state.queue(record.queue)
-        queue.configure(self._broker.state.options_of(record.topics[0]))
+        queue = self._core.state.queue(record.queue)
+        queue.configure(self._core.state.options_of(record.topics[0]))
         queue.stays = True
         return queue
 
     def _check_unused(self, record: Subscribed) -> None:
-        queue, prepared = map(self._broker.state.queues.get, (record.queue, HELD_SCHEME + record.queue))
+        queue, prepared = map(self._core.state.queues.get, (record.queue, HELD_SCHEME + record.queue))
         if (queue is not None and queue.subscriptions) or (prepared is not None and prepared.stored):
             raise CommandError(
                 f"the durable subscription {record.definition['name']!r} has a consumer, or a transaction that is "
@@ -255,24 +224,24 @@ class Durables:
         if self._known[_key(record)].queue == record.queue:
             del self._known[_key(record)]
         self._routes.clear()
-        self._broker.journal.confirm(_Ending(self, record, peer, receipt), TOLD)
+        self._core.journal.confirm(_Ending(self, record, peer, receipt), TOLD)
 
     def remove(self, record: Subscribed, peer: Peer | None, receipt: str) -> None:
         """Nothing more is on its way to that queue: it goes with what is in it."""
-        broker = self._broker
-        queue, journal = broker.state.queue(record.queue), broker.journal
+        core = self._core
+        queue, journal = core.state.queue(record.queue), core.journal
         for level in queue.levels:
             level.clear()
         queue.delayed.clear()
         for message in [message for message in queue.messages.values() if message.segment is None]:
-            broker.consumed(queue, message)
+            core.consumed(queue, message)
         seqs = [*queue.messages, *(place.seq for backlog in queue.backlogs.values() for place in backlog)]
-        broker.state.subscriptions[record.queue].is_ending = True
+        core.state.subscriptions[record.queue].is_ending = True
         parts: list[Record] = [Consumed(record.queue, PURGED, seqs)] if seqs else []
         journal.append_record(Group([*parts, Subscribed(record.queue, {})]))
         if peer is not None and receipt:
             journal.confirm(peer, receipt)
-        broker.wake()
+        core.wake()
 
 
 def _topics(destination: str) -> list[str]:

@@ -9,15 +9,12 @@ transaction in one step. The records are durable: a broker that loses the master
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from amq.broker.state import State
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Group, Record, is_hidden, is_larger, messages_in, pieces_of
 from amq.journal.run import Run
 from amq.message import Message
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 SLICE_RECORDS = 2000  # a few milliseconds
 
@@ -31,10 +28,10 @@ class Effect:
     """Of `batch`. `held` = full names of queues from which nobody is given anything meanwhile. An empty one may be
     forgotten in between, and come again."""
 
-    def __init__(self, broker: Broker, batch: OpenBatch) -> None:
+    def __init__(self, state: State, batch: OpenBatch) -> None:
         self.batch = batch
         self.held = frozenset(batch.names)
-        self._broker = broker
+        self._state = state
         self._slices = self._run()
 
     def step(self) -> bool:
@@ -58,12 +55,12 @@ class Effect:
             elif is_large(record):
                 yield from self._piecewise(record)
             else:
-                self._broker.take_effect(record, offset, len(chunk), batch.segment)
+                self._state.take_effect(record, offset, len(chunk), batch.segment)
                 yield len(record.records) if isinstance(record, Group) else 1
             offset += len(chunk)
 
     def _group_steps(self, group: Group, offset: int) -> Iterator[int]:
-        apply, segment, done = self._broker.state.apply, self.batch.segment, 0
+        apply, segment, done = self._state.apply, self.batch.segment, 0
         for i, record in enumerate(group.records):
             if i % SLICE_RECORDS == 0:
                 group.place(offset, i, i + SLICE_RECORDS)
@@ -77,10 +74,10 @@ class Effect:
                 done = 0
         yield done
         if segment is not None:
-            self._broker.state.end_group(group, segment)
+            self._state.end_group(group, segment)
 
     def _piecewise(self, record: Record) -> Iterator[int]:
-        apply, segment = self._broker.state.apply, self.batch.segment
+        apply, segment = self._state.apply, self.batch.segment
         if isinstance(record, Run) and not is_hidden(record.queue_name):
             for begin in range(0, len(record.bodies), SLICE_RECORDS):
                 messages = record.stored(begin, min(begin + SLICE_RECORDS, len(record.bodies)))

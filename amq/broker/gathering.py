@@ -13,18 +13,15 @@ queue that meets such a member parks it, and only the parked ones come back, one
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from amq.broker.core import Core
 from amq.broker.names import is_pattern, is_stored, words_of
 from amq.broker.patterns import Patterns
-from amq.broker.queue import Queue
-from amq.broker.subscription import Peer, Subscription
+from amq.broker.queue import Peer, Queue, Subscription
+from amq.broker.topics import Topics
 from amq.config.destinations import matches
 from amq.message import Message
 from amq.protocols.commands import Subscribe
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 SLICE_QUEUES = 2000  # looked at, joined or woken in one turn: a few milliseconds
 TOPICS = ""  # stands for the queue of all topics of a gathering, which are one subscription there
@@ -104,30 +101,31 @@ class Gathering(Subscription):
     """Several subscriptions that the client sees as one. `queue` is an empty one of its own, that stands for all.
     `parked` = members whose queues may have something for them, oldest first: they are in no line."""
 
-    __slots__ = ("_broker", "command", "members", "parked")
+    __slots__ = ("_core", "_gatherings", "command", "members", "parked")
 
-    def __init__(self, command: Subscribe, broker: Broker, peer: Peer) -> None:
+    def __init__(self, command: Subscribe, core: Core, gatherings: Gatherings, peer: Peer) -> None:
         names = dict.fromkeys(command.destination.split(","))
-        options = broker.state.options_of(next(iter(names)))
+        options = core.state.options_of(next(iter(names)))
         super().__init__(command, Queue(command.destination, options), peer, command.prefetch or options.prefetch_size)
-        self._broker = broker
+        self._core = core
+        self._gatherings = gatherings
         self.command = command
         self.members: dict[str, Member] = {}  # by full name of the queue
         self.parked: dict[Member, None] = {}
         topics = [name for name in names if not is_stored(name)]
         if topics:
-            self.add(TOPICS, broker.topics.subscribe(command, tuple(topics)))
+            self.add(TOPICS, gatherings.topics.subscribe(command, tuple(topics)))
         for name in names:
             if is_stored(name) and not is_pattern(name):
-                self.add(name, broker.state.queue(name))
+                self.add(name, core.state.queue(name))
 
     def add(self, name: str, queue: Queue) -> None:
         """Consume that queue too."""
         member = self.members[name] = Member(self, self.command, queue, self.peer)
-        queue.join(member, self._broker)
+        queue.join(member, self._core)
         if self.is_ready or name != TOPICS:
             member.make_ready()
-        self._broker.dirty[queue] = None
+        self._core.dirty[queue] = None
 
     def holder(self, message: Message) -> Member:
         """The member that holds, or held, `message`."""
@@ -139,9 +137,9 @@ class Gathering(Subscription):
         self.is_ready = True
         if TOPICS in self.members:
             self.members[TOPICS].make_ready()
-            self._broker.dirty[self.members[TOPICS].queue] = None
+            self._core.dirty[self.members[TOPICS].queue] = None
         if self.parked:
-            self._broker.gatherings.waking[self] = None
+            self._gatherings.waking[self] = None
 
     def make_unready(self) -> None:
         self.is_ready = False
@@ -164,7 +162,7 @@ class Gathering(Subscription):
         member = next(iter(self.parked))
         del self.parked[member]
         member.make_ready()
-        self._broker.dirty[member.queue] = None
+        self._core.dirty[member.queue] = None
         return True
 
     def settle(self, seq: int) -> list[Message]:
@@ -178,17 +176,18 @@ class Gatherings:
     """All that there are. They are told of new queues. `waking` = those that have room again, and parked members. Call
     `step` once a turn."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, topics: Topics) -> None:
+        self._core = core
+        self.topics = topics
         self.waking: dict[Gathering, None] = {}
         self._woken = 0  # members, in this turn
         self._joining: dict[Gathering, Iterator[None]] = {}  # those that do not consume all of their queues yet
         self._patterns: Patterns[Gathering] = Patterns()
-        broker.on_queue.append(self._appeared)
+        core.on_queue.append(self._appeared)
 
     def subscribe(self, command: Subscribe, peer: Peer) -> Gathering:
         """A new one, with all queues that there are. Where these are very many, some come in later turns."""
-        gathering = Gathering(command, self._broker, peer)
+        gathering = Gathering(command, self._core, self, peer)
         for meant in _queues_of(command):
             self._patterns.add(words_of(meant), gathering)  # also a single queue: it may be forgotten, and come again
         self._joining[gathering] = self._join(gathering)
@@ -205,10 +204,10 @@ class Gatherings:
         if next(self._joining[gathering], True) is True:
             del self._joining[gathering]
         else:
-            self._broker.wake()
+            self._core.wake()
 
     def _join(self, gathering: Gathering) -> Iterator[None]:
-        queues = self._broker.state.queues
+        queues = self._core.state.queues
         for meant in filter(is_pattern, _queues_of(gathering.command)):
             pattern = words_of(meant)
             for looked_at, name in enumerate(list(queues), 1):
@@ -223,7 +222,7 @@ class Gatherings:
         """The next member of each that is waking has its turn. False: there is none, or there were enough for this turn
         of the broker."""
         if self._woken >= SLICE_QUEUES:
-            self._broker.wake()
+            self._core.wake()
             return False
         self._woken += len(self.waking)
         for gathering in list(self.waking):

@@ -7,16 +7,12 @@ owner only when the owner holds none of its messages, unacknowledged or in an op
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 from amq.broker.backlog import NEVER
+from amq.broker.queue import GROUP_ID, Subscription
 from amq.message import Message
 
-if TYPE_CHECKING:
-    from amq.broker.subscription import Subscription
-
-GROUP_ID = "JMSXGroupID"
 GROUP_SEQ = "JMSXGroupSeq"
 LAST_SEQ = "-1"  # as GROUP_SEQ: the last message of its group
 

@@ -13,68 +13,36 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from heapq import merge
-from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
 from amq.broker.browser import LOOK_ROWS, Browser
-from amq.broker.names import check_queue, is_topic, wire_name
-from amq.broker.queue import Queue
-from amq.broker.subscription import Peer
-from amq.errors import AmqError, CommandError
+from amq.broker.core import Core
+from amq.broker.durables import Durables
+from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic, wire_name
+from amq.broker.queue import Peer, Queue
+from amq.broker.two_phase import REFUSED, Answer, PreparedBrowser, Refusal, TwoPhase
+from amq.errors import CommandError
 from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared, told_name
 from amq.message import Message
 from amq.protocols.commands import Lease, Settle, Subscribe
 
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
-    from amq.broker.two_phase import TwoPhase
-
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
 SIZE_MAX = 64 << 20  # bytes in one lease
-REFUSED = "refused"  # stands for a receipt where a refusal waits for what is on its way
-
-
-class Answer:
-    """Confirms to `peer`, with the outcome of its request."""
-
-    def __init__(self, peer: Peer, outcome: str) -> None:
-        self._peer = peer
-        self._outcome = outcome
-
-    def confirm(self, receipt: str) -> None:
-        self._peer.confirm(receipt, self._outcome)
-
-    def fail(self, error: Exception, receipt: str) -> None:
-        self._peer.fail(error, receipt)
-
-
-class Refusal:
-    """Refuses what `peer` asked for with `error`, when what stands against it is durable."""
-
-    def __init__(self, peer: Peer, error: AmqError, receipt: str) -> None:
-        self._peer = peer
-        self._error = error
-        self._receipt = receipt
-
-    def confirm(self, _receipt: str) -> None:
-        self._peer.fail(self._error, self._receipt)
-
-    def fail(self, error: Exception, _receipt: str) -> None:
-        self._peer.fail(error, self._receipt)
 
 
 class Leasing:
     """Carries out Lease and Settle."""
 
-    def __init__(self, broker: Broker, two_phase: TwoPhase) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, durables: Durables, two_phase: TwoPhase) -> None:
+        self._core = core
+        self._durables = durables
         self._two_phase = two_phase
         self._coming: dict[tuple[str, str], tuple[Prepared, Group]] = {}  # (owner, queue) → newest on its way
 
     def lease(self, command: Lease, peer: Peer, client_id: str) -> None:
         """Raises CommandError, AccessError."""
-        broker, number = self._broker, self._broker.next_seq()
+        core, number = self._core, self._core.next_seq()
         name, owner = self._name(command, client_id), _owner(command.cursor)
         if command.after >= number:
             raise CommandError(
@@ -91,17 +59,17 @@ class Leasing:
         if found is None and (owner, name) in self._coming and self._coming[owner, name][0].seq > command.after:
             found, coming = self._coming[owner, name]
             group = group or coming  # that of the epoch comes behind it
-        queue = broker.state.queues.get(name)
+        queue = core.state.queues.get(name)
         if found is not None or queue is None or not command.messages:
-            broker.follow(group, Answer(peer, self._answer(found, name, queue, command.cursor)), command.receipt)
+            core.follow(group, Answer(peer, self._answer(found, name, queue, command.cursor)), command.receipt)
             return
         _check_takes(queue)
         seqs = self._take(queue, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
         if not seqs:
-            broker.follow(group, Answer(peer, self._answer(None, name, queue, command.cursor)), command.receipt)
+            core.follow(group, Answer(peer, self._answer(None, name, queue, command.cursor)), command.receipt)
             return
         lease = Prepared(
-            f"{owner}:{number}", number, broker.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs}
+            f"{owner}:{number}", number, core.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs}
         )
         group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])
         self._coming[owner, name] = lease, group
@@ -125,14 +93,27 @@ class Leasing:
         error, group = _taken(command.cursor, name, command.epoch, newest), self._two_phase.marking(owner)
         if group is None:
             raise error
-        self._broker.follow(group, Refusal(peer, error, command.receipt), REFUSED)
+        self._core.follow(group, Refusal(peer, error, command.receipt), REFUSED)
         return True
 
     def check_epoch(self, cursor: str, name: str, epoch: int) -> None:
         """Raises CommandError where a newer epoch of the cursor is durable."""
-        found = self._broker.state.prepared.markers.get(_epochs(cursor, name))
+        found = self._core.state.prepared.markers.get(_epochs(cursor, name))
         if epoch and found is not None and found[0].batch > epoch:
             raise _taken(cursor, name, epoch, found[0].batch)
+
+    def browser(self, command: Subscribe, peer: Peer, prefetch: int, client_id: str) -> Browser:
+        """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
+        messages of a lease. Raises CommandError, AccessError."""
+        if "lease" in command.options:
+            return LeaseBrowser(command, self._core, self, peer, prefetch)
+        if command.subscription_name:
+            queue = self._durables.queue_of(command.subscription_name, client_id, command.destination)
+            return Browser(command, self._core, peer, prefetch, queue)
+        check_browsed(command.destination)
+        if command.destination == PREPARED_NAME:
+            return PreparedBrowser(command, self._core, self._two_phase, peer, prefetch)
+        return Browser(command, self._core, peer, prefetch)
 
     def is_leased(self, lease: Prepared) -> None:
         """It is durable."""
@@ -144,7 +125,7 @@ class Leasing:
         """The lease that `command` wants to read. Raises CommandError."""
         options = command.options
         xid = f"{_owner(options.get('cursor', ''))}:{options['lease']}"
-        found = self._broker.state.prepared.get(xid)  # also while its end is on its way: a crash may undo that
+        found = self._core.state.prepared.get(xid)  # also while its end is on its way: a crash may undo that
         if found is None:
             raise lost(xid)
         return found[0]
@@ -153,7 +134,7 @@ class Leasing:
         """Those of a cursor whose end is not on its way, oldest first."""
         ending = self._two_phase.ending
         found = [
-            each for xid, (each, _) in self._broker.state.prepared.items()
+            each for xid, (each, _) in self._core.state.prepared.items()
             if each.owner == owner and name in each.acks and xid not in ending
         ]  # fmt: skip
         return sorted(found, key=lambda each: each.seq)
@@ -161,12 +142,12 @@ class Leasing:
     def _name(self, command: Lease | Settle, client_id: str) -> str:
         """Full name of the queue from which is leased. Raises CommandError, AccessError."""
         if is_topic(command.destination):
-            return self._broker.durables.queue_of(command.cursor, client_id, command.destination)
+            return self._durables.queue_of(command.cursor, client_id, command.destination)
         check_queue(command.destination)
         return command.destination
 
     def _answer(self, lease: Prepared | None, name: str, queue: Queue | None, cursor: str) -> str:
-        journal = self._broker.journal
+        journal = self._core.journal
         return json.dumps({
             "lease": lease.seq if lease is not None else 0,
             "messages": len(lease.acks[name]) if lease is not None else 0,
@@ -179,7 +160,7 @@ class Leasing:
 
     def _take(self, queue: Queue, count: int, size: int) -> list[int]:
         """Take the first that wait out of their places, as if they were delivered. Returns their seqs, in order."""
-        broker, now_ms = self._broker, self._broker.clock.wall_ms()
+        core, now_ms = self._core, self._core.clock.wall_ms()
         taken: list[int] = []
         for priority in range(len(queue.levels) - 1, -1, -1):
             chosen: list[int] = []
@@ -193,7 +174,7 @@ class Leasing:
             taken += chosen
             if count <= 0:
                 break
-        broker.state.take_from_disk(queue, {seq for seq in taken if seq not in queue.messages})
+        core.state.take_from_disk(queue, {seq for seq in taken if seq not in queue.messages})
         return taken
 
 
@@ -201,26 +182,27 @@ class LeaseBrowser(Browser):
     """Shows what a lease holds, in its order, from one position up to before another, also what has expired since."""
 
     shows_expired = True
-    __slots__ = ("_cursor", "_epoch", "_lease", "_position", "_seqs")
+    __slots__ = ("_cursor", "_epoch", "_lease", "_leasing", "_position", "_seqs")
 
-    def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> None:
-        self._lease = broker.two_phase.leasing.lease_of(command)
+    def __init__(self, command: Subscribe, core: Core, leasing: Leasing, peer: Peer, prefetch: int) -> None:
+        self._leasing = leasing
+        self._lease = self._leasing.lease_of(command)
         ((name, seqs),) = self._lease.acks.items()
         self._cursor, self._epoch = command.options.get("cursor", ""), int(command.options.get("epoch", "0"))
-        broker.two_phase.leasing.check_epoch(self._cursor, name, self._epoch)
-        super().__init__(command, broker, peer, prefetch, HELD_SCHEME + name)
+        self._leasing.check_epoch(self._cursor, name, self._epoch)
+        super().__init__(command, core, peer, prefetch, HELD_SCHEME + name)
         self._position, stop = _positions(command.options.get("positions", ""), len(seqs))
         self._seqs = seqs[:stop]
 
     def _next(self) -> Message | None:
-        if self._lease.xid not in self._broker.state.prepared:
+        if self._lease.xid not in self._core.state.prepared:
             self.peer.fail(lost(self._lease.xid))
         elif self._batch:
             return self._from_batch()
         elif self._position < len(self._seqs):
             try:
                 (name,) = self._lease.acks
-                self._broker.two_phase.leasing.check_epoch(self._cursor, name, self._epoch)
+                self._leasing.check_epoch(self._cursor, name, self._epoch)
             except CommandError as error:
                 self.peer.fail(error)
             else:
@@ -232,7 +214,7 @@ class LeaseBrowser(Browser):
     def _places(self) -> list[Place]:
         """Where the next ones stand."""
         seqs = self._seqs[self._position : self._position + LOOK_ROWS]
-        size = self._broker.pager.look_bytes()
+        size = self._core.pager.look_bytes()
         places: list[Place] = []
         while len(places) < len(seqs):
             run = self.queue.find_run(seqs, len(places))

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from amq.broker.core import Core
+from amq.broker.durables import Durables
 from amq.broker.names import real_name
 from amq.broker.queue import NO_LIMIT, Queue
+from amq.broker.redelivery import Redelivery
 from amq.broker.transaction import Transaction
 from amq.config.units import format_size
 from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
 from amq.journal.records import SENT_SCHEME, told_name
 from amq.message import Message
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 MEMORY, STORE = "memory", "store"
 EFFECT = "effect"  # the end of a large transaction that takes effect
@@ -68,10 +68,12 @@ class Limits:
     `tell(queue, reached)` is called when a queue comes to its limit, and when it is well below it again.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, core: Core, redelivery: Redelivery, durables: Durables) -> None:
         self.tell: Callable[[Queue, bool], None] = lambda _queue, _reached: None
         self.waiting: dict[Room, dict[Stalled, bool]] = {}  # → does it consume as well?
-        self._broker = broker
+        self._core = core
+        self._redelivery = redelivery
+        self._durables = durables
         self._over: dict[Queue, None] = {}  # queues that hold too much and drop it
         self._dropping: dict[Queue, int] = {}  # bytes of messages whose leaving is on its way
         self._reached: dict[Queue, None] = {}  # as `tell` was told
@@ -80,16 +82,16 @@ class Limits:
 
     def room_for(self, message: Message, queue: Queue | None, in_transaction: bool) -> Room | None:
         """The room that a send must wait for, None = none. Raises StoreFullError where it is refused."""
-        broker = self._broker
-        config = broker.config
+        core = self._core
+        config = core.config
         fails = config.producer_flow_control == "fail"
-        if broker.memory.is_full:
+        if core.memory.is_full:
             if fails:
                 raise StoreFullError("the broker's memory limit is reached: send again later", code="MEMORY_FULL")
             return MEMORY
         if in_transaction:  # it counts when that commits
             return None
-        if message.persistent and message.duplicate_id and broker.is_duplicate(message):
+        if message.persistent and message.duplicate_id and core.is_duplicate(message):
             return None
         if message.persistent and self._store_is_full():
             if fails:
@@ -111,14 +113,14 @@ class Limits:
         The messages that the transaction takes out of a queue make room there for those that it sends: it must not
         wait for itself.
         """
-        queues = self._broker.state.queues
+        queues = self._core.state.queues
         ready = transaction.readiness
         # queue → does something persistent come there?
-        into = ready.into if ready is not None else self._broker.durables.queues_for(transaction)
+        into = ready.into if ready is not None else self._copied_to(transaction)
         for item in transaction.queued if ready is None else ():
             into[item.queue_name] = item.persistent or into.get(item.queue_name, False)
         if any(into.values()) and self._store_is_full():
-            if self._broker.config.producer_flow_control == "fail":
+            if self._core.config.producer_flow_control == "fail":
                 raise TransactionRolledBackError(
                     f"{self._store_limit()}: the transaction was rolled back, try again later", code="STORE_LIMIT"
                 )
@@ -126,7 +128,7 @@ class Limits:
         wanted: Room | None = None
         for name in into:
             promised = queues.get(SENT_SCHEME + name) if prepares else None
-            queue = self._broker.state.queue(name) if promised is not None else queues.get(name)
+            queue = self._core.state.queue(name) if promised is not None else queues.get(name)
             if queue is None:
                 continue
             taken_bytes = queue.taken_bytes + (promised.taken_bytes if promised is not None else 0)
@@ -145,6 +147,14 @@ class Limits:
             if policy == "block" or self._is_dropping(queue):
                 wanted = promised or queue
         return wanted
+
+    def _copied_to(self, transaction: Transaction) -> dict[str, bool]:
+        """Where its commit puts copies for durable subscriptions; and are these persistent?"""
+        found: dict[str, bool] = {}
+        for message in transaction.published if not transaction.sends_to_durables else ():
+            for name in self._durables.holders(message):
+                found[name] = message.persistent or found.get(name, False)
+        return found
 
     def wait(self, session: Stalled, room: Room, consumes: bool) -> None:
         """`session` is woken when there is `room`. With `consumes`: and asked to read on until then."""
@@ -197,7 +207,7 @@ class Limits:
                 self.tell(queue, False)
 
     def _has_room(self, room: Room, share: float) -> bool:
-        broker = self._broker
+        core = self._core
         if isinstance(room, Queue) and room.is_hidden:
             queue = self._real(room)
             return queue.taken_bytes + room.taken_bytes < share * queue.limit_bytes
@@ -207,24 +217,24 @@ class Limits:
         if room == STORE:
             return not self._store_is_full()
         if room == EFFECT:
-            return not broker.is_taking_effect
+            return not core.is_taking_effect
         if not isinstance(room, str):
-            return broker.readying.is_over(room)
+            return room.readiness is None or room.readiness.is_done
         if room != MEMORY:
-            return room not in broker.recalls
-        return broker.memory.taken_bytes < share * broker.memory.limit_bytes
+            return room not in core.recalling
+        return core.memory.taken_bytes < share * core.memory.limit_bytes
 
     def _real(self, queue: Queue) -> Queue:
         """The one for which prepared transactions hold what is in `queue`, if it is such a one."""
-        return self._broker.state.queue(real_name(queue.name))
+        return self._core.state.queue(real_name(queue.name))
 
     def _store_is_full(self) -> bool:
         """At its limit. A full disk is another matter: nobody knows when there is room again, so all are refused."""
-        journal = self._broker.journal
+        journal = self._core.journal
         return journal.at_limit and not journal.disk_full
 
     def _store_limit(self) -> str:
-        return f"the store is at its limit of {format_size(self._broker.config.store_limit_bytes)} (storeLimit)"
+        return f"the store is at its limit of {format_size(self._core.config.store_limit_bytes)} (storeLimit)"
 
     def _reach(self, queue: Queue) -> None:
         if queue not in self._reached:
@@ -238,7 +248,7 @@ class Limits:
         return (
             queue in self._dropping
             or queue.pending_bytes >= queue.options.queue_limit_bytes
-            or self._broker.pager.is_reading(queue)
+            or self._core.pager.is_reading(queue)
         )
 
     def _excess_bytes(self, queue: Queue) -> int:
@@ -249,15 +259,15 @@ class Limits:
 
     def _drop_oldest(self, queue: Queue) -> None:
         """Take out the oldest that no consumer has. Messages on disk are read first: they may have to be moved."""
-        broker, pager = self._broker, self._broker.pager
-        if broker.journal.full and not queue.is_dead_letter_queue:
+        core, pager = self._core, self._core.pager
+        if core.journal.full and not queue.is_dead_letter_queue:
             return  # nothing can be moved: to read it would be for nothing, again and again
         while (excess := self._excess_bytes(queue)) > 0:
             self._reach(queue)
             if self._dropping.get(queue, 0) >= DROPPING_BYTES_MAX:
                 return
             if queue.delayed:
-                broker.redelivery.hurry(queue, min(excess, DROP_BYTES))
+                self._redelivery.hurry(queue, min(excess, DROP_BYTES))
             messages = queue.take_oldest(min(excess, DROP_BYTES))
             if messages:
                 if not self._drop(queue, messages):
@@ -276,21 +286,21 @@ class Limits:
         while count < len(messages) and excess > 0:
             excess -= queue.cost(messages[count])
             count += 1
-        self._broker.wait_again(queue, messages[count:])
+        self._core.wait_again(queue, messages[count:])
         if count:
             self._drop(queue, messages[:count])
-        self._broker.dirty[queue] = None
-        self._broker.wake()
+        self._core.dirty[queue] = None
+        self._core.wake()
 
     def _drop(self, queue: Queue, messages: list[Message]) -> bool:
         """Let them go; False where the disk is too full to move them."""
         size = sum(queue.cost(message) for message in messages if message.segment is not None)
         if size:
             self._dropping[queue] = self._dropping.get(queue, 0) + size
-        if self._broker.drop(queue, messages, Dropping(self, queue, size), DROPPED):
+        if self._redelivery.drop(queue, messages, Dropping(self, queue, size), DROPPED):
             return True
         self.dropped(queue, size)
-        self._broker.wait_again(queue, messages)
+        self._core.wait_again(queue, messages)
         return False
 
     def dropped(self, queue: Queue, size: int) -> None:

@@ -9,13 +9,10 @@ their login on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from amq.errors import AccessError
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
-    from amq.broker.session import Session
+from amq.broker.core import Core
+from amq.errors import AccessError, AmqError
 
 
 class Client(NamedTuple):
@@ -30,32 +27,38 @@ class Client(NamedTuple):
 NOBODY = Client()
 
 
+class Held(Protocol):
+    """A connection, which a newer one of the same client may replace."""
+
+    def steal(self, error: AmqError) -> None: ...
+
+
 class Links:
     """Told of every connection: `open` when it has logged in, `claim` when it first says something, `close`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._instances: dict[Client, Session] = {}
-        self._clients: dict[Client, dict[Session, None]] = {}  # without instances: those with a client id
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._instances: dict[Client, Held] = {}
+        self._clients: dict[Client, dict[Held, None]] = {}  # without instances: those with a client id
 
-    def open(self, session: Session, client: Client) -> None:
+    def open(self, session: Held, client: Client) -> None:
         """A connection of `client` has logged in."""
         if not client.id:
             return
         key = client._replace(instance="")
-        if self._broker.config.allow_link_stealing:
+        if self._core.config.allow_link_stealing:
             for other in list(self._clients.get(key, ())):
                 other.steal(_stolen(client, "allowLinkStealing"))
         self._clients.setdefault(key, {})[session] = None
 
-    def claim(self, session: Session, client: Client) -> None:
+    def claim(self, session: Held, client: Client) -> None:
         """It says something for the first time: the client has given up its older connection, if there is one."""
         older = self._instances.get(client)
         self._instances[client] = session
         if older is not None:
             older.steal(_stolen(client, "the same client object connected anew"))
 
-    def close(self, session: Session, client: Client) -> None:
+    def close(self, session: Held, client: Client) -> None:
         """The connection has ended."""
         if self._instances.get(client) is session:
             del self._instances[client]

@@ -11,18 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from amq.broker.backlog import Place
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import real_name
 from amq.broker.queue import Queue
+from amq.broker.state import State
 from amq.journal.journal import Journal
-from amq.journal.recovery import Segment
+from amq.journal.live import Segment
 from amq.message import LARGE_BODY_BYTES, Message
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
 AHEAD_ROWS = 2048
@@ -33,9 +30,13 @@ Looked = Callable[[list[Message] | None], None]
 class Pager:
     """Call `fetch` when a consumer waits, `fetch_ahead` when it soon will."""
 
-    def __init__(self, broker: Broker, journal: Journal) -> None:
-        self._broker = broker
+    def __init__(self, state: State, journal: Journal, dirty: dict[Queue, None], wake: Callable[[], None]) -> None:
+        """`dirty` = the queues to dispatch in this turn, `wake()` asks for one."""
+        self.memory = state.memory
+        self.page_in = state.page_in
         self._journal = journal
+        self._dirty = dirty
+        self._wake = wake
         self._under_way: set[tuple[Queue, int]] = set()
         self._hungry: dict[Queue, None] = {}
         self._brought: dict[Queue, int] = {}  # messages, by the last read
@@ -69,20 +70,20 @@ class Pager:
         """Call once a turn: a reader that lacked memory may try again where there is some."""
         self._next_body()
         self._next_look()
-        self._broker.dirty |= self._again
+        self._dirty |= self._again
         self._again = {}
         for queue in [queue for queue in self._hungry if self._ahead_bytes(queue)]:
             del self._hungry[queue]
-            self._broker.dirty[queue] = None
+            self._dirty[queue] = None
 
-    def take_expired(self, queue: Queue, now_ms: int) -> None:
-        """Hand to `Broker.expire` what waits on disk and is past its time."""
+    def take_expired(self, queue: Queue, now_ms: int, then: Callable[[list[Message]], None]) -> None:
+        """Hand to `then` what waits on disk and is past its time."""
         for priority, backlog in queue.backlogs.items():
             if (queue, priority) not in self._under_way and (places := backlog.due(now_ms, AHEAD_ROWS)):
                 sizes = accumulate(place.size for place in places)
                 some = [place for place, size in zip(places, sizes, strict=True) if size < AHEAD_BYTES_MAX]
                 if self._has_room(places[0].size):
-                    self._read(queue, priority, some or places[:1], partial(self._broker.expire, queue))
+                    self._read(queue, priority, some or places[:1], then)
 
     def is_reading(self, queue: Queue) -> bool:
         """Is anything of `queue` being read?"""
@@ -106,12 +107,12 @@ class Pager:
         return max(min(AHEAD_BYTES_MAX, self._free_bytes() // 4), 0 if is_held else 1)
 
     def _free_bytes(self) -> int:
-        return self._broker.memory.paging_bytes - self._broker.memory.taken_bytes - self._reading_bytes
+        return self.memory.free_to_page_bytes - self._reading_bytes
 
     def _has_room(self, size: int) -> bool:
         """May a message of `size` be read now? A large one that does not fit may if it is the only one on its way:
         consumers that wait for nothing but their sockets make room in the end."""
-        alone = self._broker.memory.lent_bytes == 0 and self._reading_large == 0
+        alone = self.memory.lent_bytes == 0 and self._reading_large == 0
         return size <= LARGE_BODY_BYTES or alone or size <= self._free_bytes()
 
     def _read(self, queue: Queue, priority: int, places: list[Place], then: Callable[[list[Message]], None]) -> None:
@@ -136,21 +137,21 @@ class Pager:
     ) -> None:
         self._under_way.discard(key)
         self._count(places, -1)
-        self._broker.wake()  # somebody may wait for that memory
+        self._wake()  # somebody may wait for that memory
         queue, priority = key
         backlog = queue.backlogs.get(priority)
         if backlog is None:
-            self._broker.dirty[queue] = None  # all of it went meanwhile: consumers that waited may have others
+            self._dirty[queue] = None  # all of it went meanwhile: consumers that waited may have others
             return
         if isinstance(error, FileNotFoundError) and any(backlog.find(place.seq) != place for place in places):
-            self._broker.dirty[queue] = None  # copied forward meanwhile, and their segment deleted: again
-            self._broker.wake()
+            self._dirty[queue] = None  # copied forward meanwhile, and their segment deleted: again
+            self._wake()
             return
         if error is not None:
             self._journal.fail_reading(error)
             return
         assert messages is not None
-        then(self._broker.state.page_in(queue, messages))
+        then(self.page_in(queue, messages))
 
     def _fetched(self, queue: Queue, messages: list[Message]) -> None:
         if queue.backlogs:
@@ -158,8 +159,8 @@ class Pager:
         else:
             self._brought.pop(queue, None)
         queue.put_back(messages)
-        self._broker.dirty[queue] = None
-        self._broker.wake()
+        self._dirty[queue] = None
+        self._wake()
 
     # -- a single body ------------------------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class Pager:
         """Read the body of `message`, which is stripped and in no backlog, no level and no consumer's hands. One such
         body at a time, when there is memory for it."""
         self._bodies.append((queue, message, then))
-        self._broker.wake()
+        self._wake()
 
     def after_bodies(self, then: Callable[[], None]) -> None:
         """Call `then` when the bodies that were asked for so far are read, at once where there are none."""
@@ -193,7 +194,7 @@ class Pager:
     def _body_read(self, place: Place, messages: list[Message] | None, error: Exception | None) -> None:
         self._reading_body = False
         self._count([place], -1)
-        self._broker.wake()
+        self._wake()
         _, message, then = self._bodies[0]
         if isinstance(error, FileNotFoundError) and _place(message) != place:
             return  # copied forward meanwhile, and its segment deleted: again
@@ -209,7 +210,7 @@ class Pager:
     def again(self, queue: Queue) -> None:
         """Dispatch `queue` in the next turn too: there is much to do."""
         self._again[queue] = None
-        self._broker.wake()
+        self._wake()
 
     def look_bytes(self) -> int:
         """How much may be looked at together."""
@@ -219,7 +220,7 @@ class Pager:
         """Read copies of messages, which stay where they are. None = look again: they were copied forward meanwhile.
         One look at a time in the whole broker, when there is memory for it."""
         self._looks.append((queue, places, then))
-        self._broker.wake()
+        self._wake()
 
     def _next_look(self) -> None:
         if self._looks and not self._looking and self._has_room(self._looks[0][1][0].size):
@@ -233,7 +234,7 @@ class Pager:
         queue, places, then = self._looks.popleft()
         self._looking = False
         self._count(places, -1)
-        self._broker.wake()
+        self._wake()
         if isinstance(error, FileNotFoundError) and any(_where(queue, place.seq) != place for place in places):
             then(None)
         elif error is not None:

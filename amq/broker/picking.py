@@ -12,17 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER
 from amq.broker.groups import Groups, ends_group
+from amq.broker.paging import Pager
+from amq.broker.queue import Dispatcher, Queue, Subscription
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.selectors import Selector
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
-    from amq.broker.queue import Queue
-    from amq.broker.subscription import Subscription
 
 STEPS_MAX = 5000  # messages looked at, and selectors asked, in one turn for one queue
 WINDOW_ROWS = 2048
@@ -88,7 +84,7 @@ class _Line:
 class Picker:
     """Of one queue, while it is needed."""
 
-    def __init__(self, queue: Queue, broker: Broker) -> None:
+    def __init__(self, queue: Queue, owner: Dispatcher, pager: Pager) -> None:
         self.queue = queue
         self.groups = Groups(queue.options.group_buckets, len(queue.levels))
         self.positions: dict[Subscription, _Position] = {}
@@ -97,7 +93,8 @@ class Picker:
         self.deliveries = 0
         self.held_bytes = 0  # bytes of the window
         self.wants: list[tuple[int, int]] = []  # (priority, seq): windows after these are needed to go on
-        self._broker = broker
+        self._owner = owner
+        self._pager = pager
         self._window: _Window | None = None
         self._looking = False
         self._turn = 0  # of those that want a window
@@ -148,7 +145,7 @@ class Picker:
 
     def dispatch(self, now_ms: int) -> None:
         """Hand out messages that a consumer with room wants."""
-        queue, broker = self.queue, self._broker
+        queue = self.queue
         self.free_groups()
         self.steps = STEPS_MAX
         self.wants = []
@@ -159,16 +156,16 @@ class Picker:
         in_line.sort(key=lambda each: self.positions[each].served)
         for priority in range(len(queue.levels) - 1, -1, -1):
             if in_line and (queue.levels[priority] or priority in queue.backlogs):
-                scan = _Scan(self, broker, priority, in_line, now_ms)
+                scan = _Scan(self, self._owner, self._pager, priority, in_line, now_ms)
                 scan.run()
                 expired += scan.expired
                 in_line = [each for each in in_line if each.is_ready and each not in scan.blocked]
         if expired:
-            broker.expire(queue, expired)
+            self._owner.expire(queue, expired)
         if queue.guests:
             queue.park_guests()
         if self.steps <= 0:
-            broker.pager.again(queue)
+            self._pager.again(queue)
         self._look()
 
     # -- what waits on disk alone -------------------------------------------------------------------------------------
@@ -185,7 +182,7 @@ class Picker:
         """A message of the window is going to be delivered."""
         assert self._window is not None
         del self._window.messages[message.seq]  # if it comes back it is looked for again: its body may be a socket's
-        self._broker.state.page_in(self.queue, [message])
+        self._pager.page_in(self.queue, [message])
         self._release(message.size)
 
     def _look(self) -> None:
@@ -196,7 +193,7 @@ class Picker:
         if self.wants and not self._looking:
             self._turn += 1
             priority, at = self.wants[self._turn % len(self.wants)]
-            pager = self._broker.pager
+            pager = self._pager
             places = self.queue.backlogs[priority].after(at, NEVER, pager.look_bytes(), WINDOW_ROWS)
             self._looking = True
             pager.look(self.queue, places, partial(self._looked, priority, at))
@@ -208,19 +205,18 @@ class Picker:
         self._looking = False
         if self.queue.picker is self and messages is not None:
             self._set_window(_Window(priority, after, messages))
-        self._broker.dirty[self.queue] = None
-        self._broker.wake()
+        self._pager.again(self.queue)
 
     def _set_window(self, window: _Window | None) -> None:
         self._release(self.held_bytes)
         self._window = window
         if window is not None:
             self.held_bytes = sum(message.size for message in window.messages.values())
-            self._broker.memory.take(self.held_bytes)
+            self._pager.memory.take(self.held_bytes)
 
     def _release(self, size: int) -> None:
         self.held_bytes -= size
-        self._broker.memory.give_back(size)
+        self._pager.memory.give_back(size)
 
 
 class _Scan:
@@ -231,10 +227,11 @@ class _Scan:
     """
 
     def __init__(
-        self, picker: Picker, broker: Broker, priority: int, in_line: list[Subscription], now_ms: int
+        self, picker: Picker, owner: Dispatcher, pager: Pager, priority: int, in_line: list[Subscription], now_ms: int
     ) -> None:
         self._picker = picker
-        self._broker = broker
+        self._dispatcher = owner
+        self._pager = pager
         self._queue = picker.queue
         self._positions = picker.positions
         self._priority = priority
@@ -301,7 +298,7 @@ class _Scan:
             cursor[self._priority] = self._at
             picker.groups.move([bucket], cursor)
             if subscription.auto:  # it holds nothing: nothing else would come back to this
-                self._broker.pager.again(self._queue)
+                self._pager.again(self._queue)
         if not subscription.is_ready:  # nor the others of its connection, if their socket is full
             self._pass([each for each in self._asked if not each.is_ready])
 
@@ -344,7 +341,7 @@ class _Scan:
             subscription.make_unready()
         before = queue.redelivered.get(message.seq)
         if subscription.auto:
-            self._broker.consumed(queue, message)
+            self._dispatcher.consumed(queue, message)
         else:
             subscription.unacked[message.seq] = message
         subscription.peer.deliver(subscription, message, before[0] if before else 0)

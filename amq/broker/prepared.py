@@ -13,8 +13,8 @@ from collections.abc import Set as AbstractSet
 from amq.broker.serving import Server
 from amq.broker.window import ID_BYTES, Window
 from amq.journal.follower import DivergedError
+from amq.journal.live import Segment
 from amq.journal.records import Group, Marker, Prepared, Record, Resolved, Trimmed, prepared_bytes
-from amq.journal.recovery import Segment
 
 
 class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):

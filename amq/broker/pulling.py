@@ -8,21 +8,17 @@ gets a message if there is one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from amq.broker.subscription import Subscription
+from amq.broker.core import Core
+from amq.broker.queue import Subscription
 from amq.errors import CommandError
 from amq.protocols.commands import Credit
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 
 class Pulling:
     """Call `step` at the end of a turn."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self.withdrawn: list[tuple[Subscription, str]] = []  # took their credit back; the receipt for that
 
     def grant(self, subscription: Subscription | None, command: Credit, writable: bool) -> None:
@@ -35,7 +31,7 @@ class Pulling:
         subscription.credit = command.credit
         if writable:
             subscription.make_ready()
-        self._broker.dirty[subscription.queue] = None
+        self._core.dirty[subscription.queue] = None
         if command.receipt:
             subscription.peer.confirm(command.receipt)
 
@@ -55,7 +51,7 @@ class Pulling:
 
     def _may_get_more(self, subscription: Subscription) -> bool:
         """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction?"""
-        broker, queue = self._broker, subscription.queue
-        if broker.is_held(queue) or broker.pager.is_reading(queue):
+        core, queue = self._core, subscription.queue
+        if core.is_held(queue) or core.pager.is_reading(queue):
             return True
         return queue.picker is not None and queue.picker.is_looking

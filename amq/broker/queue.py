@@ -1,4 +1,4 @@
-"""Queue: messages in order, competing consumers, prefetch, round-robin.
+"""Queue: messages in order, competing consumers (`Subscription`), prefetch, round-robin.
 
 Two kinds of state. The stored state (`messages` and `backlogs` together, `redelivered`, `duplicates`) changes through
 `State.apply` alone, so that a replay gives the same. The state that follows from it while clients are served
@@ -14,32 +14,203 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from amq.broker.backlog import NEVER, Backlog, Columns, Place, columns_of
-from amq.broker.groups import GROUP_ID
 from amq.broker.memory import cost
-from amq.broker.names import QUEUE_SCHEME, plain_name
-from amq.broker.picking import Picker
+from amq.broker.names import QUEUE_SCHEME, is_gathered, plain_name
+from amq.broker.options import option_boolean, option_number
 from amq.broker.window import Window
 from amq.config.schema import BrokerConfig
+from amq.errors import CommandError
+from amq.journal.live import Segment
 from amq.journal.records import Record, is_hidden
-from amq.journal.recovery import Segment
-from amq.message import Message
+from amq.message import Batch, Message
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, CREDIT_MAX, Subscribe
+from amq.selectors import Selector
 
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
-    from amq.broker.browser import Browser
-    from amq.broker.retention import Keeper
-    from amq.broker.subscription import Subscription
-
+GROUP_ID = "JMSXGroupID"  # property: messages with the same value go to one consumer
 PRIORITIES = 10
 NO_LIMIT = 1 << 62
+PRIORITY_MIN, PRIORITY_MAX = -128, 127  # of consumers: a byte in ActiveMQ
 FEW = 32  # messages are taken out of a level one by one
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = Window(0)
+
+
+class Waiter(Protocol):
+    """A party that is told when something is durable."""
+
+    def confirm(self, receipt: str) -> None: ...
+    def fail(self, error: Exception, receipt: str) -> None: ...
+
+
+class Peer(Protocol):
+    """The connection as the broker sees it. Nothing is sent before the end of the turn, and then only if the lease is
+    valid.
+    """
+
+    def subscribed(self, command: Subscribe) -> Any:
+        """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
+        ...
+
+    def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
+    def browsed(self, command: Subscribe) -> None:
+        """The browse that `command` began has shown everything."""
+        ...
+
+    def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+        """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
+        ...
+
+    def confirm(self, receipt: str, outcome: str = "") -> None:
+        """A command is done. `outcome` = how, where there is more than one way."""
+        ...
+
+    def fail(self, error: Exception, receipt: str = "") -> None:
+        """Tell the client; the connection closes where `error.fatal`."""
+        ...
+
+    def close(self) -> None:
+        """Close when what is pending has been sent."""
+        ...
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Dispatcher(Protocol):
+    """The broker, as a queue sees it."""
+
+    def consumed(self, queue: Queue, message: Message) -> None:
+        """The consumer is done with `message`."""
+
+    def expire(self, queue: Queue, messages: list[Message]) -> None:
+        """Messages past their time, already out of the queue's order."""
+
+    def fetch(self, queue: Queue, priority: int) -> None:
+        """A consumer waits for what is on disk."""
+
+    def fetch_ahead(self, queue: Queue) -> None:
+        """Consumers are going to wait for what is on disk."""
+
+    def arm(self, queue: Queue) -> None:
+        """A schedule has changed."""
+
+    def picker(self, queue: Queue) -> Picking:
+        """Chooses from now on which consumer gets a message of `queue`."""
+        ...
+
+
+class Picking(Protocol):
+    """Chooses which of several consumers gets a message: see `amq.broker.picking`."""
+
+    held_bytes: int
+
+    @property
+    def is_looking(self) -> bool: ...
+    def came(self, priority: int, seq: int) -> None: ...
+    def join(self, subscription: Subscription) -> None: ...
+    def leave(self, subscription: Subscription) -> None: ...
+    def is_needed(self) -> bool: ...
+    def close(self) -> None: ...
+    def dispatch(self, now_ms: int) -> None: ...
+
+
+class Keeping(Protocol):
+    """Says what may stay in a queue: see `amq.broker.retention`."""
+
+    options: tuple[str, int]
+
+    def came(self, message: Message) -> None: ...
+    def moved_in(self, seqs: list[int]) -> None: ...
+    def dispatch(self, owner: Dispatcher, now_ms: int) -> None: ...
+
+
+class Viewer(Protocol):
+    """A consumer that looks and takes nothing: see `amq.broker.browser`."""
+
+    @property
+    def held_bytes(self) -> int: ...
+    def step(self, now_ms: int) -> None: ...
+    def paged_in(self, messages: list[Message]) -> None: ...
+    def moved_in(self, seqs: list[int]) -> None: ...
+
+
+class Subscription:
+    """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises CommandError
+    and SelectorError where the command has options or a selector that cannot be understood.
+    """
+
+    __slots__ = (
+        "auto", "credit", "cumulative", "ended", "exclusive", "id", "in_transactions", "is_ready", "peer", "prefetch",
+        "priority", "queue", "refund", "selector", "unacked", "wire",
+    )  # fmt: skip
+
+    def __init__(self, command: Subscribe, queue: Queue, peer: Peer, prefetch: int) -> None:
+        self.id = command.id
+        self.queue = queue
+        self.peer = peer
+        self.auto = command.ack == ACK_AUTO
+        self.cumulative = command.ack == ACK_CLIENT
+        self.exclusive = option_boolean(command.options, "exclusive")
+        self.priority = option_number(command.options, "priority", PRIORITY_MIN, PRIORITY_MAX)
+        self.selector = Selector(command.selector, command.message_id_prefix) if command.selector else None
+        self.in_transactions = 0  # messages that it has acknowledged or refused in transactions that are open
+        self.prefetch = prefetch
+        self.credit = 1 << 62 if self.auto else prefetch  # an auto consumer is bounded by its socket alone
+        self.refund = 1  # credit that each acknowledgement gives back; 0 = it asks for each message, see `pulling`
+        if "credit" in command.options:
+            if self.auto or command.browser or is_gathered(command.destination):
+                raise CommandError(
+                    "credit is for consumers of one queue or topic that acknowledge: leave it out with ack:auto, for "
+                    "browses, and for patterns of queues",
+                    code="NOT_SUPPORTED",
+                )
+            self.refund, self.credit = 0, option_number(command.options, "credit", 0, CREDIT_MAX)
+        self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
+        self.is_ready = False
+        self.ended = False
+        self.wire = peer.subscribed(command)
+
+    is_guest = False  # True: it consumes the queue beside others, and does not keep it alive
+
+    def park(self) -> None:
+        """It left the line, where it was met without being ready; only a guest is."""
+        raise AssertionError("a consumer that is not ready stands in line")
+
+    def part(self) -> None:
+        """The queue is forgotten; only a guest's can be."""
+        raise AssertionError("a queue with a consumer is forgotten")
+
+    def make_ready(self) -> None:
+        """Stand in line for messages, if there is credit."""
+        if not self.is_ready and self.credit > 0:
+            self.is_ready = True
+            self.queue.make_ready(self)
+
+    def make_unready(self) -> None:
+        if self.is_ready:
+            self.is_ready = False
+            self.queue.make_unready(self)
+
+    def settle(self, seq: int) -> list[Message]:
+        """Take from `unacked` what an acknowledgement of `seq` covers: all up to it where cumulative. Empty =
+        unknown.
+        """
+        unacked = self.unacked
+        if seq not in unacked:
+            return []
+        if not self.cumulative:
+            return [unacked.pop(seq)]
+        settled = []
+        for delivered in list(unacked):
+            settled.append(unacked.pop(delivered))
+            if delivered == seq:
+                break
+        return settled
 
 
 class Queue:
@@ -77,9 +248,9 @@ class Queue:
         self.ranked = False  # do ranks differ: is there, or was there, an exclusive consumer or one with a priority?
         self.outranked = _NOBODY  # consumers behind all of `ready`
         self.exclusive: Subscription | None = None  # the one consumer that gets everything
-        self.picker: Picker | None = None  # where not everybody may get everything
-        self.keeper: Keeper | None = None  # where not everything may stay
-        self.browsers: tuple[Browser, ...] = ()  # consumers that look and take nothing
+        self.picker: Picking | None = None  # where not everybody may get everything
+        self.keeper: Keeping | None = None  # where not everything may stay
+        self.browsers: tuple[Viewer, ...] = ()  # consumers that look and take nothing
         self.stays = False  # also when it is empty and nobody consumes it
         self.expiring = 0  # stored messages that have an expiry time
         self.enqueued = 0
@@ -356,7 +527,7 @@ class Queue:
             returned.sort(key=_seq, reverse=True)
             level.extendleft(returned)
 
-    def dispatch(self, owner: Broker, now_ms: int) -> None:
+    def dispatch(self, owner: Dispatcher, now_ms: int) -> None:
         """Hand waiting messages to those consumers that come first."""
         if self.picker is None:
             self._hand_out(owner, now_ms)
@@ -370,7 +541,7 @@ class Queue:
         for browser in self.browsers:
             browser.step(now_ms)
 
-    def _hand_out(self, owner: Broker, now_ms: int) -> None:
+    def _hand_out(self, owner: Dispatcher, now_ms: int) -> None:
         """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
         ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
         expired: list[Message] = []
@@ -395,7 +566,7 @@ class Queue:
             properties = message.properties
             if properties is not None and GROUP_ID in properties and self.picks:
                 level.appendleft(message)
-                self.picker = Picker(self, owner)
+                self.picker = owner.picker(self)
                 break
             subscription = ready[0]
             subscription.credit -= 1
@@ -485,7 +656,7 @@ class Queue:
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
-    def join(self, subscription: Subscription, owner: Broker) -> None:
+    def join(self, subscription: Subscription, owner: Dispatcher) -> None:
         """A new consumer. An exclusive one gets everything from now on, unless there is one already."""
         self.subscriptions.append(subscription)
         self.guests += subscription.is_guest
@@ -497,7 +668,7 @@ class Queue:
         if self.picker is not None:
             self.picker.join(subscription)
         elif subscription.selector is not None and self.picks:
-            self.picker = Picker(self, owner)
+            self.picker = owner.picker(self)
 
     def leave(self, subscription: Subscription) -> None:
         """A consumer that has no place in line and holds nothing any more goes. After an exclusive one comes the next

@@ -9,16 +9,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from amq.broker.core import Core
+from amq.broker.durables import Durables
 from amq.broker.transaction import Transaction, memory_bytes, records_of
 from amq.journal.multicast import Multicast
 from amq.journal.records import SENT_SCHEME, Measured, Prepared, Record, messages_in, record_bytes
 from amq.journal.run import Run
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 SLICE_MESSAGES = 2000  # a few milliseconds
 
@@ -39,14 +37,19 @@ class Readiness:
     stored_by_others  what somebody else is just storing for a durable subscription
     """
 
-    def __init__(self, broker: Broker, transaction: Transaction, prepares: bool) -> None:
+    def __init__(
+        self, core: Core, durables: Durables, under_way: dict[Transaction, Readiness], transaction: Transaction,
+        prepares: bool,
+    ) -> None:  # fmt: skip
         self.records: list[Record] = []
         self.measured = Measured(array("Q"), {})
         self.pending_bytes: dict[str, int] = {}
         self.into: dict[str, bool] = {}
         self.stored_by_others: list[Message] = []
         self.is_done = False
-        self._broker = broker
+        self._core = core
+        self._durables = durables
+        self._under_way = under_way
         self._transaction = transaction
         self._prepares = prepares
         self._subscriptions: dict[str, None] = {}  # whose queues get copies
@@ -63,6 +66,10 @@ class Readiness:
         except Exception as error:  # noqa: BLE001 (whatever it is, the commit fails with it: see `check`)
             self.is_done, self._error = True, error
 
+    def forget(self) -> None:
+        """The transaction is rolled back."""
+        self._under_way.pop(self._transaction, None)
+
     def check(self) -> None:
         """Raises the error of a slice."""
         if self._error is not None:
@@ -70,14 +77,14 @@ class Readiness:
 
     def holds(self) -> bool:
         """Are all durable subscriptions still there that get something?"""
-        return self._broker.durables.are_there(self._subscriptions.keys())
+        return self._durables.are_there(self._subscriptions.keys())
 
     def admit(self, record: Record) -> bool:
         """The ids of all messages are taken from here on: they are on their way in `record`. False, and nothing is
         done, where one is taken already, or here twice."""
-        if not self._broker.config.duplicate_window:
+        if not self._core.config.duplicate_window:
             return True
-        admitted = [(self._broker.state.queue(name), ids) for name, ids in self._ids.items()]
+        admitted = [(self._core.state.queue(name), ids) for name, ids in self._ids.items()]
         for queue, ids in admitted:
             free = queue.duplicates.keys().isdisjoint(ids) and queue.duplicates_pending.keys().isdisjoint(ids)
             if self._has_twins or not free:
@@ -109,10 +116,10 @@ class Readiness:
 
     def _copy(self) -> Iterator[int]:
         """Messages to topics go to the durable subscriptions that are there now."""
-        transaction, broker, until = self._transaction, self._broker, self._broker.next_seq()
+        transaction, until = self._transaction, self._core.next_seq()
         for message in transaction.published:
-            added, stored_by_others = broker.durables.copies_of(message, until)
-            broker.memory.take(memory_bytes(added))
+            added, stored_by_others = self._durables.copies_of(message, until)
+            self._core.memory.take(memory_bytes(added))
             transaction.queued += added
             self.stored_by_others += stored_by_others
             for copy in added:
@@ -172,12 +179,14 @@ class Readiness:
 class Readying:
     """All that is under way. Call `step` once a turn."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, durables: Durables) -> None:
+        self._core = core
+        self._durables = durables
         self._under_way: dict[Transaction, Readiness] = {}
 
     def is_ready(self, transaction: Transaction, prepares: bool) -> bool:
-        """May `transaction` commit, or be prepared? False: it is being made ready; ask again when `is_over`."""
+        """May `transaction` commit, or be prepared? False: it is being made ready; ask again when its
+        readiness is done."""
         if transaction in self._under_way:
             return False
         found = transaction.readiness
@@ -185,18 +194,13 @@ class Readying:
             self._drop_copies(transaction)
             found = None
         if found is None and is_large(transaction):
-            transaction.used_at = self._broker.clock.monotonic()
-            transaction.readiness = self._under_way[transaction] = Readiness(self._broker, transaction, prepares)
-            self._broker.wake()
+            transaction.used_at = self._core.clock.monotonic()
+            transaction.readiness = self._under_way[transaction] = Readiness(
+                self._core, self._durables, self._under_way, transaction, prepares
+            )
+            self._core.wake()
             return False
         return True
-
-    def is_over(self, transaction: Transaction) -> bool:
-        return transaction not in self._under_way
-
-    def forget(self, transaction: Transaction) -> None:
-        """It is rolled back."""
-        self._under_way.pop(transaction, None)
 
     def step(self) -> None:
         """A slice of the one whose turn it is."""
@@ -206,7 +210,7 @@ class Readying:
             readiness.step()
             if not readiness.is_done:
                 self._under_way[transaction] = readiness
-            self._broker.wake()
+            self._core.wake()
 
     def _drop_copies(self, transaction: Transaction) -> None:
         """A durable subscription has ended: nothing may come there any more."""
@@ -214,7 +218,7 @@ class Readying:
         kept: list[Message | Run] = []
         for item in transaction.queued:
             if isinstance(item, Copy) and item.queue_name.startswith(SUBSCRIPTION_SCHEME):
-                self._broker.memory.free(item)
+                self._core.memory.free(item)
             else:
                 kept.append(item)
         transaction.queued = kept

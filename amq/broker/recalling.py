@@ -10,18 +10,17 @@ for the seqs of the recalled ones were set apart when it began; nobody consumes 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
-from amq.broker.durables import selector_of
-from amq.broker.subscription import Peer
+from amq.broker.commits import Commits
+from amq.broker.core import Core
+from amq.broker.durables import Durables, selector_of
+from amq.broker.queue import Peer
+from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.errors import StoreFullError
 from amq.journal.records import Record
 from amq.journal.subscription import Subscribed
 from amq.message import Copy, Message, Shared
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 RECALLED_MAX = 1 << 20  # messages of one subscription
 PIECE_BYTES = 1 << 20  # of bodies that are stored together
@@ -31,25 +30,26 @@ HANDED_OUT, STORED, AGAIN = "handed out", "stored", "again"  # stand for receipt
 class Recall:
     """The messages with which one subscription begins, on their way there."""
 
-    def __init__(self, broker: Broker, record: Subscribed, peer: Peer) -> None:
-        self._broker = broker
+    def __init__(self, recalls: Recalls, core: Core, record: Subscribed, peer: Peer) -> None:
+        self._recalls = recalls
+        self._core = core
         self._record = record
         self._peer = peer
-        self._first_seq = broker.next_seq(RECALLED_MAX)
+        self._first_seq = core.next_seq(RECALLED_MAX)
         self._left: deque[tuple[Message, int]] = deque()  # with its seq there
         self._piece = 0  # how many of these are on their way
         self.is_refused = False  # the disk is full
-        broker.topics.on_their_way += 1  # messages that are sent from now on stay behind
-        broker.journal.confirm(self, HANDED_OUT)
+        recalls.topics.on_their_way += 1  # messages that are sent from now on stay behind
+        core.journal.confirm(self, HANDED_OUT)
 
     def confirm(self, receipt: str) -> None:
         """Everything sent before is durable, or a piece is stored, or the resent messages of one."""
         if receipt == STORED:
             self._take_piece_off()
         elif receipt == HANDED_OUT:
-            topics = self._broker.topics
+            topics = self._recalls.topics
             topics.on_their_way -= 1
-            topics.hand_out(self._broker.clock.wall_ms())
+            topics.hand_out(self._core.clock.wall_ms())
             self._choose()
         self.go_on()
 
@@ -59,38 +59,38 @@ class Recall:
 
     def go_on(self) -> None:
         """Store the next piece."""
-        broker = self._broker
+        core = self._core
         self.is_refused = False
-        while self._left and broker.durables.knows(self._record):
-            transaction = Transaction(broker, "")
+        while self._left and self._recalls.durables.knows(self._record):
+            transaction = self._recalls.commits.begin()
             resent = self._fill(transaction)
             if resent is not None:
-                broker.follow(resent, self, AGAIN)
+                core.follow(resent, self, AGAIN)
                 return
-            broker.memory.take(memory_bytes(transaction.sends))
+            core.memory.take(memory_bytes(transaction.sends))
             waits = any(copy.persistent for copy in transaction.sends)
             try:
-                broker.commit(transaction, self, STORED if waits else "", "")
+                self._recalls.commits.commit(transaction, self, STORED if waits else "", "")
             except StoreFullError:
                 self.is_refused = True
                 return
             if waits:
                 return
             self._take_piece_off()
-        broker.recalls.ended(self._record)
+        self._recalls.ended(self._record)
 
     def _fill(self, transaction: Transaction) -> Record | None:
         """The next piece, without what the subscription has got already. Returns the record on its way that stores some
         of it: a message that was sent again meanwhile comes once, and may yet fail."""
-        broker, name = self._broker, self._record.queue
+        core, name = self._core, self._record.queue
         ids: set[str] = set()  # a message that a client sent twice is kept twice
         size = self._piece = 0
         for message, seq in self._left:
             copy = Copy.of(message, name, seq)
             copy.original, copy.shared = message, Shared(None, encodes=False)
             id = copy.duplicate_id if copy.persistent else ""
-            if id and broker.is_duplicate(copy):
-                resent = broker.state.queue(name).duplicates_pending.get(id)
+            if id and core.is_duplicate(copy):
+                resent = core.state.queue(name).duplicates_pending.get(id)
                 if resent is not None:
                     return resent
             elif not id or id not in ids:
@@ -108,32 +108,34 @@ class Recall:
         self._piece = 0
 
     def _choose(self) -> None:
-        record, broker = self._record, self._broker
+        record, core = self._record, self._core
         own = self._peer if record.no_local else None
-        found = broker.topics.recent.find(record.topics, selector_of(record), own, broker.clock.wall_ms())
+        found = self._recalls.topics.recent.find(record.topics, selector_of(record), own, core.clock.wall_ms())
         self._left.extend((message, self._first_seq + i) for i, message in enumerate(found[-RECALLED_MAX:]))
 
 
 class Recalls:
-    """All that are under way. `queue in recalls`: the subscription whose queue has that name is not ready yet."""
+    """All that are under way; `Core.recalling` has the names of their queues."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, topics: Topics, durables: Durables, commits: Commits) -> None:
+        self._core = core
+        self.topics = topics
+        self.durables = durables
+        self.commits = commits
+        durables.recall = self.begin
         self._under_way: dict[str, Recall] = {}
-
-    def __contains__(self, queue: object) -> bool:
-        return queue in self._under_way
 
     def begin(self, record: Subscribed, peer: Peer) -> None:
         """The new subscription `record`, of a consumer on the connection `peer`, asks for it."""
-        self._under_way[record.queue] = Recall(self._broker, record, peer)
+        self._core.recalling[record.queue] = None
+        self._under_way[record.queue] = Recall(self, self._core, record, peer)
 
     def ended(self, record: Subscribed) -> None:
         """All is stored, or the subscription has ended."""
-        del self._under_way[record.queue]
-        self._broker.wake()
+        del self._under_way[record.queue], self._core.recalling[record.queue]
+        self._core.wake()
 
     def sweep(self) -> None:
         """Try again where the disk was full. Call every second or so."""
-        for recall in [each for each in self._under_way.values() if each.is_refused and not self._broker.journal.full]:
+        for recall in [each for each in self._under_way.values() if each.is_refused and not self._core.journal.full]:
             recall.go_on()

@@ -12,17 +12,15 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from amq.broker.core import Core
 from amq.broker.memory import cost
 from amq.broker.names import ADVISORY_PREFIX, TOPIC_SCHEME, is_pattern, words_of
 from amq.config.destinations import matches
 from amq.config.schema import BrokerConfig
 from amq.message import Message
 from amq.selectors import Selector
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 SHARE_MAX = 1 / 4
 NAMES_MAX = 10_000  # topics for which the broker remembers whether it keeps anything
@@ -57,9 +55,9 @@ class _Topic:
 class Recent:
     """Call `keep` with what is being handed out, `trim` when that is done, and `sweep` every second or so."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, core: Core) -> None:
         self.size = 0  # bytes of memory that all takes
-        self._broker = broker
+        self._core = core
         self._topics: dict[str, _Topic] = {}  # none of them empty
         self._all: OrderedDict[int, _Topic] = OrderedDict()  # by seq of the message, the oldest first
         self._options: dict[str, BrokerConfig | None] = {}  # None = nothing is kept
@@ -144,7 +142,7 @@ class Recent:
     def _options_of(self, name: str) -> BrokerConfig | None:
         if len(self._options) >= NAMES_MAX:
             self._options.clear()
-        options: BrokerConfig | None = self._broker.state.options_of(name)
+        options: BrokerConfig | None = self._core.state.options_of(name)
         assert options is not None
         keeps = (
             options.subscription_recovery_count
@@ -161,9 +159,9 @@ class Recent:
             self._forget(topic)
 
     def _trim_all(self) -> None:
-        broker = self._broker
-        while self.size > broker.config.memory_limit_bytes * SHARE_MAX or (
-            self.size and broker.memory.taken_bytes > broker.memory.paging_bytes
+        core = self._core
+        while self.size > core.config.memory_limit_bytes * SHARE_MAX or (
+            self.size and core.memory.taken_bytes > core.memory.paging_bytes
         ):
             self._forget(next(iter(self._all.values())))
 
@@ -176,7 +174,7 @@ class Recent:
         self.size -= size
         if not topic.kept:
             del self._topics[topic.name]
-        self._broker.memory.free(message)
+        self._core.memory.free(message)
 
 
 def _oldest_ms(options: BrokerConfig, now_ms: int) -> int:

@@ -1,25 +1,29 @@
-"""Redelivery: what becomes of messages that were delivered and came back.
+"""Redelivery: what becomes of messages that came back, or whose time is over.
 
-Each is counted, and stands in its old place again, waits for its time first (`redeliveryDelay`), or goes to the
-dead-letter queue. Invariant: a message that waits for its time is in `Queue.delayed`, in no level and in no backlog,
-and a timer is set for that moment of the monotonic clock. Timers are one heap, with one entry for what comes back
-together; nothing here is stored, so after a takeover what waited is delivered at once.
+A message that came back is counted, and stands in its old place again, waits for its time first (`redeliveryDelay`), or
+goes to the dead-letter queue; one that expired goes there, to the expiry queue, or away. Invariant: a message that
+waits for its time is in `Queue.delayed`, in no level and in no backlog, and a timer is set for that moment of the
+monotonic clock. Timers are one heap, with one entry for what comes back together; nothing here is stored, so after a
+takeover what waited is delivered at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
+from amq.broker.advisories import Advisories
+from amq.broker.core import Core
+from amq.broker.names import wire_name
+from amq.broker.queue import Queue
 from amq.config.schema import BrokerConfig
-from amq.journal.records import Redelivered
-from amq.message import Message
+from amq.journal.batch import Confirmable
+from amq.journal.records import DEAD_LETTERED, EXPIRED, PURGED, Consumed, Group, Redelivered
+from amq.message import LARGE_BODY_BYTES, Message
 
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
-    from amq.broker.queue import Queue
-
+OVERDUE = "expired"  # the reason in dead letters
+NO_ROOM_S = 5.0  # what cannot be moved, as the disk is full, waits so long, or until `expire` finds room for it
 POWER_MAX = 60  # of the multiplier: more is beyond any maximumRedeliveryDelay, and only costs time to work out
 
 
@@ -33,8 +37,9 @@ def delay_s(options: BrokerConfig, failures: int) -> float:
 class Redelivery:
     """Call `step` once a turn where `timers` holds something. `timers` = (when, number, queue, seqs), a heap."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, advisories: Advisories) -> None:
+        self._core = core
+        self._advisories = advisories
         self.timers: list[tuple[float, int, Queue, list[int]]] = []
         self._number = 0  # of timers ever set: those of one moment go off in the order in which they were set
 
@@ -54,7 +59,7 @@ class Redelivery:
             deliveries, failed_before = queue.redelivered.get(message.seq, (0, 0))
             count = (deliveries + 1, failed_before + (message.seq in failures))
             queue.redelivered[message.seq] = count
-            moves = (refused or 0 <= limit < count[1]) and self._broker.can_move(queue, message)
+            moves = (refused or 0 <= limit < count[1]) and self.can_move(queue, message)
             (poison if moves else back).append(message)
         self._store_counts(queue, back)
         if queue.delays and queue.options.redelivery_delay_s:
@@ -64,8 +69,8 @@ class Redelivery:
         self._stand_in_line(queue, back)
         reason = "refused by the consumer" if refused else f"delivered {limit + 1} times without acknowledgement"
         for message in poison:
-            self._broker.dead_letter(queue, message, reason)
-        self._broker.wake()
+            self.dead_letter(queue, message, reason)
+        self._core.wake()
 
     def put_back(self, queue: Queue, messages: list[Message]) -> None:
         """To their old places, to be delivered again at once; how often they were delivered is stored."""
@@ -74,14 +79,14 @@ class Redelivery:
 
     def step(self) -> None:
         """Messages that have waited long enough stand in line."""
-        now_s = self._broker.clock.monotonic()
+        now_s = self._core.clock.monotonic()
         while self.timers and self.timers[0][0] <= now_s:
             due_s, _, queue, seqs = heappop(self.timers)
             # Others have left meanwhile, or came back once more and have another timer.
             due = [queue.delayed.pop(seq)[1] for seq in seqs if seq in queue.delayed and queue.delayed[seq][0] == due_s]
             if due:
                 self._stand_in_line(queue, due)
-                self._broker.wake()
+                self._core.wake()
 
     def hurry(self, queue: Queue, size_bytes: int) -> None:
         """`queue` is going to drop its oldest: those that wait for their time and are older than all that stand in line
@@ -98,12 +103,113 @@ class Redelivery:
 
     def put_off(self, queue: Queue, messages: list[Message], seconds: float) -> None:
         """No consumer gets `messages` for so long."""
-        due_s = self._broker.clock.monotonic() + seconds
+        due_s = self._core.clock.monotonic() + seconds
         for message in messages:
             queue.delayed[message.seq] = (due_s, message)
         if messages:
             self._number += 1
             heappush(self.timers, (due_s, self._number, queue, [message.seq for message in messages]))
+
+    # -- expiry and dead letters --------------------------------------------------------------------------------------
+
+    def expire(self, queue: Queue, messages: list[Message]) -> None:
+        """Messages past their time, already out of the queue's order."""
+        persistent = []
+        kept = []
+        moves = queue.moves_expired
+        for message in messages:
+            if moves and self.can_move(queue, message):
+                self.dead_letter(queue, message, OVERDUE)
+            elif moves:
+                kept.append(message)
+            elif message.segment is None:
+                self._core.state.remove(queue, message)
+            else:
+                persistent.append(message.seq)
+        if persistent:
+            self._core.journal.append_record(Consumed(queue.name, EXPIRED, persistent))
+        for message in kept:
+            if message.size > LARGE_BODY_BYTES and message.segment is not None:
+                self._core.drop_body(queue, message)
+        self.put_off(queue, kept, NO_ROOM_S)
+        self._core.wake()
+
+    def can_move(self, queue: Queue, message: Message) -> bool:
+        """May `message` go to another queue, and has the disk room for that?"""
+        return not queue.is_dead_letter_queue and not (self._core.journal.full and message.persistent)
+
+    def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
+        """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, one that
+        expired to the expiry queue, or drop it where policy says so."""
+        if message.segment is None and not queue.options.dead_letter_non_persistent:
+            self._core.state.remove(queue, message)
+        elif message.is_stripped:
+            self._core.pager.fetch_body(queue, message, partial(self._dead_letter_fetched, queue, message, reason))
+        else:
+            self._move(queue, message, reason, message.body)
+
+    def _dead_letter_fetched(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
+        if self.can_move(queue, message):
+            self._move(queue, message, reason, body)
+        else:
+            self.put_back(queue, [message])
+
+    def _move(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
+        moved = self._moved(queue, message, reason, body)
+        if message.segment is not None:
+            self._core.append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
+            return
+        self._core.state.remove(queue, message)
+        if moved.persistent:  # from a topic
+            self._core.append_group(Group([moved]))
+        else:
+            self._core.state.store(moved, None)
+
+    def drop(self, queue: Queue, messages: list[Message], dropping: Confirmable, reason: str) -> bool:
+        """Messages that no consumer holds go to the dead-letter queue together, from a dead-letter queue for good.
+        False: the disk has no room to move them, and nothing was done. `dropping` is told when the disk has it."""
+        persistent = [message for message in messages if message.segment is not None]
+        is_last = queue.is_dead_letter_queue
+        if persistent and not is_last and self._core.journal.full:
+            return False
+        for message in messages:
+            if message.segment is None and is_last:
+                self._core.state.remove(queue, message)
+            elif message.segment is None:
+                self.dead_letter(queue, message, reason)
+        if persistent:
+            batch = self._core.journal.open
+            seqs = [message.seq for message in persistent]
+            if is_last:
+                self._core.journal.append_record(Consumed(queue.name, PURGED, seqs))
+                batch.confirms.append((dropping, reason, None))
+            else:
+                moved = [self._moved(queue, message, reason, message.body) for message in persistent]
+                group = Group([*moved, Consumed(queue.name, DEAD_LETTERED, seqs)])
+                self._core.append_group(group)
+                batch.confirms.append((dropping, reason, group))
+        self._core.wake()
+        return True
+
+    def _moved(self, queue: Queue, message: Message, reason: str, body: bytes) -> Message:
+        """The message that stands for `message` on the dead-letter or expiry queue."""
+        deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
+        properties = dict(message.properties or {})
+        properties["original-destination"] = wire_name(message.destination)
+        properties["dead-letter-reason"] = reason
+        properties["dead-letter-deliveries"] = str(deliveries)
+        name = queue.dead_letter_name(message)
+        if reason == OVERDUE:
+            properties["original-expires"] = str(message.expires_ms)
+            name = queue.expiry_name or name
+        moved = Message.made_of(message, name, properties, self._core.next_seq())
+        moved.body, moved.expires_ms, moved.duplicate_id = body, 0, ""
+        self._core.memory.admit(moved)
+        if self._advisories.heard:
+            self._advisories.dead_lettered(message, moved)
+        return moved
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
 
     def _delay(self, queue: Queue, messages: list[Message]) -> None:
         by_delay: dict[float, list[Message]] = {}
@@ -114,8 +220,8 @@ class Redelivery:
             self.put_off(queue, late, wanted_s)
 
     def _stand_in_line(self, queue: Queue, messages: list[Message]) -> None:
-        self._broker.wait_again(queue, messages)
-        self._broker.dirty[queue] = None
+        self._core.wait_again(queue, messages)
+        self._core.dirty[queue] = None
 
     def _store_counts(self, queue: Queue, messages: list[Message]) -> None:
         counts = [
@@ -124,4 +230,4 @@ class Redelivery:
             if message.segment is not None and message.seq in queue.redelivered
         ]
         if counts:
-            self._broker.journal.append_record(Redelivered(queue.name, counts))
+            self._core.journal.append_record(Redelivered(queue.name, counts))

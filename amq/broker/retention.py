@@ -14,15 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import merge
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Place
-from amq.broker.queue import PRIORITIES, Queue
+from amq.broker.core import Core
+from amq.broker.queue import PRIORITIES, Dispatcher, Queue
 from amq.journal.records import PURGED, Consumed
 from amq.message import Message
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 WINDOW_ROWS = 2048
 UNREAD_ROWS = 64  # messages that were moved here, read at once
@@ -33,9 +30,9 @@ KEYS_SPARE = 1000  # of messages that have left, and may stay known
 class Retention:
     """Gives a keeper to each queue whose options ask for one."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        broker.on_queue.append(self._appeared)
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        core.on_queue.append(self._appeared)
 
     def _appeared(self, queue: Queue) -> None:
         self.configure(queue)
@@ -47,22 +44,22 @@ class Retention:
         if queue.is_hidden or queue.fires:
             return
         if queue.keeper is None or queue.keeper.options != wanted:
-            queue.keeper = Keeper(queue, self._broker, wanted) if any(wanted) else None
+            queue.keeper = Keeper(queue, self._core, wanted) if any(wanted) else None
 
 
 class Keeper:
     """Of one queue. `options` = (name of the property that is the key, "" = none; how many may wait, 0 = any number)"""
 
     __slots__ = (
-        "_at", "_broker", "_is_looking", "_is_used", "_key", "_newest", "_priority", "_queue", "_size", "_superseded",
+        "_at", "_core", "_is_looking", "_is_used", "_key", "_newest", "_priority", "_queue", "_size", "_superseded",
         "_unread", "options",
     )  # fmt: skip
 
-    def __init__(self, queue: Queue, broker: Broker, options: tuple[str, int]) -> None:
+    def __init__(self, queue: Queue, core: Core, options: tuple[str, int]) -> None:
         self.options = options
         self._key, self._size = options
         self._queue = queue
-        self._broker = broker
+        self._core = core
         self._newest: dict[str, int] = {}  # key → seq of its newest message, which may have left
         self._superseded: set[int] = set()  # older ones, which have to go
         self._is_used = False
@@ -88,7 +85,7 @@ class Keeper:
             self._is_used = True
             self._unread += seqs
 
-    def dispatch(self, broker: Broker, now_ms: int) -> None:
+    def dispatch(self, owner: Dispatcher, now_ms: int) -> None:
         """As `Queue.dispatch`, of the messages that may stay."""
         queue = self._queue
         if (self._priority < PRIORITIES or self._unread) and not self._learn():
@@ -96,11 +93,11 @@ class Keeper:
         if self._superseded:
             gone = self._purge(self._superseded)
             self._superseded = {seq for seq in self._superseded - gone if seq in queue.messages}  # consumers have them
-        queue.dispatch(broker, now_ms)
+        queue.dispatch(owner, now_ms)
         if self._size and (excess := queue.waiting - self._size) > 0:
             self._purge(self._oldest(min(excess, PURGED_MAX)))
             if excess > PURGED_MAX:
-                broker.pager.again(queue)
+                self._core.pager.again(queue)
         if len(self._newest) > 2 * queue.stored + KEYS_SPARE:
             there = self._newest.items()
             self._newest = {key: seq for key, seq in there if seq in queue.messages or queue.find(seq) is not None}
@@ -116,18 +113,18 @@ class Keeper:
 
     def _purge(self, seqs: set[int]) -> set[int]:
         """Take out those of `seqs` that wait; returns which."""
-        broker, queue = self._broker, self._queue
+        core, queue = self._core, self._queue
         messages = queue.take_out(seqs)
-        on_disk = queue.backlogs and broker.state.take_from_disk(queue, seqs)
+        on_disk = queue.backlogs and core.state.take_from_disk(queue, seqs)
         persistent = [message.seq for message in messages if message.segment is not None]
         persistent += [message.seq for message in on_disk or ()]
         if persistent:
-            broker.journal.append_record(Consumed(queue.name, PURGED, sorted(persistent)))
+            core.journal.append_record(Consumed(queue.name, PURGED, sorted(persistent)))
         gone = set(persistent)
         for message in messages:
             if message.segment is None:
                 gone.add(message.seq)
-                broker.consumed(queue, message)
+                core.consumed(queue, message)
         return gone
 
     # -- which keys there are -----------------------------------------------------------------------------------------
@@ -140,7 +137,7 @@ class Keeper:
         places = self._next_places()
         if places:
             self._is_looking = True
-            self._broker.pager.look(queue, places, self._looked)
+            self._core.pager.look(queue, places, self._looked)
             return False
         for message in queue.messages.values():
             self.came(message)
@@ -148,7 +145,7 @@ class Keeper:
 
     def _next_places(self) -> list[Place]:
         """Where those stand that are to be looked at next; none where all is known."""
-        queue, size = self._queue, self._broker.pager.look_bytes()
+        queue, size = self._queue, self._core.pager.look_bytes()
         while self._priority < PRIORITIES:
             backlog = queue.backlogs.get(self._priority)
             if backlog and (places := backlog.after(self._at, NEVER, size, WINDOW_ROWS)):
@@ -173,5 +170,5 @@ class Keeper:
                 self._unread = [seq for seq in self._unread if seq not in seen]
             for message in messages:
                 self.came(message)
-        self._broker.dirty[self._queue] = None
-        self._broker.wake()
+        self._core.dirty[self._queue] = None
+        self._core.wake()

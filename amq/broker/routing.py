@@ -9,9 +9,10 @@ led on from there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from amq.broker.limits import Room
+from amq.broker.commits import Commits
+from amq.broker.core import Core
+from amq.broker.durables import Durables
+from amq.broker.limits import Limits, Room
 from amq.broker.names import (
     QUEUE_SCHEME,
     check_sent_to,
@@ -21,16 +22,13 @@ from amq.broker.names import (
     is_topic,
     words_of,
 )
-from amq.broker.queue import Queue
-from amq.broker.subscription import Peer, Waiter
+from amq.broker.queue import Peer, Queue, Waiter
+from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.config.destinations import matches, parse_pattern
 from amq.errors import AccessError
 from amq.message import Copier, Message, Shared
 from amq.remembered import ENTRY_BYTES, Remembered
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 ROUTES_BYTES_MAX = 4 << 20  # of names whose routes are remembered
 PART = "part"  # stands for a receipt where one answer waits for several records
@@ -56,14 +54,20 @@ class Together:
 class Routing:
     """Knows where everything goes that is sent."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, core: Core, topics: Topics, durables: Durables, limits: Limits, commits: Commits
+    ) -> None:
+        self._core = core
+        self._topics = topics
+        self._durables = durables
+        self._limits = limits
+        self._commits = commits
         self._routes: Remembered[tuple[str, ...]] = Remembered(ROUTES_BYTES_MAX)
-        config = broker.config
+        config = core.config
         self._virtual = parse_pattern(config.virtual_topics) if config.virtual_topics else ()
         self._consumers_prefix = tuple(config.virtual_topic_consumers.removesuffix(".").split("."))
         self._consumers: dict[str, dict[str, None]] = {}  # virtual topic → queues that consume it; both are full names
-        broker.on_queue.append(self._appeared)
+        core.on_queue.append(self._appeared)
 
     def reconfigure(self) -> None:
         """Options changed."""
@@ -95,7 +99,7 @@ class Routing:
 
     def _find(self, name: str) -> tuple[str, ...]:
         found: dict[str, None] = {}
-        parts, limit = name.split(","), self._broker.config.max_composite_destinations
+        parts, limit = name.split(","), self._core.config.max_composite_destinations
         if len(parts) > limit:
             raise AccessError(
                 f"a composite destination of {len(parts)} names: this broker takes up to {limit} "
@@ -107,7 +111,7 @@ class Routing:
             if is_temporary(part):
                 found[part] = None
                 continue
-            options = self._broker.state.options_of(part)
+            options = self._core.state.options_of(part)
             if not options.divert or not options.divert_exclusive:
                 found[part] = None
             if options.divert:
@@ -137,9 +141,9 @@ class Routing:
 
     def publish(self, message: Message, peer: Peer, receipt: str) -> Room | None:
         """Send `message` to its topic. Returns what it must wait for, None = nothing."""
-        if self._broker.durables.hears(message.destination):
+        if self._durables.hears(message.destination):
             return self.send([message], peer, receipt)
-        self._broker.topics.publish(message, peer, receipt)
+        self._topics.publish(message, peer, receipt)
         return None
 
     def send(self, messages: list[Message], peer: Peer, receipt: str) -> Room | None:
@@ -148,12 +152,12 @@ class Routing:
         A message that is stored already, or is being stored, is not stored again. Raises StoreFullError,
         TransactionRolledBackError.
         """
-        broker = self._broker
-        transaction = Transaction(broker, "")
+        core = self._core
+        transaction = self._commits.begin()
         known = []
         for message in messages:
             name, id = message.queue_name, message.duplicate_id
-            if message.persistent and id and is_queued(name) and broker.is_duplicate(message):
+            if message.persistent and id and is_queued(name) and core.is_duplicate(message):
                 known.append(message)
             else:
                 transaction.add([message])
@@ -165,27 +169,27 @@ class Routing:
             if message.shared is not None:
                 message.shared.others = len(sends) - 1
         transaction.sends_to_durables = True
-        _, stored_by_others = broker.durables.add_copies(transaction)
+        _, stored_by_others = self._commits.add_copies(transaction)
         if stored_by_others and not transaction.sends:  # resent: what it was sent for is not done yet
             self._confirm_with(stored_by_others, None, peer, receipt)
             return None
-        room = broker.limits.room_to_commit(transaction)
+        room = self._limits.room_to_commit(transaction)
         if room is None:
-            broker.memory.take(memory_bytes(transaction.sends + transaction.published))
+            core.memory.take(memory_bytes(transaction.sends + transaction.published))
             self._confirm_with(known + stored_by_others, transaction, peer, receipt)
         return room
 
     def _confirm_with(self, known: list[Message], transaction: Transaction | None, peer: Peer, receipt: str) -> None:
         """Commit `transaction`, None = there is nothing to commit. Confirmed when that is done, and what is on its way
         of `known` for somebody else."""
-        broker, queue = self._broker, self._broker.state.queue
+        core, queue = self._core, self._core.state.queue
         found = [queue(message.queue_name).duplicates_pending.get(message.duplicate_id) for message in known]
         records = {id(record): record for record in found if record is not None}
         waiter: Waiter = Together(peer, receipt, len(records) + 1) if records else peer
         part = PART if records else receipt
         if transaction is None:
-            broker.follow(None, waiter, part)
+            core.follow(None, waiter, part)
         else:
-            broker.commit(transaction, waiter, part, "")
+            self._commits.commit(transaction, waiter, part, "")
         for record in records.values():
-            broker.follow(record, waiter, part)
+            core.follow(record, waiter, part)

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER, Columns
 from amq.broker.names import SCHEDULE_SCHEME, plain_name
-from amq.broker.queue import NO_LIMIT, Queue
+from amq.broker.queue import NO_LIMIT, Dispatcher, Queue
 from amq.config.schema import BrokerConfig
 from amq.message import Message
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 
 def schedule_name(destination: str) -> str:
@@ -74,8 +70,8 @@ class Schedule(Queue):
         """Find `next_ms` anew."""
         self.next_ms = min((backlog.next_due_ms for backlog in self.backlogs.values()), default=NEVER)
 
-    def dispatch(self, owner: Broker, now_ms: int) -> None:
-        owner.scheduler.arm(self)
+    def dispatch(self, owner: Dispatcher, now_ms: int) -> None:
+        owner.arm(self)
         for browser in self.browsers:
             browser.step(now_ms)
 

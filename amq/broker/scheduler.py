@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
 from amq.broker.backlog import NEVER
+from amq.broker.commits import Commits
+from amq.broker.core import Core
+from amq.broker.durables import Durables
 from amq.broker.names import SCHEDULE_SCHEME, TOPIC_SCHEME, check_sent_to, is_temporary, is_topic, plain_name
-from amq.broker.queue import Queue
+from amq.broker.queue import Peer, Queue
+from amq.broker.redelivery import Redelivery
+from amq.broker.routing import Routing
 from amq.broker.schedule import Schedule, schedule_name
-from amq.broker.subscription import Peer
 from amq.broker.timing import TIMES, Timing, fall_due
+from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.errors import CommandError
 from amq.journal.records import FIRED, PURGED, Consumed, Group
 from amq.message import Message
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 MANAGEMENT = TOPIC_SCHEME + "ActiveMQ.Scheduler.Management"
 ACTION = "AMQ_SCHEDULER_ACTION"
@@ -47,10 +49,11 @@ class Firing(Transaction):
     """Messages of one schedule that fall due together: they leave it, and are delivered. `again` = of those that come
     again: seq → what is scheduled instead."""
 
-    __slots__ = ("_messages", "_schedule", "again")
+    __slots__ = ("_messages", "_schedule", "_scheduler", "again")
 
-    def __init__(self, broker: Broker, schedule: Schedule, messages: list[Message]) -> None:
-        super().__init__(broker, "")
+    def __init__(self, scheduler: Scheduler, schedule: Schedule, messages: list[Message]) -> None:
+        super().__init__(scheduler.core, scheduler.topics, scheduler.redelivery, "")
+        self._scheduler = scheduler
         self._schedule = schedule
         self._messages = messages
         self.again: dict[int, list[Message]] = {}
@@ -65,25 +68,25 @@ class Firing(Transaction):
     def finish(self, group: Group) -> None:
         for message in self._messages:
             if message.segment is None:
-                self.broker.consumed(self._schedule, message)
+                self.core.consumed(self._schedule, message)
         super().finish(group)
 
     def has_room(self) -> bool:
         """Also at the limit of the store: see `Scheduler._is_held_up`."""
-        journal = self.broker.journal
+        journal = self.core.journal
         return not journal.disk_full
 
     def withdraw(self) -> None:
         super().withdraw()
-        self.broker.scheduler.put_back(self._schedule, [each for each in self._messages if each.segment is not None])
+        self._scheduler.put_back(self._schedule, [each for each in self._messages if each.segment is not None])
 
     def confirm(self, _receipt: str) -> None:
         """It is stored."""
-        self.broker.scheduler.on_their_way.pop(self, None)
+        self._scheduler.on_their_way.pop(self, None)
 
     def fail(self, _error: Exception, _receipt: str) -> None:
         """The disk is full: see `withdraw`."""
-        self.broker.scheduler.on_their_way.pop(self, None)
+        self._scheduler.on_their_way.pop(self, None)
 
 
 class Removal:
@@ -104,8 +107,15 @@ class Scheduler:
     """Call `step` once a turn where `timers` holds something. `timers` = (when, number, schedule), a heap by wall
     clock: with the present one of each schedule that has any, and some that count no more."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, core: Core, topics: Topics, redelivery: Redelivery, durables: Durables, routing: Routing, commits: Commits
+    ) -> None:
+        self.core = core
+        self.topics = topics
+        self.redelivery = redelivery
+        self._durables = durables
+        self._routing = routing
+        self._commits = commits
         self.timers: list[tuple[int, int, Schedule]] = []
         self._number = 0
         self.leaving: set[int] = set()  # seqs: on disk, and to be removed
@@ -116,7 +126,7 @@ class Scheduler:
         """When `step` has something to do, monotonic; None = never."""
         if not self.timers:
             return None
-        clock = self._broker.clock
+        clock = self.core.clock
         return clock.monotonic() + max(0, self.timers[0][0] - clock.wall_ms()) / 1000
 
     def start(self) -> None:
@@ -126,7 +136,7 @@ class Scheduler:
             self.arm(schedule)
 
     def _schedules(self) -> list[Schedule]:
-        return [queue for queue in self._broker.state.queues.values() if isinstance(queue, Schedule)]
+        return [queue for queue in self.core.state.queues.values() if isinstance(queue, Schedule)]
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
@@ -134,9 +144,9 @@ class Scheduler:
         """The messages that are stored for `message` until its time has come: one for each part of a composite
         destination. Empty = it is to be sent now. Raises CommandError, AccessError."""
         properties = message.properties
-        if properties is None or TIMES.isdisjoint(properties) or not self._broker.config.scheduler_support:
+        if properties is None or TIMES.isdisjoint(properties) or not self.core.config.scheduler_support:
             return []
-        now_ms = self._broker.clock.wall_ms()
+        now_ms = self.core.clock.wall_ms()
         due_ms = Timing.parse(properties).first_ms(now_ms)
         kept = {name: value for name, value in properties.items() if name not in (EXPIRES, JOB_ID)}
         if message.expires_ms:
@@ -177,12 +187,12 @@ class Scheduler:
                 code="SCHEDULE_INVALID",
             )
         if receipt:
-            self._broker.journal.confirm(peer, receipt)
+            self.core.journal.confirm(peer, receipt)
         return True
 
     def _remove(self, schedule: Schedule, seqs: list[int]) -> None:
         """Those of `seqs` that are still scheduled will not fall due."""
-        journal = self._broker.journal
+        journal = self.core.journal
         on_disk = []
         for seq in seqs:
             held = schedule.delayed.pop(seq, None)
@@ -192,7 +202,7 @@ class Scheduler:
                 for firing in self.on_their_way:
                     on_disk += [message.seq for message in firing.again.get(seq, ())]
             else:
-                self._broker.consumed(schedule, held[1])
+                self.core.consumed(schedule, held[1])
         if on_disk:
             self.leaving.update(on_disk)
             batch = journal.open
@@ -209,24 +219,24 @@ class Scheduler:
         schedule.armed_ms = due_ms
         self._number += 1
         heappush(self.timers, (due_ms, self._number, schedule))
-        if len(self.timers) > TIMERS_SPARE + 2 * len(self._broker.state.queues):
+        if len(self.timers) > TIMERS_SPARE + 2 * len(self.core.state.queues):
             self.timers = [timer for timer in self.timers if timer[0] == timer[2].armed_ms]
             heapify(self.timers)
-        self._broker.wake()
+        self.core.wake()
 
     def step(self, now_ms: int) -> None:
         """Messages that are due leave their schedules."""
-        broker = self._broker
+        core = self.core
         while self.timers and self.timers[0][0] <= now_ms:
             when_ms, _, schedule = heappop(self.timers)
-            if schedule.armed_ms != when_ms or broker.state.queues.get(schedule.name) is not schedule:
+            if schedule.armed_ms != when_ms or core.state.queues.get(schedule.name) is not schedule:
                 continue
             schedule.armed_ms = NEVER
             if self._is_held_up(schedule):
                 self.arm(schedule, now_ms + FULL_MS)
                 continue
             self._deliver(schedule, schedule.take_due(now_ms, STEP_MESSAGES))
-            broker.pager.take_expired(schedule, now_ms)
+            core.pager.take_expired(schedule, now_ms, partial(self.fire, schedule))
             schedule.look_on_disk()
             self.arm(schedule, now_ms + STEP_MS)
 
@@ -237,13 +247,13 @@ class Scheduler:
         self.arm(queue)
 
     def _deliver(self, schedule: Schedule, messages: list[Message]) -> None:
-        broker = self._broker
+        core = self.core
         if self.leaving:
             messages = [message for message in messages if message.seq not in self.leaving]
-        if broker.journal.disk_full:
+        if core.journal.disk_full:
             self.put_back(schedule, messages)
             return
-        now_ms = broker.clock.wall_ms()
+        now_ms = core.clock.wall_ms()
         piece: list[Message] = []
         size = 0
         for message in sorted(messages, key=lambda each: (each.expires_ms, each.seq)):
@@ -260,28 +270,28 @@ class Scheduler:
         """Must what falls due there wait for room? At the limit of the store only until all that fell due before was
         consumed: nothing else gives the room of what is scheduled. And so long, or jobs that repeat for nobody would
         lead past it for ever."""
-        journal = self._broker.journal
+        journal = self.core.journal
         if not journal.at_limit or journal.disk_full:
             return journal.disk_full
         return any(queue.taken_bytes for queue in self._targets(schedule))
 
     def _targets(self, schedule: Schedule) -> Iterator[Queue]:
-        broker = self._broker
-        for name in broker.routing.of(schedule.target):
-            for waiting in broker.durables.heard_by(name) if is_topic(name) else (name,):
-                if waiting in broker.state.queues:
-                    yield broker.state.queues[waiting]
+        core = self.core
+        for name in self._routing.of(schedule.target):
+            for waiting in self._durables.heard_by(name) if is_topic(name) else (name,):
+                if waiting in core.state.queues:
+                    yield core.state.queues[waiting]
 
     def put_back(self, schedule: Schedule, messages: list[Message]) -> None:
         """The disk has no room for them: they are tried again."""
-        self._broker.wait_again(schedule, messages)
-        self.arm(schedule, self._broker.clock.wall_ms() + FULL_MS)
+        self.core.wait_again(schedule, messages)
+        self.arm(schedule, self.core.clock.wall_ms() + FULL_MS)
 
     def _fire(self, schedule: Schedule, messages: list[Message], now_ms: int) -> None:
         """In one record."""
-        broker = self._broker
-        firing = Firing(broker, schedule, messages)
-        route = broker.routing.of(schedule.target)
+        core = self.core
+        firing = Firing(self, schedule, messages)
+        route = self._routing.of(schedule.target)
         for message in messages:
             properties = message.properties or {}
             expires_ms = int(properties.get(EXPIRES, "0"))
@@ -293,16 +303,16 @@ class Scheduler:
                     {**{name: value for name, value in properties.items() if name not in _OURS}, JOB_ID: job},
                     message.content_type, message.priority, message.persistent, now_ms, expires_ms, "", message.text,
                 )  # fmt: skip
-                firing.add(broker.routing.copies(delivered, route, None))
+                firing.add(self._routing.copies(delivered, route, None))
             for due_ms, rest in due.again if expires_ms == 0 or expires_ms > now_ms else ():
                 kept = {**rest, JOB_ID: job}
                 timestamp_ms = message.timestamp_ms
                 again = _waiting(message, schedule.name, kept, due_ms, message.persistent, timestamp_ms, "")
                 firing.sends.append(again)
                 firing.again.setdefault(message.seq, []).append(again)
-        broker.memory.take(memory_bytes(firing.sends + firing.published))
+        core.memory.take(memory_bytes(firing.sends + firing.published))
         self.on_their_way[firing] = None
-        broker.commit(firing, firing, ON_ITS_WAY, "")
+        self._commits.commit(firing, firing, ON_ITS_WAY, "")
 
 
 def check_scheduled(message: Message) -> None:

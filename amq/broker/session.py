@@ -18,11 +18,9 @@ from amq.broker.gathering import Gathering
 from amq.broker.limits import EFFECT, Room
 from amq.broker.links import NOBODY, Client
 from amq.broker.names import check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
-from amq.broker.queue import Queue
+from amq.broker.queue import Peer, Queue, Subscription
 from amq.broker.scheduler import SCHEDULING
-from amq.broker.subscription import Farewell, Peer, Subscription
 from amq.broker.transaction import Transaction, check_outcome_id, memory_bytes, tell_outcome
-from amq.broker.two_phase import browser
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.message import Message, Shared
 from amq.protocols.commands import (
@@ -48,6 +46,17 @@ from amq.protocols.commands import (
 )
 
 STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that must be read on for its acknowledgements
+
+
+class Farewell:
+    """Confirms the DISCONNECT when all before it is committed, and ends the connection."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def confirm(self, receipt: str) -> None:
+        self._peer.confirm(receipt)
+        self._peer.close()
 
 
 class Session:
@@ -188,7 +197,9 @@ class Session:
             broker.store(message, self._peer, command.receipt)
 
     def _send_many(self, command: SendMany) -> None:
-        if not bulk.add(self._broker, self._transaction(command.transaction), command):
+        if not bulk.add(
+            self._broker, self._broker.routing, self._transaction(command.transaction), command
+        ):
             self.handle([Send(message, "", command.transaction) for message in command.messages])
 
     def _send_later(self, command: Send) -> bool:
@@ -339,14 +350,14 @@ class Session:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         if command.browser:
             prefetch = command.prefetch or broker.config.prefetch_size
-            subscription: Subscription = browser(command, broker, self._peer, prefetch, self._client.id)
+            subscription: Subscription = broker.leasing.browser(command, self._peer, prefetch, self._client.id)
             queue = subscription.queue
         elif is_gathered(command.destination) and not command.subscription_name:
             subscription = broker.gatherings.subscribe(command, self._peer)
             queue = subscription.queue
         else:
             queue = self._source(command)
-            if queue.name in broker.recalls:
+            if queue.name in broker.recalling:
                 self._stall(command, queue.name)
                 return
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
@@ -392,7 +403,7 @@ class Session:
     def _begin(self, command: Begin) -> None:
         if command.transaction in self._transactions:
             raise CommandError(f"transaction {command.transaction!r} is open already")
-        self._transactions[command.transaction] = Transaction(self._broker, command.transaction)
+        self._transactions[command.transaction] = self._broker.commits.begin(command.transaction)
         self._confirm_now(command)
 
     def _commit(self, command: Commit | Prepare) -> None:
@@ -416,7 +427,7 @@ class Session:
         if isinstance(command, Prepare):
             self._broker.two_phase.prepare(transaction, command, self._peer)
         elif transaction is not None:
-            self._broker.commit(transaction, self._peer, command.receipt, command.outcome_id)
+            self._broker.commits.commit(transaction, self._peer, command.receipt, command.outcome_id)
         elif command.outcome_id:
             tell_outcome(self._broker, command.outcome_id, command.transaction, self._peer, command.receipt)
         else:
@@ -451,10 +462,10 @@ class Session:
         if self._broker.is_taking_effect:  # it would get a part of what comes together
             self._stall(command, EFFECT)
             return
-        self._broker.two_phase.leasing.lease(command, self._peer, self._client.id)
+        self._broker.leasing.lease(command, self._peer, self._client.id)
 
     def _settle_leases(self, command: Settle) -> None:
-        self._broker.two_phase.leasing.settle(command, self._peer, self._client.id)
+        self._broker.leasing.settle(command, self._peer, self._client.id)
 
     # One table for all sessions. With bound methods in it a session would refer to itself, and stay in memory when its
     # connection has ended: the garbage collector rarely looks at what is old.

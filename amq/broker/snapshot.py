@@ -38,8 +38,8 @@ from amq.journal.checkpoint import (
 )
 from amq.journal.follower import Start
 from amq.journal.format import segment_name
+from amq.journal.live import Segment
 from amq.journal.records import Content, Marker, Prepared
-from amq.journal.recovery import Segment
 from amq.journal.subscription import Subscribed, checked
 from amq.message import Message
 

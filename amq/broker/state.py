@@ -4,31 +4,36 @@
 traffic alike: a command becomes a record, the record becomes durable, then it is applied. So what the master became by
 working, a replay becomes by reading. The state knows nothing of clients. A broker that serves from it is its `server`;
 until there is one messages wait on disk alone: a replay keeps no bodies.
+
+Invariant: a message that moves is in one queue, and not in both or in neither, after a replay from any position: a
+checkpoint that is dumped meanwhile notes the move, and the segment that holds the record of it outlives those of the
+messages.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Container
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import chain, compress, repeat
+from itertools import accumulate, chain, compress, islice, repeat
 
-from amq.broker.backlog import Place
+from amq.broker.backlog import Columns, Place
 from amq.broker.memory import Memory
-from amq.broker.moving import move
 from amq.broker.names import SCHEDULE_SCHEME, plain_name, real_name, shelves
 from amq.broker.prepared import PreparedTransactions
 from amq.broker.queue import Queue
 from amq.broker.schedule import Schedule
 from amq.broker.serving import NoServer, Server
-from amq.broker.staging import stage
 from amq.broker.subscribed import SubscribedTable
 from amq.broker.window import Window
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.journal.follower import DivergedError
+from amq.journal.live import Segment
 from amq.journal.multicast import Multicast
 from amq.journal.records import (
+    SENT_SCHEME,
     Consumed,
     Copies,
     Destination,
@@ -45,7 +50,7 @@ from amq.journal.records import (
     Trimmed,
     is_hidden,
 )
-from amq.journal.recovery import Recovered, Segment
+from amq.journal.recovery import Recovered
 from amq.journal.run import Run
 from amq.journal.subscription import Subscribed
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, Stub
@@ -180,10 +185,10 @@ class State:
         elif isinstance(record, Outcomes):
             self._apply_ids(self.outcomes, record.ids, segment)
         elif isinstance(record, Moved):
-            move(self, record, segment)
+            self._move(record, segment)
         elif isinstance(record, Run):
             if is_hidden(record.queue_name):
-                stage(self, record, segment)
+                self._stage(record, segment)
             else:
                 for message in record.stored():
                     self.store(message, segment)
@@ -198,6 +203,16 @@ class State:
             self.server.was_trimmed(record)
         else:
             assert isinstance(record, Destination | Previous)
+
+    def take_effect(self, record: Record, offset: int, size: int, segment: Segment | None) -> None:
+        """`record`, `size` bytes at `offset` of `segment`, is committed."""
+        if isinstance(record, Message):
+            record.offset, record.size = offset, size
+        elif isinstance(record, Group):
+            record.place(offset)
+        elif isinstance(record, Copies):
+            record.offset = offset
+        self.apply(record, segment)
 
     def end_group(self, group: Group, segment: Segment) -> None:
         """All of its records have taken effect."""
@@ -253,7 +268,7 @@ class State:
         checkpoint has it elsewhere: it moves now. Returns where it stands."""
         for name in shelves(queue.name):
             if name != queue.name and (other := self.queues.get(name)) is not None and other.find(seq) is not None:
-                move(self, Moved(name, queue.name, [seq]), segment)
+                self._move(Moved(name, queue.name, [seq]), segment)
                 return queue.find(seq)
         return None
 
@@ -401,6 +416,83 @@ class State:
     def _apply_ids(self, window: Window, ids: list[tuple[str, int]], segment: Segment) -> None:
         for id, seq in ids:
             window.stand(id, seq, segment)
+
+    # -- messages that move: in columns, as a batch of a pipeline may move a million when it commits -------------------
+
+    def _move(self, moved: Moved, segment: Segment) -> None:
+        """Messages stand in another queue, on disk alone, at the place where they stood."""
+        source, target = self.queue(moved.source), self.queue(moved.target)
+        known = source.redelivered
+        counts = {seq: known.pop(seq) for seq in moved.seqs if seq in known} if known else {}
+        if self.paged_out is not None:
+            self.moved_counts |= counts
+        for priority, columns in self._taken(source, moved.seqs):
+            segment.refers.update({*columns[1]} - {segment.code})
+            self._put(target, priority, columns)
+        for seq, count in counts.items():
+            target.redelivered[seq] = max(count, target.redelivered.get(seq, (0, 0)))
+        for id, seq in moved.ids:
+            target.duplicates_pending.pop(id, None)
+            target.own_duplicates().remember(id, seq, segment)
+        self.server.arrived(target)
+        if target.keeper is not None:
+            target.keeper.moved_in(moved.seqs)
+        for browser in target.browsers if moved.source.startswith(SENT_SCHEME) else ():
+            browser.moved_in(moved.seqs)
+
+    def _taken(self, queue: Queue, seqs: list[int]) -> list[tuple[int, Columns]]:
+        """Those of `seqs` that are stored leave the queue: by priority, and by seq in each piece."""
+        for message in [queue.messages[seq] for seq in seqs if seq in queue.messages] if queue.messages else ():
+            assert isinstance(message.segment, Segment)
+            self.hold(message.segment)
+            self.memory.free(message)
+        self.emptied[queue] = None
+        return queue.transfer_out(seqs)
+
+    def _put(self, queue: Queue, priority: int, columns: Columns) -> None:
+        """Stored messages wait on disk in `queue`, where they were not before; or only some were not, in a replay from
+        a checkpoint that was made while they moved."""
+        seqs, codes, offsets, sizes, *_ = columns
+        if queue.add_rows(priority, columns):
+            if queue.expiring:
+                self.expiring[queue] = None
+            if self.paged_out is not None:
+                self._note(queue, priority, columns)
+        elif len(seqs) > 1:
+            half = len(seqs) // 2
+            for part in (slice(half), slice(half, None)):
+                self._put(queue, priority, [column[part] for column in columns])
+        else:
+            self.segments[codes[0]].leave(offsets[0], sizes[0])
+
+    def _note(self, queue: Queue, priority: int, columns: Columns) -> None:
+        """The checkpoint that is being dumped may have looked at `queue` already."""
+        assert self.paged_out is not None
+        noted = self.paged_out.setdefault(queue, {})
+        times = columns[4] if len(columns) > 4 else repeat(0)
+        for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
+            stub = Message(queue.name, b"", None, "", priority, True, 0, expires_ms, "", False, seq)
+            stub.segment, stub.offset, stub.size = self.segments[code], offset, size
+            noted[seq] = stub
+
+    def _stage(self, run: Run, segment: Segment) -> None:
+        """The messages of `run` are stored in `segment`."""
+        queue, count, expires_ms = self.queue(run.queue_name), len(run.bodies), run.like.expires_ms
+        assert queue.is_hidden, "elsewhere they might not wait on disk"
+        columns = [
+            array("Q", run.seqs), array("Q", [segment.code]) * count,
+            array("I", islice(accumulate(run.sizes, initial=run.offset), count)), run.sizes,
+        ]  # fmt: skip
+        if expires_ms:
+            columns.append(array("Q", [expires_ms]) * count)
+            self.expiring[queue] = None
+        is_last = queue.add_rows(run.like.priority, columns)
+        assert is_last, "seqs are given in the order in which they are stored"
+        self.hold(segment)
+        segment.live += count
+        segment.live_bytes += run.size
+        queue.enqueued += count
+        self.server.was_staged(run)
 
 
 def _segment(message: Message) -> Segment:

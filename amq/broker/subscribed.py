@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from amq.journal.live import Segment
 from amq.journal.records import Trimmed
-from amq.journal.recovery import Segment
 from amq.journal.subscription import Subscribed
 
 

@@ -7,19 +7,14 @@ the connection's number), which no other connection ever has, also not after a t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from amq.broker.core import Core
 from amq.broker.names import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
-from amq.broker.queue import Queue
-from amq.broker.subscription import Subscription
-from amq.broker.topics import TopicQueue
+from amq.broker.queue import Dispatcher, Queue, Subscription
+from amq.broker.topics import TopicQueue, Topics
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, CommandError
 from amq.message import Message
 from amq.protocols.commands import Subscribe
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 QUEUES_MAX = 1000  # of one connection, about 3 MB: anybody who sends to a new name makes one
 
@@ -39,7 +34,7 @@ class TemporaryQueue(TopicQueue):
     def is_direct(self) -> bool:
         return False
 
-    def join(self, subscription: Subscription, owner: Broker) -> None:
+    def join(self, subscription: Subscription, owner: Dispatcher) -> None:
         Queue.join(self, subscription, owner)
 
     def leave(self, subscription: Subscription) -> None:
@@ -53,8 +48,10 @@ class TemporaryQueue(TopicQueue):
 class Temporaries:
     """The connections that there are, and their queues. A connection is known by the beginning of its names, `3-17.`"""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, topics: Topics) -> None:
+        self._core = core
+        self._topics = topics
+        topics.provide = self.provide
         self._owned: dict[str, dict[str, TemporaryQueue]] = {}  # owner → its queues by name
 
     def open(self, owner: str) -> None:
@@ -65,8 +62,8 @@ class Temporaries:
         """And gone."""
         for queue in self._owned.pop(owner, {}).values():
             queue.is_closed = True
-            self._broker.topics.close(queue)
-            self._broker.dirty[queue] = None
+            self._topics.close(queue)
+            self._core.dirty[queue] = None
 
     def check_consumer(self, name: str, owner: str) -> None:
         """Raises AccessError where the connection `owner` may not consume that destination, CommandError where it has
@@ -93,7 +90,7 @@ class Temporaries:
             return None
         queue = owned.get(name)
         if queue is None and len(owned) < QUEUES_MAX:
-            topics, options = self._broker.topics, self._broker.state.options_of(name)
-            queue = owned[name] = TemporaryQueue(topics, Subscribe("", name), (name,), options)
-            topics.open(queue)
+            options = self._core.state.options_of(name)
+            queue = owned[name] = TemporaryQueue(self._topics, Subscribe("", name), (name,), options)
+            self._topics.open(queue)
         return queue

@@ -14,15 +14,16 @@ wait for it go out in batches, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from amq.broker.audience import Audience
+from amq.broker.core import Core
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, words_of
+from amq.broker.options import option_boolean, option_number
 from amq.broker.patterns import Patterns
-from amq.broker.queue import NO_LIMIT, Queue
+from amq.broker.queue import NO_LIMIT, Dispatcher, Peer, Queue, Subscription
 from amq.broker.recent import Recent
-from amq.broker.subscription import Peer, Subscription, option_boolean, option_number
 from amq.config.schema import BrokerConfig
 from amq.errors import CommandError
 from amq.journal.records import Group
@@ -30,9 +31,6 @@ from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.commands import Subscribe
 from amq.remembered import Remembered
 from amq.selectors import Selector
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 BATCH_BYTES_MAX = 256 << 10  # about what a consumer gets before its socket is looked at again
 FRAME_BYTES = 100  # of a frame beside body and headers
@@ -71,7 +69,7 @@ class TopicQueue(Queue):
         self.limit = self._limit_asked or options.pending_message_limit or NO_LIMIT
         self.is_bounded = self.limit < NO_LIMIT or options.pending_message_limit > 0
 
-    def join(self, subscription: Subscription, owner: Broker) -> None:
+    def join(self, subscription: Subscription, owner: Dispatcher) -> None:
         super().join(subscription, owner)
         self.subscription = subscription
         self._topics.open(self)
@@ -116,7 +114,7 @@ class TopicQueue(Queue):
             self.expiring += 1
         self.keep(message)
 
-    def dispatch(self, owner: Broker, now_ms: int) -> None:
+    def dispatch(self, owner: Dispatcher, now_ms: int) -> None:
         if self.is_closed:
             for message in self.take_oldest_messages(len(self.messages)):
                 owner.consumed(self, message)
@@ -125,7 +123,7 @@ class TopicQueue(Queue):
         if self.is_bounded:
             self._topics.keep_bounds(self)
 
-    def _hand_out(self, owner: Broker, now_ms: int) -> None:
+    def _hand_out(self, owner: Dispatcher, now_ms: int) -> None:
         """To a consumer that acknowledges by itself as many at a time as its socket may get at once. Measured with a
         hundred of them, each of which falls behind at times: 2.4 times as many deliveries as one by one."""
         if self.picks or self.expiring or not self.subscription.auto:
@@ -182,19 +180,31 @@ class Publication:
         self._topics.withdraw(self._messages)
 
 
+class TopicListener(Protocol):
+    """Hears what becomes of subscriptions to topics. `heard` = how many subscriptions are to what it tells."""
+
+    heard: int
+
+    def listens(self, queue: TopicQueue) -> None: ...
+    def slow_consumer(self, queue: TopicQueue, policy: str) -> None: ...
+    def discarded(self, queue: TopicQueue, count: int) -> None: ...
+
+
 class Topics:
     """The subscriptions to topics, and the messages that were sent and not handed out yet.
 
     `tell(queue, policy)` is called when a consumer first loses messages, or its connection, because it is too slow.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, core: Core) -> None:
         self.tell: Callable[[TopicQueue, str], None] = lambda _queue, _policy: None
         self.arrived: list[Message] = []  # in the order in which they were sent
         self.on_their_way = 0  # publications that wait for the journal
         self.discarded = 0  # messages that slow consumers have lost
-        self.recent = Recent(broker)
-        self._broker = broker
+        self.recent = Recent(core)
+        self.advisories: TopicListener
+        self.provide: Callable[[str], object]  # makes the temporary queue of that name, if its connection is there
+        self._core = core
         self._handed_out: list[Message] = []  # in this turn
         self._named: dict[str, Audience[TopicQueue]] = {}  # by the name that they are subscribed to
         self._patterns: Patterns[TopicQueue] = Patterns()
@@ -208,7 +218,7 @@ class Topics:
         """A queue for the subscription that `command` asks for, or for those of its parts that are `names`; messages
         come when that has joined it."""
         names = names or tuple(dict.fromkeys(command.destination.split(",")))
-        return TopicQueue(self, command, names, self._broker.state.options_of(names[0]))
+        return TopicQueue(self, command, names, self._core.state.options_of(names[0]))
 
     def open(self, queue: TopicQueue) -> None:
         """From now on `queue` gets what is sent."""
@@ -222,7 +232,7 @@ class Topics:
             self._named.setdefault(name, Audience()).add(queue, queue.selector)
             self._routes.pop(name, None)
         if _is_of_advisories(queue):
-            self._broker.advisories.listens(queue)
+            self.advisories.listens(queue)
         if queue.retroactive:
             self._recall(queue)
 
@@ -230,7 +240,7 @@ class Topics:
         """And from now on no more."""
         del self._queues[queue]
         self._spanning -= _spans(queue)
-        self._broker.advisories.heard -= _is_of_advisories(queue)
+        self.advisories.heard -= _is_of_advisories(queue)
         for name in queue.names:
             if is_pattern(name):
                 self._patterns.discard(words_of(name), queue)
@@ -249,9 +259,9 @@ class Topics:
     def reconfigure(self) -> None:
         """Options changed."""
         for queue in self.queues():
-            queue.configure(self._broker.state.options_of(queue.names[0]))
-            self._broker.dirty[queue] = None
-        self.recent.reconfigure(self._broker.clock.wall_ms())
+            queue.configure(self._core.state.options_of(queue.names[0]))
+            self._core.dirty[queue] = None
+        self.recent.reconfigure(self._core.clock.wall_ms())
 
     def consumers(self, name: str) -> int:
         """How many subscriptions get what is sent to that topic."""
@@ -262,7 +272,7 @@ class Topics:
         route = self._routes.get(name)
         if route is None:
             if is_temporary(name):
-                self._broker.temporaries.provide(name)
+                self.provide(name)
             named = self._named.get(name)
             others: Audience[TopicQueue] = Audience()
             patterned = self._patterns.match(words_of(name)) if is_topic(name) else ()
@@ -277,14 +287,14 @@ class Topics:
 
     def publish(self, message: Message, peer: Peer | None = None, receipt: str = "") -> None:
         """Hand `message` out at the end of this turn. `receipt` is confirmed to `peer` with that."""
-        broker = self._broker
-        broker.memory.admit(message)
+        core = self._core
+        core.memory.admit(message)
         if not self.on_their_way:
             self.arrived.append(message)
             if peer is not None and receipt:
                 peer.confirm(receipt)
             return
-        journal = broker.journal
+        journal = core.journal
         self.on_their_way += 1  # earlier messages wait for the journal: stay behind them
         journal.confirm(Publication(self, [message]), ON_ITS_WAY)
         if peer is not None and receipt:
@@ -297,12 +307,12 @@ class Topics:
             self.arrived += messages
             return
         self.on_their_way += 1
-        self._broker.journal.confirm(Publication(self, messages), ON_ITS_WAY, group if waits else None)
+        self._core.journal.confirm(Publication(self, messages), ON_ITS_WAY, group if waits else None)
 
     def withdraw(self, messages: list[Message]) -> None:
         """Messages that were counted and will not be handed out."""
         for message in messages:
-            self._broker.memory.give_back(cost(message))
+            self._core.memory.give_back(cost(message))
 
     # -- handing out --------------------------------------------------------------------------------------------------
 
@@ -336,19 +346,19 @@ class Topics:
     def _runs(self, messages: list[Message], now_ms: int) -> Iterator[tuple[str, list[Message]]]:
         """`messages` in pieces of one topic each. Where somebody has subscribed to several topics at once the pieces
         are in the order in which all was sent, else each topic is one piece, of up to BATCH_BYTES_MAX."""
-        broker = self._broker
+        core = self._core
         keep_order = bool(self._spanning)
         pieces: dict[str, tuple[list[Message], int]] = {}
         for message in messages:
             # Its taker counts it.
-            broker.memory.give_back(cost(message))
+            core.memory.give_back(cost(message))
             if 0 < message.expires_ms <= now_ms:
                 continue
             name = message.destination
             if keep_order and pieces and name not in pieces:
                 yield from self._complete(pieces)
             piece, size = pieces.get(name) or ([], 0)
-            message.seq = broker.next_seq()
+            message.seq = core.next_seq()
             piece.append(message)
             size += len(message.body) + message.header_bytes + FRAME_BYTES
             pieces[name] = piece, size
@@ -365,7 +375,7 @@ class Topics:
 
     def _fan_out(self, route: Sequence[Audience[TopicQueue]], messages: list[Message]) -> None:
         """`messages` to each consumer of `route` that wants them."""
-        broker = self._broker
+        core = self._core
         whole = Batch(messages)
         large = any(len(message.body) > LARGE_BODY_BYTES for message in messages)
         for audience in route:
@@ -386,12 +396,12 @@ class Topics:
             shared = message.shared
             assert shared is not None
             if shared.others:
-                broker.memory.take(len(message.body) + message.header_bytes + shared.others * MESSAGE_OVERHEAD_BYTES)
+                core.memory.take(len(message.body) + message.header_bytes + shared.others * MESSAGE_OVERHEAD_BYTES)
                 shared.others -= 1
 
     def _give(self, queue: TopicQueue, batch: Batch, large: bool) -> None:
         """At once, or into the queue."""
-        broker, messages = self._broker, batch.messages
+        core, messages = self._core, batch.messages
         if not messages:
             return
         if not large and queue.is_direct:
@@ -401,31 +411,31 @@ class Topics:
             return
         for message in messages:
             queue.accept(message)
-        broker.dirty[queue] = None
+        core.dirty[queue] = None
         if queue.expiring:
-            broker.state.expiring[queue] = None
+            core.state.expiring[queue] = None
 
     def _recall(self, queue: TopicQueue) -> None:
         """Messages that were handed out before `queue` was there come first."""
-        broker = self._broker
+        core = self._core
         own = queue.subscription.peer if queue.no_local else None
-        for message in self.recent.find(queue.names, queue.selector, own, broker.clock.wall_ms()):
+        for message in self.recent.find(queue.names, queue.selector, own, core.clock.wall_ms()):
             queue.accept(message)
-            broker.memory.take(MESSAGE_OVERHEAD_BYTES)
-            broker.dirty[queue] = None
+            core.memory.take(MESSAGE_OVERHEAD_BYTES)
+            core.dirty[queue] = None
         if queue.expiring:
-            broker.state.expiring[queue] = None
+            core.state.expiring[queue] = None
 
     # -- slow consumers -----------------------------------------------------------------------------------------------
 
     def keep_bounds(self, queue: TopicQueue) -> None:
         """Take from a slow consumer what it may not hold, or its connection. The memory that it may hold is as much as
         is still free, so that each of many takes its share, and SHARE_MIN of all in any case."""
-        broker = self._broker
+        core = self._core
         if queue.is_slow and not queue.waiting:
             queue.is_slow = False
-        free_bytes = broker.memory.free_to_page_bytes
-        share_bytes = max(free_bytes, int(broker.config.memory_limit_bytes * SHARE_MIN))
+        free_bytes = core.memory.free_to_page_bytes
+        share_bytes = max(free_bytes, int(core.config.memory_limit_bytes * SHARE_MIN))
         if len(queue.messages) <= queue.limit and queue.resident_bytes <= share_bytes:
             return
         excess = queue.waiting - queue.limit
@@ -438,8 +448,8 @@ class Topics:
         if not queue.is_slow:
             queue.is_slow = True
             self.tell(queue, policy)
-            if broker.advisories.heard:
-                broker.advisories.slow_consumer(queue, policy)
+            if self.advisories.heard:
+                self.advisories.slow_consumer(queue, policy)
         if policy == "disconnect":
             queue.subscription.peer.fail(CommandError(
                 f"the subscription to {queue.name} keeps no pace: more messages wait for it than pendingMessageLimit "
@@ -449,11 +459,11 @@ class Topics:
             return
         messages = queue.take_oldest_messages(excess)
         for message in messages:
-            broker.consumed(queue, message)
+            core.consumed(queue, message)
         queue.discarded += len(messages)
         self.discarded += len(messages)
-        if broker.advisories.heard:
-            broker.advisories.discarded(queue, len(messages))
+        if self.advisories.heard:
+            self.advisories.discarded(queue, len(messages))
 
 
 def _spans(queue: TopicQueue) -> bool:

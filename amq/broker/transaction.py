@@ -9,21 +9,36 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from amq.broker.core import Core
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import is_queued
-from amq.broker.queue import Queue
-from amq.broker.subscription import Peer, Subscription
+from amq.broker.queue import Peer, Queue, Subscription
+from amq.broker.redelivery import Redelivery
+from amq.broker.topics import Topics
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.multicast import HOLDERS_MAX, Multicast
-from amq.journal.records import ACKED, XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Prepared, Record
+from amq.journal.records import ACKED, XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Measured, Prepared, Record
 from amq.journal.run import Run
 from amq.message import Copy, Message
 
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
-    from amq.broker.readying import Readiness
+
+class Ready(Protocol):
+    """The facts of the messages of a large transaction, gathered in slices: see `amq.broker.readying`."""
+
+    is_done: bool
+    records: list[Record]
+    measured: Measured
+    pending_bytes: dict[str, int]
+    into: dict[str, bool]
+    stored_by_others: list[Message]
+
+    def check(self) -> None: ...
+    def holds(self) -> bool: ...
+    def admit(self, record: Record) -> bool: ...
+    def tell(self, prepared: Prepared) -> None: ...
+    def forget(self) -> None: ...
 
 
 class Transaction:
@@ -31,14 +46,16 @@ class Transaction:
     `queued` is what was sent to queues, in order. `used_at` is monotonic seconds."""
 
     __slots__ = (
-        "acks", "broker", "nacks", "name", "published", "queued", "readiness", "requeued", "sends_to_durables", "size",
-        "used_at",
+        "_redelivery", "_topics", "acks", "core", "nacks", "name", "published", "queued", "readiness", "requeued",
+        "sends_to_durables", "size", "used_at",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, name: str) -> None:
-        self.broker = broker
+    def __init__(self, core: Core, topics: Topics, redelivery: Redelivery, name: str) -> None:
+        self.core = core
+        self._topics = topics
+        self._redelivery = redelivery
         self.name = name
-        self.used_at = broker.clock.monotonic()
+        self.used_at = core.clock.monotonic()
         self.queued: list[Message | Run] = []
         self.published: list[Message] = []  # to topics
         self.sends_to_durables = False  # are in `sends` what durable subscriptions get of that?
@@ -46,7 +63,7 @@ class Transaction:
         self.nacks: list[tuple[Subscription, Message]] = []
         self.requeued: list[tuple[Subscription, Message]] = []
         self.size = 0
-        self.readiness: Readiness | None = None  # where it is large and about to commit
+        self.readiness: Ready | None = None  # where it is large and about to commit
 
     @property
     def sends(self) -> list[Message]:
@@ -93,27 +110,27 @@ class Transaction:
 
     def finish(self, group: Group) -> None:
         """The commit is on its way: what needs no journal happens now."""
-        broker = self.broker
+        core = self.core
         if self.published:
-            broker.topics.publish_with(group, self.published)
+            self._topics.publish_with(group, self.published)
         for item in self.queued:
             if not item.persistent:
-                broker.state.apply(item, None)
+                core.state.apply(item, None)
         for subscription, message in self.acks:
             if message.segment is None:
-                broker.consumed(subscription.queue, message)
+                core.consumed(subscription.queue, message)
         self._give_back(self.nacks, refused=True)
         self._give_back(self.requeued)
         self._let_go()
-        broker.wake()
+        core.wake()
 
     def has_room(self) -> bool:
         """Does the store take what is sent in it?"""
-        return not self.broker.journal.full
+        return not self.core.journal.full
 
     def roll_back_duplicate(self, group: Group | Prepared | None, message: Message) -> TransactionRolledBackError:
         """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
-        owner = self.broker.state.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)
+        owner = self.core.state.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)
         self.roll_back()
         if owner is None or owner is group:
             where = "stored before" if owner is None else "sent twice in it"
@@ -126,7 +143,7 @@ class Transaction:
     def roll_back_repeated(self, outcome_id: str) -> TransactionRolledBackError:
         """Roll back because a commit of that name took place. A crash may yet lose a commit that is on its way, so the
         broker does not report that one as done."""
-        pending = outcome_id in self.broker.outcomes_pending
+        pending = outcome_id in self.core.outcomes_pending
         self.roll_back()
         if pending:
             return TransactionRolledBackError(
@@ -137,16 +154,17 @@ class Transaction:
 
     def roll_back(self) -> None:
         """Nothing of it takes place; what was acknowledged or refused in it is delivered again. Again = nothing."""
-        self.broker.readying.forget(self)
         for item in self.queued:  # they are not on their way
             if isinstance(item, Run):
                 item.sizes = array("I")
             elif self.readiness is not None:
                 item.size = 0
+        if self.readiness is not None:
+            self.readiness.forget()
         self.readiness = None
         for message in self.sends:
-            self.broker.withdraw(message)
-        self.broker.topics.withdraw(self.published)
+            self.core.withdraw(message)
+        self._topics.withdraw(self.published)
         self._give_back(self.settled)
         self._let_go()
         self.queued, self.published, self.acks, self.nacks, self.requeued = [], [], [], [], []
@@ -155,7 +173,7 @@ class Transaction:
         """The commit met a full disk: its persistent part never took place."""
         for message in self.sends:
             if message.persistent:
-                self.broker.withdraw(message)
+                self.core.withdraw(message)
         self._give_back([(s, message) for s, message in self.acks if message.segment is not None])
 
     def _let_go(self) -> None:
@@ -164,7 +182,7 @@ class Transaction:
             subscription.in_transactions -= 1
             queue = subscription.queue
             if queue.picker is not None and not subscription.in_transactions:
-                self.broker.dirty[queue] = None
+                self.core.dirty[queue] = None
                 if subscription.ended:
                     queue.left(subscription)
 
@@ -173,7 +191,7 @@ class Transaction:
         for subscription, message in settled:
             by_queue.setdefault(subscription.queue, []).append(message)
         for queue, messages in by_queue.items():
-            self.broker.give_back(queue, messages, [message.seq for message in messages], refused)
+            self._redelivery.give_back(queue, messages, [message.seq for message in messages], refused)
 
 
 def records_of(messages: Iterable[Message | Run]) -> Iterator[Record]:
@@ -205,13 +223,13 @@ def check_outcome_id(outcome_id: str) -> None:
         )
 
 
-def tell_outcome(broker: Broker, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:
+def tell_outcome(core: Core, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:
     """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will by
     the transaction of that name."""
-    if outcome_id in broker.state.outcomes or outcome_id in broker.outcomes_pending:
-        broker.follow(broker.outcomes_pending.get(outcome_id), peer, receipt)
+    if outcome_id in core.state.outcomes or outcome_id in core.outcomes_pending:
+        core.follow(core.outcomes_pending.get(outcome_id), peer, receipt)
         return
-    broker.outcomes_refused[outcome_id, transaction] = None
-    if len(broker.outcomes_refused) > broker.config.outcome_window:
-        del broker.outcomes_refused[next(iter(broker.outcomes_refused))]
+    core.outcomes_refused[outcome_id, transaction] = None
+    if len(core.outcomes_refused) > core.config.outcome_window:
+        del core.outcomes_refused[next(iter(core.outcomes_refused))]
     raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from amq.broker.copying import Source
+from amq.broker.core import Core
 from amq.errors import CorruptError
 from amq.journal.compaction import (
     COPY_RATE,
@@ -30,14 +31,10 @@ from amq.journal.compaction import (
     source,
 )
 from amq.journal.format import RECORD_BYTES
-from amq.journal.journal import Journal
+from amq.journal.live import Segment
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed
-from amq.journal.recovery import Segment
 from amq.journal.subscription import Subscribed
-
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
 # Copied and on their way to the journal: traffic stands behind no more than this, or what its last batch has paid for.
@@ -62,9 +59,10 @@ PRESS_EVERY_S = 1.0
 class Trimmer:
     """Call `step` after each committed batch, and now and then."""
 
-    def __init__(self, broker: Broker, journal: Journal) -> None:
-        self._broker = broker
-        self._journal = journal
+    def __init__(self, core: Core, ending: AbstractSet[str]) -> None:
+        self._core = core
+        self._journal = journal = core.journal
+        self._ending = ending  # xids of prepared transactions whose end is on its way
         self._marked = False  # a trim mark is on its way
         self._gain_bytes_min = 0.0  # a trim that gives back less is not worth while
         self._pressed = 0.0  # when all that is dead was last tried at the limit
@@ -129,7 +127,7 @@ class Trimmer:
         """Give back all that is dead, where less than `GAIN_MIN_DUE` must do."""
         self._pressed = self._looked
         before, self._gain_bytes_min = self._gain_bytes_min, 0
-        self._trim(doomed(self._closed()), PRESS_SHARE * self._broker.config.journal_segment_size_bytes)
+        self._trim(doomed(self._closed()), PRESS_SHARE * self._core.config.journal_segment_size_bytes)
         if not self._marked:
             self._gain_bytes_min = before
 
@@ -155,10 +153,10 @@ class Trimmer:
             self._lived, self._until = lives, segments[-1].key
         following = self._next()
         next_live = needed_bytes(following) if following is not None else 0
-        size = self._broker.config.journal_segment_size_bytes
+        size = self._core.config.journal_segment_size_bytes
         headroom = headroom_bytes(live, stored, next_live, size, self._factor())
         consumed = self._journal.bytes_written - self._copied_bytes - 2 * live
-        now = self._broker.clock.monotonic()
+        now = self._core.clock.monotonic()
         # At the limit all that gives room is copied: one message that stays holds back all that refers to its segment.
         due = is_due(closed_live, headroom) or (self._journal.at_limit and following is not None)
         if due:
@@ -174,7 +172,7 @@ class Trimmer:
 
     def _trim(self, going: list[Segment], enough_bytes: float = math.inf) -> None:
         """Write again what is still needed of them, and mark them, if that is worth while, or gives `enough_bytes`."""
-        state, journal = self._broker.state, self._journal
+        state, journal = self._core.state, self._journal
         gain_bytes = sum(map(size_of, going))
         if not going or gain_bytes < self._gain_bytes_min:
             return
@@ -186,7 +184,7 @@ class Trimmer:
                     copies.append(Duplicates(queue.name, ids))
             if outcomes := state.outcomes.standing_in(codes):
                 copies.append(Outcomes(outcomes))
-            copies += state.prepared.standing_in(codes, self._broker.two_phase.ending.keys())
+            copies += state.prepared.standing_in(codes, self._ending)
             copies += state.subscriptions.standing_in(codes)
         through = max(state.trimmed.through, going[-1].key)
         # Files that a crash left over are given up already, though they may still be there.
@@ -248,13 +246,13 @@ class Trimmer:
 
     def _copy(self, copying: Source, payloads: list[Payload]) -> None:
         leaving = self._journal.leaving()  # a copy behind its acknowledgement would undo it
-        copies = copying.collect(payloads, self._broker.state, self._journal, leaving)
+        copies = copying.collect(payloads, self._core.state, self._journal, leaving)
         self._allowance -= sum(len(data) for _, data in payloads) / SCAN_SHARE
         if copies.messages:
             self._allowance -= copies.size
             self._pending_bytes += copies.size
             self._journal.append_record(copies)
-            self._broker.wake()
+            self._core.wake()
 
 
 def _copy_bytes(record: Duplicates | Outcomes | Subscribed | Group) -> int:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from typing import TYPE_CHECKING
 
 import structlog
 
 from amq.broker.browser import Browser
-from amq.broker.leasing import REFUSED, Answer, LeaseBrowser, Leasing, Refusal
-from amq.broker.names import PREPARED_NAME, check_browsed, is_queued, shelves, wire_name
-from amq.broker.subscription import Peer, Waiter
-from amq.broker.transaction import Transaction, memory_bytes, records_of
-from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
+from amq.broker.commits import Commits
+from amq.broker.core import Core
+from amq.broker.durables import Durables
+from amq.broker.names import PREPARED_NAME, is_queued, shelves, wire_name
+from amq.broker.queue import Peer, Waiter
+from amq.broker.transaction import Ready, Transaction, memory_bytes, records_of
+from amq.errors import AmqError, CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.records import (
     ACKED,
     HELD_SCHEME,
@@ -41,15 +42,43 @@ from amq.journal.run import Run
 from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
 
-if TYPE_CHECKING:
-    from amq.broker.broker import Broker
-    from amq.broker.readying import Readiness
-
 XID_CHARACTERS_MAX = 512
 COMMITTED, DUPLICATE = "committed", "duplicate"
 GROUP_MESSAGES_MAX = 100_000  # of transactions that are rolled back together
 
 _log = structlog.get_logger("amq.broker")
+
+
+REFUSED = "refused"  # stands for a receipt where a refusal waits for what is on its way
+
+
+class Answer:
+    """Confirms to `peer`, with the outcome of its request."""
+
+    def __init__(self, peer: Peer, outcome: str) -> None:
+        self._peer = peer
+        self._outcome = outcome
+
+    def confirm(self, receipt: str) -> None:
+        self._peer.confirm(receipt, self._outcome)
+
+    def fail(self, error: Exception, receipt: str) -> None:
+        self._peer.fail(error, receipt)
+
+
+class Refusal:
+    """Refuses what `peer` asked for with `error`, when what stands against it is durable."""
+
+    def __init__(self, peer: Peer, error: AmqError, receipt: str) -> None:
+        self._peer = peer
+        self._error = error
+        self._receipt = receipt
+
+    def confirm(self, _receipt: str) -> None:
+        self._peer.fail(self._error, self._receipt)
+
+    def fail(self, error: Exception, _receipt: str) -> None:
+        self._peer.fail(error, self._receipt)
 
 
 class Preparing:
@@ -69,26 +98,27 @@ class Preparing:
 class TwoPhase:
     """`ending` = xid → the group on its way that finishes it, and how."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, commits: Commits, durables: Durables) -> None:
+        self._core = core
+        self._transactions = commits
+        self._durables = durables
         self._preparing: dict[str, Group] = {}
         self._refused: dict[str, None] = {}  # told "not prepared": must stay true; oldest first
         self._marking: dict[str, tuple[Marker, Group]] = {}  # owner → newest batch on its way
         self.ending: dict[str, tuple[Group, bool]] = {}
-        self.leasing = Leasing(broker, self)
 
     def start_serving(self) -> None:
         """The replay is complete: the ids of prepared transactions are taken."""
-        for prepared, _ in self._broker.state.prepared.values():
+        for prepared, _ in self._core.state.prepared.values():
             for name, id, _seq in prepared.ids:
-                self._broker.state.queue(name).duplicates_pending[id] = prepared
+                self._core.state.queue(name).duplicates_pending[id] = prepared
 
     # -- prepare ------------------------------------------------------------------------------------------------------
 
     def prepare(self, transaction: Transaction | None, command: Prepare, peer: Peer) -> None:
         """`transaction` None = it is not open: a question. Raises TransactionRolledBackError, StoreFullError,
         CommandError: then all of it is rolled back."""
-        broker = self._broker
+        core = self._core
         if transaction is None:
             self._confirm_prepared(command, peer)
             return
@@ -97,10 +127,10 @@ class TwoPhase:
         except (TransactionRolledBackError, CommandError):
             transaction.roll_back()
             raise
-        seq, timeout_ms = broker.next_seq(), command.timeout_ms
+        seq, timeout_ms = core.next_seq(), command.timeout_ms
         if timeout_ms is None:
-            timeout_ms = int(1000 * broker.config.prepared_transaction_timeout_s)
-        prepared = Prepared(command.xid, seq, broker.clock.wall_ms(), timeout_ms, command.owner, command.batch)
+            timeout_ms = int(1000 * core.config.prepared_transaction_timeout_s)
+        prepared = Prepared(command.xid, seq, core.clock.wall_ms(), timeout_ms, command.owner, command.batch)
         for subscription, message in transaction.acks:
             prepared.acks.setdefault(subscription.queue.name, []).append(message.seq)
         self._prepare(transaction, prepared, peer, command.receipt)
@@ -109,19 +139,19 @@ class TwoPhase:
         """Prepare what was prepared in another store: `given`, whose `acks` wait here and are in no line any more, with
         `sends`. False: this store knows that transaction, prepared or ended. Raises CommandError,
         TransactionRolledBackError, StoreFullError."""
-        broker, xid = self._broker, given.xid
+        core, xid = self._core, given.xid
         _check_names(xid, given.owner)
         if self._is_known(xid):
             return False
-        broker.memory.take(memory_bytes(sends))
-        transaction = Transaction(broker, "")
+        core.memory.take(memory_bytes(sends))
+        transaction = self._transactions.begin()
         transaction.sends = sends
         self._prepare(transaction, given, peer, receipt)
         return True
 
     def _prepare(self, transaction: Transaction, prepared: Prepared, peer: Waiter, receipt: str) -> None:
         """`prepared` says what is acknowledged; what is sent is added to it."""
-        journal = self._broker.journal
+        journal = self._core.journal
         moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in prepared.acks.items()]
         if journal.full and transaction.queued:
             transaction.roll_back()
@@ -145,11 +175,11 @@ class TwoPhase:
         looks = ready is None or not ready.admit(prepared)
         for item in transaction.queued:
             if isinstance(item, Run):
-                item.seq = self._broker.next_seq(len(item.bodies))
+                item.seq = self._core.next_seq(len(item.bodies))
                 continue
             if looks and item.duplicate_id:
                 self._admit_id(transaction, prepared, item)
-            item.seq = self._broker.next_seq()
+            item.seq = self._core.next_seq()
         origin = Preparing(self, transaction, prepared)
         if ready is None:
             for item in transaction.queued:
@@ -167,9 +197,9 @@ class TwoPhase:
 
     def _admit_id(self, transaction: Transaction, prepared: Prepared, message: Message) -> None:
         """Raises TransactionRolledBackError where it is taken."""
-        if self._broker.is_duplicate(message):
+        if self._core.is_duplicate(message):
             raise transaction.roll_back_duplicate(prepared, message)
-        self._broker.admit_id(message, prepared)
+        self._core.admit_id(message, prepared)
 
     def _check(self, transaction: Transaction, command: Prepare) -> None:
         """Raises TransactionRolledBackError, CommandError where it cannot be prepared."""
@@ -201,21 +231,21 @@ class TwoPhase:
 
     def _is_known(self, xid: str) -> bool:
         """Is it prepared, or being prepared, or has it ended?"""
-        return xid in self._broker.state.prepared or xid in self._preparing or self._has_ended(xid)
+        return xid in self._core.state.prepared or xid in self._preparing or self._has_ended(xid)
 
     def _has_ended(self, xid: str) -> bool:
         """Does anybody remember that?"""
-        return any(how + xid in self._broker.state.outcomes for how in (XID_COMMITTED, XID_ROLLED_BACK))
+        return any(how + xid in self._core.state.outcomes for how in (XID_COMMITTED, XID_ROLLED_BACK))
 
     def _confirm_prepared(self, command: Prepare, peer: Peer) -> None:
         """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
         committed; else it never will be. Raises TransactionRolledBackError."""
-        xid, broker = command.xid, self._broker
-        if xid in self._preparing or xid in broker.state.prepared or XID_COMMITTED + xid in broker.state.outcomes:
-            broker.follow(self._preparing.get(xid), peer, command.receipt)
+        xid, core = command.xid, self._core
+        if xid in self._preparing or xid in core.state.prepared or XID_COMMITTED + xid in core.state.outcomes:
+            core.follow(self._preparing.get(xid), peer, command.receipt)
             return
         self._refused[xid] = None
-        if len(self._refused) > broker.config.outcome_window:
+        if len(self._refused) > core.config.outcome_window:
             del self._refused[next(iter(self._refused))]
         raise TransactionRolledBackError(f"{xid} is not prepared: the transaction was rolled back")
 
@@ -224,47 +254,46 @@ class TwoPhase:
         self._preparing.pop(prepared.xid, None)
         self._release(prepared)
         why = StoreFullError("the store's disk is full: the message was not stored, send it again later")
-        for follower, receipt in self._broker.followers_of(prepared):
+        for follower, receipt in self._core.followers_of(prepared):
             follower.fail(why, receipt)
 
     def is_prepared(self, prepared: Prepared) -> None:
         """It is durable."""
         self._preparing.pop(prepared.xid, None)
-        self.leasing.is_leased(prepared)
         if prepared.owner and prepared.batch <= self.newest(prepared.owner):
-            self._broker.wake()  # `sweep` rolls it back
+            self._core.wake()  # `sweep` rolls it back
 
     # -- finish -------------------------------------------------------------------------------------------------------
 
     def finish(self, command: Finish, peer: Peer) -> None:
         """Commit or roll back what is prepared. To ask again for what took place is confirmed. Raises CommandError,
         TransactionRolledBackError."""
-        broker, xid, commit = self._broker, command.xid, command.commit
+        core, xid, commit = self._core, command.xid, command.commit
         if xid in self.ending:
             group, committed = self.ending[xid]
             try:
                 self._check_outcome(xid, commit, committed)
             except (CommandError, TransactionRolledBackError) as error:
-                broker.follow(group, Refusal(peer, error, command.receipt), REFUSED)
+                core.follow(group, Refusal(peer, error, command.receipt), REFUSED)
             else:
-                broker.follow(group, peer, command.receipt)
-        elif xid in broker.state.prepared:
-            prepared, _ = broker.state.prepared[xid]
+                core.follow(group, peer, command.receipt)
+        elif xid in core.state.prepared:
+            prepared, _ = core.state.prepared[xid]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
             self.ending[xid] = group, commit
             self.append(group, peer, command.receipt)
         elif xid in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
         elif self._has_ended(xid):
-            self._check_outcome(xid, commit, XID_COMMITTED + xid in broker.state.outcomes)
-            broker.journal.confirm(peer, command.receipt)
+            self._check_outcome(xid, commit, XID_COMMITTED + xid in core.state.outcomes)
+            core.journal.confirm(peer, command.receipt)
         else:
             raise self._unknown(xid)
 
     def finish_together(self, some: list[Prepared], commit: bool, peer: Waiter, receipt: str) -> None:
         """Commit or roll back all of `some`, none of which is ending; there need not be any."""
         if not some:
-            self._broker.follow(None, peer, receipt)
+            self._core.follow(None, peer, receipt)
             return
         group = Group([part for each in some for part in (self._commits if commit else self._rollbacks)(each)])
         for each in some:
@@ -288,7 +317,7 @@ class TwoPhase:
     def commit_batch(self, command: CommitBatch, peer: Peer) -> None:
         """Commit all `xids` and the marker together, and roll back what else is prepared of the owner's batches up to
         this one. Raises CommandError, TransactionRolledBackError: then nothing was done."""
-        broker, owner, batch = self._broker, command.owner, command.batch
+        core, owner, batch = self._core, command.owner, command.batch
         if owner.startswith(LEASE):
             raise _reserved()
         newest = self.newest(owner)
@@ -305,7 +334,7 @@ class TwoPhase:
         wanted = [self._part(xid, owner, batch) for xid in dict.fromkeys(command.xids)]
         chosen = {each.xid for each in wanted}
         others = [
-            each for each, _ in broker.state.prepared.values()
+            each for each, _ in core.state.prepared.values()
             if each.owner == owner and each.batch <= batch and each.xid not in chosen and each.xid not in self.ending
         ]  # fmt: skip
         records = [record for each in wanted for record in self._commits(each)]
@@ -321,15 +350,15 @@ class TwoPhase:
 
     def _answer_again(self, asked: Marker, peer: Peer, receipt: str) -> None:
         """That batch is committed, or its commit is on its way. Raises CommandError where it held something else."""
-        broker = self._broker
+        core = self._core
         known, group = self._marking.get(asked.owner, (None, None))
         if known is None:
-            known, _ = broker.state.prepared.markers[asked.owner]
+            known, _ = core.state.prepared.markers[asked.owner]
         if asked.content is None or known.content in (None, asked.content):
             if group is not None:
-                broker.follow(group, Answer(peer, DUPLICATE), receipt)
+                core.follow(group, Answer(peer, DUPLICATE), receipt)
             elif receipt:
-                broker.journal.confirm(Answer(peer, DUPLICATE), receipt)
+                core.journal.confirm(Answer(peer, DUPLICATE), receipt)
             return
         assert known.content is not None
         error = CommandError(
@@ -340,11 +369,11 @@ class TwoPhase:
         )
         if group is None:
             raise error
-        broker.follow(group, Refusal(peer, error, receipt), REFUSED)
+        core.follow(group, Refusal(peer, error, receipt), REFUSED)
 
     def abort_batch(self, command: AbortBatch, peer: Peer) -> None:
         """Roll back what is prepared for an owner, in groups of bounded size. The answer comes with the last group."""
-        owner, batch, prepared = command.owner, command.batch, self._broker.state.prepared
+        owner, batch, prepared = command.owner, command.batch, self._core.state.prepared
         if command.xids is None:
             wanted = [each for each, _ in prepared.values()]
         else:
@@ -366,9 +395,9 @@ class TwoPhase:
 
     def _part(self, xid: str, owner: str, batch: int) -> Prepared:
         """A part of that batch. Raises CommandError, TransactionRolledBackError."""
-        found = self._broker.state.prepared.get(xid)
+        found = self._core.state.prepared.get(xid)
         if xid in self.ending or found is None:
-            outcomes, (_, committing) = self._broker.state.outcomes, self.ending.get(xid, (None, None))
+            outcomes, (_, committing) = self._core.state.outcomes, self.ending.get(xid, (None, None))
             if committing is False or XID_ROLLED_BACK + xid in outcomes:
                 raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
             if committing or XID_COMMITTED + xid in outcomes:
@@ -383,7 +412,7 @@ class TwoPhase:
 
     def newest(self, owner: str) -> int:
         """The newest batch of that owner that is committed or on its way; -1 = none."""
-        marker, marking = self._broker.state.prepared.markers.get(owner), self._marking.get(owner)
+        marker, marking = self._core.state.prepared.markers.get(owner), self._marking.get(owner)
         return max((found[0].batch for found in (marker, marking) if found is not None), default=-1)
 
     def _commits(self, prepared: Prepared) -> list[Record]:
@@ -392,34 +421,34 @@ class TwoPhase:
             ids = [(id, seq) for queue, id, seq in prepared.ids if queue == name]
             records.append(Moved(SENT_SCHEME + name, name, seqs, ids))
         records += [Consumed(HELD_SCHEME + name, ACKED, seqs) for name, seqs in prepared.acks.items()]
-        return [*records, Resolved(prepared.xid, True, self._broker.next_seq())]
+        return [*records, Resolved(prepared.xid, True, self._core.next_seq())]
 
     def _rollbacks(self, prepared: Prepared) -> list[Record]:
         """Sent messages go, acknowledged ones come again, as after any failed delivery."""
         records: list[Record] = [Consumed(SENT_SCHEME + name, PURGED, seqs) for name, seqs in prepared.sends.items()]
         for name, seqs in prepared.acks.items():
             _, _, held = shelves(name)
-            if name.startswith(SUBSCRIPTION_SCHEME) and not self._broker.durables.is_there(name):
+            if name.startswith(SUBSCRIPTION_SCHEME) and not self._durables.is_there(name):
                 records.append(Consumed(held, PURGED, seqs))  # it ended while this was prepared: nobody waits for them
                 continue
-            queue = self._broker.state.queues.get(held)
+            queue = self._core.state.queues.get(held)
             known = queue.redelivered if queue is not None else {}
             before = [(seq, *known.get(seq, (0, 0))) for seq in seqs]
             counts = [(seq, deliveries + 1, failures + 1) for seq, deliveries, failures in before]
             records += [Redelivered(held, counts), Moved(held, name, seqs)]
-        return [*records, Resolved(prepared.xid, False, self._broker.next_seq())]
+        return [*records, Resolved(prepared.xid, False, self._core.next_seq())]
 
-    def append(self, group: Group, peer: Waiter, receipt: str, ready: Readiness | None = None) -> None:
-        batch = self._broker.append_group(group, ready)
+    def append(self, group: Group, peer: Waiter, receipt: str, ready: Ready | None = None) -> None:
+        batch = self._core.append_group(group, ready.pending_bytes if ready is not None else None)
         batch.confirms.append((peer, receipt, group))
-        self._broker.wake()
+        self._core.wake()
 
     def ended(self, prepared: Prepared, committed: bool) -> None:
         """The record of its end is durable: tell clients that sent the same id meanwhile."""
         self.ending.pop(prepared.xid, None)
         self._release(prepared)
         why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
-        for follower, receipt in self._broker.followers_of(prepared):
+        for follower, receipt in self._core.followers_of(prepared):
             if not committed:
                 follower.fail(why, receipt)
             elif receipt:
@@ -427,11 +456,11 @@ class TwoPhase:
 
     def mark(self, owner: str) -> tuple[int, Group]:
         """Mark a batch of `owner` that is newer than all before it: its number, and the group on its way."""
-        marker = Marker(owner, max(self._broker.next_seq(), self.newest(owner) + 1))
+        marker = Marker(owner, max(self._core.next_seq(), self.newest(owner) + 1))
         group = Group([marker])
         self._marking[owner] = marker, group
-        self._broker.append_group(group)
-        self._broker.wake()
+        self._core.append_group(group)
+        self._core.wake()
         return marker.batch, group
 
     def marking(self, owner: str) -> Group | None:
@@ -447,15 +476,15 @@ class TwoPhase:
     def _release(self, prepared: Prepared) -> None:
         """Its ids are no more on their way."""
         for name, id, _ in prepared.ids:
-            queue = self._broker.state.queues.get(name)
+            queue = self._core.state.queues.get(name)
             if queue is not None and queue.duplicates_pending.get(id) is prepared:
                 del queue.duplicates_pending[id]
-                self._broker.state.emptied[queue] = None
+                self._core.state.emptied[queue] = None
 
     def sweep(self, now_ms: int) -> None:
         """Roll back what was prepared too long ago, or for a batch that is committed without it. Once a second."""
-        broker = self._broker
-        for xid, (prepared, _) in list(broker.state.prepared.items()):
+        core = self._core
+        for xid, (prepared, _) in list(core.state.prepared.items()):
             timed_out = 0 < prepared.timeout_ms <= now_ms - prepared.created_ms
             late = bool(prepared.owner) and prepared.batch <= self.newest(prepared.owner)
             if xid not in self.ending and (timed_out or late):
@@ -465,14 +494,14 @@ class TwoPhase:
                 )  # fmt: skip
                 group = Group(self._rollbacks(prepared))
                 self.ending[xid] = group, False
-                broker.append_group(group)
-                broker.wake()
+                core.append_group(group)
+                core.wake()
 
     # -- what is prepared ---------------------------------------------------------------------------------------------
 
     def listed(self) -> list[Prepared]:
         """Prepared transactions whose end is not on its way, oldest first."""
-        found = [each for xid, (each, _) in self._broker.state.prepared.items() if xid not in self.ending]
+        found = [each for xid, (each, _) in self._core.state.prepared.items() if xid not in self.ending]
         return sorted(found, key=lambda each: each.seq)
 
     @staticmethod
@@ -497,9 +526,9 @@ class PreparedBrowser(Browser):
 
     __slots__ = ("_shown",)
 
-    def __init__(self, command: Subscribe, broker: Broker, peer: Peer, prefetch: int) -> None:
-        super().__init__(command, broker, peer, prefetch)
-        self._shown = deque(broker.two_phase.listed())
+    def __init__(self, command: Subscribe, core: Core, two_phase: TwoPhase, peer: Peer, prefetch: int) -> None:
+        super().__init__(command, core, peer, prefetch)
+        self._shown = deque(two_phase.listed())
 
     def _next(self) -> Message | None:
         if self._shown:
@@ -507,19 +536,6 @@ class PreparedBrowser(Browser):
         self.end()
         self.peer.browsed(self._command)
         return None
-
-
-def browser(command: Subscribe, broker: Broker, peer: Peer, prefetch: int, client_id: str) -> Browser:
-    """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
-    messages of a lease. Raises CommandError, AccessError."""
-    if "lease" in command.options:
-        return LeaseBrowser(command, broker, peer, prefetch)
-    if command.subscription_name:
-        queue = broker.durables.queue_of(command.subscription_name, client_id, command.destination)
-        return Browser(command, broker, peer, prefetch, queue)
-    check_browsed(command.destination)
-    kind = PreparedBrowser if command.destination == PREPARED_NAME else Browser
-    return kind(command, broker, peer, prefetch)
 
 
 def _check_names(xid: str, owner: str) -> None:

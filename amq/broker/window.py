@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Set as AbstractSet
 
-from amq.journal.recovery import Segment
+from amq.journal.live import Segment
 
 ID_BYTES = 20  # of an id in the journal beside its characters: its seq, quotes, brackets
 

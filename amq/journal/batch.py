@@ -8,8 +8,8 @@ from typing import Protocol
 
 from amq.errors import CorruptError
 from amq.journal.format import Chunk
+from amq.journal.live import Segment
 from amq.journal.records import Record
-from amq.journal.recovery import Segment
 
 
 class Confirmable(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from amq.journal.recovery import Segment
+from amq.journal.live import Segment
 from amq.journal.segment import PREPARE_AT, RESERVE_STEPS
 
 LIVE_FACTOR = 2  # the journal may be so many times as large as what lives in it,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from amq.journal.compaction import doomed, headroom_bytes, is_due, needed_bytes, size_of, source
 from amq.journal.format import segment_key
 from amq.journal.inspect import SEALED, SegmentReport
+from amq.journal.live import Segment
 from amq.journal.liveness import Liveness, Tally
 from amq.journal.records import prepared_bytes
-from amq.journal.recovery import Segment
 
 ID_BYTES = 20  # of a remembered id, beside its characters
 FREE, COPY, KEEP = "free", "copy", "keep"

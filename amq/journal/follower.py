@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from amq.errors import AmqError, CorruptError, StoreError
 from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, decode_batch_header, segment_key, segment_name
+from amq.journal.live import Segment
 from amq.journal.records import Previous, Record, Trimmed
-from amq.journal.recovery import JOURNAL_DIRECTORY, Followed, Recovered, Segment, check_complete
+from amq.journal.recovery import JOURNAL_DIRECTORY, Followed, Recovered, check_complete
 from amq.journal.segment import batch_at, list_segments, read_at, read_header
 from amq.vfs import Vfs
 

@@ -25,6 +25,7 @@ from amq.journal.batch import Confirmable, JournalOwner, OpenBatch
 from amq.journal.checkpoint import CheckpointFile
 from amq.journal.follower import Position
 from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, Chunk, SegmentHeader, batch_pieces
+from amq.journal.live import Segment
 from amq.journal.reader import JournalReader
 from amq.journal.records import (
     ACKED,
@@ -41,7 +42,7 @@ from amq.journal.records import (
     is_larger,
     takes_space,
 )
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered
 from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker, finish_segment
 from amq.journal.space import RESERVE_NAME, StoreLimit, measure
 from amq.journal.writer import JobRunner

@@ -24,9 +24,9 @@ from amq.journal.format import (
     decode_batch_header,
     segment_name,
 )
+from amq.journal.live import Segment
 from amq.journal.multicast import MULTICAST, MULTICAST_BYTES, decode_copy
 from amq.journal.records import MESSAGE, MESSAGE_BYTES
-from amq.journal.recovery import Segment
 from amq.journal.segment import read_at, read_header
 from amq.journal.writer import JobRunner
 from amq.message import LARGE_BODY_BYTES, Message

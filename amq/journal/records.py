@@ -13,16 +13,14 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
+from amq.journal.live import Segment
 from amq.journal.multicast import MULTICAST, Multicast
 from amq.journal.run import Run
 from amq.journal.subscription import SUBSCRIBED, Subscribed
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
-
-if TYPE_CHECKING:
-    from amq.journal.recovery import Segment
 
 DESTINATION, MESSAGE, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMMED, PREVIOUS = range(1, 10)
 MOVED, PREPARED, RESOLVED, MARKER = range(11, 15)

@@ -22,6 +22,7 @@ from amq.journal.format import (
     segment_key,
     segment_name,
 )
+from amq.journal.live import Segment
 from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed
 from amq.journal.segment import list_segments, read_at, read_batches, read_file, read_header
 from amq.vfs import Vfs, close_all
@@ -29,58 +30,6 @@ from amq.vfs import Vfs, close_all
 JOURNAL_DIRECTORY = "journal"
 PROBE_NAME = ".seal.probe"  # only the holder of the lock seals
 _PEEK_BYTES = 32  # enough of a batch for its first record, if that is `Previous`
-
-
-@dataclass(slots=True)
-class Segment:
-    """A segment that is kept, and what in it is still needed.
-
-    end         bytes that count, header included
-    live        messages in it that have not left their queue
-    live_bytes  of their records
-    shared      offset of each record that several of these messages may have in common → how many
-    id_bytes    what the remembered ids take that stand in it
-    file_bytes  of its file, 0 = as many as count
-    refers      codes of older segments of whose messages it says that they left, were copied or came back: it stays as
-                long as one of those does
-    """
-
-    name: str
-    epoch: int
-    number: int
-    end: int
-    live: int = 0
-    live_bytes: int = 0
-    id_bytes: int = 0
-    file_bytes: int = 0
-    refers: set[int] = field(default_factory=set, compare=False)
-    shared: dict[int, int] = field(default_factory=dict)
-
-    def share(self, offset: int, size: int) -> None:
-        """One more message stands in the record there, as others may."""
-        before = self.shared.get(offset, 0)
-        self.shared[offset] = before + 1
-        self.live += 1
-        self.live_bytes += 0 if before else size
-
-    def leave(self, offset: int, size: int) -> None:
-        """A message that stands there leaves its queue, or stands elsewhere now."""
-        others = self.shared.get(offset, 1) - 1
-        if others:
-            self.shared[offset] = others
-        else:
-            self.shared.pop(offset, None)
-            self.live_bytes -= size
-        self.live -= 1
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.epoch, self.number
-
-    @property
-    def code(self) -> int:
-        """Epoch and number as one number, which sorts as they do."""
-        return self.epoch << 32 | self.number
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 
 from amq.config.schema import BrokerConfig
-from amq.journal.recovery import Segment
+from amq.journal.live import Segment
 from amq.vfs import Vfs, write_all
 
 RESERVE_NAME = "reserve"

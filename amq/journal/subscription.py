@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amq.journal.format import frame_record
-
-if TYPE_CHECKING:
-    from amq.journal.recovery import Segment
+from amq.journal.live import Segment
 
 SUBSCRIBED = 15
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from amq.broker.broker import Broker
 from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, check_queue
 from amq.broker.scheduler import check_scheduled
-from amq.broker.transaction import Transaction, memory_bytes
+from amq.broker.transaction import memory_bytes
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
 from amq.journal.export import store_uuid
@@ -196,10 +196,10 @@ class Import:
 
     def _store_for_subscription(self, broker: Broker, copy: Copy, message: Message, receipt: str) -> None:
         copy.original, copy.shared = message, Shared(None, encodes=False)
-        transaction = Transaction(broker, "")
+        transaction = broker.commits.begin()
         transaction.sends = [copy]
         broker.memory.take(memory_bytes(transaction.sends))
-        broker.commit(transaction, self, receipt, "")
+        broker.commits.commit(transaction, self, receipt, "")
 
     @contextmanager
     def _full_disk_told(self) -> Iterator[None]:

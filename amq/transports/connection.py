@@ -20,8 +20,8 @@ import structlog
 
 from amq.broker.broker import Broker
 from amq.broker.links import Client
+from amq.broker.queue import Subscription
 from amq.broker.session import Session
-from amq.broker.subscription import Subscription
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError

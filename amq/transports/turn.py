@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from amq.broker.broker import Broker
 from amq.journal.journal import Journal
-
-if TYPE_CHECKING:
-    from amq.transports.connection import Connection
 
 LONE_PEERS_MAX = 2  # so few talkers are served with the sync in place of a thread switch
 # How long acknowledgements that nobody asked a receipt for wait for something to be synced with: a lone producer and
 # consumer need one sync a message instead of two.
 UNASKED_DELAY_S = 0.002
 ALARM_MIN_S = 0.001  # the loop's timers may go off a little early
+
+
+class Sender(Protocol):
+    """A connection that has output."""
+
+    def send_out(self) -> None: ...
 
 
 class Turn:
@@ -37,7 +40,7 @@ class Turn:
         self._broker: Broker | None = None
         self._journal: Journal | None = None
         self.talkers: deque[int] = deque(maxlen=16)  # numbers of connections that sent something lately
-        self.unsent: dict[Connection, None] = {}  # connections that have output
+        self.unsent: dict[Sender, None] = {}  # connections that have output
 
     def serve(self, broker: Broker, journal: Journal) -> None:
         self._broker, self._journal = broker, journal

@@ -12,7 +12,8 @@ from amq.broker.state import State
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
-from amq.journal.recovery import Recovered, Segment, seal
+from amq.journal.live import Segment
+from amq.journal.recovery import Recovered, seal
 from amq.vfs import Vfs
 from tests.stored import stored_state
 

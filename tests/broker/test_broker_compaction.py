@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from amq.broker import trimming
 from amq.broker.trimming import Trimmer
+from amq.journal.live import Segment
 from amq.journal.records import Copies, Record, Trimmed
-from amq.journal.recovery import Segment
 from amq.protocols.commands import ACK_AUTO, Ack
 from tests.broker.world import World
 

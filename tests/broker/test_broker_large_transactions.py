@@ -12,8 +12,8 @@ import pytest
 from amq.broker import effect
 from amq.journal import format as journal_format
 from amq.journal import records
+from amq.journal.live import Segment
 from amq.journal.records import Group, Record, encode_record, messages_in
-from amq.journal.recovery import Segment
 from amq.message import Message
 from amq.protocols.commands import ACK_CLIENT, ACK_INDIVIDUAL, Ack, Finish, Prepare, SendMany
 from tests.broker.world import Client, World

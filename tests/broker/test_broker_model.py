@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amq.broker import backlog, checkpointing, effect, snapshot
-from amq.broker.subscription import Subscription
+from amq.broker.queue import Subscription
 from amq.broker.trimming import Trimmer
 from amq.journal import records
 from amq.message import Message

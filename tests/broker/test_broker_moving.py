@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.broker import backlog, snapshot
-from amq.broker import state as state_module
 from amq.broker.queue import Queue
 from amq.broker.snapshot import dump
 from amq.broker.state import State as Stored
+from amq.journal.live import Segment
 from amq.journal.records import Moved, Record
-from amq.journal.recovery import Segment
 from amq.message import Message
 from tests.broker.test_snapshot import ACTIONS, NAMES, State, action, chunks, contents, loaded
 
@@ -137,7 +136,7 @@ def test_a_move_in_columns_leaves_what_a_move_by_rows_leaves(
     actions: list[tuple[str, int, int]], dumped_at: int
 ) -> None:
     state, found, blocks, applied = run(actions, dumped_at)
-    with patch.object(state_module, "move", move_by_rows):
+    with patch.object(Stored, "_move", move_by_rows):
         other, expected, other_blocks, other_applied = run(actions, dumped_at)
     assert found == expected
     places = [{segment.code: segment for segment in each.segments} for each in (state, other)]

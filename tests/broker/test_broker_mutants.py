@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 from amq.broker import broker as broker_module
-from amq.broker import checkpointing, copying, limits, moving, paging, snapshot, staging, state, trimming
+from amq.broker import checkpointing, copying, limits, paging, redelivery, snapshot, state, trimming
 from amq.broker.queue import Queue
 from amq.broker.state import State
 from amq.errors import AmqError
@@ -300,8 +300,8 @@ MUTANTS = (
     # checkpoints
     Mutant(
         "a checkpoint says that it was begun later than it was", checkpointing.Checkpointer, "step",
-        "self._blocks = dump(self._broker.state, lambda: journal.segments)",
-        "blocks = list(dump(self._broker.state, lambda: journal.segments)); "
+        "self._blocks = dump(self._core.state, lambda: journal.segments)",
+        "blocks = list(dump(self._core.state, lambda: journal.segments)); "
         "self._blocks, self._late = (block for block in getattr(self, '_late', blocks)), blocks", "walks",
     ),
     Mutant(
@@ -395,29 +395,28 @@ MUTANTS = (
         "or self._stands_beside(queue, message.seq, segment)", "", "moved",
     ),
     Mutant(
-        "the segment of a move may go before that of the message", moving, "move",
-        "segment.refers.update({*columns[1]} - {segment.code})", "pass", "moved", (state,),
+        "the segment of a move may go before that of the message", state.State, "_move",
+        "segment.refers.update({*columns[1]} - {segment.code})", "pass", "moved",
     ),
     Mutant(
-        "what moves counts also in the queue that it has left", moving, "_taken",
-        "queue.stored_bytes -= sum(sizes)", "pass", "moved",
+        "what moves counts also in the queue that it has left", Queue, "_forget_bytes",
+        "self.stored_bytes -= sum(columns[3])", "pass", "moved",
     ),
     Mutant(
-        "a checkpoint is not told of what moves", moving, "_put", "_note(state, queue, priority, columns)", "pass",
+        "a checkpoint is not told of what moves", state.State, "_put", "self._note(queue, priority, columns)", "pass",
         "moved_meanwhile",
     ),
     Mutant(
-        "what a checkpoint has in both queues counts twice", moving, "_put",
-        "state._segments[codes[0]].leave(offsets[0], sizes[0])", "pass", "moved_meanwhile",
+        "what a checkpoint has in both queues counts twice", state.State, "_put",
+        "self.segments[codes[0]].leave(offsets[0], sizes[0])", "pass", "moved_meanwhile",
     ),
     Mutant(
-        "what is staged together does not hold its segment", staging, "stage", "segment.live += count", "pass",
-        "staged", (state,),
+        "what is staged together does not hold its segment", state.State, "_stage", "segment.live += count", "pass",
+        "staged",
     ),
     Mutant(
-        "what is staged together is not free when it is on disk", staging, "stage",
-        "state.memory.give_back(sum(map(len, run.bodies)) + count * MESSAGE_OVERHEAD_BYTES)", "pass", "staged",
-        (state,),
+        "what is staged together is not free when it is on disk", broker_module.Broker, "was_staged",
+        "self.memory.give_back(sum(map(len, run.bodies)) + len(run.bodies) * MESSAGE_OVERHEAD_BYTES)", "pass", "staged",
     ),
     Mutant(
         "compaction looks only where the message was stored", copying.Source, "_parts",
@@ -425,9 +424,9 @@ MUTANTS = (
     ),
     # limits
     Mutant(
-        "the oldest is acknowledged before its dead letter is stored", broker_module.Broker, "drop",
+        "the oldest is acknowledged before its dead letter is stored", redelivery.Redelivery, "drop",
         "group = Group([*moved, Consumed(queue.name, DEAD_LETTERED, seqs)])",
-        "self.journal.append_record(Consumed(queue.name, DEAD_LETTERED, seqs)); self.journal._rotate(); "
+        "self._core.journal.append_record(Consumed(queue.name, DEAD_LETTERED, seqs)); self._core.journal._rotate(); "
         "group = Group([*moved])", "dropping_walks",
     ),
     Mutant(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.groups import GROUP_ID, GROUP_SEQ
-from amq.broker.subscription import Subscription
+from amq.broker.queue import Subscription
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Send
 from tests.broker.world import Client, World

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from amq.broker import picking, redelivery
-from amq.broker.queue import Queue
+from amq.broker.queue import Queue, Subscription
 from amq.broker.redelivery import Redelivery, delay_s
-from amq.broker.subscription import Subscription
 from amq.config.destinations import DestinationOptions
 from amq.config.loader import load
 from amq.config.schema import BrokerConfig

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.subscription import Subscription
+from amq.broker.queue import Subscription
 from amq.broker.topics import BATCH_BYTES_MAX, FRAME_BYTES
 from amq.config.destinations import matches
 from amq.message import LARGE_BODY_BYTES, Batch

@@ -6,8 +6,8 @@ from amq.broker.prepared import PreparedTransactions
 from amq.broker.serving import NoServer
 from amq.broker.window import Window
 from amq.journal.format import segment_name
+from amq.journal.live import Segment
 from amq.journal.records import Marker, Prepared, Resolved, Trimmed
-from amq.journal.recovery import Segment
 
 
 def test_the_word_of_an_end_outlives_what_it_ends() -> None:

@@ -19,8 +19,8 @@ from amq.errors import CorruptError
 from amq.journal.checkpoint import COUNTS, DUPLICATES, END, HEAD, OUTCOMES, QUEUE, ROWS, encode_head
 from amq.journal.follower import Position
 from amq.journal.format import segment_name
+from amq.journal.live import Segment
 from amq.journal.records import Consumed, Group, Moved, Record, Redelivered, Trimmed
-from amq.journal.recovery import Segment
 from amq.message import Message
 
 POSITION = Position(1, 2, 500, 200, 7, 0xC0FFEE, {1: "queue://a"})

@@ -19,9 +19,8 @@ from amq.broker.broker import Broker
 from amq.broker.gathering import Member
 from amq.broker.links import Client as Who
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.queue import Queue
+from amq.broker.queue import Queue, Subscription
 from amq.broker.session import Session
-from amq.broker.subscription import Subscription
 from amq.broker.window import ID_BYTES
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError

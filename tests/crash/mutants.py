@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amq import service
-from amq.broker import broker, checkpointing, leasing, moving, prepared, snapshot, staging, state, trimming, two_phase
+from amq.broker import checkpointing, commits, core, leasing, prepared, redelivery, snapshot, state, trimming, two_phase
 from amq.journal import compaction, follower, journal, records, recovery, segment
 from amq.lock import epoch, shared_file
 from tests.mutant import Mutant
@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "outcomes not copied before their segment is trimmed", trimming.Trimmer, "_trim",
-        "if outcomes := broker.state.outcomes.standing_in(codes):", "if outcomes := ():", "outcomes",
+        "if outcomes := state.outcomes.standing_in(codes):", "if outcomes := ():", "outcomes",
     ),
     Mutant(
         "message copied forward behind its acknowledgement", trimming.Trimmer, "_copy",
@@ -70,26 +70,27 @@ MUTANTS = (
         "self._previous_end = self._position", "self._previous_end = 0", "trimming",
     ),
     Mutant(
-        "acknowledgement not in the journal", broker.Broker, "consumed",
+        "acknowledgement not in the journal", core.Core, "consumed",
         "self.journal.open.consumed[queue.name].append(message.seq)", "self.state.remove(queue, message)", "trimming",
     ),
     Mutant(
-        "transaction written as separate batches", broker.Broker, "_append_commit",
-        "batch = self.append_group(group, ready)",
-        "batch = self.journal.open; "
-        "[(self.journal.append_record(part), self.journal._rotate()) for part in group.records]", "transactions",
+        "transaction written as separate batches", commits.Commits, "_append_commit",
+        "batch = self._core.append_group(group, ready.pending_bytes if ready is not None else None)",
+        "batch = self._core.journal.open; "
+        "[(self._core.journal.append_record(part), self._core.journal._rotate()) for part in group.records]",
+        "transactions",
     ),
     Mutant(
-        "dead letter moved in two batches", broker.Broker, "_move",
-        "self.append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))",
-        "self.journal.append(moved); self.journal._rotate(); "
-        "self.journal.append_record(Consumed(queue.name, DEAD_LETTERED, [message.seq]))",
+        "dead letter moved in two batches", redelivery.Redelivery, "_move",
+        "self._core.append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))",
+        "self._core.journal.append(moved); self._core.journal._rotate(); "
+        "self._core.journal.append_record(Consumed(queue.name, DEAD_LETTERED, [message.seq]))",
         "queues",
     ),
     Mutant(
         "prepared transaction written in several batches", two_phase.TwoPhase, "_append_prepare",
         "self.append(group, peer, receipt, ready)",
-        "broker = self._broker; "
+        "broker = self._core; "
         "[(broker.append_group(Group([part])), broker.journal._rotate()) for part in group.records[:-1]]; "
         "group.records = group.records[-1:]; self.append(group, peer, receipt)",
         "batches",
@@ -133,7 +134,7 @@ MUTANTS = (
         "group = Group([part for each in some for part in (self._commits if commit else self._rollbacks)(each)])",
         "groups = [Group((self._commits if commit else self._rollbacks)(each)) for each in some]; "
         "group = groups.pop(); "
-        "[(self._broker.append_group(each), self._broker.journal._rotate()) for each in groups]",
+        "[(self._core.append_group(each), self._core.journal._rotate()) for each in groups]",
         "leases",
     ),
     Mutant(
@@ -157,20 +158,20 @@ MUTANTS = (
         "segment.refers.update({found[1].code} - {segment.code})", "pass", "two-phase",
     ),
     Mutant(
-        "a move does not refer to where its messages stand", moving, "move",
-        "segment.refers.update({*columns[1]} - {segment.code})", "pass", "two-phase", (state,),
+        "a move does not refer to where its messages stand", state.State, "_move",
+        "segment.refers.update({*columns[1]} - {segment.code})", "pass", "two-phase",
     ),
     Mutant(
         "message copied forward behind its move", journal.Journal, "leaving", "Consumed | Moved", "Consumed",
         "two-phase",
     ),
     Mutant(
-        "a checkpoint is not told of what moves meanwhile", moving, "_put", "if state.paged_out is not None:",
+        "a checkpoint is not told of what moves meanwhile", state.State, "_put", "if self.paged_out is not None:",
         "if False:", "moves-in-checkpoints",
     ),
     Mutant(
-        "what a checkpoint has where it moved to is not left out of the move", moving, "_put", "elif len(seqs) > 1:",
-        "elif False:", "moves-in-checkpoints",
+        "what a checkpoint has where it moved to is not left out of the move", state.State, "_put",
+        "elif len(seqs) > 1:", "elif False:", "moves-in-checkpoints",
     ),
     Mutant(
         "what is prepared not in a checkpoint", snapshot, "dump", "in list(state.prepared.values()):", "in ():",
@@ -181,8 +182,8 @@ MUTANTS = (
         "moves-in-checkpoints",
     ),
     Mutant(
-        "ids of what is prepared not remembered when it is committed", moving, "move", "for id, seq in moved.ids:",
-        "for id, seq in ():", "two-phase", (state,),
+        "ids of what is prepared not remembered when it is committed", state.State, "_move",
+        "for id, seq in moved.ids:", "for id, seq in ():", "two-phase",
     ),
     Mutant(
         "ids of what is prepared free after a takeover", two_phase.TwoPhase, "start_serving",
@@ -194,15 +195,15 @@ MUTANTS = (
     ),
     Mutant(
         "seqs of a run given once more to what follows it", two_phase.TwoPhase, "_append_prepare",
-        "broker.next_seq(len(item.bodies))", "broker.next_seq()", "two-phase",
+        "self._core.next_seq(len(item.bodies))", "self._core.next_seq()", "two-phase",
     ),
     Mutant(
-        "messages of a run staged at the place of its first", staging, "stage",
-        "islice(accumulate(run.sizes, initial=run.offset), count)", "[run.offset] * count", "two-phase", (state,),
+        "messages of a run staged at the place of its first", state.State, "_stage",
+        "islice(accumulate(run.sizes, initial=run.offset), count)", "[run.offset] * count", "two-phase",
     ),
     Mutant(
-        "a run that is staged does not keep its segment", staging, "stage", "segment.live += count", "pass",
-        "two-phase", (state,),
+        "a run that is staged does not keep its segment", state.State, "_stage", "segment.live += count", "pass",
+        "two-phase",
     ),
     Mutant(
         "epoch file linked before its fsync", epoch, "link_epoch", "vfs.fsync(fd)", "pass", "queues", (shared_file,),

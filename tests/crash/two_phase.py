@@ -96,13 +96,13 @@ class Coordinator:
         """The cursor asks for so many of what waits on `a`: it gets these. Returns the number of the lease. Where there
         is one beyond `after`, that is the answer, and nothing happens."""
         script, name = self._script, full_name("a")
-        two_phase, receipt = script.broker.broker.two_phase, script.broker.next_receipt()
-        there = two_phase.leasing._leases(CURSOR, name)
+        leasing, receipt = script.broker.broker.leasing, script.broker.next_receipt()
+        there = leasing._leases(CURSOR, name)
         script.client.do(Lease(name, CURSOR.removeprefix(LEASE), after, len(names), receipt=receipt))
         if there and there[-1].seq > after:
             script.expect(receipt)
             return there[-1].seq
-        coming, _ = two_phase.leasing._coming[CURSOR, name]
+        coming, _ = leasing._coming[CURSOR, name]
         bodies = [body_of(each) for each in names]
         script.expect(receipt, (PREPARE, coming.xid, Branch(CURSOR, 0, {}, {"a": bodies})))
         return coming.seq

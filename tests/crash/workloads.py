@@ -12,7 +12,7 @@ from unittest import mock
 
 from amq.broker import checkpointing
 from amq.journal import format, records
-from amq.journal.recovery import Segment
+from amq.journal.live import Segment
 from amq.message import LARGE_BODY_BYTES
 from tests.crash.disk import WRITE
 from tests.crash.script import Script, body_of

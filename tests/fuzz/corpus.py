@@ -8,6 +8,7 @@ from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
 from amq.journal.follower import Position
 from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch, segment_name
+from amq.journal.live import Segment
 from amq.journal.multicast import Multicast
 from amq.journal.records import (
     Consumed,
@@ -26,7 +27,6 @@ from amq.journal.records import (
     Trimmed,
     encode_record,
 )
-from amq.journal.recovery import Segment
 from amq.journal.subscription import Subscribed
 from amq.lock.document import encode
 from amq.lock.host import Owner

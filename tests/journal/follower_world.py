@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amq.journal.follower import Follower, Start, replay
+from amq.journal.live import Segment
 from amq.journal.records import Record
-from amq.journal.recovery import Segment
 from amq.message import Message
 from amq.vfs import SystemVfs, Vfs
 from tests.journal.journal_world import World

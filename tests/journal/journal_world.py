@@ -13,9 +13,10 @@ from amq.errors import CorruptError
 from amq.journal.batch import Confirmable, OpenBatch
 from amq.journal.follower import replay
 from amq.journal.journal import Journal
+from amq.journal.live import Segment
 from amq.journal.reader import read_messages
 from amq.journal.records import Record
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, Segment, seal
+from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, seal
 from amq.message import Message
 from amq.vfs import SystemVfs, Vfs
 from tests.broker.disk import StepRunner

@@ -11,8 +11,9 @@ import pytest
 from amq.errors import CorruptError
 from amq.journal.follower import LOOK_BYTES, PIECE_BYTES, DivergedError, Follower
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES
+from amq.journal.live import Segment
 from amq.journal.records import Record, Trimmed
-from amq.journal.recovery import Segment, seal
+from amq.journal.recovery import seal
 from amq.message import Message
 from amq.vfs import SystemVfs
 from tests.broker.disk import ProcessFiles

@@ -21,8 +21,8 @@ from amq.config.destinations import DestinationOptions
 from amq.journal import records
 from amq.journal.batch import OpenBatch
 from amq.journal.follower import Apply, Follower, Start
+from amq.journal.live import Segment
 from amq.journal.records import Group, Record
-from amq.journal.recovery import Segment
 from amq.vfs import Vfs
 from tests.simulation.clients import Consumer, TransactedProducer
 from tests.simulation.door import SimVfs

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from amq.broker import bulk, groups, leasing, moving, scheduler, state
+from amq.broker import bulk, groups, leasing, scheduler, state
 from amq.broker.backlog import Columns
 from amq.broker.broker import Broker
 from amq.broker.durables import Durables
@@ -219,7 +219,7 @@ def a_run_is_in_the_journal_before_it_is_prepared() -> AbstractContextManager[ob
     real = TwoPhase.append
 
     def append(two_phase: TwoPhase, group: Group, *arguments: Any) -> None:
-        broker, runs = two_phase._broker, [record for record in group.records if isinstance(record, Run)]
+        broker, runs = two_phase._core, [record for record in group.records if isinstance(record, Run)]
         if runs and broker.journal is not None:
             group.records = [record for record in group.records if not isinstance(record, Run)]
             broker.append_group(Group([*runs]))
@@ -254,7 +254,7 @@ def a_repeated_commit_stores_a_run_again() -> Iterator[None]:
         prepare(two_phase, group, *arguments)
 
     def commit_batch(two_phase: TwoPhase, command: CommitBatch, peer: Any) -> None:
-        broker, again = two_phase._broker, command.batch == two_phase._newest(command.owner)
+        broker, again = two_phase._core, command.batch == two_phase._newest(command.owner)
         for run in [run for xid in command.xids for run in runs.get(xid, ())] if again else ():
             messages = alike(run.like, run.bodies)
             for message in messages:
@@ -268,12 +268,12 @@ def a_repeated_commit_stores_a_run_again() -> Iterator[None]:
 
 @mutant_of("two-phase")
 def what_moves_in_columns_loses_its_first_row() -> AbstractContextManager[object]:
-    real = moving._put
+    real = state.State._put
 
     def put(known: state.State, queue: Queue, priority: int, columns: Columns) -> None:
         real(known, queue, priority, [column[1:] for column in columns] if len(columns[0]) > 4 else columns)
 
-    return patch.object(moving, "_put", put)
+    return patch.object(state.State, "_put", put)
 
 
 # -- durable subscriptions ---------------------------------------------------------------------------------------------
@@ -292,13 +292,13 @@ def durable_subscriptions_are_forgotten_at_takeover() -> AbstractContextManager[
 
 @mutant_of("durable")
 def a_durable_subscriber_misses_what_comes_while_it_is_away() -> AbstractContextManager[object]:
-    real = Durables._holders
+    real = Durables.holders
 
     def holders(durables: Durables, message: Message) -> Iterator[str]:
-        queues = durables._broker.state.queues
+        queues = durables._core.state.queues
         return (name for name in real(durables, message) if name in queues and queues[name].subscriptions)
 
-    return patch.object(Durables, "_holders", holders)
+    return patch.object(Durables, "holders", holders)
 
 
 @mutant_of("durable")
@@ -416,7 +416,7 @@ def to_ask_again_leases_more() -> AbstractContextManager[object]:
     real = Leasing.lease
 
     def lease(leasing: Leasing, command: LeaseCommand, *arguments: Any) -> None:
-        command.after = max((each.seq for each, _ in leasing._broker.state.prepared.values()), default=command.after)
+        command.after = max((each.seq for each, _ in leasing._core.state.prepared.values()), default=command.after)
         real(leasing, command, *arguments)
 
     return patch.object(Leasing, "lease", lease)

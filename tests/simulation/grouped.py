@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from amq.broker.groups import GROUP_ID
-from amq.broker.subscription import Subscription
+from amq.broker.queue import Subscription
 from amq.message import Message
 from amq.transports.connection import Connection
 from tests.simulation.clients import Consumer, Mover, Producer

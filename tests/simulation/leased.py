@@ -17,7 +17,7 @@ from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.leasing import LEASE
 from amq.broker.names import HELD_SCHEME
-from amq.broker.subscription import Subscription
+from amq.broker.queue import Subscription
 from amq.client import aio
 from amq.client.leases import Lease
 from amq.config.destinations import DestinationOptions

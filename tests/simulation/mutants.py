@@ -26,8 +26,9 @@ from amq.journal import journal as journal_module
 from amq.journal.follower import Follower
 from amq.journal.format import BATCH_BYTES, Chunk, SegmentHeader, batch_pieces, decode_batch_header
 from amq.journal.journal import Journal
+from amq.journal.live import Segment
 from amq.journal.records import Consumed, Duplicates, Group, Record, Trimmed
-from amq.journal.recovery import Segment, list_segments
+from amq.journal.recovery import list_segments
 from amq.journal.segment import OpenSegment
 from amq.lock.epoch import Epoch, epoch_path
 from amq.lock.lease import Lease

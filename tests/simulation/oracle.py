@@ -17,9 +17,8 @@ from unittest.mock import patch
 
 from amq.broker.broker import Broker
 from amq.broker.limits import Limits
-from amq.broker.queue import Queue
+from amq.broker.queue import Queue, Subscription
 from amq.broker.state import State
-from amq.broker.subscription import Subscription
 from amq.client.link import Link
 from amq.client.machine import Machine
 from amq.errors import AmqError

@@ -19,7 +19,7 @@ from amq.broker import backlog, snapshot, two_phase
 from amq.broker.broker import Broker
 from amq.broker.leasing import LEASE
 from amq.broker.names import HELD_SCHEME, SENT_SCHEME
-from amq.broker.subscription import Subscription
+from amq.broker.queue import Subscription
 from amq.journal.batch import OpenBatch
 from amq.journal.records import (
     XID_COMMITTED,

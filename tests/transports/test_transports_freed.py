@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amq.broker.queue import Queue
+from amq.broker.queue import Queue, Subscription
 from amq.broker.session import Session
-from amq.broker.subscription import Subscription
 from amq.message import Message
 from amq.protocols.stomp.frame import FrameReader
 from amq.protocols.stomp.server import StompServer

@@ -1,0 +1,207 @@
+"""Core: what everything that serves from a state has in common: the way to the journal, and to memory.
+
+Invariant: a record is appended in the order in which it was admitted, and its promise is taken back where the disk
+rejects it. `Broker` is the one class that derives from it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from amq.broker.effect import Effect
+from amq.broker.paging import Pager
+from amq.broker.picking import Picker
+from amq.broker.queue import Queue, Waiter
+from amq.broker.state import State
+from amq.clock import Clock
+from amq.config.schema import BrokerConfig
+from amq.journal.batch import OpenBatch
+from amq.journal.journal import Journal
+from amq.journal.multicast import Multicast
+from amq.journal.records import Group, Record
+from amq.journal.run import Run
+from amq.message import LARGE_BODY_BYTES, Message
+
+SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, also past those of earlier masters
+
+
+class Core(ABC):
+    """`state`, into which all of the journal was read, and `journal`, which goes on. `wake()` asks for a turn.
+
+    dirty             queues to dispatch in this turn
+    on_queue          called when a queue comes into being
+    recalling         full names of queues of durable subscriptions whose first messages are being chosen
+    outcomes_pending  commits on their way that have a name
+    outcomes_refused  (outcome, transaction) that were reported as rolled back, which must stay true; oldest first
+    """
+
+    def __init__(
+        self, state: State, journal: Journal, config: BrokerConfig, clock: Clock, epoch: int, wake: Callable[[], None]
+    ) -> None:
+        self.state = state
+        self.memory = state.memory
+        self.journal = journal
+        self.config = config
+        self.clock = clock
+        self.epoch = epoch
+        self.wake = wake
+        self.dirty: dict[Queue, None] = {}
+        self.on_queue: list[Callable[[Queue], None]] = []
+        self.recalling: dict[str, None] = {}
+        self.outcomes_pending: dict[str, Group] = {}
+        self.outcomes_refused: dict[tuple[str, str], None] = {}
+        self.pager = Pager(state, journal, self.dirty, wake)
+        self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
+        self._seq = epoch << SEQ_EPOCH_SHIFT
+        self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → others that wait for it
+        self._effect: Effect | None = None  # of a commit that is not done yet
+
+    @abstractmethod
+    def expire(self, queue: Queue, messages: list[Message]) -> None:
+        """Messages past their time, already out of the queue's order."""
+
+    @abstractmethod
+    def arm(self, queue: Queue) -> None:
+        """A schedule has changed."""
+
+    def picker(self, queue: Queue) -> Picker:
+        """Chooses from now on who gets a message of `queue`."""
+        return Picker(queue, self, self.pager)
+
+    # -- on the way to the journal ------------------------------------------------------------------------------------
+
+    def next_seq(self, count: int = 1) -> int:
+        """The first of `count` seqs, one after the other, that nobody else gets."""
+        self._seq += count
+        return self._seq - count + 1
+
+    def oldest_on_its_way(self) -> int:
+        """Seq of the oldest message that is on its way to the journal, or of which the effect has begun; where there is
+        none, one that no message has yet. Recalled messages do not count: their seqs are older than they are."""
+        for batch in self.journal.on_their_way():
+            for record in batch.records:
+                for part in record.records if isinstance(record, Group) else (record,):
+                    if isinstance(part, Message | Run):
+                        return part.seq
+                    if isinstance(part, Multicast) and not any(name in self.recalling for name in part.queues):
+                        return part.seqs[0]
+        return self.next_seq()
+
+    def is_duplicate(self, message: Message) -> bool:
+        """Has the destination stored, or is it storing, a message with this producer-given id?"""
+        queue = self.state.queue(message.queue_name)
+        return message.duplicate_id in queue.duplicates or message.duplicate_id in queue.duplicates_pending
+
+    def admit_id(self, message: Message, record: Record) -> None:
+        """From here on the producer-given id of `message` is taken: it is on its way in `record`."""
+        if self.config.duplicate_window:
+            self.state.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
+
+    def followers_of(self, record: Record) -> list[tuple[Waiter, str]]:
+        """The followers that `follow` noted. They are forgotten."""
+        return self._followers.pop(id(record), [])
+
+    def follow(self, record: Record | None, peer: Waiter, receipt: str) -> None:
+        """Confirm to `peer` what `record` does for somebody else: when it is committed, never if it is rejected. None =
+        it is committed already."""
+        if record is None:
+            self.journal.confirm(peer, receipt)
+        else:
+            self._followers.setdefault(id(record), []).append((peer, receipt))
+
+    def consumed(self, queue: Queue, message: Message) -> None:
+        """The consumer is done with `message`: it leaves the queue when that is durable."""
+        if message.segment is not None:
+            self.journal.open.consumed[queue.name].append(message.seq)
+        else:
+            self.state.remove(queue, message)
+
+    def withdraw(self, message: Message) -> None:
+        """A message that was admitted and will not be stored."""
+        self.memory.free(message)
+        if message.seq and message.persistent:  # it got past `admit_id`
+            queue = self.state.queue(message.queue_name)
+            queue.met(message.size)
+            queue.duplicates_pending.pop(message.duplicate_id, None)
+
+    def append_group(self, group: Group, pending: dict[str, int] | None = None) -> OpenBatch:
+        """To the journal, and count what is on its way; `pending` = {full name of a queue: bytes}, where that is known.
+        Returns the batch with which it goes. Raises CommandError where it is too large.
+        """
+        batch = self.journal.open
+        self.journal.append_record(group)
+        if pending is None:
+            pending = self._measure(group)
+        for name, size in pending.items():
+            self.state.queue(name).expect(size)
+        return batch
+
+    @staticmethod
+    def _measure(group: Group) -> dict[str, int]:
+        """Note how many bytes each message takes, which is known now. Returns those on their way to each queue."""
+        pending: dict[str, int] = {}
+        for part, (_, size) in zip(group.records, group.places, strict=True):
+            if part.__class__ is Message:
+                part.size = size
+                name = part.destination
+                pending[name] = pending.get(name, 0) + size
+                continue
+            held = (part,) if isinstance(part, Message | Run) else part.copies if isinstance(part, Multicast) else ()
+            for message in held:
+                message.size = size
+                name = message.queue_name
+                pending[name] = pending.get(name, 0) + size
+        return pending
+
+    @property
+    def is_taking_effect(self) -> bool:
+        """Has a large transaction begun to take effect, and is not done?"""
+        return self._effect is not None
+
+    def is_held(self, queue: Queue) -> bool:
+        """Is nobody given anything from `queue`, since a transaction takes effect there?"""
+        return self._effect is not None and queue.name in self._effect.held
+
+    # -- in memory ----------------------------------------------------------------------------------------------------
+
+    def lend(self, queue: Queue, message: Message) -> int:
+        """The large body of `message`, just delivered, is its consumer's from now on: where the disk has it nobody else
+        keeps it. Returns how many bytes the consumer must `take_back` when it has written or forgotten it.
+        """
+        size = len(message.body)
+        if message.segment is not None:
+            self.drop_body(queue, message)
+            self.memory.take(size)
+        elif queue.messages.get(message.seq) is message:
+            return 0  # not persistent and not acknowledged: it is the queue's
+        else:
+            self.memory.take(size)
+        self.memory.lend(size)
+        return size
+
+    def drop_body(self, queue: Queue, message: Message) -> None:
+        """The disk alone has the large body of `message` from now on, and the others that share it."""
+        size = len(message.body)
+        queue.strip(message)
+        if message.shared is not None and message.shared.others:
+            message.shared.others -= 1
+            message.shared = None
+            self.memory.take(message.header_bytes)  # the others share what is counted
+        else:
+            self.memory.give_back(size)
+
+    def take_back(self, size: int) -> None:
+        """Lent memory is free again."""
+        self.memory.take_back(size)
+        self.wake()
+
+    def wait_again(self, queue: Queue, messages: Iterable[Message]) -> None:
+        """Messages that nobody has stand in line again, large ones on the disk."""
+        here = []
+        for message in messages:
+            if message.size > LARGE_BODY_BYTES and message.segment is not None:
+                self.state.page_out_again(queue, message)
+            else:
+                here.append(message)
+        queue.put_back(here)
