@@ -180,8 +180,8 @@ class Gatherings:
         self._core = core
         self.topics = topics
         self.waking: dict[Gathering, None] = {}
-        self._woken = 0  # members, in this turn
-        self._joining: dict[Gathering, Iterator[None]] = {}  # those that do not consume all of their queues yet
+        self.woken = 0  # members, in this turn
+        self.joining: dict[Gathering, Iterator[None]] = {}  # those that do not consume all of their queues yet
         self._patterns: Patterns[Gathering] = Patterns()
         core.on_queue.append(self._appeared)
 
@@ -190,19 +190,19 @@ class Gatherings:
         gathering = Gathering(command, self._core, self, peer)
         for meant in _queues_of(command):
             self._patterns.add(words_of(meant), gathering)  # also a single queue: it may be forgotten, and come again
-        self._joining[gathering] = self._join(gathering)
+        self.joining[gathering] = self._join(gathering)
         self._go_on(gathering)
         return gathering
 
     def step(self) -> None:
         """A new turn begins."""
-        self._woken = 0
-        for gathering in list(self._joining):
+        self.woken = 0
+        for gathering in list(self.joining):
             self._go_on(gathering)
 
     def _go_on(self, gathering: Gathering) -> None:
-        if next(self._joining[gathering], True) is True:
-            del self._joining[gathering]
+        if next(self.joining[gathering], True) is True:
+            del self.joining[gathering]
         else:
             self._core.wake()
 
@@ -221,10 +221,10 @@ class Gatherings:
     def wake_next(self) -> bool:
         """The next member of each that is waking has its turn. False: there is none, or there were enough for this turn
         of the broker."""
-        if self._woken >= SLICE_QUEUES:
+        if self.woken >= SLICE_QUEUES:
             self._core.wake()
             return False
-        self._woken += len(self.waking)
+        self.woken += len(self.waking)
         for gathering in list(self.waking):
             if not gathering.wake_next():
                 del self.waking[gathering]
@@ -233,7 +233,7 @@ class Gatherings:
     def unsubscribe(self, gathering: Gathering) -> None:
         """It gets no more queues."""
         self.waking.pop(gathering, None)
-        self._joining.pop(gathering, None)
+        self.joining.pop(gathering, None)
         for meant in _queues_of(gathering.command):
             self._patterns.discard(words_of(meant), gathering)
 

@@ -74,7 +74,7 @@ class Limits:
         self._core = core
         self._redelivery = redelivery
         self._durables = durables
-        self._over: dict[Queue, None] = {}  # queues that hold too much and drop it
+        self.overfull: dict[Queue, None] = {}  # queues that hold too much and drop it
         self._dropping: dict[Queue, int] = {}  # bytes of messages whose leaving is on its way
         self._reached: dict[Queue, None] = {}  # as `tell` was told
 
@@ -182,11 +182,11 @@ class Limits:
 
     def over(self, queue: Queue) -> None:
         """`queue` holds more than it may, and drops the oldest."""
-        self._over[queue] = None
+        self.overfull[queue] = None
 
     def step(self) -> None:
         """Drop the messages that are too many, and resume sessions that waited for room that is there."""
-        for queue in list(self._over):
+        for queue in list(self.overfull):
             self._drop_oldest(queue)
         for room, sessions in list(self.waiting.items()):
             if self._has_room(room, GO_ON_SHARE):
@@ -277,7 +277,7 @@ class Limits:
                 return
             else:
                 break  # consumers have all of it
-        del self._over[queue]
+        del self.overfull[queue]
 
     def _read(self, queue: Queue, messages: list[Message]) -> None:
         """The oldest messages that waited on disk. Some may have to stay by now."""

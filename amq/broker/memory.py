@@ -14,23 +14,22 @@ PAGING_SHARE = 0.7  # of the limit may be taken by what waits; the rest is for w
 
 class Memory:
     """`taken_bytes` of the `limit_bytes` that `memoryLimit` allows. `lent_bytes` = those of large bodies that are on
-    their way to consumers."""
+    their way to consumers; `paging_bytes` = as much may be taken by messages that wait."""
 
-    __slots__ = ("lent_bytes", "limit_bytes", "taken_bytes")
+    __slots__ = ("lent_bytes", "limit_bytes", "paging_bytes", "taken_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
         self.taken_bytes = 0
         self.lent_bytes = 0
+        self.set_limit(limit_bytes)
+
+    def set_limit(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.paging_bytes = int(limit_bytes * PAGING_SHARE)
 
     @property
     def is_full(self) -> bool:
         return self.taken_bytes >= self.limit_bytes
-
-    @property
-    def paging_bytes(self) -> int:
-        """As much may be taken by messages that wait."""
-        return int(self.limit_bytes * PAGING_SHARE)
 
     @property
     def free_to_page_bytes(self) -> int:

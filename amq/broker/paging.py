@@ -37,6 +37,7 @@ class Pager:
         self._journal = journal
         self._dirty = dirty
         self._wake = wake
+        self.waits = False
         self._under_way: set[tuple[Queue, int]] = set()
         self._hungry: dict[Queue, None] = {}
         self._brought: dict[Queue, int] = {}  # messages, by the last read
@@ -59,6 +60,7 @@ class Pager:
             self._read(queue, priority, places, partial(self._fetched, queue))
         else:
             self._hungry[queue] = None
+            self.waits = True
 
     def fetch_ahead(self, queue: Queue) -> None:
         """Read on where less than half of the messages of the last read wait in memory."""
@@ -67,7 +69,7 @@ class Pager:
             self.fetch(queue, priority)
 
     def feed(self) -> None:
-        """Call once a turn: a reader that lacked memory may try again where there is some."""
+        """Call once a turn while something `waits`: a reader that lacked memory may try again where there is some."""
         self._next_body()
         self._next_look()
         self._dirty |= self._again
@@ -75,6 +77,7 @@ class Pager:
         for queue in [queue for queue in self._hungry if self._ahead_bytes(queue)]:
             del self._hungry[queue]
             self._dirty[queue] = None
+        self.waits = bool(self._bodies or self._looks or self._hungry)
 
     def take_expired(self, queue: Queue, now_ms: int, then: Callable[[list[Message]], None]) -> None:
         """Hand to `then` what waits on disk and is past its time."""
@@ -168,6 +171,7 @@ class Pager:
         """Read the body of `message`, which is stripped and in no backlog, no level and no consumer's hands. One such
         body at a time, when there is memory for it."""
         self._bodies.append((queue, message, then))
+        self.waits = True
         self._wake()
 
     def after_bodies(self, then: Callable[[], None]) -> None:
@@ -210,6 +214,7 @@ class Pager:
     def again(self, queue: Queue) -> None:
         """Dispatch `queue` in the next turn too: there is much to do."""
         self._again[queue] = None
+        self.waits = True
         self._wake()
 
     def look_bytes(self) -> int:
@@ -220,6 +225,7 @@ class Pager:
         """Read copies of messages, which stay where they are. None = look again: they were copied forward meanwhile.
         One look at a time in the whole broker, when there is memory for it."""
         self._looks.append((queue, places, then))
+        self.waits = True
         self._wake()
 
     def _next_look(self) -> None:

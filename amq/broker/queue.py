@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 from amq.broker.backlog import NEVER, Backlog, Columns, Place, columns_of
-from amq.broker.memory import cost
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import QUEUE_SCHEME, is_gathered, plain_name
 from amq.broker.options import option_boolean, option_number
 from amq.broker.window import Window
@@ -334,18 +334,24 @@ class Queue:
         """`size` bytes that were expected are here, or never will be."""
         self.pending_bytes -= size
 
-    def count(self, message: Message) -> None:
-        """`message` is stored from now on."""
+    def store(self, message: Message) -> None:
+        """`message` is stored from now on, and waits in memory. The hot path: one call."""
+        size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         self.enqueued += 1
+        self.stored_bytes += message.size if message.segment is not None else size
+        self.resident_bytes += size
         if message.expires_ms:
             self.expiring += 1
-        self.stored_bytes += message.size if message.segment is not None else cost(message)
-
-    def keep(self, message: Message) -> None:
-        """`message`, which is counted, waits in memory."""
         self.messages[message.seq] = message
-        self.resident_bytes += cost(message)
         self.push(message)
+
+    def store_on_disk(self, message: Message, segment: int) -> None:
+        """`message` is stored from now on, and waits on disk. `segment` = code of where it stands."""
+        self.enqueued += 1
+        self.stored_bytes += message.size
+        if message.expires_ms:
+            self.expiring += 1
+        self.page_out(message, segment)
 
     def hold(self, messages: Iterable[Message]) -> int:
         """Stored messages of which no row is here any more are in memory, in no level. Returns the bytes that they take
@@ -374,8 +380,10 @@ class Queue:
 
     def remove(self, message: Message) -> None:
         """`message`, which is in memory and which no level and no consumer has, has left."""
-        self.let_go(message)
-        self.stored_bytes -= self.cost(message)
+        size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        del self.messages[message.seq]
+        self.resident_bytes -= size
+        self.stored_bytes -= message.size if message.segment is not None else size
         if message.expires_ms:
             self.expiring -= 1
         if self.redelivered:

@@ -182,12 +182,12 @@ class Readying:
     def __init__(self, core: Core, durables: Durables) -> None:
         self._core = core
         self._durables = durables
-        self._under_way: dict[Transaction, Readiness] = {}
+        self.under_way: dict[Transaction, Readiness] = {}
 
     def is_ready(self, transaction: Transaction, prepares: bool) -> bool:
         """May `transaction` commit, or be prepared? False: it is being made ready; ask again when its
         readiness is done."""
-        if transaction in self._under_way:
+        if transaction in self.under_way:
             return False
         found = transaction.readiness
         if found is not None and not found.holds():
@@ -195,8 +195,8 @@ class Readying:
             found = None
         if found is None and is_large(transaction):
             transaction.used_at = self._core.clock.monotonic()
-            transaction.readiness = self._under_way[transaction] = Readiness(
-                self._core, self._durables, self._under_way, transaction, prepares
+            transaction.readiness = self.under_way[transaction] = Readiness(
+                self._core, self._durables, self.under_way, transaction, prepares
             )
             self._core.wake()
             return False
@@ -204,12 +204,12 @@ class Readying:
 
     def step(self) -> None:
         """A slice of the one whose turn it is."""
-        if self._under_way:
-            transaction = next(iter(self._under_way))
-            readiness = self._under_way.pop(transaction)
+        if self.under_way:
+            transaction = next(iter(self.under_way))
+            readiness = self.under_way.pop(transaction)
             readiness.step()
             if not readiness.is_done:
-                self._under_way[transaction] = readiness
+                self.under_way[transaction] = readiness
             self._core.wake()
 
     def _drop_copies(self, transaction: Transaction) -> None:

@@ -182,7 +182,7 @@ class Session:
                 self._publish(command)
                 return
         if (
-            broker.memory.is_full
+            broker.memory.taken_bytes >= broker.memory.limit_bytes
             or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
             or broker.journal.at_limit
         ):

@@ -81,7 +81,7 @@ class State:
         """Options changed."""
         self.config = config
         self._policies = Policies(config)
-        self.memory.limit_bytes = config.memory_limit_bytes
+        self.memory.set_limit(config.memory_limit_bytes)
         for name, queue in self.queues.items():
             queue.configure(self.options_of(name))
 
@@ -223,7 +223,8 @@ class State:
     def store(self, message: Message, segment: Segment | None) -> None:
         """`message` is stored; or one that is stored already was copied forward, as a replay finds it, and stands in
         `segment` now."""
-        queue = self.queues.get(message.queue_name) or self.queue(message.queue_name)
+        name = message.destination if message.__class__ is Message else message.queue_name
+        queue = self.queues.get(name) or self.queue(name)
         message.segment = segment
         if segment is not None:
             if message.seq > self.newest_seq:
@@ -238,16 +239,15 @@ class State:
                 segment.live_bytes += message.size
             if message.duplicate_id:
                 queue.remember(message, segment)
-        queue.count(message)
         if message.expires_ms:
             self.expiring[queue] = None
         if queue.keeper is not None:
             queue.keeper.came(message)
         if self.server.keeps(queue, message):
-            queue.keep(message)
+            queue.store(message)
         else:
             assert segment is not None
-            queue.page_out(message, self.hold(segment).code)
+            queue.store_on_disk(message, self.hold(segment).code)
 
     def _stands_again(self, queue: Queue, message: Message, segment: Segment, place: Place) -> None:
         before = self.segments[place.segment]

@@ -98,6 +98,14 @@ class TopicQueue(Queue):
         """`queueLimit` is for queues."""
         return 0
 
+    def store(self, message: Message) -> None:
+        super().store(message)
+        self.stored_bytes = 0
+
+    def remove(self, message: Message) -> None:
+        super().remove(message)
+        self.stored_bytes = 0
+
     def is_idle(self) -> bool:
         """It is in no table from which it could be forgotten."""
         return False
@@ -109,10 +117,7 @@ class TopicQueue(Queue):
         """It waits here from now on."""
         assert message.shared is not None
         message.shared.others += 1
-        self.enqueued += 1
-        if message.expires_ms:
-            self.expiring += 1
-        self.keep(message)
+        self.store(message)
 
     def dispatch(self, owner: Dispatcher, now_ms: int) -> None:
         if self.is_closed:
@@ -205,7 +210,7 @@ class Topics:
         self.advisories: TopicListener
         self.provide: Callable[[str], object]  # makes the temporary queue of that name, if its connection is there
         self._core = core
-        self._handed_out: list[Message] = []  # in this turn
+        self.handed_out: list[Message] = []  # in this turn
         self._named: dict[str, Audience[TopicQueue]] = {}  # by the name that they are subscribed to
         self._patterns: Patterns[TopicQueue] = Patterns()
         self._spanning = 0  # subscriptions that may get messages of several topics
@@ -319,7 +324,7 @@ class Topics:
     def hand_out(self, now_ms: int) -> None:
         """Give everything that arrived to the present subscribers."""
         arrived, self.arrived = self.arrived, []
-        self._handed_out += arrived
+        self.handed_out += arrived
         for name, messages in self._runs(arrived, now_ms):
             kept = self.recent.keep(name, messages)
             self._fan_out(self.route(name), messages)
@@ -333,15 +338,15 @@ class Topics:
             assert message.shared is not None
             if message.shared.encoded is None:
                 message.shared.encoded = {}
-                self._handed_out.append(message)
+                self.handed_out.append(message)
 
     def end_turn(self) -> None:
         """The encoded messages have been used."""
-        if self._handed_out:
-            for message in self._handed_out:
+        if self.handed_out:
+            for message in self.handed_out:
                 assert message.shared is not None
                 message.shared.encoded = None
-            self._handed_out = []
+            self.handed_out = []
 
     def _runs(self, messages: list[Message], now_ms: int) -> Iterator[tuple[str, list[Message]]]:
         """`messages` in pieces of one topic each. Where somebody has subscribed to several topics at once the pieces

@@ -109,7 +109,7 @@ class Trimmer:
     def step(self) -> None:
         segments = self._journal.segments
         self._steps += 1
-        if not self._journal.closed() or self._steps * SEGMENTS_PER_STEP < len(segments):
+        if len(segments) < 2 or not self._journal.closed() or self._steps * SEGMENTS_PER_STEP < len(segments):
             return
         self._steps = 0
         if not self._pending_bytes:

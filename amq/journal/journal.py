@@ -184,10 +184,11 @@ class Journal:
         switches that cost a lone client a good part of its rate. `unasked`: write also what nobody waits for.
         """
         while self._busy is _Busy.NOTHING and not self._dead:
+            batch = self.open
             if self._waiting:
                 self._begin(self._waiting.popleft(), inline)
-            elif self.open and (unasked or not self.only_unasked()):
-                batch, self.open = self.open, OpenBatch()
+            elif batch.records or batch.confirms or (unasked and batch.consumed):
+                self.open = OpenBatch()
                 self._begin(batch, inline)
             else:
                 return

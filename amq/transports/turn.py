@@ -61,20 +61,21 @@ class Turn:
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        self._scheduled = False
         broker, journal = self._broker, self._journal
         if broker is None or journal is None:
+            self._scheduled = False
             return
         lone = len(set(self.talkers)) <= LONE_PEERS_MAX
         journal.flush(lone)
+        self._scheduled = False  # what a batch that was synced right here has woken follows now
         if not self._valid():
             return  # `lease_renewed` wakes us again
         broker.dispatch()
         journal.flush()
-        if self._unasked is None and journal.only_unasked():
+        if self._unasked is None and journal.open.consumed and journal.only_unasked():
             self._unasked = self._loop.call_later(UNASKED_DELAY_S, self._flush_unasked)
         for timers in (broker.redelivery, broker.scheduler):
-            if (due_s := timers.due_s) is not None:
+            if timers.timers and (due_s := timers.due_s) is not None:
                 self._wake_at(due_s, broker.clock.monotonic())
         while self.unsent:
             self.unsent.popitem()[0].send_out()

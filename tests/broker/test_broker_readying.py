@@ -54,7 +54,7 @@ def subscribe(world: World, name: str, topic: str = "topic://t", **fields: str) 
 
 
 def waits(world: World) -> bool:
-    return bool(world.broker.readying._under_way)
+    return bool(world.broker.readying.under_way)
 
 
 def until_under_way(world: World) -> None:

@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "prepared transaction ended in several batches", two_phase.TwoPhase, "finish",
         "self.append(group, peer, command.receipt)",
-        "[(broker.append_group(Group([part])), broker.journal._rotate()) for part in group.records[:-1]]; "
+        "[(self._core.append_group(Group([part])), self._core.journal._rotate()) for part in group.records[:-1]]; "
         "group.records = group.records[-1:]; self.append(group, peer, command.receipt)",
         "prepared-until-full",
     ),
@@ -106,26 +106,26 @@ MUTANTS = (
         "end of a prepared transaction written before its moves", two_phase.TwoPhase, "finish",
         "self.append(group, peer, command.receipt)",
         "parts, group.records = group.records[:-1], group.records[-1:]; self.append(group, peer, command.receipt); "
-        "broker.journal._rotate(); broker.append_group(Group(parts))",
+        "self._core.journal._rotate(); self._core.append_group(Group(parts))",
         "two-phase",
     ),
     Mutant(
         "parts of a batch of a pipeline committed one by one", two_phase.TwoPhase, "commit_batch",
         "records = [record for each in wanted for record in self._commits(each)]",
-        "[(broker.append_group(Group(self._commits(each))), broker.journal._rotate()) for each in wanted]; "
+        "[(self._core.append_group(Group(self._commits(each))), self._core.journal._rotate()) for each in wanted]; "
         "records = []",
         "batches",
     ),
     Mutant(
         "marker of a batch not in one record with its parts", two_phase.TwoPhase, "commit_batch",
         "group = Group([*records, marker])",
-        "broker.append_group(Group(records)); broker.journal._rotate(); group = Group([marker])",
+        "self._core.append_group(Group(records)); self._core.journal._rotate(); group = Group([marker])",
         "batches",
     ),
     Mutant(
         "messages of a lease set apart in a batch of their own", leasing.Leasing, "lease",
         "group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])",
-        "broker.append_group(Group([Moved(name, HELD_SCHEME + name, seqs)])); broker.journal._rotate(); "
+        "self._core.append_group(Group([Moved(name, HELD_SCHEME + name, seqs)])); self._core.journal._rotate(); "
         "group = Group([lease])",
         "leases",
     ),

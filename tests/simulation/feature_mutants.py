@@ -181,12 +181,12 @@ def _shortened(run: Run) -> Run:
 @mutant_of("two-phase")
 def a_run_is_committed_without_its_last_message() -> AbstractContextManager[object]:
     """It is in the journal, and in no queue until the next takeover."""
-    real = state.stage
+    real = state.State._stage
 
     def stage(known: state.State, run: Run, segment: Any) -> None:
         real(known, _shortened(run) if len(run.bodies) > 1 else run, segment)
 
-    return patch.object(state, "stage", stage)
+    return patch.object(state.State, "_stage", stage)
 
 
 @mutant_of("two-phase")
@@ -194,23 +194,23 @@ def a_torn_run_is_accepted() -> AbstractContextManager[object]:
     """Its last body ends with the piece of the stream in which it came."""
     real = bulk.add
 
-    def add(broker: Broker, transaction: Any, command: SendMany) -> bool:
+    def add(core: Any, routing: Any, transaction: Any, command: SendMany) -> bool:
         command.bodies[-1] = command.bodies[-1][:-1]
-        return real(broker, transaction, command)
+        return real(core, routing, transaction, command)
 
     return patch.object(bulk, "add", add)
 
 
 @mutant_of("two-phase")
 def what_is_staged_together_does_not_hold_its_segment() -> AbstractContextManager[object]:
-    real = state.stage
+    real = state.State._stage
 
     def stage(known: state.State, run: Run, segment: Any) -> None:
         real(known, run, segment)
         segment.live -= len(run.bodies)
         segment.live_bytes -= run.size
 
-    return patch.object(state, "stage", stage)
+    return patch.object(state.State, "_stage", stage)
 
 
 @mutant_of("two-phase")

@@ -173,6 +173,10 @@ class FrameReader:
             self.buffer = rest + data if rest else data
             self.offset = 0
 
+    def clear(self) -> None:
+        """All that was pushed has been read."""
+        self.buffer, self.offset, self._scanned = b"", 0, 0
+
     @property
     def pending(self) -> bool:
         """True while a frame has begun and is not complete. (Line ends between frames begin nothing.)"""

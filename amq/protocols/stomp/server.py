@@ -117,6 +117,9 @@ class StompServer:
         while not self._closed:
             if self.version != "1.0" and reader.unfinished is None:
                 self._receive_frequent(commands)
+                if reader.offset == len(reader.buffer):  # as nearly always: no further look at what is not there
+                    reader.clear()
+                    break
             frame = reader.next_frame()
             receipt = ""
             try:
