@@ -10,7 +10,6 @@ with it: reference counting alone frees it.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
@@ -30,6 +29,7 @@ from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Subscribe
 from amq.protocols.detect import detect
 from amq.transports import liveness
+from amq.transports.stream import Stream, stream_over
 from amq.transports.turn import Turn
 
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
@@ -86,10 +86,9 @@ class Connection(asyncio.Protocol):
         self.user = ""
         self.client_id = ""
         self.peer_name = ""
-        self._peer_address = ""
         self.protocol: ServerProtocol | None = None
         self.session: Session | None = None
-        self._transport: asyncio.Transport | None = None
+        self._stream: Stream | None = None
         self._first = b""
         self._held: list[Command] = []  # commands that came while the login is checked
         self._login: asyncio.Task[None] | None = None
@@ -100,11 +99,9 @@ class Connection(asyncio.Protocol):
         self._delivery: Callable[[Any, Message, int], bytes] | None = None
         self._socket_full = False
         self._behind_bytes = 0  # of answers written since the socket is full: deliveries have stopped
-        self._fd = -1
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = False
         self._said_goodbye = False
-        self._ignored_bytes = 0  # read after the last word
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
         self._unread_for: set[str] = set()  # why we do not read; empty = we do
@@ -120,16 +117,12 @@ class Connection(asyncio.Protocol):
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's own class, not a subclass
-        peer = transport.get_extra_info("peername")
-        self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "?"
-        self._peer_address = peer[0] if peer else ""
-        transport.set_write_buffer_limits(high=self._output_bytes_max // 2)
-        handle = transport.get_extra_info("socket")
-        self._fd = handle.fileno() if handle is not None else -1
+        # uvloop's transport is a class of its own, not a subclass
+        self._stream = stream = stream_over(cast(asyncio.Transport, transport), self._output_bytes_max // 2)
+        self.peer_name = stream.peer_name
         ttl_s = self._hub.config.connection_ttl_s
-        if handle is not None and ttl_s and liveness.watch(handle, ttl_s):
-            self._watched = handle
+        if stream.socket is not None and ttl_s and liveness.watch(stream.socket, ttl_s):
+            self._watched = stream.socket
         if not self._hub.opened(self):
             self.protocol = self._hub.protocol("stomp", self._owner)
             self.fail(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
@@ -139,9 +132,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
-            self._ignored_bytes += len(data)
-            if self._ignored_bytes > IGNORED_BYTES_MAX:
-                self.abort()
+            self._ignore(data)
             return
         protocol = self.protocol
         if protocol is None:
@@ -173,6 +164,14 @@ class Connection(asyncio.Protocol):
             if self._login is None:
                 self._login = hub.loop.create_task(self._connect())
 
+    def _ignore(self, data: bytes) -> None:
+        """The client talks on after our last word."""
+        stream = self._stream
+        if stream is not None:
+            stream.ignored_bytes += len(data)
+            if stream.ignored_bytes > IGNORED_BYTES_MAX:
+                self.abort()
+
     def _begin_turn(self) -> None:
         self._full_reads = 0
         self._read_for(TURN)
@@ -182,8 +181,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._fd = -1
-        self._transport = None
+        if self._stream is not None:
+            self._stream.lost()
+            self._stream = None
         self._watched = None
         if self._timer is not None:
             self._timer.cancel()
@@ -303,19 +303,14 @@ class Connection(asyncio.Protocol):
         """Close at once; what is pending is thrown away."""
         self._closing = True
         self._forget_output()
-        if self._transport is not None:
-            self._transport.abort()
+        if self._stream is not None:
+            self._stream.abort()
 
     def cut(self) -> None:
         """Shut the socket down from another thread; the event loop notices when it can."""
-        if self._fd >= 0:
-            handle = socket.socket(fileno=self._fd)
-            try:
-                handle.shutdown(socket.SHUT_RDWR)
-            except OSError as error:
-                _log.debug("socket was closed already", connection=self.number, error=str(error))
-            finally:
-                handle.detach()
+        stream = self._stream
+        if stream is not None:
+            stream.cut()
 
     def pause_reading(self) -> None:
         self._unread(STALLED)
@@ -325,18 +320,18 @@ class Connection(asyncio.Protocol):
 
     def _unread(self, reason: str) -> None:
         """Do not read the client as long as there is `reason`, or any other."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or self._closing:
+        stream = self._stream
+        if stream is None or stream.is_closing() or self._closing:
             return
         if not self._unread_for:
             self._paused_at = self._hub.clock.monotonic()
-            transport.pause_reading()
+            stream.pause_reading()
         self._unread_for.add(reason)
 
     def _read_for(self, reason: str) -> None:
         """`reason` is over: read on where there is no other."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or reason not in self._unread_for:
+        stream = self._stream
+        if stream is None or stream.is_closing() or reason not in self._unread_for:
             return
         self._unread_for.remove(reason)
         if not self._unread_for:
@@ -345,13 +340,13 @@ class Connection(asyncio.Protocol):
             self._paused_at = 0.0
             self._last_read += paused_s
             self._frame_since += paused_s if self._frame_since else 0.0
-            transport.resume_reading()
+            stream.resume_reading()
 
     def send_out(self) -> None:
         """Write what gathered in this turn, in one piece; of large bodies, and what is behind them, as much as the
         socket takes. Called by the turn, when the lease is valid."""
-        transport, out = self._transport, self._out
-        if transport is None or transport.is_closing() or self._said_goodbye:
+        stream, out = self._stream, self._out
+        if stream is None or stream.is_closing() or self._said_goodbye:
             self._forget_output()  # committed for a client that broke the protocol meanwhile: it is not there any more
             return
         if out or self._slices:
@@ -362,24 +357,23 @@ class Connection(asyncio.Protocol):
             self._out, self._out_bytes = [], 0
             if self._slices:
                 self._slices += out
-                self._write_slices(transport)
+                self._write_slices(stream)
             else:
-                transport.write(b"".join(out) if len(out) > 1 else out[0])
+                stream.write(b"".join(out) if len(out) > 1 else out[0])
             if not self._socket_full and not self._slices:
                 if self._behind_bytes:
                     self._caught_up()
                 elif self.session is not None:  # no further call here: it cost 5 % of the rate at a window of 1
                     self.session.set_writable(True)
         if self._closing and not self._said_goodbye and not self._slices:
-            # Half-close and read on: closing with unread input would make the kernel throw away what we just said.
             self._said_goodbye = True
-            transport.write_eof()
+            stream.finish(self._hub.loop)
 
-    def _write_slices(self, transport: asyncio.Transport) -> None:
+    def _write_slices(self, stream: Stream) -> None:
         slices = self._slices
         while slices and not self._socket_full:
             # A copy: what the transport holds back must not hold on to the whole body.
-            transport.write(bytes(slices.popleft()))
+            stream.write(bytes(slices.popleft()))
         if not slices:
             self._return_memory()
 
@@ -426,7 +420,7 @@ class Connection(asyncio.Protocol):
         if not isinstance(command, Connect):
             self.fail(getattr(command, "error", ProtocolError("the first frame must be CONNECT or STOMP")))
             return
-        loopback = is_loopback(self._peer_address)
+        loopback = self._stream is not None and is_loopback(self._stream.peer_address)
         self._unread(LOGIN)
         try:
             self.user = await self._hub.authenticate(command.login, command.passcode, loopback)

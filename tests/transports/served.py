@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
@@ -25,6 +27,7 @@ from tests.broker.world import World
 
 ROUNDS_MAX = 20_000  # of the event loop: what has not come by then never will
 QUIET_ROUNDS = 20
+SOCKET_BYTES = 128 << 10
 
 
 def frame(command: str, headers: dict[str, object] | None = None, body: bytes = b"") -> bytes:
@@ -66,6 +69,73 @@ class Peer:
         self._socket.close()
 
 
+class Tls(NamedTuple):
+    """What both ends of a TLS connection know."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class TlsPeer(Peer):
+    """The same over TLS: what the client says is encrypted here, and lies in `_out` until the socket takes it."""
+
+    def __init__(self, sock: socket.socket, connection: Connection, context: ssl.SSLContext) -> None:
+        super().__init__(sock, connection)
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname="localhost")
+        self._unsent = b""
+        self.told_end = False  # by TLS, not by the socket
+
+    def _exchange(self) -> None:
+        self._unsent += self._out.read()
+        if self._unsent:
+            self._unsent = self._unsent[super().write(self._unsent) :]
+        try:
+            while part := self._socket.recv(1 << 20):
+                self._in.write(part)
+        except (BlockingIOError, ConnectionError):
+            pass
+
+    def shakes_hands(self) -> bool:
+        """True when the client has done its part."""
+        self._exchange()
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        finally:
+            self._exchange()
+        return True
+
+    def write(self, data: bytes) -> int:
+        """Not more than the socket takes, as TLS could not take it back."""
+        self._exchange()
+        if self._unsent or not data:
+            return 0
+        count = self._tls.write(data)
+        self._exchange()
+        return count
+
+    def read(self) -> bytes:
+        parts = []
+        self._exchange()
+        try:
+            while part := self._tls.read(1 << 20):
+                parts.append(part)
+                self._exchange()
+            self.told_end = True
+        except ssl.SSLWantReadError:
+            pass
+        self.said += b"".join(parts)
+        return b"".join(parts)
+
+    def say_end(self) -> None:
+        """TLS's own way to close."""
+        with suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+        self._exchange()
+
+
 class Served:
     """A broker that serves. `authenticate` lets everybody in unless a test replaces it."""
 
@@ -96,13 +166,23 @@ class Served:
         self.connections.pop(connection.number, None)
         self._turn.unsent.pop(connection, None)
 
-    async def connect(self, *frames: bytes) -> Peer:
-        """A client that has said `frames`."""
+    async def connect(self, *frames: bytes, tls: Tls | None = None, tcp: bool = False) -> Peer:
+        """A client that has said `frames`, over TCP or TLS where that is asked for."""
         self._count += 1
-        ours, theirs = socket.socketpair()
+        ours, theirs = _tcp() if tcp or tls is not None else socket.socketpair()
         connection = Connection(self.hub, self._count)
-        await self._loop.connect_accepted_socket(lambda: connection, ours)
-        peer = self._peers[self._count] = Peer(theirs, connection)
+        peer: Peer
+        if tls is None:
+            await self._loop.connect_accepted_socket(lambda: connection, ours)
+            peer = Peer(theirs, connection)
+        else:
+            peer = secret = TlsPeer(theirs, connection, tls.client)
+            accepted = self._loop.create_task(
+                self._loop.connect_accepted_socket(lambda: connection, ours, ssl=tls.server)
+            )
+            await self.until(lambda: secret.shakes_hands() and accepted.done(), "the handshake")
+            await accepted
+        self._peers[self._count] = peer
         for data in frames:
             await self.say(peer, data)
         return peer
@@ -151,7 +231,10 @@ class Served:
         self._turn.stop()
 
 
-def serve(path: Path, test: Callable[[Served], Awaitable[None]], limits: Limits | None = None, **config: Any) -> None:
+def serve(
+    path: Path, test: Callable[[Served], Awaitable[None]], limits: Limits | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop, **config: Any,
+) -> None:  # fmt: skip
     """Run `test` with a broker of that configuration."""
     world = World(path, journal_segment_size_bytes=64 << 20, **config)
 
@@ -163,10 +246,21 @@ def serve(path: Path, test: Callable[[Served], Awaitable[None]], limits: Limits 
             served.stop()
 
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(main())
     finally:
         world.close()
+
+
+def _tcp() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection: ours, the client's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    ours.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)  # or the kernel lets it grow to megabytes
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
+    return ours, theirs
 
 
 class Uncollected:

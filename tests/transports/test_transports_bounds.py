@@ -134,7 +134,9 @@ def test_a_client_that_does_not_read_is_not_read_either(tmp_path: Path) -> None:
 def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         peer = await served.connect(CONNECT)
-        transport = peer.connection._transport
+        stream = peer.connection._stream
+        assert stream is not None
+        transport = stream._transport
         held = 0
         for base in range(0, 100_000, 500):
             peer.write(b"".join(SEND % number for number in range(base, base + 500)))
@@ -249,8 +251,9 @@ def test_a_client_that_fills_two_whole_reads_gives_others_their_turn(tmp_path: P
 
     async def test(served: Served) -> None:
         peer = await served.connect(CONNECT)
-        transport = peer.connection._transport
-        assert transport is not None
+        stream = peer.connection._stream
+        assert stream is not None
+        transport = stream._transport
         send = frame("SEND", {"destination": "/topic/nobody"}, b"x")
         full = send * (connection_module.READ_BYTES_FULL // len(send) + 1)
         for data in (full, send, full):

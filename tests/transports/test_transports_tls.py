@@ -1,0 +1,192 @@
+"""The same Connection over TCP and over TLS, on both event loops: real sockets, real certificates.
+
+TLS has no half-close, closes in a way of its own, and holds bytes back in one more place. Nothing of that reaches a
+protocol or a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from amq.transports import connection as connection_module
+from amq.transports import liveness
+from amq.transports import stream as stream_module
+from amq.transports.stream import Stream, TlsStream
+from tests.transports.served import CONNECT, Peer, Served, Tls, TlsPeer, frame, serve
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None and os.environ.get("CI") != "true",  # CI installs it, and fails without it
+    reason="openssl is not installed: no certificate",
+)
+SUBSCRIBE = frame("SUBSCRIBE", {"id": "1", "destination": "/queue/q", "ack": "client-individual"})
+LARGE = bytes(range(256)) * (12 << 10)  # 3 MiB
+WRONG = frame("SEND", {})  # without a destination
+Run = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
+         key, "-out", certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key)
+    return Tls(server, ssl.create_default_context(cafile=str(certificate)))
+
+
+@pytest.fixture(params=["tcp-uvloop", "tls-uvloop", "tls-asyncio"])
+def run(request: pytest.FixtureRequest, tmp_path: Path, tls: Tls) -> Run:
+    """`run(test, **config)` runs `test(served, the TLS of its connections or None)`."""
+    carrier, loop = request.param.split("-")
+    factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.SelectorEventLoop
+
+    def runs(test: Callable[[Served, Tls | None], Awaitable[None]], **config: Any) -> None:
+        serve(tmp_path, lambda served: test(served, tls if carrier == "tls" else None), loop_factory=factory, **config)
+
+    return runs
+
+
+async def read_until(served: Served, peer: Peer, wanted: bytes) -> None:
+    await served.until(lambda: [peer.read(), wanted in peer.said][1], f"{wanted[:40]!r}")
+
+
+def test_login_send_and_receive(run: Run) -> None:
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(CONNECT, tls=tls, tcp=True)
+        stream = peer.connection._stream
+        assert type(stream) is (Stream if tls is None else TlsStream)
+        assert stream.peer_address == "127.0.0.1"
+        await served.say(peer, SUBSCRIBE)
+        await served.say(peer, frame("SEND", {"destination": "/queue/q", "receipt": "stored"}, b"order"))
+        await read_until(served, peer, b"order\0")
+        assert peer.said.startswith(b"CONNECTED\n")
+        assert b"receipt-id:stored" in peer.said
+        await served.hang_up(peer)
+
+    run(test)
+
+
+def test_a_large_body_to_a_client_that_reads_slowly(run: Run) -> None:
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(CONNECT, SUBSCRIBE, tls=tls, tcp=True)
+        producer = await served.connect(CONNECT, tls=tls, tcp=True)
+        header = {"destination": "/queue/q", "content-length": len(LARGE), "receipt": "stored"}
+        await served.say(producer, frame("SEND", header, LARGE))
+        await read_until(served, producer, b"receipt-id:stored")
+        await served.rest()
+        assert peer.connection._slices, "the client has not read, so most of it is here"
+        await read_until(served, peer, LARGE + b"\0")
+        await served.until(lambda: not peer.connection._lent_bytes, "the memory is free again")
+
+    run(test)
+
+
+def test_an_error_is_read_before_the_connection_is_gone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the client talks on. Closing a socket with unread input would throw the error away."""
+    monkeypatch.setattr(stream_module, "QUIET_S", 0.001)
+
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(CONNECT, tls=tls, tcp=True)
+        await served.say(peer, WRONG)
+        for _ in range(20):
+            await served.say(peer, frame("SEND", {"destination": "/queue/q"}, b"x" * 50_000))
+        await read_until(served, peer, b"ERROR\n")
+        if isinstance(peer, TlsPeer):
+            await served.until(lambda: peer.read() is not None and peer.told_end, "the end, as TLS tells it")
+            peer.say_end()
+        await served.hang_up(peer)
+
+    run(test)
+
+
+def test_an_error_is_read_by_a_client_that_reads_late(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers before it fill the socket; the last one is read all the same."""
+    monkeypatch.setattr(stream_module, "QUIET_S", 0.001)
+
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(CONNECT, tls=tls, tcp=True)
+        receipts = b"".join(
+            frame("SEND", {"destination": "/topic/nobody", "receipt": f"{n:0500}"}) for n in range(1000)
+        )
+        for _ in range(20):
+            peer.write(receipts)
+            await served.rest()
+        peer.connection.fail(connection_module.ProtocolError("the last word"))
+        await read_until(served, peer, b"the last word")
+        await served.hang_up(peer)
+
+    run(test)
+
+
+def test_a_silent_client_is_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither closes nor says anything: the broker does after a while."""
+    monkeypatch.setattr(connection_module, "LINGER_S", 0.01)
+    monkeypatch.setattr(stream_module, "QUIET_S", 0.001)
+
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(CONNECT, tls=tls, tcp=True)
+        await served.say(peer, WRONG)
+        await served.until(lambda: not served.connections, "the end")
+        await read_until(served, peer, b"ERROR\n")
+
+    run(test)
+
+
+def test_a_client_that_vanishes_gives_back_what_it_held(run: Run) -> None:
+    async def test(served: Served, tls: Tls | None) -> None:
+        lost = await served.connect(CONNECT, SUBSCRIBE, tls=tls, tcp=True)
+        await served.say(lost, frame("SEND", {"destination": "/queue/q"}, b"order"))
+        await read_until(served, lost, b"order\0")
+        await served.hang_up(lost)  # TLS was told nothing
+        other = await served.connect(CONNECT, SUBSCRIBE, tls=tls, tcp=True)
+        await read_until(served, other, b"order\0")
+        assert b"redelivered:true" in other.said
+
+    run(test)
+
+
+def test_another_thread_cuts_it(run: Run) -> None:
+    """A watchdog does so while the event loop is stuck; nothing that is said later leaves the broker."""
+
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(CONNECT, SUBSCRIBE, tls=tls, tcp=True)
+        thread = threading.Thread(target=peer.connection.cut)
+        thread.start()
+        thread.join()
+        peer.read()
+        said = peer.said
+        peer.connection.confirm("too late")
+        await served.until(lambda: not served.connections, "the end")
+        peer.read()
+        assert peer.said == said
+        peer.connection.cut()  # and once more, when the number may be another file's
+
+    run(test)
+
+
+def test_the_kernel_watches_its_peer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(CONNECT, tls=tls, tcp=True)
+        handle = peer.connection._watched
+        assert handle is not None
+        assert not liveness.vanished(handle, 60.0)
+        monkeypatch.setattr(liveness, "vanished", lambda *_: True)
+        peer.connection._tick()
+        await served.until(lambda: not served.connections, "the end")
+
+    run(test, connection_ttl_s=60.0)
