@@ -23,7 +23,7 @@ from amq.broker.limits import Limits
 from amq.broker.links import Links
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.pulling import Pulling
-from amq.broker.queue import Peer, Queue
+from amq.broker.queue import Queue
 from amq.broker.readying import Readying
 from amq.broker.recalling import Recalls
 from amq.broker.redelivery import Redelivery
@@ -40,7 +40,7 @@ from amq.broker.two_phase import Preparing, TwoPhase
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import StoreFullError
-from amq.journal.batch import Confirmable, OpenBatch
+from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.journal import Journal
 from amq.journal.records import (
     Consumed,
@@ -196,19 +196,17 @@ class Broker(Core):
 
     def _took_effect(self, batch: OpenBatch) -> None:
         """Tell those that waited for it."""
-        for peer, receipt, _ in batch.confirms:
-            if receipt:
-                peer.confirm(receipt)
+        for waiter, _ in batch.confirms:
+            waiter.done()
         if self._followers:
             for record in batch.records:
-                for follower, receipt in self._followers.pop(id(record), ()):
-                    if receipt:
-                        follower.confirm(receipt)
+                for follower in self._followers.pop(id(record), ()):
+                    follower.done()
         self.trimmer.step()
         self._checkpointer.step()
         self.wake()
 
-    def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
+    def rejected(self, refused: list[Confirm], records: list[Record]) -> None:
         """The disk is full: take back what these records had promised."""
         why = StoreFullError("the store's disk is full: nothing of this was stored, send it again later")
         for record in records:
@@ -226,22 +224,22 @@ class Broker(Core):
                         self.redelivery.put_back(queue, [queue.messages[seq] for seq in part.seqs])
                     elif isinstance(part, Message):
                         self.withdraw(part)
-        for peer, receipt, _ in refused:
-            peer.fail(why, receipt)  # type: ignore[attr-defined]
+        for waiter, _ in refused:
+            waiter.failed(why)
         for record in records:
-            for follower, receipt in self._followers.pop(id(record), ()):
-                follower.fail(why, receipt)
+            for follower in self._followers.pop(id(record), ()):
+                follower.failed(why)
         self.wake()
 
     # -- what sessions ask --------------------------------------------------------------------------------------------
 
-    def store(self, message: Message, peer: Peer, receipt: str) -> None:
-        """Admit and store a message outside any transaction; `receipt` is confirmed when it is safe."""
+    def store(self, message: Message, waiter: Waiter) -> None:
+        """Admit and store a message outside any transaction; `waiter` is told when it is safe."""
         journal = self.journal
         if message.persistent:
             if message.duplicate_id and self.is_duplicate(message):
                 pending = self.state.queue(message.destination).duplicates_pending
-                self.follow(pending.get(message.duplicate_id), peer, receipt)
+                self.follow(pending.get(message.duplicate_id), waiter)
                 return
             if journal.full:
                 raise StoreFullError("the store's disk is full: the message was not stored, send it again later")
@@ -259,14 +257,13 @@ class Broker(Core):
             message.size = len(batch.chunks[-1])
             queue = self.state.queues.get(message.destination) or self.state.queue(message.destination)
             queue.expect(message.size)
-            batch.confirms.append((peer, receipt, message))
+            batch.confirms.append((waiter, message))
         else:
             self._seq += 1
             message.seq = self._seq
             self.memory.admit(message)
             self.state.store(message, None)
-            if receipt:
-                peer.confirm(receipt)
+            waiter.done()
 
     def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool = False) -> None:
         """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries, and wait

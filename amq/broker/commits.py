@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from amq.broker.core import Core
 from amq.broker.durables import Durables
-from amq.broker.queue import Waiter
 from amq.broker.redelivery import Redelivery
 from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.errors import StoreFullError, TransactionRolledBackError
+from amq.journal.batch import Waiter
 from amq.journal.records import Group, takes_space
 from amq.journal.run import Run
 from amq.message import Message
@@ -27,7 +27,7 @@ class Commits:
         """A new transaction that the client calls `name`, "" = it is the broker's own."""
         return Transaction(self._core, self._topics, self._redelivery, name)
 
-    def commit(self, transaction: Transaction, peer: Waiter, receipt: str, outcome_id: str) -> None:
+    def commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> None:
         """Everything in `transaction` takes effect together. After any exception it is rolled back. Raises
         TransactionRolledBackError, StoreFullError."""
         if (outcome_id, transaction.name) in self._core.outcomes_refused:
@@ -36,13 +36,13 @@ class Commits:
         if outcome_id in self._core.state.outcomes or outcome_id in self._core.outcomes_pending:
             raise transaction.roll_back_repeated(outcome_id)
         try:
-            group = self._append_commit(transaction, peer, receipt, outcome_id)
+            group = self._append_commit(transaction, waiter, outcome_id)
         except Exception:
             transaction.roll_back()
             raise
         transaction.finish(group)
 
-    def _append_commit(self, transaction: Transaction, peer: Waiter, receipt: str, outcome_id: str) -> Group:
+    def _append_commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> Group:
         """The group of `transaction`, on its way to the journal. After an exception the caller rolls back."""
         self._complete(transaction)
         group = transaction.to_group(outcome_id)
@@ -65,11 +65,11 @@ class Commits:
             if outcome_id:
                 group.seq = self._core.next_seq()
             batch = self._core.append_group(group, ready.pending_bytes if ready is not None else None)
-            batch.confirms.append((peer, receipt, group))
+            batch.confirms.append((waiter, group))
             if outcome_id:
                 self._core.outcomes_pending[outcome_id] = group
-        elif receipt:
-            peer.confirm(receipt)
+        else:
+            waiter.done()
         return group
 
     def _complete(self, transaction: Transaction) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from amq.broker.effect import Effect
 from amq.broker.paging import Pager
 from amq.broker.picking import Picker
-from amq.broker.queue import Queue, Waiter
+from amq.broker.queue import Queue
 from amq.broker.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.journal.batch import OpenBatch
+from amq.journal.batch import OpenBatch, Waiter
 from amq.journal.journal import Journal
 from amq.journal.multicast import Multicast
 from amq.journal.records import Group, Record
@@ -54,7 +54,7 @@ class Core(ABC):
         self.pager = Pager(state, journal, self.dirty, wake)
         self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
         self._seq = epoch << SEQ_EPOCH_SHIFT
-        self._followers: dict[int, list[tuple[Waiter, str]]] = {}  # id of a record on its way → others that wait for it
+        self._followers: dict[int, list[Waiter]] = {}  # id of a record on its way → others that wait for it
         self._effect: Effect | None = None  # of a commit that is not done yet
 
     @abstractmethod
@@ -98,17 +98,17 @@ class Core(ABC):
         if self.config.duplicate_window:
             self.state.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
-    def followers_of(self, record: Record) -> list[tuple[Waiter, str]]:
+    def followers_of(self, record: Record) -> list[Waiter]:
         """The followers that `follow` noted. They are forgotten."""
         return self._followers.pop(id(record), [])
 
-    def follow(self, record: Record | None, peer: Waiter, receipt: str) -> None:
-        """Confirm to `peer` what `record` does for somebody else: when it is committed, never if it is rejected. None =
+    def follow(self, record: Record | None, waiter: Waiter) -> None:
+        """Tell `waiter` what `record` does for somebody else: when it is committed, never if it is rejected. None =
         it is committed already."""
         if record is None:
-            self.journal.confirm(peer, receipt)
+            self.journal.confirm(waiter)
         else:
-            self._followers.setdefault(id(record), []).append((peer, receipt))
+            self._followers.setdefault(id(record), []).append(waiter)
 
     def consumed(self, queue: Queue, message: Message) -> None:
         """The consumer is done with `message`: it leaves the queue when that is durable."""

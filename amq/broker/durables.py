@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any
 
 from amq.broker.audience import Audience
@@ -18,8 +19,10 @@ from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, wire_name, words_of
 from amq.broker.options import option_boolean
 from amq.broker.queue import Peer, Queue, Subscription
+from amq.broker.waiters import Call
 from amq.config.destinations import matches
 from amq.errors import CommandError
+from amq.journal.batch import Waiter
 from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
 from amq.journal.subscription import Subscribed
 from amq.message import Copier, Message, Shared
@@ -28,21 +31,7 @@ from amq.remembered import Remembered
 from amq.selectors import Selector
 
 ROUTES_BYTES_MAX = 4 << 20  # of topics whose subscriptions are remembered
-TOLD = "ended"  # stands for a receipt where the end of a subscription waits for what is on its way
 Key = tuple[str, str]  # client id, name
-
-
-class _Ending:
-    """A subscription that goes when what was appended before is committed."""
-
-    def __init__(self, durables: Durables, record: Subscribed, peer: Peer | None, receipt: str) -> None:
-        self._durables = durables
-        self._record = record
-        self._peer = peer
-        self._receipt = receipt
-
-    def confirm(self, _receipt: str) -> None:
-        self._durables.remove(self._record, self._peer, self._receipt)
 
 
 class Durables:
@@ -189,11 +178,11 @@ class Durables:
             raise CommandError(why, code="UNKNOWN_SUBSCRIPTION")
         return record
 
-    def unsubscribe(self, name: str, client_id: str, peer: Peer, receipt: str) -> None:
+    def unsubscribe(self, name: str, client_id: str, waiter: Waiter | None) -> None:
         """The subscription ends, and what waits for it goes. Raises CommandError."""
         record = self._find(name, client_id)
         self._check_unused(record)
-        self._end(record, peer, receipt)
+        self._end(record, waiter)
 
     def _create(self, definition: dict[str, Any]) -> Subscribed:
         core = self._core
@@ -220,13 +209,14 @@ class Durables:
                 code="SUBSCRIPTION_IN_USE",
             )
 
-    def _end(self, record: Subscribed, peer: Peer | None = None, receipt: str = "") -> None:
+    def _end(self, record: Subscribed, waiter: Waiter | None = None) -> None:
         if self._known[_key(record)].queue == record.queue:
             del self._known[_key(record)]
         self._routes.clear()
-        self._core.journal.confirm(_Ending(self, record, peer, receipt), TOLD)
+        # It goes when what was appended before is committed; no record stands for that which could be rejected.
+        self._core.journal.confirm(Call(partial(self.remove, record, waiter), _never))
 
-    def remove(self, record: Subscribed, peer: Peer | None, receipt: str) -> None:
+    def remove(self, record: Subscribed, waiter: Waiter | None) -> None:
         """Nothing more is on its way to that queue: it goes with what is in it."""
         core = self._core
         queue, journal = core.state.queue(record.queue), core.journal
@@ -239,9 +229,13 @@ class Durables:
         core.state.subscriptions[record.queue].is_ending = True
         parts: list[Record] = [Consumed(record.queue, PURGED, seqs)] if seqs else []
         journal.append_record(Group([*parts, Subscribed(record.queue, {})]))
-        if peer is not None and receipt:
-            journal.confirm(peer, receipt)
+        if waiter is not None:
+            journal.confirm(waiter)
         core.wake()
+
+
+def _never(error: Exception) -> None:
+    raise AssertionError("nothing that could be rejected") from error
 
 
 def _topics(destination: str) -> list[str]:

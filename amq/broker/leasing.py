@@ -20,8 +20,10 @@ from amq.broker.core import Core
 from amq.broker.durables import Durables
 from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic, wire_name
 from amq.broker.queue import Peer, Queue
-from amq.broker.two_phase import REFUSED, Answer, PreparedBrowser, Refusal, TwoPhase
+from amq.broker.two_phase import PreparedBrowser, TwoPhase
+from amq.broker.waiters import Answer, Refusal
 from amq.errors import CommandError
+from amq.journal.batch import Waiter
 from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared, told_name
 from amq.message import Message
 from amq.protocols.commands import Lease, Settle, Subscribe
@@ -40,7 +42,7 @@ class Leasing:
         self._two_phase = two_phase
         self._coming: dict[tuple[str, str], tuple[Prepared, Group]] = {}  # (owner, queue) → newest on its way
 
-    def lease(self, command: Lease, peer: Peer, client_id: str) -> None:
+    def lease(self, command: Lease, waiter: Waiter, client_id: str) -> None:
         """Raises CommandError, AccessError."""
         core, number = self._core, self._core.next_seq()
         name, owner = self._name(command, client_id), _owner(command.cursor)
@@ -53,7 +55,7 @@ class Leasing:
         epochs, group = _epochs(command.cursor, name), None
         if command.take:
             _, group = self._two_phase.mark(epochs)
-        elif self._is_taken(command, name, peer):
+        elif self._is_taken(command, name, waiter):
             return
         found = next((each for each in self._leases(owner, name) if each.seq > command.after), None)
         if found is None and (owner, name) in self._coming and self._coming[owner, name][0].seq > command.after:
@@ -61,29 +63,29 @@ class Leasing:
             group = group or coming  # that of the epoch comes behind it
         queue = core.state.queues.get(name)
         if found is not None or queue is None or not command.messages:
-            core.follow(group, Answer(peer, self._answer(found, name, queue, command.cursor)), command.receipt)
+            core.follow(group, Answer(waiter, self._answer(found, name, queue, command.cursor)))
             return
         _check_takes(queue)
         seqs = self._take(queue, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
         if not seqs:
-            core.follow(group, Answer(peer, self._answer(None, name, queue, command.cursor)), command.receipt)
+            core.follow(group, Answer(waiter, self._answer(None, name, queue, command.cursor)))
             return
         lease = Prepared(
             f"{owner}:{number}", number, core.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs}
         )
         group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])
         self._coming[owner, name] = lease, group
-        self._two_phase.append(group, Answer(peer, self._answer(lease, name, queue, command.cursor)), command.receipt)
+        self._two_phase.append(group, Answer(waiter, self._answer(lease, name, queue, command.cursor)))
 
-    def settle(self, command: Settle, peer: Peer, client_id: str) -> None:
+    def settle(self, command: Settle, waiter: Waiter, client_id: str) -> None:
         """Raises CommandError, AccessError."""
         name, owner = self._name(command, client_id), _owner(command.cursor)
-        if self._is_taken(command, name, peer):
+        if self._is_taken(command, name, waiter):
             return
         ended = [each for each in self._leases(owner, name) if each.seq <= command.through]
-        self._two_phase.finish_together(ended, command.commit, peer, command.receipt)
+        self._two_phase.finish_together(ended, command.commit, waiter)
 
-    def _is_taken(self, command: Lease | Settle, name: str, peer: Peer) -> bool:
+    def _is_taken(self, command: Lease | Settle, name: str, waiter: Waiter) -> bool:
         """Is the epoch of `command` over? Then the client is told, as soon as the newer one is durable. Raises
         CommandError."""
         owner = _epochs(command.cursor, name)
@@ -93,7 +95,7 @@ class Leasing:
         error, group = _taken(command.cursor, name, command.epoch, newest), self._two_phase.marking(owner)
         if group is None:
             raise error
-        self._core.follow(group, Refusal(peer, error, command.receipt), REFUSED)
+        self._core.follow(group, Refusal(waiter, error))
         return True
 
     def check_epoch(self, cursor: str, name: str, epoch: int) -> None:

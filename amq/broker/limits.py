@@ -54,10 +54,10 @@ class Dropping:
         self._queue = queue
         self._size = size
 
-    def confirm(self, _receipt: str) -> None:
+    def done(self, result: str = "") -> None:  # noqa: ARG002
         self._limits.dropped(self._queue, self._size)
 
-    def fail(self, _error: Exception, _receipt: str) -> None:
+    def failed(self, error: Exception) -> None:  # noqa: ARG002
         """They are back in their places."""
         self._limits.dropped(self._queue, self._size)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from amq.broker.core import Core
 from amq.broker.queue import Subscription
 from amq.errors import CommandError
+from amq.journal.batch import Waiter
 from amq.protocols.commands import Credit
 
 
@@ -19,35 +20,33 @@ class Pulling:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.withdrawn: list[tuple[Subscription, str]] = []  # took their credit back; the receipt for that
+        self.withdrawn: list[tuple[Subscription, Waiter]] = []  # took their credit back, and wait for that
 
-    def grant(self, subscription: Subscription | None, command: Credit, writable: bool) -> None:
+    def grant(self, subscription: Subscription | None, command: Credit, waiter: Waiter, writable: bool) -> None:
         """The consumer may get so many messages from now on, instead of as many as before. Raises CommandError."""
         if subscription is None or subscription.refund:
             raise CommandError(f"subscription {command.id!r} did not begin with credit: SUBSCRIBE with credit:0")
         if not command.credit:
-            self.withdrawn.append((subscription, command.receipt))
+            self.withdrawn.append((subscription, waiter))
             return
         subscription.credit = command.credit
         if writable:
             subscription.make_ready()
         self._core.dirty[subscription.queue] = None
-        if command.receipt:
-            subscription.peer.confirm(command.receipt)
+        waiter.done()
 
     def step(self) -> None:
         """Confirm to consumers that want no more: they have the messages that were on their way."""
         if not self.withdrawn:
             return
         withdrawn, self.withdrawn = self.withdrawn, []
-        for subscription, receipt in withdrawn:
+        for subscription, waiter in withdrawn:
             if subscription.credit > 0 and not subscription.ended and self._may_get_more(subscription):
-                self.withdrawn.append((subscription, receipt))
+                self.withdrawn.append((subscription, waiter))
                 continue
             subscription.make_unready()
             subscription.credit = 0
-            if receipt:
-                subscription.peer.confirm(receipt)
+            waiter.done()
 
     def _may_get_more(self, subscription: Subscription) -> bool:
         """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction?"""

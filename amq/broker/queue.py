@@ -40,13 +40,6 @@ _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = Window(0)
 
 
-class Waiter(Protocol):
-    """A party that is told when something is durable."""
-
-    def confirm(self, receipt: str) -> None: ...
-    def fail(self, error: Exception, receipt: str) -> None: ...
-
-
 class Peer(Protocol):
     """The connection as the broker sees it. Nothing is sent before the end of the turn, and then only if the lease is
     valid.

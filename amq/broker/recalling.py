@@ -17,6 +17,7 @@ from amq.broker.durables import Durables, selector_of
 from amq.broker.queue import Peer
 from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction, memory_bytes
+from amq.broker.waiters import Call
 from amq.errors import StoreFullError
 from amq.journal.records import Record
 from amq.journal.subscription import Subscribed
@@ -24,7 +25,6 @@ from amq.message import Copy, Message, Shared
 
 RECALLED_MAX = 1 << 20  # messages of one subscription
 PIECE_BYTES = 1 << 20  # of bodies that are stored together
-HANDED_OUT, STORED, AGAIN = "handed out", "stored", "again"  # stand for receipts
 
 
 class Recall:
@@ -40,20 +40,22 @@ class Recall:
         self._piece = 0  # how many of these are on their way
         self.is_refused = False  # the disk is full
         recalls.topics.on_their_way += 1  # messages that are sent from now on stay behind
-        core.journal.confirm(self, HANDED_OUT)
+        core.journal.confirm(Call(self._handed_out, self._refused))
 
-    def confirm(self, receipt: str) -> None:
-        """Everything sent before is durable, or a piece is stored, or the resent messages of one."""
-        if receipt == STORED:
-            self._take_piece_off()
-        elif receipt == HANDED_OUT:
-            topics = self._recalls.topics
-            topics.on_their_way -= 1
-            topics.hand_out(self._core.clock.wall_ms())
-            self._choose()
+    def _handed_out(self) -> None:
+        """Everything sent before is durable."""
+        topics = self._recalls.topics
+        topics.on_their_way -= 1
+        topics.hand_out(self._core.clock.wall_ms())
+        self._choose()
         self.go_on()
 
-    def fail(self, _error: Exception, _receipt: str) -> None:
+    def _stored(self) -> None:
+        """A piece is durable."""
+        self._take_piece_off()
+        self.go_on()
+
+    def _refused(self, _error: Exception) -> None:
         """The disk is full: the piece is stored when it is not, see `Recalls.sweep`. So is what was sent again."""
         self.is_refused = True
 
@@ -65,12 +67,12 @@ class Recall:
             transaction = self._recalls.commits.begin()
             resent = self._fill(transaction)
             if resent is not None:
-                core.follow(resent, self, AGAIN)
+                core.follow(resent, Call(self.go_on, self._refused))
                 return
             core.memory.take(memory_bytes(transaction.sends))
             waits = any(copy.persistent for copy in transaction.sends)
             try:
-                self._recalls.commits.commit(transaction, self, STORED if waits else "", "")
+                self._recalls.commits.commit(transaction, Call(self._stored if waits else _nothing, self._refused), "")
             except StoreFullError:
                 self.is_refused = True
                 return
@@ -112,6 +114,10 @@ class Recall:
         own = self._peer if record.no_local else None
         found = self._recalls.topics.recent.find(record.topics, selector_of(record), own, core.clock.wall_ms())
         self._left.extend((message, self._first_seq + i) for i, message in enumerate(found[-RECALLED_MAX:]))
+
+
+def _nothing() -> None:
+    """Nobody waits for what is not stored."""
 
 
 class Recalls:

@@ -18,7 +18,7 @@ from amq.broker.core import Core
 from amq.broker.names import wire_name
 from amq.broker.queue import Queue
 from amq.config.schema import BrokerConfig
-from amq.journal.batch import Confirmable
+from amq.journal.batch import Waiter
 from amq.journal.records import DEAD_LETTERED, EXPIRED, PURGED, Consumed, Group, Redelivered
 from amq.message import LARGE_BODY_BYTES, Message
 
@@ -165,7 +165,7 @@ class Redelivery:
         else:
             self._core.state.store(moved, None)
 
-    def drop(self, queue: Queue, messages: list[Message], dropping: Confirmable, reason: str) -> bool:
+    def drop(self, queue: Queue, messages: list[Message], dropping: Waiter, reason: str) -> bool:
         """Messages that no consumer holds go to the dead-letter queue together, from a dead-letter queue for good.
         False: the disk has no room to move them, and nothing was done. `dropping` is told when the disk has it."""
         persistent = [message for message in messages if message.segment is not None]
@@ -182,12 +182,12 @@ class Redelivery:
             seqs = [message.seq for message in persistent]
             if is_last:
                 self._core.journal.append_record(Consumed(queue.name, PURGED, seqs))
-                batch.confirms.append((dropping, reason, None))
+                batch.confirms.append((dropping, None))
             else:
                 moved = [self._moved(queue, message, reason, message.body) for message in persistent]
                 group = Group([*moved, Consumed(queue.name, DEAD_LETTERED, seqs)])
                 self._core.append_group(group)
-                batch.confirms.append((dropping, reason, group))
+                batch.confirms.append((dropping, group))
         self._core.wake()
         return True
 

@@ -22,33 +22,17 @@ from amq.broker.names import (
     is_topic,
     words_of,
 )
-from amq.broker.queue import Peer, Queue, Waiter
+from amq.broker.queue import Peer, Queue
 from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction, memory_bytes
+from amq.broker.waiters import Together
 from amq.config.destinations import matches, parse_pattern
 from amq.errors import AccessError
+from amq.journal.batch import Waiter
 from amq.message import Copier, Message, Shared
 from amq.remembered import ENTRY_BYTES, Remembered
 
 ROUTES_BYTES_MAX = 4 << 20  # of names whose routes are remembered
-PART = "part"  # stands for a receipt where one answer waits for several records
-
-
-class Together:
-    """Confirms `receipt` to `peer` when all of the `count` that it waits for are done, fails where one fails."""
-
-    def __init__(self, peer: Peer, receipt: str, count: int) -> None:
-        self._peer = peer
-        self._receipt = receipt
-        self._count = count
-
-    def confirm(self, _receipt: str) -> None:
-        self._count -= 1
-        if not self._count and self._receipt:
-            self._peer.confirm(self._receipt)
-
-    def fail(self, error: Exception, _receipt: str) -> None:
-        self._peer.fail(error, self._receipt)
 
 
 class Routing:
@@ -139,14 +123,14 @@ class Routing:
                 made[-1].shared = Shared(peer)
         return made
 
-    def publish(self, message: Message, peer: Peer, receipt: str) -> Room | None:
+    def publish(self, message: Message, waiter: Waiter) -> Room | None:
         """Send `message` to its topic. Returns what it must wait for, None = nothing."""
         if self._durables.hears(message.destination):
-            return self.send([message], peer, receipt)
-        self._topics.publish(message, peer, receipt)
+            return self.send([message], waiter)
+        self._topics.publish(message, waiter)
         return None
 
-    def send(self, messages: list[Message], peer: Peer, receipt: str) -> Room | None:
+    def send(self, messages: list[Message], waiter: Waiter) -> Room | None:
         """Send `messages`, copies of one, together. Returns the room that they must wait for, None = none.
 
         A message that is stored already, or is being stored, is not stored again. Raises StoreFullError,
@@ -162,7 +146,7 @@ class Routing:
             else:
                 transaction.add([message])
         if known and not transaction.sends:  # resent: what went to topics did so as well
-            self._confirm_with(known, None, peer, receipt)
+            self._confirm_with(known, None, waiter)
             return None
         sends = transaction.sends
         for message in sends:
@@ -171,25 +155,24 @@ class Routing:
         transaction.sends_to_durables = True
         _, stored_by_others = self._commits.add_copies(transaction)
         if stored_by_others and not transaction.sends:  # resent: what it was sent for is not done yet
-            self._confirm_with(stored_by_others, None, peer, receipt)
+            self._confirm_with(stored_by_others, None, waiter)
             return None
         room = self._limits.room_to_commit(transaction)
         if room is None:
             core.memory.take(memory_bytes(transaction.sends + transaction.published))
-            self._confirm_with(known + stored_by_others, transaction, peer, receipt)
+            self._confirm_with(known + stored_by_others, transaction, waiter)
         return room
 
-    def _confirm_with(self, known: list[Message], transaction: Transaction | None, peer: Peer, receipt: str) -> None:
+    def _confirm_with(self, known: list[Message], transaction: Transaction | None, waiter: Waiter) -> None:
         """Commit `transaction`, None = there is nothing to commit. Confirmed when that is done, and what is on its way
         of `known` for somebody else."""
         core, queue = self._core, self._core.state.queue
         found = [queue(message.queue_name).duplicates_pending.get(message.duplicate_id) for message in known]
         records = {id(record): record for record in found if record is not None}
-        waiter: Waiter = Together(peer, receipt, len(records) + 1) if records else peer
-        part = PART if records else receipt
+        part: Waiter = Together(waiter, len(records) + 1) if records else waiter
         if transaction is None:
-            core.follow(None, waiter, part)
+            core.follow(None, part)
         else:
-            self._commits.commit(transaction, waiter, part, "")
+            self._commits.commit(transaction, part, "")
         for record in records.values():
-            core.follow(record, waiter, part)
+            core.follow(record, part)

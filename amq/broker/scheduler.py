@@ -17,7 +17,7 @@ from amq.broker.commits import Commits
 from amq.broker.core import Core
 from amq.broker.durables import Durables
 from amq.broker.names import SCHEDULE_SCHEME, TOPIC_SCHEME, check_sent_to, is_temporary, is_topic, plain_name
-from amq.broker.queue import Peer, Queue
+from amq.broker.queue import Queue
 from amq.broker.redelivery import Redelivery
 from amq.broker.routing import Routing
 from amq.broker.schedule import Schedule, schedule_name
@@ -25,6 +25,7 @@ from amq.broker.timing import TIMES, Timing, fall_due
 from amq.broker.topics import Topics
 from amq.broker.transaction import Transaction, memory_bytes
 from amq.errors import CommandError
+from amq.journal.batch import Waiter
 from amq.journal.records import FIRED, PURGED, Consumed, Group
 from amq.message import Message
 
@@ -42,7 +43,6 @@ STEP_MS = 5  # to the next look at one that had something due
 FULL_MS = 1000  # to the next try where the disk is full
 GROUP_BYTES = 256 << 10  # of messages in one record
 TIMERS_SPARE = 64
-ON_ITS_WAY = "fired"  # stands for a receipt
 
 
 class Firing(Transaction):
@@ -80,11 +80,11 @@ class Firing(Transaction):
         super().withdraw()
         self._scheduler.put_back(self._schedule, [each for each in self._messages if each.segment is not None])
 
-    def confirm(self, _receipt: str) -> None:
+    def done(self, result: str = "") -> None:  # noqa: ARG002
         """It is stored."""
         self._scheduler.on_their_way.pop(self, None)
 
-    def fail(self, _error: Exception, _receipt: str) -> None:
+    def failed(self, error: Exception) -> None:  # noqa: ARG002
         """The disk is full: see `withdraw`."""
         self._scheduler.on_their_way.pop(self, None)
 
@@ -96,10 +96,10 @@ class Removal:
         self._scheduler = scheduler
         self._seqs = seqs
 
-    def confirm(self, _receipt: str) -> None:
+    def done(self, result: str = "") -> None:  # noqa: ARG002
         self._scheduler.leaving.difference_update(self._seqs)
 
-    def fail(self, _error: Exception, _receipt: str) -> None:
+    def failed(self, error: Exception) -> None:  # noqa: ARG002
         self._scheduler.leaving.difference_update(self._seqs)
 
 
@@ -158,9 +158,9 @@ class Scheduler:
             made.append(_waiting(message, schedule_name(name), kept, due_ms, persistent, now_ms, message.duplicate_id))
         return made
 
-    def manage(self, message: Message, peer: Peer, receipt: str) -> bool:
-        """Carry out what `message` asks for, if it was sent to the topic where that is done. `receipt` is confirmed
-        when it is durable. Raises CommandError."""
+    def manage(self, message: Message, waiter: Waiter | None) -> bool:
+        """Carry out what `message` asks for, if it was sent to the topic where that is done. `waiter` is told when
+        it is durable. Raises CommandError."""
         properties = message.properties or {}
         action = properties.get(ACTION)
         if action is None or message.destination != MANAGEMENT:
@@ -186,8 +186,8 @@ class Scheduler:
                 f"{ACTION} {action[:40]!r} is not known here: it is REMOVE, with {JOB_ID}, or REMOVEALL",
                 code="SCHEDULE_INVALID",
             )
-        if receipt:
-            self.core.journal.confirm(peer, receipt)
+        if waiter is not None:
+            self.core.journal.confirm(waiter)
         return True
 
     def _remove(self, schedule: Schedule, seqs: list[int]) -> None:
@@ -207,7 +207,7 @@ class Scheduler:
             self.leaving.update(on_disk)
             batch = journal.open
             journal.append_record(Consumed(schedule.name, PURGED, on_disk))
-            batch.confirms.append((Removal(self, on_disk), "removed", None))
+            batch.confirms.append((Removal(self, on_disk), None))
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Scheduler:
                 firing.again.setdefault(message.seq, []).append(again)
         core.memory.take(memory_bytes(firing.sends + firing.published))
         self.on_their_way[firing] = None
-        self._commits.commit(firing, firing, ON_ITS_WAY, "")
+        self._commits.commit(firing, firing, "")
 
 
 def check_scheduled(message: Message) -> None:

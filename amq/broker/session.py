@@ -21,7 +21,9 @@ from amq.broker.names import check_subscribed_to, is_gathered, is_stored, is_tem
 from amq.broker.queue import Peer, Queue, Subscription
 from amq.broker.scheduler import SCHEDULING
 from amq.broker.transaction import Transaction, check_outcome_id, memory_bytes, tell_outcome
+from amq.broker.waiters import Call, Reply, Unasked
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
+from amq.journal.batch import Waiter
 from amq.message import Message, Shared
 from amq.protocols.commands import (
     Abort,
@@ -48,17 +50,6 @@ from amq.protocols.commands import (
 STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that must be read on for its acknowledgements
 
 
-class Farewell:
-    """Confirms the DISCONNECT when all before it is committed, and ends the connection."""
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-
-    def confirm(self, receipt: str) -> None:
-        self._peer.confirm(receipt)
-        self._peer.close()
-
-
 class Session:
     """One connection's subscriptions, transactions and waiting commands."""
 
@@ -82,6 +73,7 @@ class Session:
         self._room: Room | None = None  # the first of `_stalled` waits for it
         self._closed = False
         self._writable = True
+        self._unasked = Unasked(peer)
 
     def handle(self, commands: list[Command]) -> None:
         """Carry out `commands` in order. `Peer.fail` is told of each error, also of one that is our mistake."""
@@ -194,7 +186,7 @@ class Session:
         if command.transaction:
             self._add_to_transaction(command, [message])
         else:
-            broker.store(message, self._peer, command.receipt)
+            broker.store(message, Reply(self._peer, command.receipt) if command.receipt else self._unasked)
 
     def _send_many(self, command: SendMany) -> None:
         if not bulk.add(
@@ -204,7 +196,7 @@ class Session:
 
     def _send_later(self, command: Send) -> bool:
         """A message for later, or one that manages such messages. False: it is neither after all."""
-        if self._broker.scheduler.manage(command.message, self._peer, command.receipt):
+        if self._broker.scheduler.manage(command.message, self._asked(command)):
             return True
         messages = self._broker.scheduler.scheduled(command.message)
         if messages and not self._waits_for_memory(command):
@@ -220,7 +212,7 @@ class Session:
         message.shared = Shared(self._peer)
         if command.transaction:
             self._add_to_transaction(command, [message])
-        elif (room := broker.routing.publish(message, self._peer, command.receipt)) is not None:
+        elif (room := broker.routing.publish(message, self._waiter(command))) is not None:
             self._stall(command, room)
 
     def _send_to_many(self, command: Send, route: tuple[str, ...]) -> None:
@@ -235,7 +227,7 @@ class Session:
         """All of `messages`, which stand for the one of `command`, or none."""
         if command.transaction:
             self._add_to_transaction(command, messages)
-        elif (room := self._broker.routing.send(messages, self._peer, command.receipt)) is not None:
+        elif (room := self._broker.routing.send(messages, self._waiter(command))) is not None:
             self._stall(command, room)
 
     def _waits_for_memory(self, command: Send) -> bool:
@@ -279,7 +271,7 @@ class Session:
             for message in settled:
                 broker.consumed(queue, message)
             if command.receipt:
-                broker.journal.confirm(self._peer, command.receipt)
+                broker.journal.confirm(Reply(self._peer, command.receipt))
         subscription.credit += subscription.refund * len(settled)
         if not subscription.is_ready and self._writable:
             subscription.make_ready()
@@ -316,7 +308,7 @@ class Session:
             self._confirm_now(command)
         elif command.receipt:
             # The body of a large message that moves to the dead-letter queue is read first.
-            broker.pager.after_bodies(partial(broker.journal.confirm, self._peer, command.receipt))
+            broker.pager.after_bodies(partial(broker.journal.confirm, Reply(self._peer, command.receipt)))
         subscription.credit += subscription.refund * len(settled)
         if self._writable:
             subscription.make_ready()
@@ -369,7 +361,7 @@ class Session:
             subscription.make_ready()
         broker.dirty[queue] = None
         if command.subscription_name and command.receipt:
-            broker.journal.confirm(self._peer, command.receipt)
+            broker.journal.confirm(Reply(self._peer, command.receipt))
         else:
             self._confirm_now(command)
 
@@ -385,20 +377,22 @@ class Session:
         return broker.topics.subscribe(command) if is_topic(name) else broker.state.queue(name)
 
     def _credit(self, command: Credit) -> None:
-        self._broker.pulling.grant(self._subscriptions.get(command.id), command, self._writable)
+        self._broker.pulling.grant(
+            self._subscriptions.get(command.id), command, self._waiter(command), self._writable
+        )
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         subscription = self._subscriptions.pop(command.id, None)
         if command.subscription_name:
             if subscription is not None:
                 self._end(subscription)
-            self._broker.durables.unsubscribe(command.subscription_name, self._client.id, self._peer, command.receipt)
+            self._broker.durables.unsubscribe(command.subscription_name, self._client.id, self._asked(command))
             return
         if subscription is None:
             raise CommandError(f"this connection has no subscription {command.id!r}")
         self._end(subscription)
         if command.receipt:
-            self._broker.journal.confirm(self._peer, command.receipt)
+            self._broker.journal.confirm(Reply(self._peer, command.receipt))
 
     def _begin(self, command: Begin) -> None:
         if command.transaction in self._transactions:
@@ -425,11 +419,11 @@ class Session:
                 return
             del self._transactions[command.transaction]
         if isinstance(command, Prepare):
-            self._broker.two_phase.prepare(transaction, command, self._peer)
+            self._broker.two_phase.prepare(transaction, command, self._waiter(command))
         elif transaction is not None:
-            self._broker.commits.commit(transaction, self._peer, command.receipt, command.outcome_id)
+            self._broker.commits.commit(transaction, self._waiter(command), command.outcome_id)
         elif command.outcome_id:
-            tell_outcome(self._broker, command.outcome_id, command.transaction, self._peer, command.receipt)
+            tell_outcome(self._broker, command.outcome_id, command.transaction, self._waiter(command))
         else:
             self._transaction(command.transaction)
 
@@ -442,30 +436,35 @@ class Session:
         self.close()
         journal = self._broker.journal
         if command.receipt:
-            journal.confirm(Farewell(self._peer), command.receipt)
+            journal.confirm(Call(partial(self._farewell, command.receipt), self._peer.fail))
         else:
             self._peer.close()
+
+    def _farewell(self, receipt: str) -> None:
+        """All before the DISCONNECT is committed."""
+        self._peer.confirm(receipt)
+        self._peer.close()
 
     def _malformed(self, command: Malformed) -> None:
         self._peer.fail(command.error, command.receipt)
 
     def _finish(self, command: Finish) -> None:
-        self._broker.two_phase.finish(command, self._peer)
+        self._broker.two_phase.finish(command, self._waiter(command))
 
     def _commit_batch(self, command: CommitBatch) -> None:
-        self._broker.two_phase.commit_batch(command, self._peer)
+        self._broker.two_phase.commit_batch(command, self._waiter(command))
 
     def _abort_batch(self, command: AbortBatch) -> None:
-        self._broker.two_phase.abort_batch(command, self._peer)
+        self._broker.two_phase.abort_batch(command, self._waiter(command))
 
     def _lease(self, command: Lease) -> None:
         if self._broker.is_taking_effect:  # it would get a part of what comes together
             self._stall(command, EFFECT)
             return
-        self._broker.leasing.lease(command, self._peer, self._client.id)
+        self._broker.leasing.lease(command, self._waiter(command), self._client.id)
 
     def _settle_leases(self, command: Settle) -> None:
-        self._broker.leasing.settle(command, self._peer, self._client.id)
+        self._broker.leasing.settle(command, self._waiter(command), self._client.id)
 
     # One table for all sessions. With bound methods in it a session would refer to itself, and stay in memory when its
     # connection has ended: the garbage collector rarely looks at what is old.
@@ -511,6 +510,14 @@ class Session:
     def _may_read_on(self) -> bool:
         """May the client be read while its commands wait? Its acknowledgements may make the room that they wait for."""
         return not isinstance(self._room, Transaction) and self._holds_deliveries()
+
+    def _asked(self, command: Command) -> Waiter | None:
+        """The waiter for the answer to `command`, None = nobody asks for one."""
+        return Reply(self._peer, command.receipt) if command.receipt else None
+
+    def _waiter(self, command: Command) -> Waiter:
+        """The waiter for what becomes of `command`: also where nobody asks, a failure is told."""
+        return Reply(self._peer, command.receipt) if command.receipt else self._unasked
 
     def _confirm_now(self, command: Command) -> None:
         if command.receipt:

@@ -22,10 +22,11 @@ from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, words_of
 from amq.broker.options import option_boolean, option_number
 from amq.broker.patterns import Patterns
-from amq.broker.queue import NO_LIMIT, Dispatcher, Peer, Queue, Subscription
+from amq.broker.queue import NO_LIMIT, Dispatcher, Queue, Subscription
 from amq.broker.recent import Recent
 from amq.config.schema import BrokerConfig
 from amq.errors import CommandError
+from amq.journal.batch import Waiter
 from amq.journal.records import Group
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.commands import Subscribe
@@ -37,7 +38,6 @@ FRAME_BYTES = 100  # of a frame beside body and headers
 SHARE_MIN = 1 / 256
 LIMIT_MAX = 100_000_000
 ROUTES_BYTES_MAX = 4 << 20  # of names whose subscriptions are remembered
-ON_ITS_WAY = "published"  # stands for a receipt where a topic waits for the journal
 
 
 class TopicQueue(Queue):
@@ -175,11 +175,11 @@ class Publication:
         self._topics = topics
         self._messages = messages
 
-    def confirm(self, _receipt: str) -> None:
+    def done(self, result: str = "") -> None:  # noqa: ARG002
         self._topics.on_their_way -= 1
         self._topics.arrived += self._messages
 
-    def fail(self, _error: Exception, _receipt: str) -> None:
+    def failed(self, error: Exception) -> None:  # noqa: ARG002
         """The transaction of which they are a part did not take place."""
         self._topics.on_their_way -= 1
         self._topics.withdraw(self._messages)
@@ -290,20 +290,20 @@ class Topics:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def publish(self, message: Message, peer: Peer | None = None, receipt: str = "") -> None:
-        """Hand `message` out at the end of this turn. `receipt` is confirmed to `peer` with that."""
+    def publish(self, message: Message, waiter: Waiter | None = None) -> None:
+        """Hand `message` out at the end of this turn. `waiter` is told with that."""
         core = self._core
         core.memory.admit(message)
         if not self.on_their_way:
             self.arrived.append(message)
-            if peer is not None and receipt:
-                peer.confirm(receipt)
+            if waiter is not None:
+                waiter.done()
             return
         journal = core.journal
         self.on_their_way += 1  # earlier messages wait for the journal: stay behind them
-        journal.confirm(Publication(self, [message]), ON_ITS_WAY)
-        if peer is not None and receipt:
-            journal.confirm(peer, receipt)
+        journal.confirm(Publication(self, [message]))
+        if waiter is not None:
+            journal.confirm(waiter)
 
     def publish_with(self, group: Group, messages: list[Message]) -> None:
         """Hand `messages`, counted already, out when `group` is durable; now where there is nothing to wait for."""
@@ -312,7 +312,7 @@ class Topics:
             self.arrived += messages
             return
         self.on_their_way += 1
-        self._core.journal.confirm(Publication(self, messages), ON_ITS_WAY, group if waits else None)
+        self._core.journal.confirm(Publication(self, messages), group if waits else None)
 
     def withdraw(self, messages: list[Message]) -> None:
         """Messages that were counted and will not be handed out."""

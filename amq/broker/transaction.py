@@ -14,10 +14,11 @@ from typing import Protocol
 from amq.broker.core import Core
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import is_queued
-from amq.broker.queue import Peer, Queue, Subscription
+from amq.broker.queue import Queue, Subscription
 from amq.broker.redelivery import Redelivery
 from amq.broker.topics import Topics
 from amq.errors import CommandError, TransactionRolledBackError
+from amq.journal.batch import Waiter
 from amq.journal.multicast import HOLDERS_MAX, Multicast
 from amq.journal.records import ACKED, XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Measured, Prepared, Record
 from amq.journal.run import Run
@@ -223,11 +224,11 @@ def check_outcome_id(outcome_id: str) -> None:
         )
 
 
-def tell_outcome(core: Core, outcome_id: str, transaction: str, peer: Peer, receipt: str) -> None:
+def tell_outcome(core: Core, outcome_id: str, transaction: str, waiter: Waiter) -> None:
     """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will by
     the transaction of that name."""
     if outcome_id in core.state.outcomes or outcome_id in core.outcomes_pending:
-        core.follow(core.outcomes_pending.get(outcome_id), peer, receipt)
+        core.follow(core.outcomes_pending.get(outcome_id), waiter)
         return
     core.outcomes_refused[outcome_id, transaction] = None
     if len(core.outcomes_refused) > core.config.outcome_window:

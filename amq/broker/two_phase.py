@@ -17,9 +17,11 @@ from amq.broker.commits import Commits
 from amq.broker.core import Core
 from amq.broker.durables import Durables
 from amq.broker.names import PREPARED_NAME, is_queued, shelves, wire_name
-from amq.broker.queue import Peer, Waiter
+from amq.broker.queue import Peer
 from amq.broker.transaction import Ready, Transaction, memory_bytes, records_of
-from amq.errors import AmqError, CommandError, StoreFullError, TransactionRolledBackError
+from amq.broker.waiters import Answer, Refusal, Together
+from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
+from amq.journal.batch import Waiter
 from amq.journal.records import (
     ACKED,
     HELD_SCHEME,
@@ -47,38 +49,6 @@ COMMITTED, DUPLICATE = "committed", "duplicate"
 GROUP_MESSAGES_MAX = 100_000  # of transactions that are rolled back together
 
 _log = structlog.get_logger("amq.broker")
-
-
-REFUSED = "refused"  # stands for a receipt where a refusal waits for what is on its way
-
-
-class Answer:
-    """Confirms to `peer`, with the outcome of its request."""
-
-    def __init__(self, peer: Peer, outcome: str) -> None:
-        self._peer = peer
-        self._outcome = outcome
-
-    def confirm(self, receipt: str) -> None:
-        self._peer.confirm(receipt, self._outcome)
-
-    def fail(self, error: Exception, receipt: str) -> None:
-        self._peer.fail(error, receipt)
-
-
-class Refusal:
-    """Refuses what `peer` asked for with `error`, when what stands against it is durable."""
-
-    def __init__(self, peer: Peer, error: AmqError, receipt: str) -> None:
-        self._peer = peer
-        self._error = error
-        self._receipt = receipt
-
-    def confirm(self, _receipt: str) -> None:
-        self._peer.fail(self._error, self._receipt)
-
-    def fail(self, error: Exception, _receipt: str) -> None:
-        self._peer.fail(error, self._receipt)
 
 
 class Preparing:
@@ -115,12 +85,12 @@ class TwoPhase:
 
     # -- prepare ------------------------------------------------------------------------------------------------------
 
-    def prepare(self, transaction: Transaction | None, command: Prepare, peer: Peer) -> None:
+    def prepare(self, transaction: Transaction | None, command: Prepare, waiter: Waiter) -> None:
         """`transaction` None = it is not open: a question. Raises TransactionRolledBackError, StoreFullError,
         CommandError: then all of it is rolled back."""
         core = self._core
         if transaction is None:
-            self._confirm_prepared(command, peer)
+            self._confirm_prepared(command, waiter)
             return
         try:
             self._check(transaction, command)
@@ -133,23 +103,18 @@ class TwoPhase:
         prepared = Prepared(command.xid, seq, core.clock.wall_ms(), timeout_ms, command.owner, command.batch)
         for subscription, message in transaction.acks:
             prepared.acks.setdefault(subscription.queue.name, []).append(message.seq)
-        self._prepare(transaction, prepared, peer, command.receipt)
+        self._prepare(transaction, prepared, waiter)
 
-    def restore(self, given: Prepared, sends: list[Message], peer: Waiter, receipt: str) -> bool:
-        """Prepare what was prepared in another store: `given`, whose `acks` wait here and are in no line any more, with
-        `sends`. False: this store knows that transaction, prepared or ended. Raises CommandError,
-        TransactionRolledBackError, StoreFullError."""
-        core, xid = self._core, given.xid
-        _check_names(xid, given.owner)
-        if self._is_known(xid):
-            return False
-        core.memory.take(memory_bytes(sends))
+    def restore(self, given: Prepared, sends: list[Message], waiter: Waiter) -> None:
+        """Prepare what was prepared in another store: `given`, which this one does not know, and whose `acks` wait here
+        and are in no line any more, with `sends`. Raises CommandError, TransactionRolledBackError, StoreFullError."""
+        _check_names(given.xid, given.owner)
+        self._core.memory.take(memory_bytes(sends))
         transaction = self._transactions.begin()
         transaction.sends = sends
-        self._prepare(transaction, given, peer, receipt)
-        return True
+        self._prepare(transaction, given, waiter)
 
-    def _prepare(self, transaction: Transaction, prepared: Prepared, peer: Waiter, receipt: str) -> None:
+    def _prepare(self, transaction: Transaction, prepared: Prepared, waiter: Waiter) -> None:
         """`prepared` says what is acknowledged; what is sent is added to it."""
         journal = self._core.journal
         moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in prepared.acks.items()]
@@ -157,7 +122,7 @@ class TwoPhase:
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")
         try:
-            group = self._append_prepare(transaction, prepared, moves, peer, receipt)
+            group = self._append_prepare(transaction, prepared, moves, waiter)
         except Exception:
             self._release(prepared)
             transaction.roll_back()
@@ -166,7 +131,7 @@ class TwoPhase:
         transaction.finish(group)
 
     def _append_prepare(
-        self, transaction: Transaction, prepared: Prepared, moves: list[Moved], peer: Waiter, receipt: str
+        self, transaction: Transaction, prepared: Prepared, moves: list[Moved], waiter: Waiter
     ) -> Group:
         """The group that prepares `transaction`, on its way. After an exception the caller rolls back."""
         ready = transaction.readiness
@@ -192,7 +157,7 @@ class TwoPhase:
         else:
             ready.tell(prepared)
             group = Group([*ready.records, *moves, prepared], origin=origin, measured=ready.measured)
-        self.append(group, peer, receipt, ready)
+        self.append(group, waiter, ready)
         return group
 
     def _admit_id(self, transaction: Transaction, prepared: Prepared, message: Message) -> None:
@@ -207,7 +172,7 @@ class TwoPhase:
         _check_names(xid, command.owner)
         if xid in self._refused:
             raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
-        if self._is_known(xid):
+        if self.is_known(xid):
             raise TransactionRolledBackError(
                 f"{xid} was prepared before: give each transaction an xid of its own; this one was rolled back",
                 code="XID_IN_USE",
@@ -229,7 +194,7 @@ class TwoPhase:
         if transaction.nacks or transaction.requeued:
             raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
 
-    def _is_known(self, xid: str) -> bool:
+    def is_known(self, xid: str) -> bool:
         """Is it prepared, or being prepared, or has it ended?"""
         return xid in self._core.state.prepared or xid in self._preparing or self._has_ended(xid)
 
@@ -237,12 +202,12 @@ class TwoPhase:
         """Does anybody remember that?"""
         return any(how + xid in self._core.state.outcomes for how in (XID_COMMITTED, XID_ROLLED_BACK))
 
-    def _confirm_prepared(self, command: Prepare, peer: Peer) -> None:
+    def _confirm_prepared(self, command: Prepare, waiter: Waiter) -> None:
         """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
         committed; else it never will be. Raises TransactionRolledBackError."""
         xid, core = command.xid, self._core
         if xid in self._preparing or xid in core.state.prepared or XID_COMMITTED + xid in core.state.outcomes:
-            core.follow(self._preparing.get(xid), peer, command.receipt)
+            core.follow(self._preparing.get(xid), waiter)
             return
         self._refused[xid] = None
         if len(self._refused) > core.config.outcome_window:
@@ -254,8 +219,8 @@ class TwoPhase:
         self._preparing.pop(prepared.xid, None)
         self._release(prepared)
         why = StoreFullError("the store's disk is full: the message was not stored, send it again later")
-        for follower, receipt in self._core.followers_of(prepared):
-            follower.fail(why, receipt)
+        for follower in self._core.followers_of(prepared):
+            follower.failed(why)
 
     def is_prepared(self, prepared: Prepared) -> None:
         """It is durable."""
@@ -265,7 +230,7 @@ class TwoPhase:
 
     # -- finish -------------------------------------------------------------------------------------------------------
 
-    def finish(self, command: Finish, peer: Peer) -> None:
+    def finish(self, command: Finish, waiter: Waiter) -> None:
         """Commit or roll back what is prepared. To ask again for what took place is confirmed. Raises CommandError,
         TransactionRolledBackError."""
         core, xid, commit = self._core, command.xid, command.commit
@@ -274,31 +239,31 @@ class TwoPhase:
             try:
                 self._check_outcome(xid, commit, committed)
             except (CommandError, TransactionRolledBackError) as error:
-                core.follow(group, Refusal(peer, error, command.receipt), REFUSED)
+                core.follow(group, Refusal(waiter, error))
             else:
-                core.follow(group, peer, command.receipt)
+                core.follow(group, waiter)
         elif xid in core.state.prepared:
             prepared, _ = core.state.prepared[xid]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
             self.ending[xid] = group, commit
-            self.append(group, peer, command.receipt)
+            self.append(group, waiter)
         elif xid in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
         elif self._has_ended(xid):
             self._check_outcome(xid, commit, XID_COMMITTED + xid in core.state.outcomes)
-            core.journal.confirm(peer, command.receipt)
+            core.journal.confirm(waiter)
         else:
             raise self._unknown(xid)
 
-    def finish_together(self, some: list[Prepared], commit: bool, peer: Waiter, receipt: str) -> None:
+    def finish_together(self, some: list[Prepared], commit: bool, waiter: Waiter) -> None:
         """Commit or roll back all of `some`, none of which is ending; there need not be any."""
         if not some:
-            self._core.follow(None, peer, receipt)
+            self._core.follow(None, waiter)
             return
         group = Group([part for each in some for part in (self._commits if commit else self._rollbacks)(each)])
         for each in some:
             self.ending[each.xid] = group, commit
-        self.append(group, peer, receipt)
+        self.append(group, waiter)
 
     @staticmethod
     def _unknown(xid: str) -> CommandError:
@@ -314,7 +279,7 @@ class TwoPhase:
         if committed and not commit:
             raise CommandError(f"{xid} was committed: it cannot be rolled back any more", code="XID_COMMITTED")
 
-    def commit_batch(self, command: CommitBatch, peer: Peer) -> None:
+    def commit_batch(self, command: CommitBatch, waiter: Waiter) -> None:
         """Commit all `xids` and the marker together, and roll back what else is prepared of the owner's batches up to
         this one. Raises CommandError, TransactionRolledBackError: then nothing was done."""
         core, owner, batch = self._core, command.owner, command.batch
@@ -329,7 +294,7 @@ class TwoPhase:
             )
         content = None if command.content is None else Content(*command.content)
         if batch == newest:
-            self._answer_again(Marker(owner, batch, content), peer, command.receipt)
+            self._answer_again(Marker(owner, batch, content), waiter)
             return
         wanted = [self._part(xid, owner, batch) for xid in dict.fromkeys(command.xids)]
         chosen = {each.xid for each in wanted}
@@ -346,9 +311,9 @@ class TwoPhase:
         for each in others:
             self.ending[each.xid] = group, False
         self._marking[owner] = marker, group
-        self.append(group, Answer(peer, COMMITTED), command.receipt)
+        self.append(group, Answer(waiter, COMMITTED))
 
-    def _answer_again(self, asked: Marker, peer: Peer, receipt: str) -> None:
+    def _answer_again(self, asked: Marker, waiter: Waiter) -> None:
         """That batch is committed, or its commit is on its way. Raises CommandError where it held something else."""
         core = self._core
         known, group = self._marking.get(asked.owner, (None, None))
@@ -356,9 +321,9 @@ class TwoPhase:
             known, _ = core.state.prepared.markers[asked.owner]
         if asked.content is None or known.content in (None, asked.content):
             if group is not None:
-                core.follow(group, Answer(peer, DUPLICATE), receipt)
-            elif receipt:
-                core.journal.confirm(Answer(peer, DUPLICATE), receipt)
+                core.follow(group, Answer(waiter, DUPLICATE))
+            else:
+                core.journal.confirm(Answer(waiter, DUPLICATE))
             return
         assert known.content is not None
         error = CommandError(
@@ -369,10 +334,10 @@ class TwoPhase:
         )
         if group is None:
             raise error
-        core.follow(group, Refusal(peer, error, receipt), REFUSED)
+        core.follow(group, Refusal(waiter, error))
 
-    def abort_batch(self, command: AbortBatch, peer: Peer) -> None:
-        """Roll back what is prepared for an owner, in groups of bounded size. The answer comes with the last group."""
+    def abort_batch(self, command: AbortBatch, waiter: Waiter) -> None:
+        """Roll back what is prepared for an owner, in groups of bounded size. The answer comes when all are done."""
         owner, batch, prepared = command.owner, command.batch, self._core.state.prepared
         if command.xids is None:
             wanted = [each for each, _ in prepared.values()]
@@ -382,16 +347,16 @@ class TwoPhase:
             each for each in wanted
             if each.owner == owner and batch in (None, each.batch) and each.xid not in self.ending
         ]  # fmt: skip
-        answer = Answer(peer, str(len(wanted)))
-        while True:
-            some: list[Prepared] = []
-            messages = 0
-            while wanted and messages < GROUP_MESSAGES_MAX:
-                some.append(wanted.pop())
-                messages += sum(len(seqs) for part in (some[-1].sends, some[-1].acks) for seqs in part.values())
-            self.finish_together(some, False, answer, "" if wanted else command.receipt)
-            if not wanted:
-                return
+        answer, groups, messages = Answer(waiter, str(len(wanted))), [list[Prepared]()], 0
+        for each in wanted:
+            if messages >= GROUP_MESSAGES_MAX:
+                groups.append([])
+                messages = 0
+            groups[-1].append(each)
+            messages += sum(len(seqs) for part in (each.sends, each.acks) for seqs in part.values())
+        together = Together(answer, len(groups))
+        for some in groups:
+            self.finish_together(some, False, together)
 
     def _part(self, xid: str, owner: str, batch: int) -> Prepared:
         """A part of that batch. Raises CommandError, TransactionRolledBackError."""
@@ -438,9 +403,9 @@ class TwoPhase:
             records += [Redelivered(held, counts), Moved(held, name, seqs)]
         return [*records, Resolved(prepared.xid, False, self._core.next_seq())]
 
-    def append(self, group: Group, peer: Waiter, receipt: str, ready: Ready | None = None) -> None:
+    def append(self, group: Group, waiter: Waiter, ready: Ready | None = None) -> None:
         batch = self._core.append_group(group, ready.pending_bytes if ready is not None else None)
-        batch.confirms.append((peer, receipt, group))
+        batch.confirms.append((waiter, group))
         self._core.wake()
 
     def ended(self, prepared: Prepared, committed: bool) -> None:
@@ -448,11 +413,11 @@ class TwoPhase:
         self.ending.pop(prepared.xid, None)
         self._release(prepared)
         why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
-        for follower, receipt in self._core.followers_of(prepared):
-            if not committed:
-                follower.fail(why, receipt)
-            elif receipt:
-                follower.confirm(receipt)
+        for follower in self._core.followers_of(prepared):
+            if committed:
+                follower.done()
+            else:
+                follower.failed(why)
 
     def mark(self, owner: str) -> tuple[int, Group]:
         """Mark a batch of `owner` that is newer than all before it: its number, and the group on its way."""

@@ -12,19 +12,23 @@ from amq.journal.live import Segment
 from amq.journal.records import Record
 
 
-class Confirmable(Protocol):
-    """A party that waits for a batch: a connection."""
+class Waiter(Protocol):
+    """A party that waits until something is durable. It is told once."""
 
-    def confirm(self, receipt: str) -> None: ...
+    def done(self, result: str = "") -> None:
+        """It is. `result` = how, where there is more than one way."""
+
+    def failed(self, error: Exception) -> None:
+        """It never will be."""
 
 
-Confirm = tuple[Confirmable, str, Record | None]
+Confirm = tuple[Waiter, Record | None]
 
 
 class OpenBatch:
     """Records that will be durable together.
 
-    confirms    (connection, receipt, the record it stands for or None), in order; receipt "" = nobody asks
+    confirms    (waiter, the record it stands for or None), in order
     consumed    {destination: seqs acknowledged}, gathered so that a thousand acks are one record
     """
 
@@ -53,8 +57,8 @@ class OpenBatch:
         keep = [i for i, record in enumerate(self.records) if id(record) not in ids]
         self.records, self.chunks = [self.records[i] for i in keep], [self.chunks[i] for i in keep]
         self.size = sum(map(len, self.chunks))
-        waited = [confirm for confirm in self.confirms if id(confirm[2]) in ids]
-        self.confirms = [confirm for confirm in self.confirms if id(confirm[2]) not in ids]
+        waited = [confirm for confirm in self.confirms if id(confirm[1]) in ids]
+        self.confirms = [confirm for confirm in self.confirms if id(confirm[1]) not in ids]
         return waited, taken
 
     def __bool__(self) -> bool:

@@ -21,7 +21,7 @@ from amq.config.schema import BrokerConfig
 from amq.errors import CommandError, CorruptError
 from amq.journal import format as journal_format
 from amq.journal import records
-from amq.journal.batch import Confirmable, JournalOwner, OpenBatch
+from amq.journal.batch import JournalOwner, OpenBatch, Waiter
 from amq.journal.checkpoint import CheckpointFile
 from amq.journal.follower import Position
 from amq.journal.format import BATCH_BYTES, HAS_TRIM_MARK, HEADER_BYTES, Chunk, SegmentHeader, batch_pieces
@@ -165,9 +165,9 @@ class Journal:
         if batch.size > self._config.journal_batch_size_bytes:
             self._rotate()
 
-    def confirm(self, peer: Confirmable, receipt: str, record: Record | None = None) -> None:
-        """Confirm to `peer` when everything appended so far is committed. With `record`: unless that is rejected."""
-        self.open.confirms.append((peer, receipt, record))
+    def confirm(self, waiter: Waiter, record: Record | None = None) -> None:
+        """Tell `waiter` when everything appended so far is committed. With `record`: unless that is rejected."""
+        self.open.confirms.append((waiter, record))
 
     def closed(self) -> int:
         """How many of `segments` are written no more: all but the newest, and that too if it is another master's."""

@@ -12,14 +12,17 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 
 from amq.broker.broker import Broker
 from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, check_queue
 from amq.broker.scheduler import check_scheduled
 from amq.broker.transaction import memory_bytes
+from amq.broker.waiters import Call
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
+from amq.journal.batch import Waiter
 from amq.journal.export import store_uuid
 from amq.journal.interchange import Batch, Durable, Exported, Ids, InDoubt, Item, Reader
 from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
@@ -63,7 +66,6 @@ class Import:
         self._unconfirmed_bytes = 0
         self._changed = asyncio.Event()
         self._durables: dict[str, str] = {}  # queues of durable subscriptions, as the file and as the store names them
-        self._ids_on_their_way: dict[str, tuple[str, list[tuple[str, int]]]] = {}
         self._sent: dict[str, list[Message]] = {}  # by xid: what the next line may say is prepared
         self._held: dict[str, list[tuple[str, str]]] = {}  # by xid: (queue, id) of what that acknowledged
         self._in_line: list[tuple[str, str]] = []  # of that, what is in the line of its queue still
@@ -182,31 +184,30 @@ class Import:
         if broker.is_duplicate(message):
             self.result.skipped += 1
             return
-        size = len(message.body) + 1
-        self._unconfirmed_bytes += size
+        waiter = self._waiter(len(message.body) + 1, self._is_stored)
         with self._full_disk_told():
             if isinstance(message, Copy):
-                self._store_for_subscription(broker, message, item.message, f"m{size}")
+                self._store_for_subscription(broker, message, item.message, waiter)
             else:
-                broker.store(message, self, f"m{size}")
+                broker.store(message, waiter)
         if item.deliveries or item.failures:
             broker.journal.append_record(
                 Redelivered(message.queue_name, [(message.seq, item.deliveries, item.failures)])
             )
 
-    def _store_for_subscription(self, broker: Broker, copy: Copy, message: Message, receipt: str) -> None:
+    def _store_for_subscription(self, broker: Broker, copy: Copy, message: Message, waiter: Waiter) -> None:
         copy.original, copy.shared = message, Shared(None, encodes=False)
         transaction = broker.commits.begin()
         transaction.sends = [copy]
         broker.memory.take(memory_bytes(transaction.sends))
-        broker.commits.commit(transaction, self, receipt, "")
+        broker.commits.commit(transaction, waiter, "")
 
     @contextmanager
     def _full_disk_told(self) -> Iterator[None]:
         try:
             yield
         except StoreFullError as error:
-            self.fail(error)
+            self._refused(error)
             assert self._failure is not None
             raise self._failure from error
 
@@ -220,13 +221,13 @@ class Import:
                 given.acks.setdefault(name, []).append(seq)
         sent = self._sent.pop(item.xid, [])
         new = [message for message in sent if not broker.is_duplicate(message)]
+        if broker.two_phase.is_known(item.xid):
+            self.result.skipped += len(sent)
+            return
         size = sum(len(message.body) + 1 for message in new)
         with self._full_disk_told():
-            if not broker.two_phase.restore(given, new, self, f"p{size}:{len(new)}"):
-                self.result.skipped += len(sent)
-                return
+            broker.two_phase.restore(given, new, self._waiter(size, partial(self._is_prepared, len(new))))
         self.result.skipped += len(sent) - len(new)
-        self._unconfirmed_bytes += size
 
     def _take_held(self, broker: Broker) -> None:
         """Take messages that transactions acknowledged out of the order of their queues, as a delivery does. Skips
@@ -259,57 +260,41 @@ class Import:
         fresh = [(id, broker.next_seq()) for id in item.ids if id not in known]
         if fresh:
             size = sum(len(id) for id, _ in fresh)
-            receipt = f"i{size}:{len(self._ids_on_their_way)}:{fresh[0][1]}"
-            self._ids_on_their_way[receipt] = (name, fresh)
-            self._unconfirmed_bytes += size
             journal.append_record(Duplicates(name, fresh))
-            journal.confirm(self, receipt)
+            journal.confirm(self._waiter(size, partial(self._are_remembered, broker, name, fresh)))
 
-    # -- Peer, what the broker tells ----------------------------------------------------------------------------------
+    # -- what the broker tells ----------------------------------------------------------------------------------------
 
-    def confirm(self, receipt: str, outcome: str = "") -> None:  # noqa: ARG002
-        """The records of `receipt` are committed."""
-        if receipt.startswith("m"):
-            self.result.stored += 1
-            self._unconfirmed_bytes -= int(receipt[1:])
-        elif receipt.startswith("p"):
-            size, _, count = receipt[1:].partition(":")
-            self.result.prepared += 1
-            self.result.stored += int(count)
-            self._unconfirmed_bytes -= int(size)
-        else:
-            assert self._master is not None
-            broker = self._master.broker
-            name, ids = self._ids_on_their_way.pop(receipt)
-            self._unconfirmed_bytes -= int(receipt[1:].partition(":")[0])
-            self.result.remembered += len(ids)
-            for id, seq in ids:  # a record of ids adds none to a broker that serves: so they would go with its segment
-                broker.state.queue(name).own_duplicates().remember(id, seq, broker.journal.segments[-1])
-        self._changed.set()
+    def _waiter(self, size: int, done: Callable[[], None]) -> Call:
+        """Told when `size` bytes are stored, which counts them, or that they are not."""
+        self._unconfirmed_bytes += size
 
-    def fail(self, error: Exception, _receipt: str = "") -> None:
+        def confirmed() -> None:
+            done()
+            self._unconfirmed_bytes -= size
+            self._changed.set()
+
+        return Call(confirmed, self._refused)
+
+    def _is_stored(self) -> None:
+        self.result.stored += 1
+
+    def _is_prepared(self, messages: int) -> None:
+        self.result.prepared += 1
+        self.result.stored += messages
+
+    def _are_remembered(self, broker: Broker, name: str, ids: list[tuple[str, int]]) -> None:
+        self.result.remembered += len(ids)
+        for id, seq in ids:  # also where the broker has newer ones: they would go with their segment
+            broker.state.queue(name).own_duplicates().remember(id, seq, broker.journal.segments[-1])
+
+    def _refused(self, error: Exception) -> None:
         """The broker rejected records because the disk is full."""
         assert isinstance(error, AmqError)
         self._failure = self._failure or StoreFullError(
             f"{error.description}; import again when there is room: what is stored is not stored twice"
         )
         self._changed.set()
-
-    def subscribed(self, command: object) -> object:
-        raise AssertionError(f"an import does not subscribe: {command}")
-
-    def deliver(self, subscription: object, message: object, redelivered: int) -> None:
-        raise AssertionError(f"an import consumes nothing: {subscription} {message} {redelivered}")
-
-    def browsed(self, command: object) -> None:
-        raise AssertionError(f"an import does not browse: {command}")
-
-    def deliver_batch(self, subscription: object, batch: object) -> None:
-        raise AssertionError(f"an import consumes nothing: {subscription} {batch}")
-
-    def close(self) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
 
 
 async def _in(thread: JournalThread, loop: asyncio.AbstractEventLoop, job: Callable[[], list[bytes]]) -> list[bytes]:

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError, StoreError, StoreFullError
-from amq.journal.batch import Confirmable, OpenBatch
+from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name
 from amq.journal.export import MessageReader
 from amq.journal.follower import replay
@@ -498,7 +498,7 @@ class _Scratch:
     def committed(self, batch: OpenBatch) -> None:
         assert batch.segment is not None
 
-    def rejected(self, _refused: list[tuple[Confirmable, str, Record | None]], _records: list[Record]) -> None:
+    def rejected(self, _refused: list[Confirm], _records: list[Record]) -> None:
         self._failure = StoreFullError("the disk is full: nothing was repaired; free some space and run it again")
 
     def store_full(self, full: bool) -> None:

@@ -63,7 +63,7 @@ def test_a_subscription_that_does_not_want_it_holds_up_nobody(make_world: MakeWo
     client = publishing(world, bytes(LIMIT))
     client.commit()
     world.settle()
-    world.broker.durables.unsubscribe("s", "c", client, "")
+    world.broker.durables.unsubscribe("s", "c", None)
     world.settle()
     again = publishing(world, b"2")
     done = again.commit()

@@ -11,6 +11,7 @@ import pytest
 from amq.broker.names import shelves
 from amq.broker.queue import FEW, Queue
 from amq.broker.retention import KEYS_SPARE, UNREAD_ROWS
+from amq.broker.waiters import Unasked
 from amq.config.destinations import DestinationOptions
 from amq.journal.records import PURGED, Consumed, Group, Moved
 from amq.message import Message
@@ -316,9 +317,9 @@ def test_what_is_moved_here_on_the_disk_counts_too(last_value: World, count: int
     real, sent, _ = shelves("queue://a")
     for number in range(count):
         message = Message(sent, b"%d" % number, {KEY: f"moved {number % 100}"})
-        last_value.broker.store(message, last_value.connect(), "")
+        last_value.broker.store(message, Unasked(last_value.connect()))
     for body, key in [(b"a2", "a"), (b"c1", "c")]:
-        last_value.broker.store(Message(sent, body, {KEY: key}), last_value.connect(), "")
+        last_value.broker.store(Message(sent, body, {KEY: key}), Unasked(last_value.connect()))
     last_value.settle()
     put_all(last_value, "c2")
     seqs = list(last_value.everything(last_value.broker.state.queues[sent]))

@@ -24,7 +24,7 @@ from amq.broker.session import Session
 from amq.broker.window import ID_BYTES
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
-from amq.journal.batch import Confirmable, OpenBatch
+from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.journal import Journal
 from amq.journal.records import Record, prepared_bytes
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
@@ -357,7 +357,7 @@ class World:
     def committed(self, batch: OpenBatch) -> None:
         self.broker.committed(batch)
 
-    def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
+    def rejected(self, refused: list[Confirm], records: list[Record]) -> None:
         self.broker.rejected(refused, records)
 
     def store_full(self, full: bool) -> None:

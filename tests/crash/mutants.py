@@ -89,23 +89,23 @@ MUTANTS = (
     ),
     Mutant(
         "prepared transaction written in several batches", two_phase.TwoPhase, "_append_prepare",
-        "self.append(group, peer, receipt, ready)",
+        "self.append(group, waiter, ready)",
         "broker = self._core; "
         "[(broker.append_group(Group([part])), broker.journal._rotate()) for part in group.records[:-1]]; "
-        "group.records = group.records[-1:]; self.append(group, peer, receipt)",
+        "group.records = group.records[-1:]; self.append(group, waiter)",
         "batches",
     ),
     Mutant(
         "prepared transaction ended in several batches", two_phase.TwoPhase, "finish",
-        "self.append(group, peer, command.receipt)",
+        "self.append(group, waiter)",
         "[(self._core.append_group(Group([part])), self._core.journal._rotate()) for part in group.records[:-1]]; "
-        "group.records = group.records[-1:]; self.append(group, peer, command.receipt)",
+        "group.records = group.records[-1:]; self.append(group, waiter)",
         "prepared-until-full",
     ),
     Mutant(
         "end of a prepared transaction written before its moves", two_phase.TwoPhase, "finish",
-        "self.append(group, peer, command.receipt)",
-        "parts, group.records = group.records[:-1], group.records[-1:]; self.append(group, peer, command.receipt); "
+        "self.append(group, waiter)",
+        "parts, group.records = group.records[:-1], group.records[-1:]; self.append(group, waiter); "
         "self._core.journal._rotate(); self._core.append_group(Group(parts))",
         "two-phase",
     ),

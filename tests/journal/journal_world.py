@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from amq.broker.backlog import Place
+from amq.broker.waiters import Call
 from amq.config.schema import BrokerConfig
 from amq.errors import CorruptError
-from amq.journal.batch import Confirmable, OpenBatch
+from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.follower import replay
 from amq.journal.journal import Journal
 from amq.journal.live import Segment
@@ -38,13 +39,17 @@ class Runner(StepRunner):
 
 
 class Waiter:
-    """Whoever asked for a receipt."""
+    """Waits for records: `receipts` = what became durable."""
 
     def __init__(self) -> None:
         self.receipts: list[str] = []
 
-    def confirm(self, receipt: str) -> None:
-        self.receipts.append(receipt)
+    def of(self, receipt: str) -> Call:
+        """The waiter for one of them."""
+        return Call(lambda: self.receipts.append(receipt), self._failed)
+
+    def _failed(self, error: Exception) -> None:
+        raise AssertionError("told that it failed") from error
 
 
 class World:
@@ -115,7 +120,7 @@ class World:
             message = Message(name, random.Random(self.sent).randbytes(size), seq=self.sent)  # the same in each run
             self.journal.append(message)
             if waiter is not None:
-                self.journal.confirm(waiter, str(message.seq), message)
+                self.journal.confirm(waiter.of(str(message.seq)), message)
 
     def commit(self) -> None:
         self.journal.flush(unasked=True)
@@ -125,11 +130,11 @@ class World:
 
     def committed(self, batch: OpenBatch) -> None:
         self.records.extend(batch.records)
-        for peer, receipt, _ in batch.confirms:
-            peer.confirm(receipt)
+        for waiter, _ in batch.confirms:
+            waiter.done()
 
-    def rejected(self, refused: list[tuple[Confirmable, str, Record | None]], records: list[Record]) -> None:
-        assert all(record in records for _, _, record in refused)
+    def rejected(self, refused: list[Confirm], records: list[Record]) -> None:
+        assert all(record in records for _, record in refused)
         self.refused.extend(records)
 
     def store_full(self, full: bool) -> None:

@@ -200,7 +200,7 @@ def test_full_disk_refuses_messages_and_stores_acknowledgements(world: World, vf
     world.send(3, waiter=sender)
     world.journal.append_record(Group([Message("queue://a", b"x")], "outcome"))
     world.journal.open.consumed["queue://a"].append(7)
-    world.journal.confirm(acker, "ack")
+    world.journal.confirm(acker.of("ack"))
     world.commit()
     assert len(world.refused) == 4
     assert not sender.receipts
@@ -240,7 +240,7 @@ def test_the_reserve_is_given_up_for_acknowledgements(world: World, vfs: FaultyV
     world.commit()
     vfs.fail("pwrite", number, path=".seg", times=2)
     world.journal.open.consumed["queue://a"].append(7)
-    world.journal.confirm(acker, "ack")
+    world.journal.confirm(acker.of("ack"))
     world.journal.flush()
     world.runner.step()  # full: there is nothing to refuse, so the reserve goes
     world.runner.step()
@@ -259,7 +259,7 @@ def test_a_reserve_that_was_seen_just_before_it_was_given_up_is_made_again(world
     world.commit()
     vfs.fail("pwrite", errno.ENOSPC, path=".seg")
     world.journal.open.consumed["queue://a"].append(7)
-    world.journal.confirm(acker, "ack")
+    world.journal.confirm(acker.of("ack"))
     world.journal.flush()
     world.journal.check_space()
     while world.runner.jobs:  # both are done before anybody hears of the first
@@ -305,7 +305,7 @@ def test_no_room_for_more_of_a_segment(world: World, vfs: FaultyVfs, number: int
     assert len(waiter.receipts) + len(world.refused) == 40
     vfs.heal()
     world.journal.open.consumed["queue://a"].append(7)
-    world.journal.confirm(acker, "ack")
+    world.journal.confirm(acker.of("ack"))
     world.commit()
     world.journal.check_space()
     world.runner.drain()

@@ -103,11 +103,11 @@ def test_a_disk_that_fills_up_in_the_middle(tmp_path: Path, vfs: FaultyVfs, nth:
     vfs.fail("pwrite", errno.ENOSPC, path=".seg", nth=nth)
     message = Message("queue://a", os.urandom(2 << 20), seq=1000)
     world.journal.open.consumed["queue://a"].append(1)
-    world.journal.confirm(acker, "ack")
+    world.journal.confirm(acker.of("ack"))
     group = Group([message, Message("queue://a", os.urandom(2 << 20), seq=1001)], "outcome")
     batch = world.journal.open
     world.journal.append_record(group)
-    batch.confirms.append((sender, "sent", group))
+    batch.confirms.append((sender.of("sent"), group))
     world.commit()
     assert not sender.receipts
     assert acker.receipts == ["ack"]

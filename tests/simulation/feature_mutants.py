@@ -21,6 +21,7 @@ from amq.broker.scheduler import Firing, Scheduler
 from amq.broker.state import State
 from amq.broker.timing import REPEAT, Due
 from amq.broker.two_phase import TwoPhase
+from amq.broker.waiters import Call
 from amq.client.leases import LeaseSubscription
 from amq.config.schema import BrokerConfig
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
@@ -112,11 +113,11 @@ def it_is_forgotten_how_prepared_transactions_ended() -> AbstractContextManager[
 def a_second_phase_is_confirmed_at_once() -> AbstractContextManager[object]:
     real = TwoPhase.append
 
-    def append(two_phase: TwoPhase, group: Group, peer: Any, receipt: str) -> None:
+    def append(two_phase: TwoPhase, group: Group, waiter: Any, *arguments: Any) -> None:
         if any(isinstance(record, Resolved) for record in group.records):
-            peer.confirm(receipt)
-            receipt = ""
-        real(two_phase, group, peer, receipt)
+            waiter.done()
+            waiter = Call(lambda: None, lambda _error: None)
+        real(two_phase, group, waiter, *arguments)
 
     return patch.object(TwoPhase, "append", append)
 
@@ -152,7 +153,7 @@ def an_older_batch_is_a_duplicate() -> AbstractContextManager[object]:
     real = TwoPhase.commit_batch
 
     def commit_batch(two_phase: TwoPhase, command: CommitBatch, peer: Any) -> None:
-        batch = max(command.batch, two_phase._newest(command.owner))
+        batch = max(command.batch, two_phase.newest(command.owner))
         real(two_phase, CommitBatch(command.owner, batch, command.xids, command.receipt), peer)
 
     return patch.object(TwoPhase, "commit_batch", commit_batch)
@@ -254,7 +255,7 @@ def a_repeated_commit_stores_a_run_again() -> Iterator[None]:
         prepare(two_phase, group, *arguments)
 
     def commit_batch(two_phase: TwoPhase, command: CommitBatch, peer: Any) -> None:
-        broker, again = two_phase._core, command.batch == two_phase._newest(command.owner)
+        broker, again = two_phase._core, command.batch == two_phase.newest(command.owner)
         for run in [run for xid in command.xids for run in runs.get(xid, ())] if again else ():
             messages = alike(run.like, run.bodies)
             for message in messages:
@@ -371,7 +372,7 @@ def what_falls_due_leaves_the_schedule_first_and_is_delivered_then() -> Abstract
         group = real(firing, outcome_id)
         for record in [record for record in group.records if isinstance(record, Consumed)]:
             group.records.remove(record)
-            firing.broker.journal.append_record(record)
+            firing.core.journal.append_record(record)
         return group
 
     return patch.object(Firing, "to_group", to_group)

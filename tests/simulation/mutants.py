@@ -21,6 +21,7 @@ from amq.broker.queue import Queue
 from amq.broker.serving import NoServer
 from amq.broker.state import State
 from amq.broker.trimming import Trimmer
+from amq.broker.waiters import Call
 from amq.errors import OwnershipLostError
 from amq.journal import journal as journal_module
 from amq.journal.follower import Follower
@@ -434,14 +435,17 @@ def returned_messages_lost() -> AbstractContextManager[object]:
     return _patch(Broker, "give_back", lambda *_, **__: None)
 
 
+def _nothing() -> None:
+    """Nobody waits."""
+
+
 @mutant
 def confirmed_at_once() -> AbstractContextManager[object]:
     real = Broker.store
 
-    def store(broker: Broker, message: Message, peer: Any, receipt: str) -> None:
-        real(broker, message, peer, "")
-        if receipt:
-            peer.confirm(receipt)
+    def store(broker: Broker, message: Message, waiter: Any) -> None:
+        real(broker, message, Call(_nothing, lambda _error: None))
+        waiter.done()
 
     return _patch(Broker, "store", store)
 

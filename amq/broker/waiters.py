@@ -1,0 +1,107 @@
+"""Waiters: who is told what became of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from amq.broker.queue import Peer
+from amq.journal.batch import Waiter
+
+
+class Reply:
+    """The answer that `peer` asked for with its command: `receipt` is its own token for that."""
+
+    __slots__ = ("_peer", "_receipt")
+
+    def __init__(self, peer: Peer, receipt: str) -> None:
+        self._peer = peer
+        self._receipt = receipt
+
+    def done(self, result: str = "") -> None:
+        self._peer.confirm(self._receipt, result)
+
+    def failed(self, error: Exception) -> None:
+        self._peer.fail(error, self._receipt)
+
+
+class Unasked:
+    """`peer` asked for no answer: it hears of a failure only."""
+
+    __slots__ = ("_peer",)
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def done(self, result: str = "") -> None:
+        """Nobody asked."""
+
+    def failed(self, error: Exception) -> None:
+        self._peer.fail(error)
+
+
+class Call:
+    """Calls `done` or `failed`: for the broker's own steps that wait for the journal."""
+
+    __slots__ = ("_done", "_failed")
+
+    def __init__(self, done: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        self._done = done
+        self._failed = failed
+
+    def done(self, result: str = "") -> None:  # noqa: ARG002
+        self._done()
+
+    def failed(self, error: Exception) -> None:
+        self._failed(error)
+
+
+class Answer:
+    """Tells `waiter` that it is done, with this result."""
+
+    __slots__ = ("_result", "_waiter")
+
+    def __init__(self, waiter: Waiter, result: str) -> None:
+        self._waiter = waiter
+        self._result = result
+
+    def done(self, result: str = "") -> None:  # noqa: ARG002
+        self._waiter.done(self._result)
+
+    def failed(self, error: Exception) -> None:
+        self._waiter.failed(error)
+
+
+class Refusal:
+    """Refuses what `waiter` asked for with `error`, when what stands against it is durable."""
+
+    __slots__ = ("_error", "_waiter")
+
+    def __init__(self, waiter: Waiter, error: Exception) -> None:
+        self._waiter = waiter
+        self._error = error
+
+    def done(self, result: str = "") -> None:  # noqa: ARG002
+        self._waiter.failed(self._error)
+
+    def failed(self, error: Exception) -> None:
+        self._waiter.failed(error)
+
+
+class Together:
+    """Tells `waiter` when all of the `count` that it waits for are done, or at the first that fails."""
+
+    __slots__ = ("_count", "_waiter")
+
+    def __init__(self, waiter: Waiter, count: int) -> None:
+        self._waiter = waiter
+        self._count = count
+
+    def done(self, result: str = "") -> None:  # noqa: ARG002
+        self._count -= 1
+        if not self._count:
+            self._waiter.done()
+
+    def failed(self, error: Exception) -> None:
+        if self._count > 0:
+            self._count = 0
+            self._waiter.failed(error)
