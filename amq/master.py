@@ -14,9 +14,8 @@ import structlog
 
 import amq
 from amq.broker.broker import Broker
-from amq.broker.queue import Queue
+from amq.broker.events import Events
 from amq.broker.state import State
-from amq.broker.topics import TopicQueue
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
@@ -61,6 +60,7 @@ class Master:
         failed: Callable[[str, AmqError | None], None],
         entropy: Random,
         make_runner: MakeRunner,
+        events: Events,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -86,10 +86,8 @@ class Master:
             self._reader,
         )  # fmt: skip
         self.broker = broker = Broker(
-            state, self.journal, config, clock, epoch, self.turn.wake, recovered.read_bytes
+            state, self.journal, config, clock, epoch, self.turn.wake, recovered.read_bytes, events
         )
-        broker.limits.tell = self._queue_at_limit
-        broker.topics.tell = self._consumer_is_slow
         self.committed = broker.committed
         self.rejected = broker.rejected
         self.turn.serve(broker, self.journal)
@@ -207,24 +205,6 @@ class Master:
             _log.warning("storeLimit is reached: producers wait or are refused, consumers go on", limit_bytes=limit)
         else:
             _log.info("the store is below storeLimit again: messages are accepted", limit_bytes=limit)
-
-    def _queue_at_limit(self, queue: Queue, reached: bool) -> None:
-        limit_bytes = queue.options.queue_limit_bytes
-        if reached:
-            _log.warning(
-                "a queue has reached queueLimit",
-                queue=queue.name, limit_bytes=limit_bytes, policy=queue.options.queue_limit_policy,
-            )  # fmt: skip
-        else:
-            _log.info("a queue is below queueLimit again", queue=queue.name, limit_bytes=limit_bytes)
-
-    def _consumer_is_slow(self, queue: TopicQueue, policy: str) -> None:
-        subscription = queue.subscription
-        _log.warning(
-            "a topic's consumer is too slow: it misses messages",
-            destination=queue.name, subscription=subscription.id, policy=policy, limit=queue.limit,
-            connection=getattr(subscription.peer, "number", 0),
-        )  # fmt: skip
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
         self._failed(why, damage)

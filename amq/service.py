@@ -23,6 +23,8 @@ from typing import Any
 
 import structlog
 
+from amq.broker.event_log import log_events
+from amq.broker.events import Events, JournalRead, RoleChanged
 from amq.broker.state import State
 from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
@@ -70,8 +72,8 @@ class Role(Enum):
 class BrokerService:
     """One broker on one store. Several may live in one process, on different stores.
 
-    `failure` is why it stopped by itself, None while all is well. `on_role(role)` is called on the event loop, and
-    while a takeover takes long, now and then, `on_reading`: read_bytes, of_bytes, messages, left_s.
+    `failure` is why it stopped by itself, None while all is well. `events` tells, on the event loop, what happens here,
+    in all masterships.
     """
 
     def __init__(
@@ -92,8 +94,8 @@ class BrokerService:
         self.role = Role.STARTING
         self.failure: AmqError | None = None
         self.master: Master | None = None
-        self.on_role: Callable[[Role], None] = lambda _role: None
-        self.on_reading: Callable[[dict[str, Any]], None] = lambda _reading: None
+        self.events = Events()
+        log_events(self.events)
         self._authenticate = authenticate
         self._vfs = vfs or SystemVfs()
         self._clock = clock or SystemClock()
@@ -369,7 +371,7 @@ class BrokerService:
                 next_line = now + TELL_AFTER_S
                 _log.info("reading the journal", **reading)
             if self._presence is not None and self._presence.tell(lambda: {"reading": reading}, now):
-                self._post(self.on_reading, reading)
+                self._post(self.events.tell, JournalRead(done, total, messages, left_s))
 
         return tell
 
@@ -433,7 +435,7 @@ class BrokerService:
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
             lambda: lease.valid(self._clock.monotonic()), self._authenticate, self._end, self._entropy,
-            self._make_runner,
+            self._make_runner, self.events,
         )  # fmt: skip
         await self.master.listen()
 
@@ -467,7 +469,7 @@ class BrokerService:
             return
         before, self.role = self.role, role
         _log.info("role", role=role.value, before=before.value)
-        self.on_role(role)
+        self.events.tell(RoleChanged(role.value))
         async with self._role_changed:
             self._role_changed.notify_all()
 

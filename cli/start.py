@@ -7,13 +7,14 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any
+from dataclasses import asdict
 
 import click
 import structlog
 import uvloop
 
 import amq
+from amq.broker.events import JournalRead, RoleChanged
 from amq.cli import exits, logs, process, store_check
 from amq.cli.live import Live
 from amq.cli.output import examples, reading_text
@@ -95,8 +96,8 @@ class _Run:
         self._config = config
         self._gate = LoginGate(config.users_file, config.anonymous)
         self._service = BrokerService(config, self._gate.authenticate, replace_process=process.replace_process)
-        self._service.on_role = self._on_role
-        self._service.on_reading = self._on_reading
+        self._service.events.listen(RoleChanged, self._on_role)
+        self._service.events.listen(JournalRead, self._on_reading)
         self._live = Live(Reload(config, read), self._gate, self._post_apply)
         self._config_file = path
         self._watchers = ExitStack()
@@ -139,7 +140,8 @@ class _Run:
         process.notify("STOPPING=1\nSTATUS=handing over")
         self._stop = self._loop.create_task(self._service.stop())
 
-    def _on_role(self, role: Role) -> None:
+    def _on_role(self, event: RoleChanged) -> None:
+        role = Role(event.role)
         if role is Role.MASTER:
             process.keep_loaded_objects()
             master = self._service.master
@@ -152,8 +154,8 @@ class _Run:
         process.notify(f"READY=1\nSTATUS={status}" if not self._ready else f"STATUS={status}")
         self._ready = True
 
-    def _on_reading(self, reading: dict[str, Any]) -> None:
-        process.notify(f"STATUS=taking over: reads the journal, {reading_text(reading)}")
+    def _on_reading(self, event: JournalRead) -> None:
+        process.notify(f"STATUS=taking over: reads the journal, {reading_text(asdict(event))}")
 
     def _feed_watchdog(self, interval_s: float | None) -> None:
         """An event loop that stands still feeds nobody: the service manager then ends a master that serves no one."""

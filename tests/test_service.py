@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import structlog
 
 import amq.replay
 import amq.service
+from amq.broker.events import JournalRead, RoleChanged
 from amq.config.schema import BrokerConfig
 from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
@@ -72,7 +73,7 @@ def test_a_failed_sync_fences_and_what_was_confirmed_is_served_again(tmp_path: P
         client = await world.connect(port)
         await client.store(b"confirmed")
         roles: list[Role] = []
-        service.on_role = roles.append
+        service.events.listen(RoleChanged, lambda event: roles.append(Role(event.role)))
         vfs.fail("fdatasync", errno.EIO, path=".seg")
         with pytest.raises((EOFError, ConnectionError)):
             await client.send("SEND", ("destination", "/queue/a"), ("receipt", "never"), body=b"in doubt")
@@ -413,7 +414,7 @@ def test_a_close_that_fails_keeps_no_lock(tmp_path: Path) -> None:
         await first.stop()
         await until(lambda: second.role is Role.MASTER)
         roles: list[Role] = []
-        second.on_role = roles.append
+        second.events.listen(RoleChanged, lambda event: roles.append(Role(event.role)))
         vfs.fail("fdatasync", path=".seg")
         vfs.after("close", fail, path=".seg", times=0)
         client = await world.connect(world.made[-1][1])
@@ -473,7 +474,7 @@ def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypat
         told.clear()
         second, _ = await world.start("b")
         heard: list[dict[str, Any]] = []
-        second.on_reading = heard.append
+        second.events.listen(JournalRead, lambda event: heard.append(asdict(event)))
         assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
         (reading,) = heard
         assert reading["read_bytes"] == reading["of_bytes"] > len(b"message")
@@ -503,7 +504,7 @@ def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_n
         roles: list[Role] = []
         vfs.after("link", lambda: vfs.before("pread", hang, path=".seg"))
         second, port = await world.start("b", vfs=vfs)
-        second.on_role = roles.append
+        second.events.listen(RoleChanged, lambda event: roles.append(Role(event.role)))
         await until(lambda: second.role is Role.MASTER)
         assert checked.is_set()
         assert roles == [Role.SLAVE, Role.MASTER]

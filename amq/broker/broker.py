@@ -17,6 +17,7 @@ from amq.broker.commits import Commits
 from amq.broker.core import Core
 from amq.broker.durables import Durables
 from amq.broker.effect import Effect
+from amq.broker.events import Events, QueueForgotten, QueueMade
 from amq.broker.gathering import Gatherings
 from amq.broker.leasing import Leasing
 from amq.broker.limits import Limits
@@ -62,13 +63,13 @@ class Broker(Core):
 
     def __init__(
         self, state: State, journal: Journal, config: BrokerConfig, clock: Clock, epoch: int, wake: Callable[[], None],
-        behind_bytes: int = 0,
+        behind_bytes: int = 0, events: Events | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(state, journal, config, clock, epoch, wake)
+        super().__init__(state, journal, config, clock, epoch, wake, events)
         self.links, self.pulling = Links(self), Pulling(self)
         self.topics = topics = Topics(self)
         self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics)
-        self.redelivery = redelivery = Redelivery(self, self.advisories)
+        self.redelivery = redelivery = Redelivery(self)
         self.retention, self.gatherings = Retention(self), Gatherings(self, topics)
         self.durables = durables = Durables(self)
         self.limits = Limits(self, redelivery, durables)
@@ -107,13 +108,21 @@ class Broker(Core):
         """The mastership ends: nothing more is written."""
         self._effect = None
         self._checkpointer.abandon()
+        self.advisories.stop()
 
     # -- what the state tells: see `Server` ----------------------------------------------------------------------------
 
     def made(self, queue: Queue) -> None:
         if not (queue.is_hidden or queue.fires or queue.name.startswith(SUBSCRIPTION_SCHEME)):
-            for tell in self.on_queue:
-                tell(queue)
+            self.routing.appeared(queue)
+            self.retention.configure(queue)
+            self.gatherings.appeared(queue)
+            if QueueMade in self.events.heard:
+                self.events.tell(QueueMade(queue.name))
+
+    def forgotten(self, queue: Queue) -> None:
+        if QueueForgotten in self.events.heard and not queue.is_hidden:
+            self.events.tell(QueueForgotten(queue.name, queue.enqueued, queue.acknowledged))
 
     def keeps(self, queue: Queue, message: Message) -> bool:
         """A message waits on disk alone where older ones do, and where its queue holds more than is still free: so each

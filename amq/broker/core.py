@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from amq.broker.effect import Effect
+from amq.broker.events import Events
 from amq.broker.paging import Pager
 from amq.broker.picking import Picker
 from amq.broker.queue import Queue
@@ -30,15 +31,16 @@ class Core(ABC):
     """`state`, into which all of the journal was read, and `journal`, which goes on. `wake()` asks for a turn.
 
     dirty             queues to dispatch in this turn
-    on_queue          called when a queue comes into being
+    events            the port where all that happens is told
     recalling         full names of queues of durable subscriptions whose first messages are being chosen
     outcomes_pending  commits on their way that have a name
     outcomes_refused  (outcome, transaction) that were reported as rolled back, which must stay true; oldest first
     """
 
     def __init__(
-        self, state: State, journal: Journal, config: BrokerConfig, clock: Clock, epoch: int, wake: Callable[[], None]
-    ) -> None:
+        self, state: State, journal: Journal, config: BrokerConfig, clock: Clock, epoch: int, wake: Callable[[], None],
+        events: Events | None = None,
+    ) -> None:  # fmt: skip
         self.state = state
         self.memory = state.memory
         self.journal = journal
@@ -47,7 +49,7 @@ class Core(ABC):
         self.epoch = epoch
         self.wake = wake
         self.dirty: dict[Queue, None] = {}
-        self.on_queue: list[Callable[[Queue], None]] = []
+        self.events = events if events is not None else Events()
         self.recalling: dict[str, None] = {}
         self.outcomes_pending: dict[str, Group] = {}
         self.outcomes_refused: dict[tuple[str, str], None] = {}

@@ -183,7 +183,6 @@ class Gatherings:
         self.woken = 0  # members, in this turn
         self.joining: dict[Gathering, Iterator[None]] = {}  # those that do not consume all of their queues yet
         self._patterns: Patterns[Gathering] = Patterns()
-        core.on_queue.append(self._appeared)
 
     def subscribe(self, command: Subscribe, peer: Peer) -> Gathering:
         """A new one, with all queues that there are. Where these are very many, some come in later turns."""
@@ -237,7 +236,8 @@ class Gatherings:
         for meant in _queues_of(gathering.command):
             self._patterns.discard(words_of(meant), gathering)
 
-    def _appeared(self, queue: Queue) -> None:
+    def appeared(self, queue: Queue) -> None:
+        """A new queue, which may be one of those that are consumed together."""
         if self._patterns:
             for gathering in self._patterns.match(words_of(queue.name)):
                 if queue.name not in gathering.members:

@@ -9,12 +9,12 @@ their way to the disk count as if they were stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from amq.broker.core import Core
 from amq.broker.durables import Durables
+from amq.broker.events import QueueLimitLeft, QueueLimitReached
 from amq.broker.names import real_name
 from amq.broker.queue import NO_LIMIT, Queue
 from amq.broker.redelivery import Redelivery
@@ -63,20 +63,16 @@ class Dropping:
 
 
 class Limits:
-    """Ask `room_for` and `room_to_commit` before something is stored, call `step` once a turn and `sweep` every second.
-
-    `tell(queue, reached)` is called when a queue comes to its limit, and when it is well below it again.
-    """
+    """Ask `room_for` and `room_to_commit` before something is stored, call `step` once a turn, `sweep` every second."""
 
     def __init__(self, core: Core, redelivery: Redelivery, durables: Durables) -> None:
-        self.tell: Callable[[Queue, bool], None] = lambda _queue, _reached: None
         self.waiting: dict[Room, dict[Stalled, bool]] = {}  # → does it consume as well?
         self._core = core
         self._redelivery = redelivery
         self._durables = durables
         self.overfull: dict[Queue, None] = {}  # queues that hold too much and drop it
         self._dropping: dict[Queue, int] = {}  # bytes of messages whose leaving is on its way
-        self._reached: dict[Queue, None] = {}  # as `tell` was told
+        self._reached: dict[Queue, None] = {}  # as was told
 
     # -- sends --------------------------------------------------------------------------------------------------------
 
@@ -204,7 +200,8 @@ class Limits:
         for queue in list(self._reached):
             if queue.taken_bytes <= LEFT_SHARE * queue.options.queue_limit_bytes or not queue.options.queue_limit_bytes:
                 del self._reached[queue]
-                self.tell(queue, False)
+                if QueueLimitLeft in self._core.events.heard:
+                    self._core.events.tell(QueueLimitLeft(queue.name, queue.options.queue_limit_bytes))
 
     def _has_room(self, room: Room, share: float) -> bool:
         core = self._core
@@ -239,7 +236,10 @@ class Limits:
     def _reach(self, queue: Queue) -> None:
         if queue not in self._reached:
             self._reached[queue] = None
-            self.tell(queue, True)
+            if QueueLimitReached in self._core.events.heard:
+                options = queue.options
+                reached = QueueLimitReached(queue.name, options.queue_limit_bytes, options.queue_limit_policy)
+                self._core.events.tell(reached)
 
     # -- dropping -----------------------------------------------------------------------------------------------------
 

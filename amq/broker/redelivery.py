@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from functools import partial
 from heapq import heappop, heappush
 
-from amq.broker.advisories import Advisories
 from amq.broker.core import Core
+from amq.broker.events import DeadLettered, Expired
 from amq.broker.names import wire_name
 from amq.broker.queue import Queue
 from amq.config.schema import BrokerConfig
@@ -37,9 +37,8 @@ def delay_s(options: BrokerConfig, failures: int) -> float:
 class Redelivery:
     """Call `step` once a turn where `timers` holds something. `timers` = (when, number, queue, seqs), a heap."""
 
-    def __init__(self, core: Core, advisories: Advisories) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._advisories = advisories
         self.timers: list[tuple[float, int, Queue, list[int]]] = []
         self._number = 0  # of timers ever set: those of one moment go off in the order in which they were set
 
@@ -128,6 +127,8 @@ class Redelivery:
                 persistent.append(message.seq)
         if persistent:
             self._core.journal.append_record(Consumed(queue.name, EXPIRED, persistent))
+        if len(kept) < len(messages) and Expired in self._core.events.heard:
+            self._core.events.tell(Expired(queue.name, len(messages) - len(kept)))
         for message in kept:
             if message.size > LARGE_BODY_BYTES and message.segment is not None:
                 self._core.drop_body(queue, message)
@@ -205,8 +206,8 @@ class Redelivery:
         moved = Message.made_of(message, name, properties, self._core.next_seq())
         moved.body, moved.expires_ms, moved.duplicate_id = body, 0, ""
         self._core.memory.admit(moved)
-        if self._advisories.heard:
-            self._advisories.dead_lettered(message, moved)
+        if DeadLettered in self._core.events.heard:
+            self._core.events.tell(DeadLettered(message.destination, message.seq, moved.destination, reason))
         return moved
 
     # -- waiting -----------------------------------------------------------------------------------------------------

@@ -32,10 +32,6 @@ class Retention:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        core.on_queue.append(self._appeared)
-
-    def _appeared(self, queue: Queue) -> None:
-        self.configure(queue)
 
     def configure(self, queue: Queue) -> None:
         """The options of `queue` are known, or may have changed. Only while clients are served."""

@@ -51,13 +51,12 @@ class Routing:
         self._virtual = parse_pattern(config.virtual_topics) if config.virtual_topics else ()
         self._consumers_prefix = tuple(config.virtual_topic_consumers.removesuffix(".").split("."))
         self._consumers: dict[str, dict[str, None]] = {}  # virtual topic → queues that consume it; both are full names
-        core.on_queue.append(self._appeared)
 
     def reconfigure(self) -> None:
         """Options changed."""
         self._routes.clear()
 
-    def _appeared(self, queue: Queue) -> None:
+    def appeared(self, queue: Queue) -> None:
         """A new queue, which stays if it consumes a virtual topic: it is there to wait for messages."""
         topic = self._topic_of(queue.name)
         if topic:

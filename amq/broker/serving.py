@@ -16,6 +16,9 @@ class Server(Protocol):
     def made(self, queue: Queue) -> None:
         """`queue` has come into being."""
 
+    def forgotten(self, queue: Queue) -> None:
+        """`queue` was idle, and is in no table any more."""
+
     def keeps(self, queue: Queue, message: Message) -> bool:
         """`message` has just been stored. Does it stay in memory? If not, it waits on disk alone."""
 
@@ -48,6 +51,7 @@ class NoServer:
     """Nobody is served: nothing stays in memory, and nobody needs to hear of anything."""
 
     def made(self, queue: Queue) -> None: ...
+    def forgotten(self, queue: Queue) -> None: ...
     def keeps(self, queue: Queue, message: Message) -> bool:  # noqa: ARG002
         return False
 

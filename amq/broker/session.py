@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from amq.broker import bulk
 from amq.broker.broker import Broker
 from amq.broker.browser import Browser
+from amq.broker.events import Connected, Disconnected, Subscribed, Unsubscribed
 from amq.broker.gathering import Gathering
 from amq.broker.limits import EFFECT, Room
 from amq.broker.links import NOBODY, Client
@@ -64,8 +65,8 @@ class Session:
         broker.links.open(self, client)
         if temporary:
             broker.temporaries.open(temporary)
-        if broker.advisories.heard:
-            broker.advisories.connection(self._id, started=True)
+        if Connected in broker.events.heard:
+            broker.events.tell(Connected(self._id, client.user, client.id))
         self._subscriptions: dict[str, Subscription] = {}
         self._transactions: dict[str, Transaction] = {}
         self._stalled: deque[Command] = deque()
@@ -108,8 +109,8 @@ class Session:
         self._subscriptions.clear()
         self._broker.temporaries.close(self._temporary)
         self._broker.links.close(self, self._client)
-        if self._broker.advisories.heard:
-            self._broker.advisories.connection(self._id, started=False)
+        if Disconnected in self._broker.events.heard:
+            self._broker.events.tell(Disconnected(self._id))
         self._stalled.clear()
         self._broker.wake()
 
@@ -355,8 +356,8 @@ class Session:
             subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
-        if broker.advisories.heard and not command.browser:
-            broker.advisories.consumer(self._id, command.id, command.destination, started=True)
+        if Subscribed in broker.events.heard and not command.browser:
+            broker.events.tell(Subscribed(self._id, command.id, command.destination))
         if self._writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -540,8 +541,8 @@ class Session:
                 self._leave(member, oldest)
         else:
             self._leave(subscription, next(iter(subscription.unacked), None))
-        if self._broker.advisories.heard:
-            self._broker.advisories.consumer(self._id, subscription.id, subscription.queue.name, started=False)
+        if Unsubscribed in self._broker.events.heard:
+            self._broker.events.tell(Unsubscribed(self._id, subscription.id, subscription.queue.name))
 
     def _leave(self, subscription: Subscription, oldest: int | None) -> None:
         """`oldest` = seq of the delivery that counts as failed, if `subscription` holds it."""

@@ -113,6 +113,7 @@ class State:
             elif queue.is_idle():
                 del self.queues[queue.name]
                 queue.forget()
+                self.server.forgotten(queue)
                 self.expiring.pop(queue, None)
 
     def hold(self, segment: Segment) -> Segment:

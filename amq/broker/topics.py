@@ -18,6 +18,7 @@ from typing import Protocol
 
 from amq.broker.audience import Audience
 from amq.broker.core import Core
+from amq.broker.events import Discarded, SlowConsumer
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, words_of
 from amq.broker.options import option_boolean, option_number
@@ -186,23 +187,16 @@ class Publication:
 
 
 class TopicListener(Protocol):
-    """Hears what becomes of subscriptions to topics. `heard` = how many subscriptions are to what it tells."""
-
-    heard: int
+    """Is told of subscriptions to advisories."""
 
     def listens(self, queue: TopicQueue) -> None: ...
-    def slow_consumer(self, queue: TopicQueue, policy: str) -> None: ...
-    def discarded(self, queue: TopicQueue, count: int) -> None: ...
+    def left(self) -> None: ...
 
 
 class Topics:
-    """The subscriptions to topics, and the messages that were sent and not handed out yet.
-
-    `tell(queue, policy)` is called when a consumer first loses messages, or its connection, because it is too slow.
-    """
+    """The subscriptions to topics, and the messages that were sent and not handed out yet."""
 
     def __init__(self, core: Core) -> None:
-        self.tell: Callable[[TopicQueue, str], None] = lambda _queue, _policy: None
         self.arrived: list[Message] = []  # in the order in which they were sent
         self.on_their_way = 0  # publications that wait for the journal
         self.discarded = 0  # messages that slow consumers have lost
@@ -245,7 +239,8 @@ class Topics:
         """And from now on no more."""
         del self._queues[queue]
         self._spanning -= _spans(queue)
-        self.advisories.heard -= _is_of_advisories(queue)
+        if _is_of_advisories(queue):
+            self.advisories.left()
         for name in queue.names:
             if is_pattern(name):
                 self._patterns.discard(words_of(name), queue)
@@ -452,9 +447,9 @@ class Topics:
         policy = queue.options.slow_consumer_policy
         if not queue.is_slow:
             queue.is_slow = True
-            self.tell(queue, policy)
-            if self.advisories.heard:
-                self.advisories.slow_consumer(queue, policy)
+            if SlowConsumer in core.events.heard:
+                number = getattr(queue.subscription.peer, "number", 0)
+                core.events.tell(SlowConsumer(number, queue.subscription.id, queue.names, policy, queue.limit))
         if policy == "disconnect":
             queue.subscription.peer.fail(CommandError(
                 f"the subscription to {queue.name} keeps no pace: more messages wait for it than pendingMessageLimit "
@@ -467,8 +462,8 @@ class Topics:
             core.consumed(queue, message)
         queue.discarded += len(messages)
         self.discarded += len(messages)
-        if self.advisories.heard:
-            self.advisories.discarded(queue, len(messages))
+        if Discarded in core.events.heard:
+            core.events.tell(Discarded(queue.subscription.id, queue.names, len(messages)))
 
 
 def _spans(queue: TopicQueue) -> bool:

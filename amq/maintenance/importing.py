@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from amq.broker.broker import Broker
+from amq.broker.events import RoleChanged
 from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, check_queue
 from amq.broker.scheduler import check_scheduled
 from amq.broker.transaction import memory_bytes
@@ -76,7 +77,7 @@ class Import:
         OwnershipLostError; what `result` says is stored is stored in any case. Run it again with the whole file.
         """
         service = BrokerService(self._config, _nobody, **self._doors)
-        service.on_role = lambda _role: self._changed.set()
+        service.events.listen(RoleChanged, lambda _event: self._changed.set())
         await service.start()
         try:
             await service.wait_for(Role.MASTER)

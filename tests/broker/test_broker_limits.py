@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amq.broker.events import QueueLimitLeft, QueueLimitReached
 from amq.broker.limits import DROPPED
 from amq.broker.queue import Queue
 from amq.broker.session import STALLED_BYTES_MAX
@@ -62,7 +63,8 @@ def queue_of(world: World, name: str = "a") -> Queue:
 
 def told(world: World) -> list[tuple[str, bool]]:
     events: list[tuple[str, bool]] = []
-    world.broker.limits.tell = lambda queue, reached: events.append((queue.name, reached))
+    world.broker.events.listen(QueueLimitReached, lambda event: events.append((event.queue, True)))
+    world.broker.events.listen(QueueLimitLeft, lambda event: events.append((event.queue, False)))
     return events
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.broker.events import SlowConsumer
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.queue import Subscription
 from amq.broker.topics import BATCH_BYTES_MAX, FRAME_BYTES
@@ -250,7 +251,7 @@ def test_messages_that_are_nothing_but_headers_go_out_in_pieces(world: World, mo
 def test_a_slow_consumer_misses_the_oldest(make_world: Callable[..., World]) -> None:
     world = make_world(pending_message_limit=3)
     told: list[tuple[str, str]] = []
-    world.broker.topics.tell = lambda queue, policy: told.append((queue.name, policy))
+    world.broker.events.listen(SlowConsumer, lambda event: told.append((event.destinations[0], event.policy)))
     slow, quick = consumer(world, ack=ACK_INDIVIDUAL, prefetch=2), consumer(world)
     mine = consumer(world, ack=ACK_INDIVIDUAL, prefetch=1, maximumPendingMessageLimit="1")
     any_number = consumer(world, ack=ACK_INDIVIDUAL, prefetch=1, maximumPendingMessageLimit="-1")

@@ -25,6 +25,7 @@ from unittest.mock import patch
 
 import structlog
 
+from amq.broker.events import RoleChanged
 from amq.config.destinations import DestinationOptions
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
@@ -275,7 +276,7 @@ class World:
             replace_process=lambda: self._replace(slot, process), probe=self._probe if self.deaf else None,
         )  # fmt: skip
         slot.service = service
-        service.on_role = lambda role: self.oracle.log(f"{slot.name} is {role.value}")
+        service.events.listen(RoleChanged, lambda event: self.oracle.log(f"{slot.name} is {event.role}"))
         await service.start()
         await service.wait_for(Role.STOPPED)
         failure = service.failure
