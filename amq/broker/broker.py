@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from amq.broker.access import Access
 from amq.broker.advisories import Advisories
 from amq.broker.checkpointing import Checkpointer
 from amq.broker.commits import Commits
@@ -66,6 +67,7 @@ class Broker(Core):
         behind_bytes: int = 0, events: Events | None = None,
     ) -> None:  # fmt: skip
         super().__init__(state, journal, config, clock, epoch, wake, events)
+        self.access = Access()
         self.links, self.pulling = Links(self), Pulling(self)
         self.topics = topics = Topics(self)
         self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics)

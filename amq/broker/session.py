@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from amq.broker import bulk
+from amq.broker.access import ASKED_ELSEWHERE
 from amq.broker.broker import Broker
 from amq.broker.browser import Browser
 from amq.broker.events import Connected, Disconnected, Subscribed, Unsubscribed
@@ -75,6 +76,7 @@ class Session:
         self._closed = False
         self._writable = True
         self._unasked = Unasked(peer)
+        self._sendable = broker.access.sendable(client.user)
 
     def handle(self, commands: list[Command]) -> None:
         """Carry out `commands` in order. `Peer.fail` is told of each error, also of one that is our mistake."""
@@ -89,6 +91,8 @@ class Session:
                 if self._stalled and not (command.__class__ in (Ack, Nack) and not command.transaction):
                     self._stall(command)
                 else:
+                    if command.__class__ not in ASKED_ELSEWHERE:
+                        self._broker.access.let_in(self._client.user, command)
                     handlers[command.__class__](self, command)
             except Exception as error:  # noqa: BLE001 (any error ends the connection: `close` gives back what it held)
                 self._peer.fail(error, command.receipt)
@@ -162,6 +166,8 @@ class Session:
 
     def _send(self, command: Send) -> None:
         broker, message = self._broker, command.message
+        if message.destination not in self._sendable:
+            broker.access.let_in(self._client.user, command)
         properties = message.properties
         if properties is not None and not SCHEDULING.isdisjoint(properties) and self._send_later(command):
             return

@@ -1,0 +1,157 @@
+"""Access: the one door for permission. Every command passes it before it does anything.
+
+`DEMANDS` says of each command which actions on which destinations it is; a command that is neither there nor in `FREE`
+cannot be carried out, so no new one can forget the door. The rules are a function that can be replaced while clients
+are served; without rules everybody who has logged in may do everything.
+
+To ask for each message would cost too much, so a session remembers to which destinations its user may send, in a table
+that the sessions of one user share and that new rules empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from weakref import WeakValueDictionary
+
+from amq.broker.names import is_temporary, wire_name
+from amq.broker.scheduler import MANAGEMENT
+from amq.errors import AccessError
+from amq.protocols.commands import (
+    Abort,
+    AbortBatch,
+    Ack,
+    Begin,
+    Command,
+    Commit,
+    CommitBatch,
+    Credit,
+    Disconnect,
+    Finish,
+    Lease,
+    Malformed,
+    Nack,
+    Prepare,
+    Send,
+    SendMany,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+
+REMEMBERED_MAX = 1000  # destinations of one user
+REMEMBERED_CHARS_MAX = 256  # of one name; longer ones (composites) are asked for each time
+
+
+class Action(Enum):
+    """The value completes "may not …"."""
+
+    SEND = "send to"
+    CONSUME = "consume"
+    BROWSE = "browse"
+    CREATE_TEMPORARY = "create the temporary destination"
+    CREATE_DURABLE = "create a durable subscription to"
+    DELETE_DURABLE = "delete the durable subscription"
+    MANAGE_SCHEDULE = "manage scheduled messages by"
+    PREPARE = "prepare the transaction"
+    FINISH = "finish the prepared transaction"
+    FINISH_BATCH = "finish batches of the owner"
+    LEASE = "lease messages of"
+
+
+Rules = Callable[[str, Action, str], bool]
+Demand = tuple[Action, str]
+
+
+def anybody_may(user: str, action: Action, destination: str) -> bool:  # noqa: ARG001
+    """No rules."""
+    return True
+
+
+class Remembered(set[str]):
+    """Destinations to which one user may send, as the rules say now."""
+
+
+class Access:
+    """The door. `rules(user, action, destination)` decides; `destination` is a full name or pattern of one, of a
+    transaction its id, of batches their owner."""
+
+    def __init__(self) -> None:
+        self._rules: Rules = anybody_may
+        self._remembered: WeakValueDictionary[str, Remembered] = WeakValueDictionary()
+
+    def use(self, rules: Rules) -> None:
+        """From now on these rules decide, also for sessions that there are."""
+        self._rules = rules
+        for remembered in self._remembered.values():
+            remembered.clear()
+
+    def check(self, user: str, action: Action, destination: str) -> None:
+        """Raises AccessError where `user` may not."""
+        if not self._rules(user, action, destination):
+            name = wire_name(destination) if "://" in destination else destination
+            raise AccessError(
+                f"user {user!r} may not {action.value} {name[:200]}: log in as a user who may, or ask an administrator "
+                "of the broker for this right",
+                code="NOT_PERMITTED",
+            )
+
+    def sendable(self, user: str) -> Remembered:
+        """The destinations of which `let_in` has found that `user` may send there."""
+        remembered = self._remembered.get(user)
+        if remembered is None:
+            remembered = self._remembered[user] = Remembered()
+        return remembered
+
+    def let_in(self, user: str, command: Command) -> None:
+        """Raises AccessError where `user` may not do a part of what `command` is."""
+        for action, destination in DEMANDS[command.__class__](command):
+            self.check(user, action, destination)
+        if isinstance(command, Send):
+            name = command.message.destination
+            if len(name) <= REMEMBERED_CHARS_MAX:
+                remembered = self.sendable(user)
+                if len(remembered) >= REMEMBERED_MAX:
+                    remembered.clear()
+                remembered.add(name)
+
+
+def _names(destination: str) -> Iterable[str]:
+    return dict.fromkeys(destination.split(","))
+
+
+def _send_to(destination: str) -> Iterable[Demand]:
+    return [(Action.MANAGE_SCHEDULE if name == MANAGEMENT else Action.SEND, name) for name in _names(destination)]
+
+
+def _subscribe(command: Subscribe) -> Iterable[Demand]:
+    for name in _names(command.destination):
+        if command.browser:
+            yield Action.BROWSE, name
+            continue
+        yield Action.CREATE_TEMPORARY if is_temporary(name) else Action.CONSUME, name
+        if command.subscription_name:
+            yield Action.CREATE_DURABLE, name
+
+
+def _unsubscribe(command: Unsubscribe) -> Iterable[Demand]:
+    if command.subscription_name:
+        yield Action.DELETE_DURABLE, command.subscription_name
+
+
+DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
+    Send: lambda command: _send_to(command.message.destination),
+    SendMany: lambda command: _send_to(command.like.destination),
+    Subscribe: _subscribe,
+    Unsubscribe: _unsubscribe,
+    Prepare: lambda command: [(Action.PREPARE, command.xid)],
+    Finish: lambda command: [(Action.FINISH, command.xid)],
+    CommitBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
+    AbortBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
+    Lease: lambda command: [(Action.LEASE, command.destination)],
+    Settle: lambda command: [(Action.LEASE, command.destination)],
+}
+# Commands that only go on with what the same connection was let in to do, or end it.
+FREE: frozenset[type[Command]] = frozenset({Ack, Nack, Credit, Begin, Commit, Abort, Disconnect, Malformed})
+# For a `Send` the session asks only where it does not remember that its user may.
+ASKED_ELSEWHERE = FREE | {Send}
