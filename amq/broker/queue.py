@@ -335,8 +335,14 @@ class Queue:
         self.resident_bytes += size
         if message.expires_ms:
             self.expiring += 1
-        self.messages[message.seq] = message
-        self.push(message)
+        seq = message.seq
+        self.messages[seq] = message
+        priority = message.priority
+        level = self.levels[priority]
+        if level and level[-1].seq < seq and self.picker is None and priority <= self._top:
+            level.append(message)  # as `push` does nearly always
+        else:
+            self.push(message)
 
     def store_on_disk(self, message: Message, segment: int) -> None:
         """`message` is stored from now on, and waits on disk. `segment` = code of where it stands."""

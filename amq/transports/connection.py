@@ -265,7 +265,13 @@ class Connection(asyncio.Protocol):
         self._put(self.protocol.end_of_browse(command))  # type: ignore[union-attr]
 
     def confirm(self, receipt: str, outcome: str = "") -> None:
-        self._put(self.protocol.receipt(receipt, outcome))  # type: ignore[union-attr]
+        data = self.protocol.receipt(receipt, outcome)  # type: ignore[union-attr]
+        out = self._out  # as `_put`, for each message of a producer with receipts: a call less
+        if not out:
+            self._hub.turn.unsent[self] = None
+            self._hub.turn.wake()
+        out.append(data)
+        self._out_bytes += len(data)
 
     def fail(self, error: Exception, receipt: str = "") -> None:
         """Say why, then close: STOMP knows no error that leaves the connection open."""
