@@ -34,7 +34,7 @@ from amq.protocols.commands import (
     Prepare,
     Send,
     SendMany,
-    Settle,
+    SettleLeases,
     Subscribe,
     Unsubscribe,
 )
@@ -149,7 +149,7 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     CommitBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
     AbortBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
     Lease: lambda command: [(Action.LEASE, command.destination)],
-    Settle: lambda command: [(Action.LEASE, command.destination)],
+    SettleLeases: lambda command: [(Action.LEASE, command.destination)],
 }
 # Commands that only go on with what the same connection was let in to do, or end it.
 FREE: frozenset[type[Command]] = frozenset({Ack, Nack, Credit, Begin, Commit, Abort, Disconnect, Malformed})

@@ -26,7 +26,7 @@ from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared, told_name
 from amq.message import Message
-from amq.protocols.commands import Lease, Settle, Subscribe
+from amq.protocols.commands import Lease, SettleLeases, Subscribe
 
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
@@ -34,7 +34,7 @@ SIZE_MAX = 64 << 20  # bytes in one lease
 
 
 class Leasing:
-    """Carries out Lease and Settle."""
+    """Carries out Lease and SettleLeases."""
 
     def __init__(self, core: Core, durables: Durables, two_phase: TwoPhase) -> None:
         self._core = core
@@ -77,7 +77,7 @@ class Leasing:
         self._coming[owner, name] = lease, group
         self._two_phase.append(group, Answer(waiter, self._answer(lease, name, queue, command.cursor)))
 
-    def settle(self, command: Settle, waiter: Waiter, client_id: str) -> None:
+    def settle(self, command: SettleLeases, waiter: Waiter, client_id: str) -> None:
         """Raises CommandError, AccessError."""
         name, owner = self._name(command, client_id), _owner(command.cursor)
         if self._is_taken(command, name, waiter):
@@ -85,7 +85,7 @@ class Leasing:
         ended = [each for each in self._leases(owner, name) if each.seq <= command.through]
         self._two_phase.finish_together(ended, command.commit, waiter)
 
-    def _is_taken(self, command: Lease | Settle, name: str, waiter: Waiter) -> bool:
+    def _is_taken(self, command: Lease | SettleLeases, name: str, waiter: Waiter) -> bool:
         """Is the epoch of `command` over? Then the client is told, as soon as the newer one is durable. Raises
         CommandError."""
         owner = _epochs(command.cursor, name)
@@ -141,7 +141,7 @@ class Leasing:
         ]  # fmt: skip
         return sorted(found, key=lambda each: each.seq)
 
-    def _name(self, command: Lease | Settle, client_id: str) -> str:
+    def _name(self, command: Lease | SettleLeases, client_id: str) -> str:
         """Full name of the queue from which is leased. Raises CommandError, AccessError."""
         if is_topic(command.destination):
             return self._durables.queue_of(command.cursor, client_id, command.destination)

@@ -44,7 +44,7 @@ from amq.protocols.commands import (
     Prepare,
     Send,
     SendMany,
-    Settle,
+    SettleLeases,
     Subscribe,
     Unsubscribe,
 )
@@ -470,7 +470,7 @@ class Session:
             return
         self._broker.leasing.lease(command, self._waiter(command), self._client.id)
 
-    def _settle_leases(self, command: Settle) -> None:
+    def _settle_leases(self, command: SettleLeases) -> None:
         self._broker.leasing.settle(command, self._waiter(command), self._client.id)
 
     # One table for all sessions. With bound methods in it a session would refer to itself, and stay in memory when its
@@ -491,7 +491,7 @@ class Session:
         CommitBatch: _commit_batch,
         AbortBatch: _abort_batch,
         Lease: _lease,
-        Settle: _settle_leases,
+        SettleLeases: _settle_leases,
         Disconnect: _disconnect,
         Malformed: _malformed,
     }

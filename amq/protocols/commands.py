@@ -256,8 +256,8 @@ class AbortBatch(Command):
 
 class Lease(Command):
     """Set the next waiting messages of `destination` apart for `cursor`: up to `messages`, and about up to `size` bytes
-    in all, but at least one. They wait there for a Settle of anybody, as a prepared transaction does, for `timeout_ms`
-    (0 = for ever).
+    in all, but at least one. They wait there for a SettleLeases of anybody, as a prepared transaction does, for
+    `timeout_ms` (0 = for ever).
 
     Leases of a cursor have growing numbers. If there is one beyond `after`, the oldest such is the answer and nothing
     is set apart: so a client that lost the answer asks again. `messages` 0 = only ask. A topic means its durable
@@ -284,7 +284,7 @@ class Lease(Command):
         self.epoch = epoch
 
 
-class Settle(Command):
+class SettleLeases(Command):
     """All leases of `cursor` at `destination` up to number `through` end: their messages are acknowledged, or go back
     where they were. There need not be any. `epoch` as in Lease."""
 

@@ -23,7 +23,7 @@ from amq.protocols.commands import (
     Prepare,
     Send,
     SendMany,
-    Settle,
+    SettleLeases,
     Subscribe,
     Unsubscribe,
 )
@@ -56,7 +56,7 @@ CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
     (CommitBatch("o", 1, ["x1"]), [(Action.FINISH_BATCH, "o")]),
     (AbortBatch("o"), [(Action.FINISH_BATCH, "o")]),
     (Lease(A, "c", 0, 1), [(Action.LEASE, A)]),
-    (Settle(A, "c", 1, True), [(Action.LEASE, A)]),
+    (SettleLeases(A, "c", 1, True), [(Action.LEASE, A)]),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from amq.broker import leasing
 from amq.broker.names import PREPARED_NAME
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Settle
+from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, SettleLeases
 from tests.broker.test_broker_leasing import BODIES, answer, ask, lease, read, sent
 from tests.broker.test_broker_two_phase import commit_batch
 from tests.broker.world import Client, World, full_name
@@ -29,7 +29,7 @@ def take(world: World, queue: str = "a", **fields: Any) -> int:
 
 def settle(world: World, epoch: int, through: int = 1 << 62) -> Client:
     client = world.connect()
-    client.do(Settle(full_name("a"), "c", through, True, world.next_receipt(), epoch))
+    client.do(SettleLeases(full_name("a"), "c", through, True, world.next_receipt(), epoch))
     world.settle()
     return client
 

@@ -12,7 +12,7 @@ import pytest
 from amq.broker import leasing
 from amq.broker.names import PREPARED_NAME
 from amq.message import LARGE_BODY_BYTES
-from amq.protocols.commands import ACK_AUTO, CommitBatch, Lease, Prepare, Settle
+from amq.protocols.commands import ACK_AUTO, CommitBatch, Lease, Prepare, SettleLeases
 from tests.broker.test_broker_two_phase import drain, finish
 from tests.broker.world import Client, World, full_name
 
@@ -45,7 +45,7 @@ def lease(world: World, after: int = 0, messages: int = 100, **fields: Any) -> t
 def settle(world: World, through: int = 1 << 62, *, commit: bool = True, queue: str = "a", cursor: str = "c") -> None:
     client = world.connect()
     receipt = world.next_receipt()
-    client.do(Settle(full_name(queue), cursor, through, commit, receipt))
+    client.do(SettleLeases(full_name(queue), cursor, through, commit, receipt))
     world.settle()
     assert (client.errors, client.confirmed) == ([], [receipt])
     client.lose()
@@ -257,7 +257,7 @@ def test_a_durable_subscription_to_another_topic(make_world: MakeWorld) -> None:
         world.settle()
         assert client.codes == ["SUBSCRIPTION_DIFFERS"]
     client = world.connect()
-    client.do(Settle("topic://other", "c", number, True, "r"))
+    client.do(SettleLeases("topic://other", "c", number, True, "r"))
     world.settle()
     assert client.codes == ["SUBSCRIPTION_DIFFERS"]
     client = world.connect()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from amq.journal.records import LEASE
 from amq.journal.run import Run
 from amq.message import Message
-from amq.protocols.commands import CommitBatch, Finish, Lease, Prepare, SendMany, Settle
+from amq.protocols.commands import CommitBatch, Finish, Lease, Prepare, SendMany, SettleLeases
 from tests.broker.world import full_name
 from tests.crash.oracle import COMMIT, MARK, PREPARE, ROLL_BACK, Branch, Effect
 from tests.crash.script import Script, body_of
@@ -110,7 +110,7 @@ class Coordinator:
     def settle(self, *numbers: int, commit: bool) -> None:
         """All that the cursor has leased up to the last of these `numbers`."""
         receipt = self._script.broker.next_receipt()
-        self._script.client.do(Settle(full_name("a"), CURSOR.removeprefix(LEASE), numbers[-1], commit, receipt))
+        self._script.client.do(SettleLeases(full_name("a"), CURSOR.removeprefix(LEASE), numbers[-1], commit, receipt))
         kind = COMMIT if commit else ROLL_BACK
         self._script.expect(receipt, *((kind, f"{CURSOR}:{number}", "") for number in numbers))
 

@@ -28,7 +28,7 @@ from amq.protocols.commands import (
     Prepare,
     Send,
     SendMany,
-    Settle,
+    SettleLeases,
     Subscribe,
     Unsubscribe,
 )
@@ -197,7 +197,7 @@ CASES = [
       )),
     *(Case(f"{command} of leases",
            f"{command}\ndestination:/queue/a\ncursor:c\nthrough:7\nreceipt:r\n\n\0".encode(),
-           [Settle("queue://a", "c", 7, command == "COMMIT", "r")]) for command in ("COMMIT", "ABORT")),
+           [SettleLeases("queue://a", "c", 7, command == "COMMIT", "r")]) for command in ("COMMIT", "ABORT")),
     Case("settle up to nothing", b"COMMIT\ndestination:/queue/a\ncursor:c\n\n\0", [error("HEADER_MISSING")]),
     Case("settle a transaction", b"COMMIT\ndestination:/queue/a\ncursor:c\nthrough:1\ntransaction:t\n\n\0",
          [error("HEADER_INVALID")]),
@@ -291,7 +291,7 @@ CASES = [
     ),
     Case(
         "settle with an epoch", b"COMMIT\ndestination:/queue/a\ncursor:c\nthrough:9\nepoch:7\n\n\0",
-        [Settle("queue://a", "c", 9, True, "", 7)],
+        [SettleLeases("queue://a", "c", 9, True, "", 7)],
     ),
     *(Case(f"LEASE with {header!r}", b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:0\nreceipt:r\n" + header
            + b"\n\n\0", [error("HEADER_INVALID", "r")]) for header in (b"take:1", b"epoch:x")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from amq.errors import ProtocolError
-from amq.protocols.commands import Lease, Settle
+from amq.protocols.commands import Lease, SettleLeases
 from amq.protocols.stomp.destination import full_name
 
 _MAX: Final = 2**63 - 1
@@ -34,11 +34,11 @@ def lease(headers: dict[str, str], receipt: str) -> Lease:
     )
 
 
-def settle(command: str, headers: dict[str, str], receipt: str) -> Settle:
+def settle(command: str, headers: dict[str, str], receipt: str) -> SettleLeases:
     """The command of a COMMIT or ABORT frame with a cursor. Raises ProtocolError."""
     if extra := sorted(headers.keys() & {"transaction", "xid", "owner", "batch", "xids", "phase"}):
         raise ProtocolError(f"{command} of a cursor has no header {extra[0]}: see docs/stomp.md", code="HEADER_INVALID")
-    return Settle(
+    return SettleLeases(
         full_name(_required(command, headers, "destination"), ""),
         _required(command, headers, "cursor"),
         _number("through", _required(command, headers, "through"), _MAX),
