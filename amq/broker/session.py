@@ -94,7 +94,9 @@ class Session:
                     if command.__class__ not in ASKED_ELSEWHERE:
                         self._broker.access.let_in(self._client.user, command)
                     handlers[command.__class__](self, command)
-            except Exception as error:  # noqa: BLE001 (any error ends the connection: `close` gives back what it held)
+            except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
+                if isinstance(error, AmqError):  # our own mistake ends the connection
+                    self._spoil(command)
                 self._peer.fail(error, command.receipt)
         self._broker.wake()
 
@@ -122,6 +124,11 @@ class Session:
         """The client has another connection, in place of this one: what this one holds goes back to the queues."""
         self._peer.fail(error)
 
+    def _spoil(self, command: Command) -> None:
+        """`command` failed: a transaction of which it would have been a part never commits without it."""
+        if isinstance(command, Send | SendMany | Ack) and command.transaction in self._transactions:
+            self._transactions.pop(command.transaction).roll_back()
+
     def set_writable(self, writable: bool) -> None:
         """The socket has room (again), or has not: a slow consumer gets nothing until it reads."""
         if self._closed or writable == self._writable:
@@ -140,7 +147,9 @@ class Session:
         """Roll back what was not used for longer than the limit."""
         limit_s = self._broker.config.transaction_timeout_s
         for transaction in list(self._transactions.values()):
-            if now - transaction.used_at > limit_s:
+            if now - transaction.used_at > limit_s and not self._closed:
+                del self._transactions[transaction.name]
+                transaction.roll_back()
                 self._peer.fail(
                     TransactionRolledBackError(
                         f"transaction {transaction.name} was idle for more than {limit_s:g} s and was rolled back",
@@ -252,12 +261,19 @@ class Session:
         if room is not None:
             self._room = room
             self._broker.limits.wait(self, room, bool(self._subscriptions))
-        self._stalled_bytes += bulk.held_bytes(command)
+        size = bulk.held_bytes(command)
+        self._stalled_bytes += size
         if not self._may_read_on():
             self._peer.pause_reading()
         elif self._stalled_bytes > STALLED_BYTES_MAX:
             assert self._room is not None
-            raise self._broker.limits.why_waiting(self._room)
+            error = self._broker.limits.why_waiting(self._room)
+            self._stalled.pop()  # what is rejected is not carried out later
+            self._stalled_bytes -= size
+            if not self._stalled:
+                self._broker.limits.forget(self, self._room)
+                self._room = None
+            raise error
 
     def _ack(self, command: Ack) -> None:
         subscription = self._subscriptions.get(command.subscription) or self._holder(command)

@@ -1,0 +1,92 @@
+"""A command that fails leaves the session as it was before it, for a protocol whose errors keep the connection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from amq.broker import session
+from amq.message import Message
+from amq.protocols.commands import Send
+from tests.broker.world import Client, World
+
+
+def keeping(world: World) -> Client:
+    """A client whose connection survives every error."""
+    client = world.connect()
+    client.fail = lambda error, receipt="": client.errors.append((error.code, receipt))  # type: ignore[method-assign]
+    return client
+
+
+def test_a_transaction_does_not_commit_without_a_message_that_failed(tmp_path: Path) -> None:
+    world = World(tmp_path, max_transaction_size_bytes=4096)
+    client = keeping(world)
+    client.begin()
+    client.send(b"first", transaction="t")
+    failed = client.send(bytes(5000), transaction="t")
+    later = client.send(b"third", transaction="t")
+    committed = client.commit()
+    world.settle()
+    assert client.errors == [
+        ("TRANSACTION_TOO_LARGE", failed), ("UNKNOWN_TRANSACTION", later), ("UNKNOWN_TRANSACTION", committed),
+    ]  # fmt: skip
+    assert world.stored() == []
+    client.send(b"after")
+    world.settle()
+    assert world.stored() == [b"after"]
+    world.close()
+
+
+def test_a_transaction_does_not_commit_without_an_acknowledgement_that_failed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    client = keeping(world)
+    client.send(b"x")
+    client.subscribe()
+    world.settle()
+    client.begin()
+    client.ack(b"x", "t")
+    failed = client.ack(b"x", "t")
+    client.commit()
+    world.settle()
+    assert client.errors[0] == ("UNKNOWN_DELIVERY", failed)
+    assert client.codes[1:] == ["UNKNOWN_TRANSACTION"]
+    assert world.stored() == [b"x"]
+    world.close()
+
+
+def test_a_transaction_that_was_idle_too_long_is_reported_once_and_over(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    client = keeping(world)
+    client.begin()
+    client.send(b"x", transaction="t")
+    late_s = world.clock.monotonic() + world.config.transaction_timeout_s + 1
+    client.session.expire_transactions(late_s)
+    client.session.expire_transactions(late_s)
+    assert client.codes == ["TRANSACTION_TIMEOUT"]
+    client.commit()
+    world.settle()
+    assert client.codes == ["TRANSACTION_TIMEOUT", "UNKNOWN_TRANSACTION"]
+    assert world.stored() == []
+    world.close()
+
+
+def test_a_send_that_is_rejected_while_others_wait_is_not_stored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "STALLED_BYTES_MAX", 4000)
+    world = World(tmp_path, queue_limit_bytes=6000)
+    client = keeping(world)
+    client.subscribe(prefetch=1)
+    client.send(b"a" * 6000)
+    world.settle()
+    rejected = []
+    for size in (2000, 3000):
+        token = world.next_receipt()
+        client.session.handle([Send(Message("queue://a", bytes(size)), token)])
+        rejected.append(token)
+    assert [receipt for _, receipt in client.errors] == rejected[1:]
+    client.ack(b"a" * 6000)
+    world.settle()
+    assert [len(body) for body in world.stored()] == [2000]
+    world.close()
