@@ -15,7 +15,7 @@ import structlog
 import amq
 from amq.broker.broker import Broker
 from amq.broker.events import Events
-from amq.broker.state import State
+from amq.broker.state.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import TransportUrl, parse_transport_url, reachable

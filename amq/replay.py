@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amq.broker.state import State
+from amq.broker.state.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import OwnershipLostError

@@ -25,7 +25,7 @@ import structlog
 
 from amq.broker.event_log import log_events
 from amq.broker.events import Events, JournalRead, RoleChanged
-from amq.broker.state import State
+from amq.broker.state.state import State
 from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError, OwnershipLostError, StoreError, StoreFullError, TransportError

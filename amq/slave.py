@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from amq.broker.snapshot import Block, load
-from amq.broker.state import State
+from amq.broker.state.snapshot import Block, load
+from amq.broker.state.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from amq.broker.backlog import Place
-from amq.broker.queue import Queue
-from amq.broker.state import State
-from amq.broker.window import Window
+from amq.broker.queues.backlog import Place
+from amq.broker.queues.queue import Queue
+from amq.broker.state.state import State
+from amq.broker.state.window import Window
 from amq.config.schema import BrokerConfig
 from amq.journal.live import Segment
 from amq.journal.reader import read_messages

@@ -15,7 +15,7 @@ from enum import Enum
 from weakref import WeakValueDictionary
 
 from amq.broker.names import is_temporary, wire_name
-from amq.broker.scheduler import MANAGEMENT
+from amq.broker.scheduling.scheduler import MANAGEMENT
 from amq.errors import AccessError
 from amq.protocols.commands import (
     Abort,

@@ -12,33 +12,33 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from amq.broker.access import Access
-from amq.broker.advisories import Advisories
-from amq.broker.checkpointing import Checkpointer
-from amq.broker.commits import Commits
 from amq.broker.core import Core
-from amq.broker.durables import Durables
-from amq.broker.effect import Effect
 from amq.broker.events import Events, QueueForgotten, QueueMade
-from amq.broker.gathering import Gatherings
-from amq.broker.leasing import Leasing
-from amq.broker.limits import Limits
-from amq.broker.links import Links
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.pulling import Pulling
-from amq.broker.queue import Queue
-from amq.broker.readying import Readying
-from amq.broker.recalling import Recalls
-from amq.broker.redelivery import Redelivery
-from amq.broker.retention import Retention
-from amq.broker.routing import Routing
-from amq.broker.schedule import Schedule
-from amq.broker.scheduler import Scheduler
-from amq.broker.state import State
-from amq.broker.temporary import Temporaries
-from amq.broker.topics import Topics
-from amq.broker.transaction import Transaction
-from amq.broker.trimming import Trimmer
-from amq.broker.two_phase import Preparing, TwoPhase
+from amq.broker.queues.limits import Limits
+from amq.broker.queues.queue import Queue
+from amq.broker.queues.redelivery import Redelivery
+from amq.broker.queues.retention import Retention
+from amq.broker.scheduling.schedule import Schedule
+from amq.broker.scheduling.scheduler import Scheduler
+from amq.broker.sessions.links import Links
+from amq.broker.sessions.pulling import Pulling
+from amq.broker.sessions.temporary import Temporaries
+from amq.broker.state.state import State
+from amq.broker.storage.checkpointing import Checkpointer
+from amq.broker.storage.trimming import Trimmer
+from amq.broker.topics.advisories import Advisories
+from amq.broker.topics.durables import Durables
+from amq.broker.topics.retroactive import RetroactiveReplays
+from amq.broker.topics.routing import Routing
+from amq.broker.topics.topics import Topics
+from amq.broker.topics.wildcards import WildcardSubscriptions
+from amq.broker.transactions.commits import Commits
+from amq.broker.transactions.effect import Effect
+from amq.broker.transactions.leasing import Leasing
+from amq.broker.transactions.readying import Readying
+from amq.broker.transactions.transaction import Transaction
+from amq.broker.transactions.two_phase import Preparing, TwoPhase
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import StoreFullError
@@ -72,11 +72,11 @@ class Broker(Core):
         self.topics = topics = Topics(self)
         self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics)
         self.redelivery = redelivery = Redelivery(self)
-        self.retention, self.gatherings = Retention(self), Gatherings(self, topics)
+        self.retention, self.wildcards = Retention(self), WildcardSubscriptions(self, topics)
         self.durables = durables = Durables(self)
         self.limits = Limits(self, redelivery, durables)
         self.commits = commits = Commits(self, topics, durables, redelivery)
-        self.recalls, self.readying = Recalls(self, topics, durables, commits), Readying(self, durables)
+        self.replays, self.readying = RetroactiveReplays(self, topics, durables, commits), Readying(self, durables)
         self.routing = Routing(self, topics, durables, self.limits, commits)
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
@@ -118,7 +118,7 @@ class Broker(Core):
         if not (queue.is_hidden or queue.fires or queue.name.startswith(SUBSCRIPTION_SCHEME)):
             self.routing.appeared(queue)
             self.retention.configure(queue)
-            self.gatherings.appeared(queue)
+            self.wildcards.appeared(queue)
             if QueueMade in self.events.heard:
                 self.events.tell(QueueMade(queue.name))
 
@@ -209,9 +209,9 @@ class Broker(Core):
         """Tell those that waited for it."""
         for waiter, _ in batch.confirms:
             waiter.done()
-        if self._followers:
+        if self._awaiting:
             for record in batch.records:
-                for follower in self._followers.pop(id(record), ()):
+                for follower in self._awaiting.pop(id(record), ()):
                     follower.done()
         self.trimmer.step()
         self._checkpointer.step()
@@ -238,7 +238,7 @@ class Broker(Core):
         for waiter, _ in refused:
             waiter.failed(why)
         for record in records:
-            for follower in self._followers.pop(id(record), ()):
+            for follower in self._awaiting.pop(id(record), ()):
                 follower.failed(why)
         self.wake()
 
@@ -250,7 +250,7 @@ class Broker(Core):
         if message.persistent:
             if message.duplicate_id and self.is_duplicate(message):
                 pending = self.state.queue(message.destination).duplicates_pending
-                self.follow(pending.get(message.duplicate_id), waiter)
+                self.await_duplicate(pending.get(message.duplicate_id), waiter)
                 return
             if journal.full:
                 raise StoreFullError("the store's disk is full: the message was not stored, send it again later")
@@ -309,17 +309,17 @@ class Broker(Core):
             self.redelivery.step()
         if self.scheduler.timers:
             self.scheduler.step(now_ms)
-        gatherings = self.gatherings
-        if gatherings.woken or gatherings.joining:
-            gatherings.step()
-        while self.dirty or (gatherings.waking and gatherings.wake_next()):
+        wildcards = self.wildcards
+        if wildcards.woken or wildcards.joining:
+            wildcards.step()
+        while self.dirty or (wildcards.waking and wildcards.wake_next()):
             dirty = list(self.dirty)
             self.dirty.clear()
             for queue in dirty:
                 if queue.name in held:
                     later[queue] = None
                     continue
-                (queue.keeper or queue).dispatch(self, now_ms)
+                (queue.retention or queue).dispatch(self, now_ms)
                 if queue.stored_bytes > queue.options.queue_limit_bytes > 0:
                     self.limits.over(queue)
         self.dirty.update(later)
@@ -340,8 +340,8 @@ class Broker(Core):
         self.two_phase.sweep(now_ms)
         self.redelivery.step()  # a host that was suspended has its alarm too late
         self.scheduler.step(now_ms)
-        self.topics.recent.sweep(now_ms)
-        self.recalls.sweep()
+        self.topics.recovery_buffer.sweep(now_ms)
+        self.replays.sweep()
         for queue in list(self.state.expiring):
             if not queue.expiring or queue.is_hidden or queue.fires:
                 del self.state.expiring[queue]

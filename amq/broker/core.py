@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from amq.broker.effect import Effect
 from amq.broker.events import Events
-from amq.broker.paging import Pager
-from amq.broker.picking import Picker
-from amq.broker.queue import Queue
-from amq.broker.state import State
+from amq.broker.queues.paging import Pager
+from amq.broker.queues.queue import Queue
+from amq.broker.queues.selector_dispatch import SelectorDispatch
+from amq.broker.state.state import State
+from amq.broker.transactions.effect import Effect
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.journal.batch import OpenBatch, Waiter
@@ -32,7 +32,7 @@ class Core(ABC):
 
     dirty             queues to dispatch in this turn
     events            the port where all that happens is told
-    recalling         full names of queues of durable subscriptions whose first messages are being chosen
+    replaying         full names of queues of durable subscriptions whose first messages are being chosen
     outcomes_pending  commits on their way that have a name
     outcomes_refused  (outcome, transaction) that were reported as rolled back, which must stay true; oldest first
     """
@@ -50,13 +50,13 @@ class Core(ABC):
         self.wake = wake
         self.dirty: dict[Queue, None] = {}
         self.events = events if events is not None else Events()
-        self.recalling: dict[str, None] = {}
+        self.replaying: dict[str, None] = {}
         self.outcomes_pending: dict[str, Group] = {}
         self.outcomes_refused: dict[tuple[str, str], None] = {}
         self.pager = Pager(state, journal, self.dirty, wake)
         self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
         self._seq = epoch << SEQ_EPOCH_SHIFT
-        self._followers: dict[int, list[Waiter]] = {}  # id of a record on its way → others that wait for it
+        self._awaiting: dict[int, list[Waiter]] = {}  # id of a record on its way → others that wait for it
         self._effect: Effect | None = None  # of a commit that is not done yet
 
     @abstractmethod
@@ -67,9 +67,9 @@ class Core(ABC):
     def arm(self, queue: Queue) -> None:
         """A schedule has changed."""
 
-    def picker(self, queue: Queue) -> Picker:
+    def selection(self, queue: Queue) -> SelectorDispatch:
         """Chooses from now on who gets a message of `queue`."""
-        return Picker(queue, self, self.pager)
+        return SelectorDispatch(queue, self, self.pager)
 
     # -- on the way to the journal ------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Core(ABC):
                 for part in record.records if isinstance(record, Group) else (record,):
                     if isinstance(part, Message | Run):
                         return part.seq
-                    if isinstance(part, Multicast) and not any(name in self.recalling for name in part.queues):
+                    if isinstance(part, Multicast) and not any(name in self.replaying for name in part.queues):
                         return part.seqs[0]
         return self.next_seq()
 
@@ -100,17 +100,17 @@ class Core(ABC):
         if self.config.duplicate_window:
             self.state.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
-    def followers_of(self, record: Record) -> list[Waiter]:
+    def awaiting(self, record: Record) -> list[Waiter]:
         """The followers that `follow` noted. They are forgotten."""
-        return self._followers.pop(id(record), [])
+        return self._awaiting.pop(id(record), [])
 
-    def follow(self, record: Record | None, waiter: Waiter) -> None:
+    def await_duplicate(self, record: Record | None, waiter: Waiter) -> None:
         """Tell `waiter` what `record` does for somebody else: when it is committed, never if it is rejected. None =
         it is committed already."""
         if record is None:
             self.journal.confirm(waiter)
         else:
-            self._followers.setdefault(id(record), []).append(waiter)
+            self._awaiting.setdefault(id(record), []).append(waiter)
 
     def consumed(self, queue: Queue, message: Message) -> None:
         """The consumer is done with `message`: it leaves the queue when that is durable."""

@@ -17,9 +17,9 @@ QUEUE_SCHEME = "queue://"
 TOPIC_SCHEME = "topic://"
 TEMPORARY_QUEUE_SCHEME = "temp-queue://"
 TEMPORARY_TOPIC_SCHEME = "temp-topic://"
-SCHEDULE_SCHEME = "schedule://"  # see `amq.broker.schedule`: to be browsed, and nothing else
-PREPARED_NAME = QUEUE_SCHEME + "AMQ.Prepared"  # browsed, it shows what is prepared: see `amq.broker.two_phase`
-ADVISORY_PREFIX = TOPIC_SCHEME + "ActiveMQ.Advisory."  # see `amq.broker.advisories`
+SCHEDULE_SCHEME = "schedule://"  # see `amq.broker.scheduling.schedule`: to be browsed, and nothing else
+PREPARED_NAME = QUEUE_SCHEME + "AMQ.Prepared"  # browsed, it shows what is prepared
+ADVISORY_PREFIX = TOPIC_SCHEME + "ActiveMQ.Advisory."  # see `amq.broker.topics.advisories`
 _SCHEMES = (QUEUE_SCHEME, TOPIC_SCHEME, TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME)
 
 

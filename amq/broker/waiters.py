@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amq.broker.queue import Peer
+from amq.broker.queues.queue import Peer
 from amq.journal.batch import Waiter
 
 

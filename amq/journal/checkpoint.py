@@ -6,7 +6,7 @@ Little-endian. The CRC of a block covers kind and payload and starts from the CR
 missing, doubled or exchanged; the last one is `END`. A file gets its name when all of it is durable. Checkpoints only
 save time: one that is damaged or missing is passed over, and nothing that counts stands in them alone.
 
-`amq.broker.snapshot` defines the content of a state. Spec: docs/journal-format.md.
+`amq.broker.state.snapshot` defines the content of a state. Spec: docs/journal-format.md.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import os
 from contextlib import closing
 from dataclasses import dataclass
 
-from amq.broker.snapshot import load
-from amq.broker.state import State
+from amq.broker.state.snapshot import load
+from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name, read_checkpoint

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 from amq.broker.broker import Broker
 from amq.broker.events import RoleChanged
 from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, check_queue
-from amq.broker.scheduler import check_scheduled
-from amq.broker.transaction import memory_bytes
+from amq.broker.scheduling.scheduler import check_scheduled
+from amq.broker.transactions.transaction import memory_bytes
 from amq.broker.waiters import Call
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError

@@ -18,9 +18,9 @@ from typing import Any, Protocol, cast
 import structlog
 
 from amq.broker.broker import Broker
-from amq.broker.links import Client
-from amq.broker.queue import Subscription
-from amq.broker.session import Session
+from amq.broker.queues.queue import Subscription
+from amq.broker.sessions.links import Client
+from amq.broker.sessions.session import Session
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError

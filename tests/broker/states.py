@@ -7,8 +7,8 @@ import os
 from contextlib import closing
 from typing import Any
 
-from amq.broker.snapshot import load
-from amq.broker.state import State
+from amq.broker.state.snapshot import load
+from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.broker import backlog as module
-from amq.broker.backlog import NEVER, Backlog, Place, columns_of
+from amq.broker.queues import backlog as module
+from amq.broker.queues.backlog import NEVER, Backlog, Place, columns_of
 
 SEQS = st.integers(0, 200)
 STEPS = st.lists(

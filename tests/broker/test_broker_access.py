@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from amq.broker import access, session
+from amq.broker import access
 from amq.broker.access import DEMANDS, FREE, REMEMBERED_MAX, Action
-from amq.broker.scheduler import MANAGEMENT
+from amq.broker.scheduling.scheduler import MANAGEMENT
+from amq.broker.sessions import session
 from amq.errors import AccessError
 from amq.message import Message
 from amq.protocols import commands

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amq.broker import two_phase
+from amq.broker.transactions import two_phase
 from amq.journal.records import Group, Resolved
 from amq.protocols.commands import AbortBatch, CommitBatch, Prepare
 from tests.broker.test_broker_two_phase import commit_batch, finish, listed, prepared

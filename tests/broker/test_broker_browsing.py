@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker import paging
+from amq.broker.queues import paging
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Finish, Nack, Prepare, Send
 from tests.broker.world import Client, World

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.broker import trimming
-from amq.broker.trimming import Trimmer
+from amq.broker.storage import trimming
+from amq.broker.storage.trimming import Trimmer
 from amq.journal.live import Segment
 from amq.journal.records import Copies, Record, Trimmed
 from amq.protocols.commands import ACK_AUTO, Ack

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.trimming import Trimmer
+from amq.broker.storage.trimming import Trimmer
 from amq.protocols.commands import ACK_AUTO
 from tests.broker.world import World
 

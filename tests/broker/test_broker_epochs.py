@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from amq.broker import leasing
 from amq.broker.names import PREPARED_NAME
+from amq.broker.transactions import leasing
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, SettleLeases
 from tests.broker.test_broker_leasing import BODIES, answer, ask, lease, read, sent
 from tests.broker.test_broker_two_phase import commit_batch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.broker import session
+from amq.broker.sessions import session
 from amq.message import Message
 from amq.protocols.commands import Send
 from tests.broker.world import Client, World

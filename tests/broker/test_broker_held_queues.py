@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amq.broker import effect
+from amq.broker.transactions import effect
 from amq.config.destinations import DestinationOptions
 from amq.journal import records
 from amq.message import Message

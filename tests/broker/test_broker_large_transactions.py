@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker import effect
+from amq.broker.transactions import effect
 from amq.journal import format as journal_format
 from amq.journal import records
 from amq.journal.live import Segment

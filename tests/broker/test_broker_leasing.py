@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from amq.broker import leasing
 from amq.broker.names import PREPARED_NAME
+from amq.broker.transactions import leasing
 from amq.message import LARGE_BODY_BYTES
 from amq.protocols.commands import ACK_AUTO, CommitBatch, Lease, Prepare, SettleLeases
 from tests.broker.test_broker_two_phase import drain, finish

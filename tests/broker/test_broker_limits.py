@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from amq.broker.events import QueueLimitLeft, QueueLimitReached
-from amq.broker.limits import DROPPED
-from amq.broker.queue import Queue
-from amq.broker.session import STALLED_BYTES_MAX
+from amq.broker.queues.limits import DROPPED
+from amq.broker.queues.queue import Queue
+from amq.broker.sessions.session import STALLED_BYTES_MAX
 from amq.config.destinations import DestinationOptions
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send

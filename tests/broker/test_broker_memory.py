@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.session import STALLED_BYTES_MAX
+from amq.broker.sessions.session import STALLED_BYTES_MAX
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Begin, Commit, Disconnect, Nack, Send
 from tests.broker.world import Client, World

@@ -12,9 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amq.broker import backlog, checkpointing, effect, snapshot
-from amq.broker.queue import Subscription
-from amq.broker.trimming import Trimmer
+from amq.broker.queues import backlog
+from amq.broker.queues.queue import Subscription
+from amq.broker.state import snapshot
+from amq.broker.storage import checkpointing
+from amq.broker.storage.trimming import Trimmer
+from amq.broker.transactions import effect
 from amq.journal import records
 from amq.message import Message
 from amq.protocols.commands import (

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from amq.broker.limits import DROPPED, Limits
-from amq.broker.queue import Subscription
+from amq.broker.queues.limits import DROPPED, Limits
+from amq.broker.queues.queue import Subscription
 from amq.config.destinations import DestinationOptions
 from amq.message import Message
 from tests.broker.model import DLQ

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.broker import backlog, snapshot
-from amq.broker.queue import Queue
-from amq.broker.snapshot import dump
-from amq.broker.state import State as Stored
+from amq.broker.queues import backlog
+from amq.broker.queues.queue import Queue
+from amq.broker.state import snapshot
+from amq.broker.state.snapshot import dump
+from amq.broker.state.state import State as Stored
 from amq.journal.live import Segment
 from amq.journal.records import Moved, Record
 from amq.message import Message
@@ -136,7 +137,7 @@ def test_a_move_in_columns_leaves_what_a_move_by_rows_leaves(
     actions: list[tuple[str, int, int]], dumped_at: int
 ) -> None:
     state, found, blocks, applied = run(actions, dumped_at)
-    with patch.object(Stored, "_move", move_by_rows):
+    with patch.object(Stored, "_transfer", move_by_rows):
         other, expected, other_blocks, other_applied = run(actions, dumped_at)
     assert found == expected
     places = [{segment.code: segment for segment in each.segments} for each in (state, other)]

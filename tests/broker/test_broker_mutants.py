@@ -16,9 +16,11 @@ from unittest import mock
 import pytest
 
 from amq.broker import broker as broker_module
-from amq.broker import checkpointing, copying, limits, paging, redelivery, snapshot, state, trimming
-from amq.broker.queue import Queue
-from amq.broker.state import State
+from amq.broker.queues import limits, paging, redelivery
+from amq.broker.queues.queue import Queue
+from amq.broker.state import snapshot, state
+from amq.broker.state.state import State
+from amq.broker.storage import checkpointing, copying, trimming
 from amq.errors import AmqError
 from amq.journal import checkpoint, compaction, follower, journal
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
@@ -395,7 +397,7 @@ MUTANTS = (
         "or self._stands_beside(queue, message.seq, segment)", "", "moved",
     ),
     Mutant(
-        "the segment of a move may go before that of the message", state.State, "_move",
+        "the segment of a move may go before that of the message", state.State, "_transfer",
         "segment.refers.update({*columns[1]} - {segment.code})", "pass", "moved",
     ),
     Mutant(

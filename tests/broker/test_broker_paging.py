@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.queue import Queue
+from amq.broker.queues.queue import Queue
 from amq.config.schema import BrokerConfig
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.queue import Queue
+from amq.broker.queues.queue import Queue
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Send, Subscribe
 from tests.broker.world import Client, World

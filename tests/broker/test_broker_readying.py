@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amq.broker import effect, readying
+from amq.broker.transactions import effect, readying
 from amq.journal import records
 from amq.journal.multicast import Multicast
 from amq.journal.records import encode_record, record_bytes

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from amq.broker import picking, redelivery
-from amq.broker.queue import Queue, Subscription
-from amq.broker.redelivery import Redelivery, delay_s
+from amq.broker.queues import redelivery
+from amq.broker.queues import selector_dispatch as picking
+from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.queues.redelivery import Redelivery, delay_s
 from amq.config.destinations import DestinationOptions
 from amq.config.loader import load
 from amq.config.schema import BrokerConfig
@@ -484,8 +485,9 @@ MUTANTS = (
            "test_it_expires_while_it_waits"),
     Mutant("what waits is never dropped", Redelivery, "hurry", "queue.delayed.pop(seq)[1]", "queue.delayed[seq][1]",
            "test_it_is_dropped_first_where_the_oldest_are"),
-    Mutant("what was looked at is delivered twice", picking.Picker, "take", "del self._window.messages[message.seq]",
-           "pass", "test_a_large_message_that_a_selector_selected_comes_again_whole"),
+    Mutant("what was looked at is delivered twice", picking.SelectorDispatch, "take",
+           "del self._window.messages[message.seq]", "pass",
+           "test_a_large_message_that_a_selector_selected_comes_again_whole"),
 )  # fmt: skip
 
 

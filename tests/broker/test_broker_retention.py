@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.names import shelves
-from amq.broker.queue import FEW, Queue
-from amq.broker.retention import KEYS_SPARE, UNREAD_ROWS
+from amq.broker.queues.queue import FEW, Queue
+from amq.broker.queues.retention import KEYS_SPARE, UNREAD_ROWS
 from amq.broker.waiters import Unasked
 from amq.config.destinations import DestinationOptions
 from amq.journal.records import PURGED, Consumed, Group, Moved
@@ -189,15 +189,15 @@ def test_a_value_that_was_consumed_leaves_no_trace(last_value: World) -> None:
 def test_keys_of_messages_that_left_are_forgotten(last_value: World) -> None:
     reader = consumer(last_value, ack=ACK_AUTO)
     client = last_value.connect()
-    keeper = None
+    retention = None
     for number in range(3 * KEYS_SPARE):
         put(client, f"key {number}", "x", receipt=False, persistent=False)
         if number % 100 == 0:
             last_value.settle()
-            keeper = queue_of(last_value).keeper
-            assert keeper is not None
-            assert len(keeper._newest) <= KEYS_SPARE + 300
-    assert keeper is not None
+            retention = queue_of(last_value).retention
+            assert retention is not None
+            assert len(retention._newest) <= KEYS_SPARE + 300
+    assert retention is not None
     assert len(reader.bodies) > 2 * KEYS_SPARE
     reader.lose()
     put_all(last_value, "a1", "b1", "a2")
@@ -233,9 +233,9 @@ def test_a_replaced_message_is_still_a_known_duplicate(last_value: World) -> Non
 def test_keys_are_known_again_after_a_takeover(last_value: World, first: str) -> None:
     put_all(last_value, "a1", "b1", "c1")
     last_value.crash_and_recover()
-    keeper = queue_of(last_value).keeper
-    assert keeper is not None
-    assert not keeper._newest, "it was read before anybody used the queue"
+    retention = queue_of(last_value).retention
+    assert retention is not None
+    assert not retention._newest, "it was read before anybody used the queue"
     if first == "consume":
         holder = consumer(last_value, prefetch=1)
         assert holder.bodies == [b"a1"]

@@ -135,7 +135,7 @@ def test_it_takes_a_share_of_the_memory_and_gives_way(tmp_path: Any) -> None:
     world = world_with(tmp_path, memory_limit_bytes=1 << 20, subscription_recovery_count=10_000)
     for i in range(100):
         publish(world, b"%05d" % i + bytes(5000), topic=f"topic://t.{i % 7}")
-        assert world.broker.topics.recent.size <= 1 << 18
+        assert world.broker.topics.recovery_buffer.size <= 1 << 18
     world.check_at_rest()
     kept = [body[:5] for body in late(world, "topic://>").bodies]
     assert kept == [b"%05d" % i for i in range(100 - len(kept), 100)]
@@ -144,10 +144,10 @@ def test_it_takes_a_share_of_the_memory_and_gives_way(tmp_path: Any) -> None:
     while producer.reading:  # what is not persistent fills the memory
         producer.send(bytes(20_000), "a", persistent=False)
         world.settle()
-    assert world.broker.topics.recent.size > 0
+    assert world.broker.topics.recovery_buffer.size > 0
     world.broker.sweep()
     world.settle()
-    assert not world.broker.topics.recent.size
+    assert not world.broker.topics.recovery_buffer.size
     assert world.broker.memory.taken_bytes < 0.9 * (1 << 20)
     assert producer.reading
     assert late(world, "topic://>").bodies == []
@@ -195,7 +195,7 @@ def test_a_takeover_leaves_nothing_and_advisories_and_temporary_topics_are_not_k
     publish(world, b"news", topic=temporary)
     assert owner.bodies == [b"news"]
     assert listener.bodies
-    assert [message.body for message in world.broker.topics.recent.messages()] == [b"1"]
+    assert [message.body for message in world.broker.topics.recovery_buffer.messages()] == [b"1"]
     world.check_at_rest()
     world.crash_and_recover()
     assert late(world).bodies == []
@@ -360,7 +360,7 @@ def test_one_that_ends_while_it_begins(tmp_path: Any, turns: int) -> None:
     world.settle()
     assert not other.errors
     assert not world.broker.state.subscriptions
-    assert not world.broker.recalls._under_way
+    assert not world.broker.replays._under_way
     world.check_at_rest()
     assert not [queue for queue in world.broker.state.queues.values() if queue.stored]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.routing import ROUTES_BYTES_MAX
+from amq.broker.topics.routing import ROUTES_BYTES_MAX
 from amq.config.destinations import DestinationOptions
 from amq.errors import ConfigError
 from amq.protocols.commands import ACK_AUTO

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker import scheduler
-from amq.broker.backlog import CHUNK_ROWS
+from amq.broker.queues.backlog import CHUNK_ROWS
+from amq.broker.scheduling import scheduler
 from amq.config.destinations import DestinationOptions
 from amq.journal.checkpoint import list_checkpoints
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL

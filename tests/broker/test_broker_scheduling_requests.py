@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amq.broker.timing import TIME_MAX_MS
+from amq.broker.scheduling.timing import TIME_MAX_MS
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, Send
 from tests.broker.test_broker_dead_letters import consumer

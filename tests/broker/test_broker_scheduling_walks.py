@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.broker.scheduler import FULL_MS
+from amq.broker.scheduling.scheduler import FULL_MS
 from amq.message import Message
 from amq.protocols.commands import ACK_AUTO, Send
 from tests.broker.test_broker_disk import low_on_disk, room_again

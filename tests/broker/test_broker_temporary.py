@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amq.broker.temporary import QUEUES_MAX
+from amq.broker.sessions.temporary import QUEUES_MAX
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 

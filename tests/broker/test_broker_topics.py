@@ -10,8 +10,8 @@ import pytest
 
 from amq.broker.events import SlowConsumer
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.queue import Subscription
-from amq.broker.topics import BATCH_BYTES_MAX, FRAME_BYTES
+from amq.broker.queues.queue import Subscription
+from amq.broker.topics.topics import BATCH_BYTES_MAX, FRAME_BYTES
 from amq.config.destinations import matches
 from amq.message import LARGE_BODY_BYTES, Batch
 from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL

@@ -10,8 +10,8 @@ from croniter import croniter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.broker import cron
-from amq.broker.cron import Cron
+from amq.broker.scheduling import cron
+from amq.broker.scheduling.cron import Cron
 from amq.errors import CommandError
 
 RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))

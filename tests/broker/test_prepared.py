@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from amq.broker.prepared import PreparedTransactions
-from amq.broker.serving import NoServer
-from amq.broker.window import Window
+from amq.broker.state.prepared import PreparedTransactions
+from amq.broker.state.serving import NoServer
+from amq.broker.state.window import Window
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Marker, Prepared, Resolved, Trimmed

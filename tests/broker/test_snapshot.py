@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.broker import backlog, snapshot
-from amq.broker.snapshot import Block, dump, load
-from amq.broker.state import State as Stored
+from amq.broker.queues import backlog
+from amq.broker.state import snapshot
+from amq.broker.state.snapshot import Block, dump, load
+from amq.broker.state.state import State as Stored
 from amq.config.schema import BrokerConfig
 from amq.errors import CorruptError
 from amq.journal.checkpoint import COUNTS, DUPLICATES, END, HEAD, OUTCOMES, QUEUE, ROWS, encode_head

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.topics import TopicQueue
+from amq.broker.topics.topics import TopicQueue
 from amq.message import Message
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check_topics(world: World) -> int:
             assert message.shared is not None
             holders[message.seq] = holders.get(message.seq, 0) + 1
             bodies[message.seq] = len(message.body) + message.header_bytes
-    recent = world.broker.topics.recent
+    recent = world.broker.topics.recovery_buffer
     assert recent.size == sum(map(memory_of, recent.messages()))
     assert sorted(recent._all) == sorted(message.seq for message in recent.messages())
     for message in recent.messages():

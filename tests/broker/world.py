@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from amq import message as messages
 from amq.broker.broker import Broker
-from amq.broker.gathering import Member
-from amq.broker.links import Client as Who
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.queue import Queue, Subscription
-from amq.broker.session import Session
-from amq.broker.window import ID_BYTES
+from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.sessions.links import Client as Who
+from amq.broker.sessions.session import Session
+from amq.broker.state.window import ID_BYTES
+from amq.broker.topics.wildcards import Member
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirm, OpenBatch
@@ -412,7 +412,7 @@ class World:
             assert queue.stored_bytes == sum(map(queue.cost, everything.values())), f"{queue.name}: bytes count wrong"
             assert queue.pending_bytes >= 0
             for subscription in queue.ready:
-                if isinstance(subscription, Member):  # it stays in line while its gathering has no room
+                if isinstance(subscription, Member):  # it stays in line while its wildcard has no room
                     assert subscription._in_line
                     continue
                 assert subscription.is_ready
@@ -471,10 +471,10 @@ class World:
             wait = [message for seq, message in self.everything(queue).items() if seq not in out and not full]
             for subscription in queue.subscriptions:
                 if isinstance(subscription, Member):
-                    gathering, in_line = subscription.gathering, (*queue.ready, *queue.outranked)
-                    assert (subscription in in_line) is subscription._in_line is (subscription not in gathering.parked)
-                    assert not (gathering.is_ready and gathering.parked), "a gathering with room has parked members"
-                together = subscription.gathering if isinstance(subscription, Member) else subscription
+                    wildcard, in_line = subscription.wildcard, (*queue.ready, *queue.outranked)
+                    assert (subscription in in_line) is subscription._in_line is (subscription not in wildcard.parked)
+                    assert not (wildcard.is_ready and wildcard.parked), "a wildcard with room has parked members"
+                together = subscription.wildcard if isinstance(subscription, Member) else subscription
                 room = subscription.auto or len(together.unacked) < subscription.prefetch
                 room = room if subscription.refund else subscription.credit > 0
                 slow = not subscription.peer.session._writable  # type: ignore[attr-defined]
@@ -482,7 +482,7 @@ class World:
                     beside = [message for message in wait if self._may_have(subscription, message)]
                     assert not beside, f"{queue.name}: {beside} wait beside a consumer"
             size += sum(browser.held_bytes for browser in queue.browsers)
-            size += queue.picker.held_bytes if queue.picker is not None else 0
+            size += queue.selection.held_bytes if queue.selection is not None else 0
         assert broker.memory.taken_bytes == size + self.resident_bytes()
         assert not broker.limits._dropping
         assert not broker.outcomes_pending
@@ -493,11 +493,11 @@ class World:
     def _may_have(self, subscription: Subscription, message: Message) -> bool:
         if 0 < message.expires_ms <= self.clock.wall_ms():
             return False
-        picker = subscription.queue.picker
-        if picker is None:
+        selection = subscription.queue.selection
+        if selection is None:
             return True
-        bucket = picker.groups.bucket(message)
-        theirs = picker.groups.is_owned(bucket) and picker.groups.owner(bucket) is not subscription
+        bucket = selection.groups.bucket(message)
+        theirs = selection.groups.is_owned(bucket) and selection.groups.owner(bucket) is not subscription
         return not theirs and (subscription.selector is None or subscription.selector.matches(message))
 
     def replayed(self) -> dict[str, Any]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from amq import service
-from amq.broker import checkpointing, commits, core, leasing, prepared, redelivery, snapshot, state, trimming, two_phase
+from amq.broker import core
+from amq.broker.queues import redelivery
+from amq.broker.state import prepared, snapshot, state
+from amq.broker.storage import checkpointing, trimming
+from amq.broker.transactions import commits, leasing, two_phase
 from amq.journal import compaction, follower, journal, records, recovery, segment
 from amq.lock import epoch, shared_file
 from tests.mutant import Mutant
@@ -158,7 +162,7 @@ MUTANTS = (
         "segment.refers.update({found[1].code} - {segment.code})", "pass", "two-phase",
     ),
     Mutant(
-        "a move does not refer to where its messages stand", state.State, "_move",
+        "a move does not refer to where its messages stand", state.State, "_transfer",
         "segment.refers.update({*columns[1]} - {segment.code})", "pass", "two-phase",
     ),
     Mutant(
@@ -182,7 +186,7 @@ MUTANTS = (
         "moves-in-checkpoints",
     ),
     Mutant(
-        "ids of what is prepared not remembered when it is committed", state.State, "_move",
+        "ids of what is prepared not remembered when it is committed", state.State, "_transfer",
         "for id, seq in moved.ids:", "for id, seq in ():", "two-phase",
     ),
     Mutant(

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from amq.broker.state import State as Stored
+from amq.broker.state.state import State as Stored
 from amq.errors import AmqError
 from amq.journal.live import Segment
 from amq.journal.records import HELD_SCHEME, SENT_SCHEME, XID_COMMITTED, XID_ROLLED_BACK, Trimmed

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from unittest import mock
 
-from amq.broker import checkpointing
+from amq.broker.storage import checkpointing
 from amq.journal import format, records
 from amq.journal.live import Segment
 from amq.message import LARGE_BODY_BYTES

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amq.broker.snapshot import dump
-from amq.broker.state import State
+from amq.broker.state.snapshot import dump
+from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
 from amq.journal.follower import Position

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from amq.broker.snapshot import load
-from amq.broker.state import State
+from amq.broker.state.snapshot import load
+from amq.broker.state.state import State
 from amq.client.errors import UriError
 from amq.client.uri import parse
 from amq.config.schema import BrokerConfig

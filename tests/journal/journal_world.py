@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from amq.broker.backlog import Place
+from amq.broker.queues.backlog import Place
 from amq.broker.waiters import Call
 from amq.config.schema import BrokerConfig
 from amq.errors import CorruptError

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_world import World
 
-from amq.broker import trimming
-from amq.broker.window import ID_BYTES
+from amq.broker.state.window import ID_BYTES
+from amq.broker.storage import trimming
 from amq.journal import compaction_plan
 from amq.journal.compaction_plan import COPY, FREE, KEEP, plan
 from amq.journal.format import frame_record

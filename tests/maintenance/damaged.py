@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amq.broker.state import State
+from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.errors import StoreError
 from amq.journal.checkpoint import list_checkpoints

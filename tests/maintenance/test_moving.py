@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.broker.state import State
+from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, StoreError
 from amq.journal.export import Export, MessageReader, store_uuid

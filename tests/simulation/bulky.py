@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from amq.broker import effect, readying
 from amq.broker.broker import Broker
+from amq.broker.transactions import effect, readying
 from amq.config.destinations import DestinationOptions
 from amq.journal import records
 from amq.journal.batch import OpenBatch

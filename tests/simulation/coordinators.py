@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from amq.broker.leasing import LEASE
+from amq.broker.transactions.leasing import LEASE
 from amq.client import aio
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.records import Prepared

@@ -8,19 +8,22 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from amq.broker import bulk, groups, leasing, scheduler, state
-from amq.broker.backlog import Columns
 from amq.broker.broker import Broker
-from amq.broker.durables import Durables
-from amq.broker.leasing import Leasing
 from amq.broker.names import SCHEDULE_SCHEME, SENT_SCHEME
-from amq.broker.prepared import PreparedTransactions
-from amq.broker.queue import Queue
-from amq.broker.retention import Keeper
-from amq.broker.scheduler import Firing, Scheduler
-from amq.broker.state import State
-from amq.broker.timing import REPEAT, Due
-from amq.broker.two_phase import TwoPhase
+from amq.broker.queues import groups
+from amq.broker.queues.backlog import Columns
+from amq.broker.queues.queue import Queue
+from amq.broker.queues.retention import RetentionPolicy
+from amq.broker.scheduling import scheduler
+from amq.broker.scheduling.scheduler import Firing, Scheduler
+from amq.broker.scheduling.timing import REPEAT, Due
+from amq.broker.state import state
+from amq.broker.state.prepared import PreparedTransactions
+from amq.broker.state.state import State
+from amq.broker.topics.durables import Durables
+from amq.broker.transactions import bulk, leasing
+from amq.broker.transactions.leasing import Leasing
+from amq.broker.transactions.two_phase import TwoPhase
 from amq.broker.waiters import Call
 from amq.client.leases import LeaseSubscription
 from amq.config.schema import BrokerConfig
@@ -444,26 +447,26 @@ def who_reads_a_lease_begins_anew_after_a_failover() -> AbstractContextManager[o
 
 @mutant_of("kept")
 def a_newer_value_goes_in_place_of_the_older_one() -> AbstractContextManager[object]:
-    real = Keeper.came
+    real = RetentionPolicy.came
 
-    def came(keeper: Keeper, message: Message) -> None:
-        before = set(keeper._superseded)
-        real(keeper, message)
-        if keeper._superseded != before:
-            keeper._superseded = before | {message.seq}
+    def came(retention: RetentionPolicy, message: Message) -> None:
+        before = set(retention._superseded)
+        real(retention, message)
+        if retention._superseded != before:
+            retention._superseded = before | {message.seq}
 
-    return patch.object(Keeper, "came", came)
+    return patch.object(RetentionPolicy, "came", came)
 
 
 @mutant_of("kept")
 def keys_are_not_learnt_at_takeover() -> AbstractContextManager[object]:
-    return patch.object(Keeper, "_learn", lambda _: True)
+    return patch.object(RetentionPolicy, "_learn", lambda _: True)
 
 
 @mutant_of("kept")
 def a_ring_drops_one_too_many() -> AbstractContextManager[object]:
-    real = Keeper._oldest
-    return patch.object(Keeper, "_oldest", lambda keeper, count: real(keeper, count + 1))
+    real = RetentionPolicy._oldest
+    return patch.object(RetentionPolicy, "_oldest", lambda retention, count: real(retention, count + 1))
 
 
 # -- large transactions ------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from amq.broker.groups import GROUP_ID
-from amq.broker.queue import Subscription
+from amq.broker.queues.groups import GROUP_ID
+from amq.broker.queues.queue import Subscription
 from amq.message import Message
 from amq.transports.connection import Connection
 from tests.simulation.clients import Consumer, Mover, Producer

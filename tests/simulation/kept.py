@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 
 from amq.broker.broker import Broker
-from amq.broker.queue import Subscription
+from amq.broker.queues.queue import Subscription
 from amq.client import aio
 from amq.config.destinations import DestinationOptions
 from amq.journal.batch import OpenBatch

@@ -14,10 +14,10 @@ from functools import partial
 from random import Random
 
 from amq.broker.broker import Broker
-from amq.broker.browser import Browser
-from amq.broker.leasing import LEASE
 from amq.broker.names import HELD_SCHEME
-from amq.broker.queue import Subscription
+from amq.broker.queues.browser import Browser
+from amq.broker.queues.queue import Subscription
+from amq.broker.transactions.leasing import LEASE
 from amq.client import aio
 from amq.client.leases import Lease
 from amq.config.destinations import DestinationOptions

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from amq.broker.broker import Broker
 from amq.broker.names import SCHEDULE_SCHEME
-from amq.broker.queue import QUEUE_SCHEME, Queue
-from amq.broker.scheduler import JOB_ID
+from amq.broker.queues.queue import QUEUE_SCHEME, Queue
+from amq.broker.scheduling.scheduler import JOB_ID
 from amq.journal.batch import OpenBatch
 from amq.journal.records import DEAD_LETTERED, Consumed, Group, Record
 from amq.journal.run import Run

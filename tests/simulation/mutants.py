@@ -17,10 +17,10 @@ import amq.journal.segment
 import amq.lock.shared_file
 import amq.service
 from amq.broker.broker import Broker
-from amq.broker.queue import Queue
-from amq.broker.serving import NoServer
-from amq.broker.state import State
-from amq.broker.trimming import Trimmer
+from amq.broker.queues.queue import Queue
+from amq.broker.state.serving import NoServer
+from amq.broker.state.state import State
+from amq.broker.storage.trimming import Trimmer
 from amq.broker.waiters import Call
 from amq.errors import OwnershipLostError
 from amq.journal import journal as journal_module

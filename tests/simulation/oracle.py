@@ -16,9 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.broker.broker import Broker
-from amq.broker.limits import Limits
-from amq.broker.queue import Queue, Subscription
-from amq.broker.state import State
+from amq.broker.queues.limits import Limits
+from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.state.state import State
 from amq.client.link import Link
 from amq.client.machine import Machine
 from amq.errors import AmqError
@@ -440,7 +440,7 @@ class Oracle:
             patch.object(Machine, "_restore", see_restore),
             patch.object(Slave, "finish", see_finish),
             patch.object(Slave, "_load", see_checkpoint),
-            self._counted(Broker, "follow", "known already"),
+            self._counted(Broker, "await_duplicate", "known already"),
             self._counted(CheckpointFile, "finish", "checkpoints written"),
             self._counted(DivergedError, "__init__", "diverged"),
             self._counted(Limits, "_reach", "queue at its limit"),

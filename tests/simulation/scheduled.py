@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from amq.broker.broker import Broker
 from amq.broker.names import SCHEDULE_SCHEME
-from amq.broker.scheduler import JOB_ID
-from amq.broker.timing import DELAY, PERIOD, REPEAT
+from amq.broker.scheduling.scheduler import JOB_ID
+from amq.broker.scheduling.timing import DELAY, PERIOD, REPEAT
 from amq.client import aio
 from amq.config.destinations import DestinationOptions
 from amq.journal.batch import OpenBatch

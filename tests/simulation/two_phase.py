@@ -15,11 +15,13 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from amq.broker import backlog, snapshot, two_phase
 from amq.broker.broker import Broker
-from amq.broker.leasing import LEASE
 from amq.broker.names import HELD_SCHEME, SENT_SCHEME
-from amq.broker.queue import Subscription
+from amq.broker.queues import backlog
+from amq.broker.queues.queue import Subscription
+from amq.broker.state import snapshot
+from amq.broker.transactions import two_phase
+from amq.broker.transactions.leasing import LEASE
 from amq.journal.batch import OpenBatch
 from amq.journal.records import (
     XID_COMMITTED,

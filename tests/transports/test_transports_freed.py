@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amq.broker.queue import Queue, Subscription
-from amq.broker.session import Session
+from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.sessions.session import Session
 from amq.message import Message
 from amq.protocols.stomp.frame import FrameReader
 from amq.protocols.stomp.server import StompServer

@@ -1,0 +1,222 @@
+"""Browser: looks at the messages of a queue in the order of delivery, and disturbs nothing.
+
+Invariant: browsing changes no message, no count and no place. It shows what was stored when it began and is still there
+when its turn comes, once each: also what consumers hold, also what waits on disk alone. It goes as far as the client
+takes messages, and keeps in memory one batch read from the disk, and 8 bytes for each message that is in memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+
+from amq.broker.core import Core
+from amq.broker.memory import cost
+from amq.broker.names import is_pattern, plain_name, words_of
+from amq.broker.queues.backlog import NEVER, Place
+from amq.broker.queues.queue import PRIORITIES, Peer, Queue, Subscription
+from amq.config.destinations import matches
+from amq.journal.live import Segment
+from amq.message import LARGE_BODY_BYTES, Message
+from amq.protocols.commands import Subscribe
+
+STEP_MESSAGES = 1000  # looked at in one turn
+LOOK_ROWS = 2048
+_SEEN = Message("", b"")  # stands for what was shown and not acknowledged
+
+
+class Browser(Subscription):
+    """One browse of the queues that `destination` names. Acknowledgements make room for more, and do nothing else."""
+
+    shows_expired = False
+    __slots__ = (
+        "_batch", "_command", "_core", "_here", "_later", "_looking", "_moved", "_priority", "_seq", "_stored_until",
+        "_until", "done",
+    )  # fmt: skip
+
+    def __init__(self, command: Subscribe, core: Core, peer: Peer, prefetch: int, queue: str = "") -> None:
+        """`queue` = full name of the one to be looked at, where `command` does not name it."""
+        first, *later = [queue] if queue else _queues(core, command.destination)
+        super().__init__(command, core.state.queue(first), peer, prefetch)
+        self._core = core
+        self._command = command
+        self._later = deque(later)
+        # Messages that come from now on are not shown, nor those on their way: of a transaction that takes effect in
+        # slices, or in several queues, they would be a part.
+        self._stored_until = core.oldest_on_its_way()
+        self._until = core.next_seq()
+        self._batch: deque[Message] = deque()  # read from the disk, to be shown next
+        self._looking = False
+        self._priority = PRIORITIES - 1
+        self._seq = 0  # everything of that priority up to here was shown, or is in `_batch`
+        self._here: list[array[int]] = []
+        self._moved: set[int] = set()  # seqs that a prepared transaction brought during this browse
+        self.done = False
+        self._enter(self.queue)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it keeps in memory."""
+        return sum(map(cost, self._batch))
+
+    def make_ready(self) -> None:
+        self.is_ready = True
+
+    def make_unready(self) -> None:
+        self.is_ready = False
+
+    def settle(self, seq: int) -> list[Message]:  # noqa: ARG002
+        """Nothing is held here that could be settled."""
+        return []
+
+    def seen(self, seq: int) -> bool:
+        """The client acknowledges what it was shown: room for more. False = it was not shown, or acknowledged."""
+        settled = super().settle(seq)
+        self.credit += len(settled)
+        return bool(settled)
+
+    def end(self) -> None:
+        """The browse ends. Again = nothing."""
+        if not self.done:
+            self.done = True
+            self._core.memory.give_back(self.held_bytes)
+            self._batch.clear()
+            self._leave()
+
+    def paged_in(self, messages: list[Message]) -> None:
+        """Messages of the queue, of one priority, are in memory and no more on disk alone."""
+        priority = messages[0].priority
+        if priority <= self._priority:
+            seqs = {message.seq for message in messages if message.seq < self._stored_until}
+            self._here[priority] = array("Q", sorted(seqs.union(self._here[priority])))
+
+    def moved_in(self, seqs: list[int]) -> None:
+        """The messages of a prepared transaction wait in this queue now, on disk. A browse that has passed some of
+        their places shows none of them; one that has not begun, all."""
+        if self._seq or self._looking or self._priority < PRIORITIES - 1:
+            self._moved.update(seqs)
+
+    def step(self, now_ms: int) -> None:
+        """Show on as far as there is room. Once a turn."""
+        for _ in range(STEP_MESSAGES):
+            if self.done or not self.is_ready or self.credit <= 0 or self._looking or self._core.is_held(self.queue):
+                return
+            message = self._next()
+            if message is None:
+                continue
+            queue, seq = self.queue, message.seq
+            if seq in self._moved:
+                continue
+            if message.expires_ms and message.expires_ms <= now_ms and not self.shows_expired:
+                continue
+            if self.selector is not None and not self.selector.matches(message):
+                continue
+            before = queue.redelivered.get(seq)
+            self.credit -= 1
+            if not self.auto:
+                self.unacked[seq] = _SEEN
+            self.peer.deliver(self, message, before[0] if before else 0)
+        self._core.pager.again(self.queue)
+
+    def _enter(self, queue: Queue) -> None:
+        self.queue = queue
+        self._priority, self._seq = PRIORITIES - 1, 0
+        self._moved = set()
+        self._here = [array("Q") for _ in range(PRIORITIES)]
+        for seq, message in queue.messages.items():
+            if message.segment is None or seq < self._stored_until:
+                self._here[message.priority].append(seq)
+        self._here = [array("Q", sorted(here)) for here in self._here]
+        queue.browsers = (*queue.browsers, self)
+        self._core.dirty[queue] = None
+
+    def _next(self) -> Message | None:
+        """The next message; None = there may be one behind what was looked at just now, or the browse is over."""
+        queue = self.queue
+        if self._batch:
+            message = self._from_batch()
+            stays = message.seq in queue.messages or queue.find(message.seq) is not None
+            return message if stays else None
+        here = self._here[self._priority]
+        row = bisect_right(here, self._seq)
+        in_memory = here[row] if row < len(here) else NEVER
+        backlog = queue.backlogs.get(self._priority)
+        on_disk = backlog.seq_after(self._seq) if backlog else NEVER
+        if on_disk >= self._stored_until:
+            on_disk = NEVER
+        if min(in_memory, on_disk) > self._until:
+            self._go_on()
+        elif backlog and on_disk <= in_memory:
+            until = min(max(in_memory, on_disk + 1), self._stored_until)  # the same: it went back to the disk meanwhile
+            self._look(backlog.after(self._seq, until, self._core.pager.look_bytes(), LOOK_ROWS))
+        else:
+            return self._from_memory(in_memory)
+        return None
+
+    def _from_batch(self) -> Message:
+        message = self._batch.popleft()
+        self._core.memory.give_back(cost(message))
+        return message
+
+    def _from_memory(self, seq: int) -> Message | None:
+        message = self.queue.messages.get(seq)
+        if message is None or not message.is_stripped:
+            self._seq = seq
+            return _copy(message) if message is not None and len(message.body) > LARGE_BODY_BYTES else message
+        assert isinstance(message.segment, Segment)
+        self._look([Place(seq, message.segment.code, message.offset, message.size)])
+        return None
+
+    def _look(self, places: list[Place]) -> None:
+        self._looking = True
+        self._core.pager.look(self.queue, places, self._looked)
+
+    def _looked(self, messages: list[Message] | None) -> None:
+        """Read; or copied forward meanwhile (None), and to be looked for again."""
+        self._looking = False
+        if messages is not None and not self.done:
+            self._seq = messages[-1].seq
+            self._batch.extend(messages)
+            self._core.memory.take(self.held_bytes)
+        self._core.dirty[self.queue] = None
+        self._core.wake()
+
+    def _go_on(self) -> None:
+        """With the next lower priority, the next queue, or not at all."""
+        if self._priority:
+            self._priority -= 1
+            self._seq = 0
+            return
+        while self._later:
+            queue = self._core.state.queues.get(self._later.popleft())
+            if queue is not None:
+                self._leave()
+                self._enter(queue)
+                return
+        self._finish()
+
+    def _finish(self) -> None:
+        self.end()
+        self.peer.browsed(self._command)
+
+    def _leave(self) -> None:
+        self.queue.browsers = tuple(each for each in self.queue.browsers if each is not self)
+        self._core.state.emptied[self.queue] = None
+
+
+def _queues(core: Core, destination: str) -> list[str]:
+    """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now."""
+    if is_pattern(destination):
+        pattern = words_of(destination)
+        scheme = destination.removesuffix(plain_name(destination))
+        found = (name for name in core.state.queues if name.startswith(scheme))
+        names = sorted(name for name in found if matches(pattern, words_of(name)))
+        if names:
+            return names
+    return [destination]
+
+
+def _copy(message: Message) -> Message:
+    """For a socket that takes its time: the queue's own may leave the memory meanwhile."""
+    return Message.made_of(message, message.destination, message.properties, message.seq)

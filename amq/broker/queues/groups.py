@@ -1,0 +1,95 @@
+"""Groups: each group of messages (`JMSXGroupID`) has one consumer.
+
+Groups fall into a fixed number of buckets by a hash of their name, and a bucket belongs to one consumer: so the memory
+is bounded, and nothing that two consumers must not have at once is ever forgotten. Invariant: a bucket changes its
+owner only when the owner holds none of its messages, unacknowledged or in an open transaction.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from amq.broker.queues.backlog import NEVER
+from amq.broker.queues.queue import GROUP_ID, Subscription
+from amq.message import Message
+
+GROUP_SEQ = "JMSXGroupSeq"
+LAST_SEQ = "-1"  # as GROUP_SEQ: the last message of its group
+
+
+class Groups:
+    """The buckets of one queue."""
+
+    def __init__(self, buckets: int, priorities: int) -> None:
+        self._count = buckets
+        self._priorities = priorities
+        self._owners: dict[int, Subscription] = {}
+        self._moving: dict[int, list[int]] = {}  # → seqs that the owner has. They shall be free when it has none
+        # From which seq on, by priority, messages wait that the owner of the bucket is not going to see again.
+        self._skipped: dict[int, list[int]] = {}
+
+    def __bool__(self) -> bool:
+        """Does any group belong to anybody?"""
+        return bool(self._owners)
+
+    def bucket(self, message: Message) -> int:
+        """The bucket of the group of `message`; -1 = it is in no group."""
+        properties = message.properties
+        if not properties or GROUP_ID not in properties:
+            return -1
+        return crc32(properties[GROUP_ID].encode("utf-8", "replace")) % self._count
+
+    def is_owned(self, bucket: int) -> bool:
+        return bucket in self._owners
+
+    def owner(self, bucket: int) -> Subscription | None:
+        """The subscription that gets the messages of the bucket, which has an owner. None = they wait until the bucket
+        is free.
+        """
+        return self._owners[bucket] if bucket not in self._moving else None
+
+    def skip(self, bucket: int, priority: int, seq: int) -> None:
+        """A message of the bucket has to wait until the bucket is free."""
+        skipped = self._skipped.setdefault(bucket, [NEVER] * self._priorities)
+        skipped[priority] = min(skipped[priority], seq)
+
+    def own(self, bucket: int, subscription: Subscription) -> None:
+        """From now on the bucket is that of `subscription`."""
+        self._owners[bucket] = subscription
+
+    def owners(self) -> set[Subscription]:
+        return set(self._owners.values())
+
+    def of(self, subscription: Subscription) -> list[int]:
+        """The buckets that `subscription` owns and keeps."""
+        return [b for b, owner in self._owners.items() if owner is subscription and b not in self._moving]
+
+    def move(self, buckets: list[int], cursor: list[int]) -> None:
+        """These buckets of one owner shall be free as soon as it holds none of their messages; until then nobody gets
+        any. `cursor` = by priority: what waits for the owner is behind it."""
+        for bucket in buckets:
+            held = self._owners[bucket].unacked.values()
+            self._moving[bucket] = [each.seq for each in held if self.bucket(each) == bucket]
+            for priority, seq in enumerate(cursor):
+                self.skip(bucket, priority, seq + 1)
+
+    def freed(self) -> list[int]:
+        """Free the buckets that shall be and can be. Returns by priority from which seq on messages may wait that are
+        anybody's now; nothing where no bucket is freed."""
+        free = [bucket for bucket, held in self._moving.items() if not _holds(self._owners[bucket], held)]
+        first = [NEVER] * self._priorities
+        for bucket in free:
+            del self._owners[bucket], self._moving[bucket]
+            first = list(map(min, first, self._skipped.pop(bucket)))
+        return first if free else []
+
+
+def _holds(owner: Subscription, held: list[int]) -> bool:
+    while held and held[-1] not in owner.unacked:
+        held.pop()
+    return bool(held) or owner.in_transactions > 0
+
+
+def ends_group(message: Message) -> bool:
+    """Is it the last of its group? Messages that follow under that name are another group."""
+    return bool(message.properties) and message.properties.get(GROUP_SEQ) == LAST_SEQ  # type: ignore[union-attr]

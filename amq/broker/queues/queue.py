@@ -1,0 +1,764 @@
+"""Queue: messages in order, competing consumers (`Subscription`), prefetch, round-robin.
+
+Two kinds of state. The stored state (`messages` and `backlogs` together, `redelivered`, `duplicates`) changes through
+`State.apply` alone, so that a replay gives the same. The state that follows from it while clients are served
+(`levels`, `ready`, the subscriptions' `unacked`) is made anew by each master. Invariant while serving: every stored
+message is in exactly one of: a backlog (on disk alone), a level, `delayed`, one subscription's `unacked`, an open
+transaction, or a record on its way to the journal that takes it out. Messages are delivered by priority, then by seq,
+wherever they wait.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
+from amq.broker.names import QUEUE_SCHEME, is_gathered, plain_name
+from amq.broker.queues.backlog import NEVER, Backlog, Columns, Place, columns_of
+from amq.broker.queues.options import option_boolean, option_number
+from amq.broker.state.window import Window
+from amq.config.schema import BrokerConfig
+from amq.errors import CommandError
+from amq.journal.live import Segment
+from amq.journal.records import Record, is_hidden
+from amq.message import Batch, Message
+from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, CREDIT_MAX, Subscribe
+from amq.selectors import Selector
+
+GROUP_ID = "JMSXGroupID"  # property: messages with the same value go to one consumer
+PRIORITIES = 10
+NO_LIMIT = 1 << 62
+PRIORITY_MIN, PRIORITY_MAX = -128, 127  # of consumers: a byte in ActiveMQ
+FEW = 32  # messages are taken out of a level one by one
+# There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
+_NO_MESSAGES: deque[Message] = deque(maxlen=0)
+_NOBODY: deque[Subscription] = deque(maxlen=0)
+_NO_IDS = Window(0)
+
+
+class Peer(Protocol):
+    """The connection as the broker sees it. Nothing is sent before the end of the turn, and then only if the lease is
+    valid.
+    """
+
+    def subscribed(self, command: Subscribe) -> Any:
+        """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
+        ...
+
+    def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
+    def browsed(self, command: Subscribe) -> None:
+        """The browse that `command` began has shown everything."""
+        ...
+
+    def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+        """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
+        ...
+
+    def confirm(self, receipt: str, outcome: str = "") -> None:
+        """A command is done. `outcome` = how, where there is more than one way."""
+        ...
+
+    def fail(self, error: Exception, receipt: str = "") -> None:
+        """Tell the client; the connection closes where `error.fatal`."""
+        ...
+
+    def close(self) -> None:
+        """Close when what is pending has been sent."""
+        ...
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Dispatcher(Protocol):
+    """The broker, as a queue sees it."""
+
+    def consumed(self, queue: Queue, message: Message) -> None:
+        """The consumer is done with `message`."""
+
+    def expire(self, queue: Queue, messages: list[Message]) -> None:
+        """Messages past their time, already out of the queue's order."""
+
+    def fetch(self, queue: Queue, priority: int) -> None:
+        """A consumer waits for what is on disk."""
+
+    def fetch_ahead(self, queue: Queue) -> None:
+        """Consumers are going to wait for what is on disk."""
+
+    def arm(self, queue: Queue) -> None:
+        """A schedule has changed."""
+
+    def selection(self, queue: Queue) -> SelectiveDispatch:
+        """Chooses from now on which consumer gets a message of `queue`."""
+        ...
+
+
+class SelectiveDispatch(Protocol):
+    """Chooses which of several consumers gets a message: see `amq.broker.queues.selector_dispatch`."""
+
+    held_bytes: int
+
+    @property
+    def is_looking(self) -> bool: ...
+    def came(self, priority: int, seq: int) -> None: ...
+    def join(self, subscription: Subscription) -> None: ...
+    def leave(self, subscription: Subscription) -> None: ...
+    def is_needed(self) -> bool: ...
+    def close(self) -> None: ...
+    def dispatch(self, now_ms: int) -> None: ...
+
+
+class Retaining(Protocol):
+    """Says what may stay in a queue: see `amq.broker.queues.retention`."""
+
+    options: tuple[str, int]
+
+    def came(self, message: Message) -> None: ...
+    def moved_in(self, seqs: list[int]) -> None: ...
+    def dispatch(self, owner: Dispatcher, now_ms: int) -> None: ...
+
+
+class Viewer(Protocol):
+    """A consumer that looks and takes nothing: see `amq.broker.queues.browser`."""
+
+    @property
+    def held_bytes(self) -> int: ...
+    def step(self, now_ms: int) -> None: ...
+    def paged_in(self, messages: list[Message]) -> None: ...
+    def moved_in(self, seqs: list[int]) -> None: ...
+
+
+class Subscription:
+    """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises CommandError
+    and SelectorError where the command has options or a selector that cannot be understood.
+    """
+
+    __slots__ = (
+        "auto", "credit", "cumulative", "ended", "exclusive", "id", "in_transactions", "is_ready", "peer", "prefetch",
+        "priority", "queue", "refund", "selector", "unacked", "wire",
+    )  # fmt: skip
+
+    def __init__(self, command: Subscribe, queue: Queue, peer: Peer, prefetch: int) -> None:
+        self.id = command.id
+        self.queue = queue
+        self.peer = peer
+        self.auto = command.ack == ACK_AUTO
+        self.cumulative = command.ack == ACK_CLIENT
+        self.exclusive = option_boolean(command.options, "exclusive")
+        self.priority = option_number(command.options, "priority", PRIORITY_MIN, PRIORITY_MAX)
+        self.selector = Selector(command.selector, command.message_id_prefix) if command.selector else None
+        self.in_transactions = 0  # messages that it has acknowledged or refused in transactions that are open
+        self.prefetch = prefetch
+        self.credit = 1 << 62 if self.auto else prefetch  # an auto consumer is bounded by its socket alone
+        self.refund = 1  # credit that each acknowledgement gives back; 0 = it asks for each message, see `pulling`
+        if "credit" in command.options:
+            if self.auto or command.browser or is_gathered(command.destination):
+                raise CommandError(
+                    "credit is for consumers of one queue or topic that acknowledge: leave it out with ack:auto, for "
+                    "browses, and for patterns of queues",
+                    code="NOT_SUPPORTED",
+                )
+            self.refund, self.credit = 0, option_number(command.options, "credit", 0, CREDIT_MAX)
+        self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
+        self.is_ready = False
+        self.ended = False
+        self.wire = peer.subscribed(command)
+
+    is_guest = False  # True: it consumes the queue beside others, and does not keep it alive
+
+    def park(self) -> None:
+        """It left the line, where it was met without being ready; only a guest is."""
+        raise AssertionError("a consumer that is not ready stands in line")
+
+    def part(self) -> None:
+        """The queue is forgotten; only a guest's can be."""
+        raise AssertionError("a queue with a consumer is forgotten")
+
+    def make_ready(self) -> None:
+        """Stand in line for messages, if there is credit."""
+        if not self.is_ready and self.credit > 0:
+            self.is_ready = True
+            self.queue.make_ready(self)
+
+    def make_unready(self) -> None:
+        if self.is_ready:
+            self.is_ready = False
+            self.queue.make_unready(self)
+
+    def settle(self, seq: int) -> list[Message]:
+        """Take from `unacked` what an acknowledgement of `seq` covers: all up to it where cumulative. Empty =
+        unknown.
+        """
+        unacked = self.unacked
+        if seq not in unacked:
+            return []
+        if not self.cumulative:
+            return [unacked.pop(seq)]
+        settled = []
+        for delivered in list(unacked):
+            settled.append(unacked.pop(delivered))
+            if delivered == seq:
+                break
+        return settled
+
+
+class Queue:
+    """One queue. `name` is the full destination name, `queue://orders`."""
+
+    __slots__ = (
+        "_top",
+        "acknowledged",
+        "backlogs",
+        "browsers",
+        "delayed",
+        "duplicates",
+        "duplicates_pending",
+        "enqueued",
+        "exclusive",
+        "expiring",
+        "guests",
+        "is_diverted",
+        "is_hidden",
+        "levels",
+        "limit_bytes",
+        "messages",
+        "name",
+        "options",
+        "outranked",
+        "pending_bytes",
+        "ranked",
+        "ready",
+        "redelivered",
+        "resident_bytes",
+        "retention",
+        "selection",
+        "stays",
+        "stored_bytes",
+        "subscriptions",
+    )  # fmt: skip
+
+    delays = True  # do messages that failed wait for `redeliveryDelay`?
+    chooses = True  # may it have to choose which of several consumers gets a message?
+    fires = False  # do messages leave it for where they were sent to, when their time has come?
+
+    def __init__(self, name: str, options: BrokerConfig) -> None:
+        self.name = name
+        self.is_hidden = is_hidden(name)  # nobody consumes it, and all in it waits on disk alone
+        self.configure(options)
+        self.stored_bytes = 0  # of all messages that have not left: their records, `cost` of those without one
+        self.pending_bytes = 0  # of records on their way to the journal
+        self.messages: dict[int, Message] = {}  # by seq: those in memory, waiting or delivered
+        self.backlogs: dict[int, Backlog] = {}  # by priority: messages that wait on disk alone; none is empty
+        self.resident_bytes = 0  # of `messages`
+        self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
+        self.duplicates = _NO_IDS  # producer-given ids
+        self.duplicates_pending: dict[str, Record] = {}  # on their way to the journal → in what
+        self.levels = [_NO_MESSAGES] * PRIORITIES  # messages that wait in memory
+        self._top = 0  # no level above this one holds anything
+        self.subscriptions: list[Subscription] = []
+        self.guests = 0  # of these
+        self.delayed: dict[int, tuple[float, Message]] = {}  # by seq: messages that failed, and until when they wait
+        self.ready = _NOBODY  # those with credit and room in their socket, next one first, of one rank
+        self.ranked = False  # do ranks differ: is there, or was there, an exclusive consumer or one with a priority?
+        self.outranked = _NOBODY  # consumers behind all of `ready`
+        self.exclusive: Subscription | None = None  # the one consumer that gets everything
+        self.selection: SelectiveDispatch | None = None  # where not everybody may get everything
+        self.retention: Retaining | None = None  # where not everything may stay
+        self.browsers: tuple[Viewer, ...] = ()  # consumers that look and take nothing
+        self.stays = False  # also when it is empty and nobody consumes it
+        self.expiring = 0  # stored messages that have an expiry time
+        self.enqueued = 0
+        self.acknowledged = 0
+
+    def configure(self, options: BrokerConfig) -> None:
+        """`options` = the broker's configuration with what destinations of this name have of their own."""
+        self.options = options
+        self.is_diverted = bool(options.divert)
+        limit = options.queue_limit_bytes or NO_LIMIT
+        # A queue that drops the oldest accepts: senders wait only if it cannot keep pace, at twice the limit.
+        self.limit_bytes = 2 * limit if options.queue_limit_policy == "drop-oldest" else limit
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes that count for `queueLimit`."""
+        return self.stored_bytes + self.pending_bytes
+
+    def cost(self, message: Message) -> int:
+        """Bytes of a stored message that count for `queueLimit`."""
+        if message.segment is not None:
+            return message.size
+        return cost(message)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that no consumer has."""
+        return sum(map(len, self.levels)) + sum(map(len, self.backlogs.values())) + len(self.delayed)
+
+    @property
+    def stored(self) -> int:
+        """Messages that have not left the queue."""
+        return len(self.messages) + sum(map(len, self.backlogs.values()))
+
+    def dead_letter_name(self, message: Message) -> str:
+        """Full name of the dead-letter queue of `message`."""
+        options = self.options
+        if options.dead_letter_strategy == "individual":
+            return QUEUE_SCHEME + options.dead_letter_prefix + plain_name(message.destination)
+        return QUEUE_SCHEME + options.shared_dead_letter_queue
+
+    @property
+    def is_dead_letter_queue(self) -> bool:
+        """Messages are not moved on from here: what is refused here stays here."""
+        name = plain_name(self.name)
+        return name == self.options.shared_dead_letter_queue or name.startswith(self.options.dead_letter_prefix)
+
+    @property
+    def expiry_name(self) -> str:
+        """Full name of the queue for messages that expire here; "" = there is no such one."""
+        return QUEUE_SCHEME + self.options.expiry_queue if self.options.expiry_queue else ""
+
+    @property
+    def moves_expired(self) -> bool:
+        """Do messages that expire here go elsewhere, and not for good?"""
+        if self.is_dead_letter_queue or self.name == self.expiry_name:
+            return False
+        return bool(self.options.expiry_queue) or self.options.expired_messages == "dead-letter"
+
+    def forget(self) -> None:
+        """The queue, which is idle, is in no table any more. Objects that refer to it go with it."""
+        for guest in self.subscriptions:
+            guest.part()
+        self.subscriptions = []
+        self.selection = self.retention = None
+
+    def is_idle(self) -> bool:
+        """Nothing would be missed if this queue were forgotten."""
+        used = self.messages or self.backlogs or self.browsers or self.stays
+        if used or self.duplicates or self.duplicates_pending:
+            return False
+        return all(each.is_guest for each in self.subscriptions)
+
+    # -- rows and counters --------------------------------------------------------------------------------------------
+
+    def expect(self, size: int) -> None:
+        """`size` bytes of records are on their way to the journal."""
+        self.pending_bytes += size
+
+    def met(self, size: int) -> None:
+        """`size` bytes that were expected are here, or never will be."""
+        self.pending_bytes -= size
+
+    def store(self, message: Message) -> None:
+        """`message` is stored from now on, and waits in memory. The hot path: one call."""
+        size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        self.enqueued += 1
+        self.stored_bytes += message.size if message.segment is not None else size
+        self.resident_bytes += size
+        if message.expires_ms:
+            self.expiring += 1
+        seq = message.seq
+        self.messages[seq] = message
+        priority = message.priority
+        level = self.levels[priority]
+        if level and level[-1].seq < seq and self.selection is None and priority <= self._top:
+            level.append(message)  # as `push` does nearly always
+        else:
+            self.push(message)
+
+    def store_on_disk(self, message: Message, segment: int) -> None:
+        """`message` is stored from now on, and waits on disk. `segment` = code of where it stands."""
+        self.enqueued += 1
+        self.stored_bytes += message.size
+        if message.expires_ms:
+            self.expiring += 1
+        self.page_out(message, segment)
+
+    def hold(self, messages: Iterable[Message]) -> int:
+        """Stored messages of which no row is here any more are in memory, in no level. Returns the bytes that they take
+        there."""
+        taken = 0
+        for message in messages:
+            self.messages[message.seq] = message
+            taken += cost(message)
+        self.resident_bytes += taken
+        return taken
+
+    def strip(self, message: Message) -> None:
+        """The body of `message`, which the disk has, is not in memory any more."""
+        self.resident_bytes -= len(message.body)
+        message.body = b""
+
+    def rewritten(self, message: Message, size: int) -> None:
+        """The record of a stored message that is in memory has `size` bytes now."""
+        self.stored_bytes += size - message.size
+        message.size = size
+
+    def let_go(self, message: Message) -> None:
+        """`message`, which is counted, is in memory no more. No level and no consumer has it."""
+        del self.messages[message.seq]
+        self.resident_bytes -= cost(message)
+
+    def remove(self, message: Message) -> None:
+        """`message`, which is in memory and which no level and no consumer has, has left."""
+        size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        del self.messages[message.seq]
+        self.resident_bytes -= size
+        self.stored_bytes -= message.size if message.segment is not None else size
+        if message.expires_ms:
+            self.expiring -= 1
+        if self.redelivered:
+            self.redelivered.pop(message.seq, None)
+        self.acknowledged += 1
+
+    def discard(self, seqs: Iterable[int]) -> list[Columns]:
+        """Those of `seqs` that wait on disk alone have left. Returns their rows in pieces."""
+        gone = self.take_rows(seqs)
+        for columns in gone:
+            self._forget_bytes(columns)
+            if self.redelivered:
+                for seq in columns[0]:
+                    self.redelivered.pop(seq, None)
+            self.acknowledged += len(columns[0])
+        return gone
+
+    def transfer_out(self, seqs: list[int]) -> list[tuple[int, Columns]]:
+        """Those of `seqs` that are stored, in memory or on disk alone, leave for another queue: by priority, and by seq
+        in each piece. No level and no consumer has them."""
+        in_memory: dict[int, list[tuple[int, ...]]] = {}
+        for message in [self.messages[seq] for seq in seqs if seq in self.messages] if self.messages else ():
+            self.let_go(message)
+            assert isinstance(message.segment, Segment)
+            row = (message.seq, message.segment.code, message.offset, message.size, message.expires_ms)
+            in_memory.setdefault(message.priority, []).append(row)
+        taken = [(priority, columns_of(rows)) for priority, rows in in_memory.items()]
+        for priority, backlog in list(self.backlogs.items()):
+            taken += [(priority, columns) for columns in backlog.discard(seqs)]
+            if not backlog:
+                del self.backlogs[priority]
+        for _, columns in taken:
+            self._forget_bytes(columns)
+        return taken
+
+    def _forget_bytes(self, columns: Columns) -> None:
+        """Rows that were counted are here no more."""
+        self.stored_bytes -= sum(columns[3])
+        for times in columns[4:]:
+            self.expiring -= len(times) - times.count(0)
+
+    def push(self, message: Message) -> None:
+        """A new message: last of its priority, but for those that overtook it on its way to the disk."""
+        priority = message.priority
+        level = self.levels[priority]
+        if level is _NO_MESSAGES:
+            level = self.levels[priority] = deque()
+        if level and level[-1].seq > message.seq:
+            later = []
+            while level and level[-1].seq > message.seq:
+                later.append(level.pop())
+            level.append(message)
+            level.extend(reversed(later))
+        else:
+            level.append(message)
+        if priority > self._top:
+            self._top = priority
+        if self.selection is not None:
+            self.selection.came(priority, message.seq)
+
+    def add_rows(self, priority: int, columns: Columns) -> bool:
+        """Messages are stored here from now on, and wait on disk. False, and nothing is done, where one of them is here
+        already, or others belong between them."""
+        if not self.own_backlog(priority).extend(columns):
+            return False
+        self.stored_bytes += sum(columns[3])
+        for times in columns[4:]:
+            self.expiring += len(times) - times.count(0)
+        if self.selection is not None:
+            self.selection.came(priority, columns[0][0])
+        return True
+
+    def page_out(self, message: Message, segment: int) -> None:
+        """`message`, which no level holds, waits on disk from now on. `segment` = code of where it stands."""
+        backlog = self.backlogs.get(message.priority) or self.own_backlog(message.priority)
+        backlog.add(message.seq, segment, message.offset, message.size, message.expires_ms)
+        if self.selection is not None:
+            self.selection.came(message.priority, message.seq)
+
+    def own_backlog(self, priority: int) -> Backlog:
+        """The backlog of that priority, to be added to."""
+        self._top = max(self._top, priority)
+        backlog = self.backlogs.get(priority)
+        if backlog is None:
+            backlog = self.backlogs[priority] = Backlog()
+        return backlog
+
+    def find(self, seq: int) -> Place | None:
+        """Where a message stands that waits on disk alone; None = there is no such one."""
+        for backlog in self.backlogs.values():
+            if (place := backlog.find(seq)) is not None:
+                return place
+        return None
+
+    def find_run(self, seqs: list[int], start: int) -> list[Place]:
+        """The same of those of `seqs` from `start` on that stand side by side; [] = that one is not there."""
+        return next((places for backlog in self.backlogs.values() if (places := backlog.run(seqs, start))), [])
+
+    def stands_in(self, seq: int) -> int:
+        """Code of the segment in which a message stands that has not left; 0 = in none."""
+        message = self.messages.get(seq)
+        if message is not None:
+            return message.segment.code if isinstance(message.segment, Segment) else 0
+        place = self.find(seq)
+        return place.segment if place is not None else 0
+
+    def stands_at(self, seq: int, segment: Segment, offset: int) -> bool:
+        """Is a message here whose record is there?"""
+        message = self.messages.get(seq)
+        if message is not None:
+            return message.segment is segment and message.offset == offset
+        place = self.find(seq)
+        return place is not None and place.segment == segment.code and place.offset == offset
+
+    def move(self, seq: int, segment: int, offset: int, size: int, before_bytes: int) -> None:
+        """A message that waits on disk alone was copied: from now on that is where it stands. Its record had
+        `before_bytes`."""
+        self.stored_bytes += size - before_bytes
+        for backlog in self.backlogs.values():
+            backlog.move(seq, segment, offset, size)
+
+    def take_rows(self, seqs: Iterable[int]) -> list[Columns]:
+        """Take out of the backlogs those of `seqs` that wait there: they are stored all the same. Returns them in
+        pieces, by seq in each backlog."""
+        gone: list[Columns] = []
+        for priority, backlog in list(self.backlogs.items()):
+            gone += backlog.discard(seqs)
+            if not backlog:
+                del self.backlogs[priority]
+        return gone
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Messages that were delivered and came back: each takes its old place in the order of its priority."""
+        by_level: dict[int, list[Message]] = {}
+        for message in messages:
+            by_level.setdefault(message.priority, []).append(message)
+        for priority, returned in by_level.items():
+            self._top = max(self._top, priority)
+            returned.sort(key=_seq)
+            if self.selection is not None:
+                self.selection.came(priority, returned[0].seq)
+            level = self.levels[priority]
+            if not level:
+                self.levels[priority] = deque(returned)
+                continue
+            last = returned[-1].seq
+            while level and level[0].seq < last:
+                returned.append(level.popleft())
+            returned.sort(key=_seq, reverse=True)
+            level.extendleft(returned)
+
+    def dispatch(self, owner: Dispatcher, now_ms: int) -> None:
+        """Hand waiting messages to those consumers that come first."""
+        if self.selection is None:
+            self._hand_out(owner, now_ms)
+        while self.outranked and not self.ready and self.selection is None and self.exclusive is None:
+            best = max(subscription.priority for subscription in self.outranked)
+            self.ready.extend(each for each in self.outranked if each.priority == best)
+            self.outranked = deque(each for each in self.outranked if each.priority != best)
+            self._hand_out(owner, now_ms)
+        if self.selection is not None:
+            self.selection.dispatch(now_ms)
+        for browser in self.browsers:
+            browser.step(now_ms)
+
+    def _hand_out(self, owner: Dispatcher, now_ms: int) -> None:
+        """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
+        ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
+        expired: list[Message] = []
+        guests = self.guests
+        while ready:
+            if guests and not ready[0].is_ready:
+                ready.popleft().park()
+                continue
+            level = levels[self._top]
+            if backlogs and self._top in backlogs and (not level or backlogs[self._top].first < level[0].seq):
+                owner.fetch(self, self._top)
+                break
+            if not level:
+                if self._top == 0:
+                    break
+                self._top -= 1
+                continue
+            message = level.popleft()
+            if message.expires_ms and message.expires_ms <= now_ms:
+                expired.append(message)
+                continue
+            properties = message.properties
+            if properties is not None and GROUP_ID in properties and self.chooses:
+                level.appendleft(message)
+                self.selection = owner.selection(self)
+                break
+            subscription = ready[0]
+            subscription.credit -= 1
+            if subscription.credit <= 0:
+                ready.popleft()
+                subscription.is_ready = False
+            elif len(ready) > 1:
+                ready.rotate(-1)
+            before = redelivered.get(message.seq) if redelivered else None
+            if subscription.auto:
+                owner.consumed(self, message)
+            else:
+                subscription.unacked[message.seq] = message
+            subscription.peer.deliver(subscription, message, before[0] if before else 0)
+        if expired:
+            owner.expire(self, expired)
+        if backlogs and ready and self.selection is None:
+            owner.fetch_ahead(self)
+
+    def take_expired(self, now_ms: int) -> list[Message]:
+        """Remove and return the waiting messages whose time is over, also where no consumer asks."""
+        if not self.expiring:
+            return []
+        expired: list[Message] = []
+        for priority, level in enumerate(self.levels):
+            due = [message for message in level if message.expires_ms and message.expires_ms <= now_ms]
+            if due:
+                expired.extend(due)
+                gone = {message.seq for message in due}
+                self.levels[priority] = deque(message for message in level if message.seq not in gone)
+        late = [message for _, message in self.delayed.values() if 0 < message.expires_ms <= now_ms]
+        for message in late:
+            del self.delayed[message.seq]
+        return expired + late
+
+    def take_out(self, seqs: AbstractSet[int]) -> list[Message]:
+        """Remove and return those of `seqs` that wait in memory."""
+        taken = [self.delayed.pop(seq)[1] for seq in sorted(seqs & self.delayed.keys())]
+        by_level: dict[int, list[int]] = {}
+        for seq in sorted(seqs & self.messages.keys()):
+            by_level.setdefault(self.messages[seq].priority, []).append(seq)
+        for priority, wanted in by_level.items():
+            level = self.levels[priority]
+            if len(wanted) > FEW:
+                taken += [message for message in level if message.seq in seqs]
+                self.levels[priority] = deque(message for message in level if message.seq not in seqs)
+                continue
+            for seq in wanted:
+                row = bisect_left(level, seq, key=_seq)
+                if row < len(level) and level[row].seq == seq:
+                    taken.append(level[row])
+                    del level[row]
+        return taken
+
+    def take_oldest(self, size_bytes: int) -> list[Message]:
+        """Remove and return the oldest waiting messages, of any priority, together at least `size_bytes` where there
+        are so many before one that waits on disk alone."""
+        on_disk = min((backlog.first for backlog in self.backlogs.values()), default=NEVER)
+        taken: list[Message] = []
+        while size_bytes > 0:
+            levels = sorted((level for level in self.levels if level), key=lambda level: level[0].seq)
+            until = min(on_disk, levels[1][0].seq if len(levels) > 1 else NEVER)
+            if not levels or levels[0][0].seq >= on_disk:
+                break
+            level = levels[0]
+            while size_bytes > 0 and level and level[0].seq < until:
+                taken.append(level.popleft())
+                size_bytes -= self.cost(taken[-1])
+        return taken
+
+    def oldest_beside(self, priority: int) -> int:
+        """Seq of the oldest message that waits anywhere but in the backlog of `priority`; NEVER where none does."""
+        here = [level[0].seq for level in self.levels if level]
+        on_disk = [backlog.first for each, backlog in self.backlogs.items() if each != priority]
+        return min(here + on_disk, default=NEVER)
+
+    def remember(self, message: Message, segment: Segment) -> None:
+        """Keep the producer-given id of a message that is stored."""
+        self.duplicates_pending.pop(message.duplicate_id, None)
+        self.own_duplicates().remember(message.duplicate_id, message.seq, segment)
+
+    def own_duplicates(self) -> Window:
+        """`duplicates`, to be added to."""
+        if self.duplicates is _NO_IDS:
+            self.duplicates = Window(self.options.duplicate_window)
+        return self.duplicates
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def join(self, subscription: Subscription, owner: Dispatcher) -> None:
+        """A new consumer. An exclusive one gets everything from now on, unless there is one already."""
+        self.subscriptions.append(subscription)
+        self.guests += subscription.is_guest
+        if subscription.exclusive or subscription.priority:
+            self.ranked = True
+            self.outranked = self.outranked or deque()
+        if subscription.exclusive and self.exclusive is None:
+            self._elect(subscription)
+        if self.selection is not None:
+            self.selection.join(subscription)
+        elif subscription.selector is not None and self.chooses:
+            self.selection = owner.selection(self)
+
+    def leave(self, subscription: Subscription) -> None:
+        """A consumer that has no place in line and holds nothing any more goes. After an exclusive one comes the next
+        of those: the one of the highest priority, of several the one that waits longest."""
+        self.subscriptions.remove(subscription)
+        self.guests -= subscription.is_guest
+        if subscription is self.exclusive:
+            heirs = [each for each in self.subscriptions if each.exclusive]
+            self._elect(max(heirs, key=lambda each: each.priority, default=None))
+        if not self.subscriptions:
+            self.ranked = False
+        self.left(subscription)
+
+    def left(self, subscription: Subscription) -> None:
+        """The consumer has gone, or a transaction has ended in which one that went had acknowledged something."""
+        if self.selection is not None:
+            self.selection.leave(subscription)
+            if not self.selection.is_needed():
+                self.selection.close()
+                self.selection = None
+                self._top = PRIORITIES - 1
+
+    def _elect(self, exclusive: Subscription | None) -> None:
+        self.exclusive = exclusive
+        in_line = [*self.ready, *self.outranked]
+        self.ready, self.outranked = deque(), deque()
+        for subscription in in_line:
+            self.make_ready(subscription)
+
+    def make_ready(self, subscription: Subscription) -> None:
+        """`subscription` stands in line for messages, last of its rank."""
+        if self.ready is _NOBODY:
+            self.ready = deque()
+        if not self.ranked:
+            self.ready.append(subscription)
+        elif self.exclusive is not None:
+            (self.ready if subscription is self.exclusive else self.outranked).append(subscription)
+        elif self.ready and subscription.priority < self.ready[0].priority:
+            self.outranked.append(subscription)
+        else:
+            if self.ready and subscription.priority > self.ready[0].priority:
+                self.outranked.extend(self.ready)
+                self.ready.clear()
+            self.ready.append(subscription)
+
+    def park_guests(self) -> None:
+        """Guests that stand in line and are not ready leave it."""
+        for subscription in [each for each in (*self.ready, *self.outranked) if not each.is_ready]:
+            self.make_unready(subscription)
+            subscription.park()
+
+    def make_unready(self, subscription: Subscription) -> None:
+        """`subscription` stands in line no more."""
+        if subscription in self.outranked:
+            self.outranked.remove(subscription)
+        else:
+            self.ready.remove(subscription)
+
+
+def _seq(message: Message) -> int:
+    return message.seq

@@ -1,0 +1,1 @@
+"""Sessions: the things that one connection may ask, and those that it has outstanding."""

@@ -1,0 +1,56 @@
+"""Pulling: consumers that ask for each message, and hold none that nobody asked for.
+
+Such a consumer says with its subscription that it has no credit, and gives some with each CREDIT; acknowledgements give
+none back. Invariant: it gets no more messages than it has asked for, and none after the receipt of a CREDIT of 0. That
+is confirmed only when what was on its way to it is delivered: so a consumer that asks, and takes that back at once,
+gets a message if there is one.
+"""
+
+from __future__ import annotations
+
+from amq.broker.core import Core
+from amq.broker.queues.queue import Subscription
+from amq.errors import CommandError
+from amq.journal.batch import Waiter
+from amq.protocols.commands import Credit
+
+
+class Pulling:
+    """Call `step` at the end of a turn."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.withdrawn: list[tuple[Subscription, Waiter]] = []  # took their credit back, and wait for that
+
+    def grant(self, subscription: Subscription | None, command: Credit, waiter: Waiter, writable: bool) -> None:
+        """The consumer may get so many messages from now on, instead of as many as before. Raises CommandError."""
+        if subscription is None or subscription.refund:
+            raise CommandError(f"subscription {command.id!r} did not begin with credit: SUBSCRIBE with credit:0")
+        if not command.credit:
+            self.withdrawn.append((subscription, waiter))
+            return
+        subscription.credit = command.credit
+        if writable:
+            subscription.make_ready()
+        self._core.dirty[subscription.queue] = None
+        waiter.done()
+
+    def step(self) -> None:
+        """Confirm to consumers that want no more: they have the messages that were on their way."""
+        if not self.withdrawn:
+            return
+        withdrawn, self.withdrawn = self.withdrawn, []
+        for subscription, waiter in withdrawn:
+            if subscription.credit > 0 and not subscription.ended and self._may_get_more(subscription):
+                self.withdrawn.append((subscription, waiter))
+                continue
+            subscription.make_unready()
+            subscription.credit = 0
+            waiter.done()
+
+    def _may_get_more(self, subscription: Subscription) -> bool:
+        """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction?"""
+        core, queue = self._core, subscription.queue
+        if core.is_held(queue) or core.pager.is_reading(queue):
+            return True
+        return queue.selection is not None and queue.selection.is_looking

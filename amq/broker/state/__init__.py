@@ -1,0 +1,1 @@
+"""The content of the journal: queues and what stands in them, transactions, subscriptions."""

@@ -1,0 +1,501 @@
+"""State: the queues of a store, and the one way in which they change.
+
+`apply(record, segment)` is that way. It serves the replay at takeover, the slave that follows the journal and live
+traffic alike: a command becomes a record, the record becomes durable, then it is applied. So what the master became by
+working, a replay becomes by reading. The state knows nothing of clients. A broker that serves from it is its `server`;
+until there is one messages wait on disk alone: a replay keeps no bodies.
+
+Invariant: a message that moves is in one queue, and not in both or in neither, after a replay from any position: a
+checkpoint that is dumped meanwhile notes the move, and the segment that holds the record of it outlives those of the
+messages.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Container
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from itertools import accumulate, chain, compress, islice, repeat
+
+from amq.broker.memory import Memory
+from amq.broker.names import SCHEDULE_SCHEME, plain_name, real_name, shelves
+from amq.broker.queues.backlog import Columns, Place
+from amq.broker.queues.queue import Queue
+from amq.broker.scheduling.schedule import Schedule
+from amq.broker.state.prepared import PreparedTransactions
+from amq.broker.state.serving import NoServer, Server
+from amq.broker.state.subscription_table import SubscribedTable
+from amq.broker.state.window import Window
+from amq.config.destinations import Policies
+from amq.config.schema import BrokerConfig
+from amq.journal.follower import DivergedError
+from amq.journal.live import Segment
+from amq.journal.multicast import Multicast
+from amq.journal.records import (
+    SENT_SCHEME,
+    Consumed,
+    Copies,
+    Destination,
+    Duplicates,
+    Group,
+    Marker,
+    Moved,
+    Outcomes,
+    Prepared,
+    Previous,
+    Record,
+    Redelivered,
+    Resolved,
+    Trimmed,
+    is_hidden,
+)
+from amq.journal.recovery import Recovered
+from amq.journal.run import Run
+from amq.journal.subscription import Subscribed
+from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, Stub
+
+
+class State:
+    """The content of the journal, and where in it each part stands."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self._policies = Policies(config)
+        self.server: Server = NoServer()
+        self.queues: dict[str, Queue] = {}
+        self.outcomes = Window(config.outcome_window)  # commits that took place
+        self.prepared = PreparedTransactions()
+        self.subscriptions = SubscribedTable()  # durable ones
+        self.memory = Memory(config.memory_limit_bytes)
+        self.expiring: dict[Queue, None] = {}  # queues of messages with an expiry time, and perhaps others
+        self.emptied: dict[Queue, None] = {}  # may be idle: `forget_idle` looks at no others
+        # While a checkpoint is written: messages that went from memory back to the disk alone.
+        self.paged_out: dict[Queue, dict[int, Message]] | None = None
+        self.moved_counts: dict[int, tuple[int, int]] = {}  # of those that moved, by seq: their counts at that time
+        self.trimmed = Trimmed()  # the segments that count no more
+        self.newest_seq = 0  # of all messages: newer ones were not copied, and need not be looked for
+        self.segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Options changed."""
+        self.config = config
+        self._policies = Policies(config)
+        self.memory.set_limit(config.memory_limit_bytes)
+        for name, queue in self.queues.items():
+            queue.configure(self.options_of(name))
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that full name; it comes into being when it is first used."""
+        queue = self.queues.get(name)
+        if queue is None:
+            kind = Schedule if name.startswith(SCHEDULE_SCHEME) else Queue
+            queue = self.queues[name] = kind(name, self.options_of(name))
+            self.emptied[queue] = None
+            self.server.made(queue)
+        return queue
+
+    def options_of(self, name: str) -> BrokerConfig:
+        """The configuration for the destination of that full name; of a durable subscription that of its topic."""
+        if name in self.subscriptions:
+            name = self.subscriptions[name].topics[0]
+        options = self._policies.of(plain_name(real_name(name)))
+        if is_hidden(name):
+            return replace(options, duplicate_window=0, queue_limit_bytes=0, divert="")
+        return options
+
+    def forget_idle(self, busy: Container[Queue] = ()) -> None:
+        """Forget queues that hold nothing, but for those that are `busy`."""
+        emptied, self.emptied = self.emptied, {}
+        for queue in emptied:
+            if queue in busy or queue.duplicates_pending or queue.pending_bytes:
+                self.emptied[queue] = None
+            elif queue.is_idle():
+                del self.queues[queue.name]
+                queue.forget()
+                self.server.forgotten(queue)
+                self.expiring.pop(queue, None)
+
+    def hold(self, segment: Segment) -> Segment:
+        """Messages that wait on disk stand in `segment`."""
+        self.segments[segment.code] = segment
+        return segment
+
+    def check_places(self, recovered: Recovered) -> None:
+        """Every message stands in a segment that is there. A checkpoint of another store's past would say otherwise.
+        Raises DivergedError.
+        """
+        there = {segment.code for segment in recovered.segments}
+        for code, segment in self.segments.items():
+            if segment.live and code not in there and segment.key not in recovered.trimmed:
+                raise DivergedError(f"messages stand in {segment.name}, which does not count")
+        self.prepared.check_places(there, recovered.trimmed)
+
+    def settle(self, trimmed: Trimmed) -> None:
+        """All is read. Messages in segments that are `trimmed` left long ago: these segments were not deleted yet when
+        they were read, or the record of the leaving was.
+        """
+        self.trimmed = trimmed
+        undone = {code for code, segment in self.segments.items() if segment.live and segment.key in trimmed}
+        self.subscriptions.settle(trimmed)
+        for queue in self.queues.values():
+            if undone:
+                rows = [place.seq for each in queue.backlogs.values() for place in each if place.segment in undone]
+                self._discard(queue, rows)
+            if queue.name.startswith(SUBSCRIPTION_SCHEME) and queue.name not in self.subscriptions:
+                self._end_subscription(queue)  # the word of its end was trimmed, what it remembered was not
+            queue.duplicates.settle()
+        self.outcomes.settle()
+        self.prepared.settle(trimmed)
+
+    @property
+    def stored(self) -> int:
+        """Messages that have not left their queue."""
+        return sum(queue.stored for queue in self.queues.values())
+
+    # -- the one way in which state changes ---------------------------------------------------------------------------
+
+    def apply(self, record: Record, segment: Segment | None) -> None:
+        """Let `record` take effect. `segment` is where it stands, None = not in the journal (non-persistent)."""
+        if isinstance(record, Message):
+            self.store(record, segment)
+            return
+        assert segment is not None
+        if isinstance(record, Consumed):
+            self._apply_consumed(record, segment)
+        elif isinstance(record, Redelivered):
+            queue = self.queue(record.destination)
+            for seq, deliveries, failures in record.counts:
+                # While serving, a return is counted at once: it may have come back again before this was durable.
+                more = (deliveries, failures) > queue.redelivered.get(seq, (0, 0))
+                if code := queue.stands_in(seq):
+                    segment.refers.add(code)
+                    if more:
+                        queue.redelivered[seq] = (deliveries, failures)
+        elif isinstance(record, Group):
+            for part in record.records:
+                self.apply(part, segment)
+            self.end_group(record, segment)
+        elif isinstance(record, Multicast):
+            for copy in record.copies or record.held():
+                self.store(copy, segment)
+        elif isinstance(record, Copies):
+            self._apply_copies(record, segment)
+        elif isinstance(record, Duplicates):
+            self._apply_ids(self.queue(record.destination).own_duplicates(), record.ids, segment)
+        elif isinstance(record, Outcomes):
+            self._apply_ids(self.outcomes, record.ids, segment)
+        elif isinstance(record, Moved):
+            self._transfer(record, segment)
+        elif isinstance(record, Run):
+            if is_hidden(record.queue_name):
+                self._stage(record, segment)
+            else:
+                for message in record.stored():
+                    self.store(message, segment)
+        elif isinstance(record, Prepared | Resolved | Marker):
+            self.prepared.apply(record, segment, self.outcomes, self.server)
+        elif isinstance(record, Subscribed):
+            self._apply_subscribed(record, segment)
+        elif isinstance(record, Trimmed):
+            self.trimmed = record
+            for code in [code for code, s in self.segments.items() if s.key in record and not s.live]:
+                del self.segments[code]
+            self.server.was_trimmed(record)
+        else:
+            assert isinstance(record, Destination | Previous)
+
+    def take_effect(self, record: Record, offset: int, size: int, segment: Segment | None) -> None:
+        """`record`, `size` bytes at `offset` of `segment`, is committed."""
+        if isinstance(record, Message):
+            record.offset, record.size = offset, size
+        elif isinstance(record, Group):
+            record.place(offset)
+        elif isinstance(record, Copies):
+            record.offset = offset
+        self.apply(record, segment)
+
+    def end_group(self, group: Group, segment: Segment) -> None:
+        """All of its records have taken effect."""
+        if group.outcome_id:
+            self.outcomes.remember(group.outcome_id, group.seq, segment)
+            self.server.was_committed(group)
+
+    def store(self, message: Message, segment: Segment | None) -> None:
+        """`message` is stored; or one that is stored already was copied forward, as a replay finds it, and stands in
+        `segment` now."""
+        name = message.destination if message.__class__ is Message else message.queue_name
+        queue = self.queues.get(name) or self.queue(name)
+        message.segment = segment
+        if segment is not None:
+            if message.seq > self.newest_seq:
+                self.newest_seq = message.seq
+            elif (place := queue.find(message.seq) or self._stands_beside(queue, message.seq, segment)) is not None:
+                self._stands_again(queue, message, segment, place)
+                return
+            if message.__class__ is Copy:
+                segment.share(message.offset, message.size)
+            else:
+                segment.live += 1
+                segment.live_bytes += message.size
+            if message.duplicate_id:
+                queue.remember(message, segment)
+        if message.expires_ms:
+            self.expiring[queue] = None
+        if queue.retention is not None:
+            queue.retention.came(message)
+        if self.server.keeps(queue, message):
+            queue.store(message)
+        else:
+            assert segment is not None
+            queue.store_on_disk(message, self.hold(segment).code)
+
+    def _stands_again(self, queue: Queue, message: Message, segment: Segment, place: Place) -> None:
+        before = self.segments[place.segment]
+        segment.refers.add(before.code)
+        self.hold(segment)
+        queue.move(message.seq, segment.code, message.offset, message.size, place.size)
+        before.leave(place.offset, place.size)
+        if message.__class__ is Copy:
+            segment.share(message.offset, message.size)
+        else:
+            segment.live += 1
+            segment.live_bytes += message.size
+        if message.duplicate_id:  # a checkpoint may have the message and not its id
+            queue.remember(message, segment)
+
+    def _stands_beside(self, queue: Queue, seq: int, segment: Segment) -> Place | None:
+        """A message was copied where it stood, in `queue`. Where the word of its move went with what was copied, an old
+        checkpoint has it elsewhere: it moves now. Returns where it stands."""
+        for name in shelves(queue.name):
+            if name != queue.name and (other := self.queues.get(name)) is not None and other.find(seq) is not None:
+                self._transfer(Moved(name, queue.name, [seq]), segment)
+                return queue.find(seq)
+        return None
+
+    def _apply_consumed(self, record: Consumed, segment: Segment) -> None:
+        queue = self.queue(record.destination)
+        if queue.backlogs:
+            self._discard(queue, record.seqs, segment)
+        seen = segment
+        for seq in record.seqs:
+            message = queue.messages.get(seq)
+            if message is not None:
+                if message.segment is not seen and message.segment is not segment:
+                    seen = _segment(message)
+                    segment.refers.add(seen.code)
+                self.remove(queue, message)
+
+    def page_in(self, queue: Queue, messages: list[Message]) -> list[Message]:
+        """`messages` of one priority, oldest first, were read from the disk and are in memory now. Returns those that
+        have not left meanwhile: the caller knows where they go.
+        """
+        gone = queue.take_rows([message.seq for message in messages])
+        if sum(len(columns[0]) for columns in gone) < len(messages):
+            here = {seq for columns in gone for seq in columns[0]}
+            messages = [message for message in messages if message.seq in here]
+        places = chain.from_iterable(zip(*columns[:4], strict=True) for columns in gone)
+        for message, (seq, code, offset, size) in zip(messages, places, strict=True):
+            assert message.seq == seq
+            message.segment, message.offset, message.size = self.segments[code], offset, size
+        self.memory.take(queue.hold(messages))
+        for browser in queue.browsers if messages else ():
+            browser.paged_in(messages)
+        return messages
+
+    def take_from_disk(self, queue: Queue, seqs: AbstractSet[int]) -> list[Message]:
+        """Those of `seqs` that wait on disk alone are in memory now, without their bodies, and in no level: they are
+        about to leave."""
+        taken: list[Message] = []
+        for priority, backlog in list(queue.backlogs.items()):
+            for columns in backlog.discard(seqs):
+                times = columns[4] if len(columns) > 4 else repeat(0)
+                for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
+                    message = Stub(queue.name, b"", None, "", priority, expires_ms=expires_ms, seq=seq)
+                    message.segment, message.offset, message.size = self.segments[code], offset, size
+                    taken.append(message)
+            if not backlog:
+                del queue.backlogs[priority]
+        self.memory.take(queue.hold(taken))
+        return taken
+
+    def page_out_again(self, queue: Queue, message: Message) -> None:
+        """A stored message that was in memory, and that no level and no consumer has, waits on disk from now on."""
+        segment = self.hold(_segment(message))
+        if self.paged_out is not None:
+            self.paged_out.setdefault(queue, {})[message.seq] = message
+        queue.let_go(message)
+        queue.page_out(message, segment.code)
+        self.memory.free(message)
+
+    def _apply_copies(self, copies: Copies, segment: Segment) -> None:
+        """Messages that compaction copied forward stand in `segment` now."""
+        first, source = copies.first, copies.source
+        segment.refers.add(source.code)
+        self.hold(segment)
+        for name, moves in copies.moves.items():
+            queue = self.queues[name]
+            messages = queue.messages
+            for seq, offset in moves:
+                known = messages.get(seq)
+                if known is not None:
+                    known.segment, known.offset = segment, first + offset
+                    continue
+                place = queue.find(seq)
+                assert place is not None, "a copy of what has left would bring it back after a crash"
+                queue.move(seq, segment.code, first + offset, place.size, place.size)
+        for offset, size, holders in copies.shared:
+            for name, seq in holders:
+                self._move_shared(self.queues[name], seq, segment, first + offset, size)
+        count = copies.messages - sum(len(holders) for _, _, holders in copies.shared)
+        moved_bytes = copies.size - sum(size for _, size, _ in copies.shared)
+        source.live -= count
+        source.live_bytes -= moved_bytes
+        segment.live += count
+        segment.live_bytes += moved_bytes
+        for name, id, seq in copies.ids:
+            self.queues[name].duplicates.stand(id, seq, segment)
+        self.server.was_copied(copies)
+
+    def _apply_subscribed(self, record: Subscribed, segment: Segment) -> None:
+        """A durable subscription is there, stands elsewhere now, or has ended."""
+        self.subscriptions.apply(record, segment)
+        if record.definition:
+            self.queue(record.queue).stays = True
+        else:
+            self._end_subscription(self.queue(record.queue))
+
+    def _end_subscription(self, queue: Queue) -> None:
+        queue.stays = False
+        queue.duplicates.forget()
+        self.emptied[queue] = None
+
+    def _move_shared(self, queue: Queue, seq: int, segment: Segment, offset: int, size: int) -> None:
+        """A message whose record others share stands there now: with those that hold it still, so in fewer bytes."""
+        known = queue.messages.get(seq)
+        if known is not None:
+            _segment(known).leave(known.offset, known.size)
+            queue.rewritten(known, size)
+            known.segment, known.offset = segment, offset
+        else:
+            place = queue.find(seq)
+            assert place is not None, "a copy of what has left would bring it back after a crash"
+            self.segments[place.segment].leave(place.offset, place.size)
+            queue.move(seq, segment.code, offset, size, place.size)
+        segment.share(offset, size)
+
+    def remove(self, queue: Queue, message: Message) -> None:
+        """`message`, which is in memory, has left. No level and no consumer has it."""
+        queue.remove(message)
+        segment = message.segment
+        if isinstance(segment, Segment):
+            if segment.shared:
+                segment.leave(message.offset, message.size)
+            else:
+                segment.live -= 1
+                segment.live_bytes -= message.size
+        self.memory.free(message)
+        if not queue.messages:
+            self.emptied[queue] = None
+
+    def _discard(self, queue: Queue, seqs: list[int], segment: Segment | None = None) -> None:
+        """Those of `seqs` that wait on disk leave the queue: `segment` says so."""
+        for _, codes, offsets, sizes, *_ in queue.discard(seqs):
+            for code in set(codes):
+                if segment is not None and code != segment.code:
+                    segment.refers.add(code)
+                if self.segments[code].shared:
+                    for offset, size in compress(zip(offsets, sizes, strict=True), map(code.__eq__, codes)):
+                        self.segments[code].leave(offset, size)
+                    continue
+                here = sizes if codes.count(code) == len(codes) else compress(sizes, map(code.__eq__, codes))
+                self.segments[code].live -= codes.count(code)
+                self.segments[code].live_bytes -= sum(here)
+        if not queue.backlogs:
+            self.emptied[queue] = None
+
+    def _apply_ids(self, window: Window, ids: list[tuple[str, int]], segment: Segment) -> None:
+        for id, seq in ids:
+            window.stand(id, seq, segment)
+
+    # -- messages that move: in columns, as a batch of a pipeline may move a million when it commits -------------------
+
+    def _transfer(self, moved: Moved, segment: Segment) -> None:
+        """Messages stand in another queue, on disk alone, at the place where they stood."""
+        source, target = self.queue(moved.source), self.queue(moved.target)
+        known = source.redelivered
+        counts = {seq: known.pop(seq) for seq in moved.seqs if seq in known} if known else {}
+        if self.paged_out is not None:
+            self.moved_counts |= counts
+        for priority, columns in self._taken(source, moved.seqs):
+            segment.refers.update({*columns[1]} - {segment.code})
+            self._put(target, priority, columns)
+        for seq, count in counts.items():
+            target.redelivered[seq] = max(count, target.redelivered.get(seq, (0, 0)))
+        for id, seq in moved.ids:
+            target.duplicates_pending.pop(id, None)
+            target.own_duplicates().remember(id, seq, segment)
+        self.server.arrived(target)
+        if target.retention is not None:
+            target.retention.moved_in(moved.seqs)
+        for browser in target.browsers if moved.source.startswith(SENT_SCHEME) else ():
+            browser.moved_in(moved.seqs)
+
+    def _taken(self, queue: Queue, seqs: list[int]) -> list[tuple[int, Columns]]:
+        """Those of `seqs` that are stored leave the queue: by priority, and by seq in each piece."""
+        for message in [queue.messages[seq] for seq in seqs if seq in queue.messages] if queue.messages else ():
+            assert isinstance(message.segment, Segment)
+            self.hold(message.segment)
+            self.memory.free(message)
+        self.emptied[queue] = None
+        return queue.transfer_out(seqs)
+
+    def _put(self, queue: Queue, priority: int, columns: Columns) -> None:
+        """Stored messages wait on disk in `queue`, where they were not before; or only some were not, in a replay from
+        a checkpoint that was made while they moved."""
+        seqs, codes, offsets, sizes, *_ = columns
+        if queue.add_rows(priority, columns):
+            if queue.expiring:
+                self.expiring[queue] = None
+            if self.paged_out is not None:
+                self._note(queue, priority, columns)
+        elif len(seqs) > 1:
+            half = len(seqs) // 2
+            for part in (slice(half), slice(half, None)):
+                self._put(queue, priority, [column[part] for column in columns])
+        else:
+            self.segments[codes[0]].leave(offsets[0], sizes[0])
+
+    def _note(self, queue: Queue, priority: int, columns: Columns) -> None:
+        """The checkpoint that is being dumped may have looked at `queue` already."""
+        assert self.paged_out is not None
+        noted = self.paged_out.setdefault(queue, {})
+        times = columns[4] if len(columns) > 4 else repeat(0)
+        for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
+            stub = Message(queue.name, b"", None, "", priority, True, 0, expires_ms, "", False, seq)
+            stub.segment, stub.offset, stub.size = self.segments[code], offset, size
+            noted[seq] = stub
+
+    def _stage(self, run: Run, segment: Segment) -> None:
+        """The messages of `run` are stored in `segment`."""
+        queue, count, expires_ms = self.queue(run.queue_name), len(run.bodies), run.like.expires_ms
+        assert queue.is_hidden, "elsewhere they might not wait on disk"
+        columns = [
+            array("Q", run.seqs), array("Q", [segment.code]) * count,
+            array("I", islice(accumulate(run.sizes, initial=run.offset), count)), run.sizes,
+        ]  # fmt: skip
+        if expires_ms:
+            columns.append(array("Q", [expires_ms]) * count)
+            self.expiring[queue] = None
+        is_last = queue.add_rows(run.like.priority, columns)
+        assert is_last, "seqs are given in the order in which they are stored"
+        self.hold(segment)
+        segment.live += count
+        segment.live_bytes += run.size
+        queue.enqueued += count
+        self.server.was_staged(run)
+
+
+def _segment(message: Message) -> Segment:
+    assert isinstance(message.segment, Segment)
+    return message.segment

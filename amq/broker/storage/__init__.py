@@ -1,0 +1,1 @@
+"""Space: segments are given back, live records copied forward, checkpoints written."""

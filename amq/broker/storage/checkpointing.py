@@ -1,0 +1,96 @@
+"""Checkpointer: writes a checkpoint beside the traffic, whenever the journal has grown by a good deal.
+
+It holds nothing up: each turn of the loop gives a few rows to the thread that reads for this core, which writes and
+syncs them. Nothing depends on it, so its errors are told and that is all. No lease is asked for: what is in it was
+applied, and so was confirmed under the lease, even if the lease was lost since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import structlog
+
+from amq.broker.core import Core
+from amq.broker.state.snapshot import Block, dump
+from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
+
+PIECE_BYTES = 256 << 10  # written and synced at once
+SIZE_RATIO = 4  # the journal grows by so many times the size of a checkpoint before the next one
+_log = structlog.get_logger("amq.broker")
+
+
+class Checkpointer:
+    """Call `step` after each committed batch. `behind_bytes` = how much of the journal no checkpoint covers as yet."""
+
+    def __init__(self, core: Core, behind_bytes: int) -> None:
+        self._core = core
+        self._journal = core.journal
+        self._covered_bytes = -behind_bytes  # of the bytes that this journal has written
+        self._last_bytes = 0  # size of the last one
+        self._file: CheckpointFile | None = None
+        self._blocks: Generator[Block, None, None] | None = None
+
+    def step(self) -> None:
+        """Begin the next checkpoint, if it is time."""
+        distance = self._core.config.checkpoint_distance_bytes
+        journal = self._journal
+        grown = journal.bytes_written - self._covered_bytes
+        if self._file is not None or not distance or grown < max(distance, SIZE_RATIO * self._last_bytes):
+            return
+        position = journal.position()
+        if position is None or journal.full:
+            return
+        self._covered_bytes = journal.bytes_written
+        self._file = journal.checkpoint(position)
+        self._blocks = dump(self._core.state, lambda: journal.segments)
+        self._write(self._file.frame(HEAD, encode_head(position, self._core.state.trimmed, journal.store_uuid)))
+
+    def _write(self, data: bytes) -> None:
+        """Write `data` and some more blocks; or finish."""
+        file, blocks = self._file, self._blocks
+        assert file is not None
+        assert blocks is not None
+        parts, size = [data], len(data)
+        for kind, payload in blocks:
+            parts.append(file.frame(kind, payload))
+            size += len(parts[-1])
+            if size >= PIECE_BYTES:
+                break
+        if size:
+            self._journal.reader.run(lambda: file.write(b"".join(parts)), self._written)
+        else:
+            self._journal.reader.run(file.finish, self._finished)
+
+    def _written(self, _: object, error: Exception | None) -> None:
+        if error is not None:
+            self._failed(error)
+        else:
+            self._write(b"")
+
+    def _finished(self, _: object, error: Exception | None) -> None:
+        if error is not None:
+            self._failed(error)
+            return
+        assert self._file is not None
+        self._last_bytes = self._file.size
+        self._file = None
+        _log.debug("checkpoint written", size_bytes=self._last_bytes)
+
+    def _failed(self, error: Exception) -> None:
+        _log.warning("no checkpoint could be written: the next start will take longer", reason=str(error))
+        file = self._forget()
+        if file is not None:
+            self._journal.reader.run(file.discard, lambda _result, _error: None)
+
+    def abandon(self) -> None:
+        """Forget the one that is being written. Nothing is deleted: perhaps the store is another's by now."""
+        file = self._forget()
+        if file is not None:
+            self._journal.reader.run(file.close, lambda _result, _error: None)
+
+    def _forget(self) -> CheckpointFile | None:
+        if self._blocks is not None:
+            self._blocks.close()
+        file, self._file, self._blocks = self._file, None, None
+        return file

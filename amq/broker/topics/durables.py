@@ -1,0 +1,261 @@
+"""Durable subscriptions: what is sent to a topic waits for a subscriber that is away, also across a takeover.
+
+Each has a queue of its own, `subscription://CLIENT:NAME:SEQ`, that nobody can address; what it is stands in a
+`Subscribed` record, and `State.subscriptions` is what the journal says. Invariants: a subscription gets what commits
+while it is there, once; one whose topic or selector changes is another, with a new queue; a queue goes in one record
+with all that is in it, and only when nothing more is on its way there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any
+
+from amq.broker.core import Core
+from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, wire_name, words_of
+from amq.broker.queues.backlog import NEVER
+from amq.broker.queues.options import option_boolean
+from amq.broker.queues.queue import Peer, Queue, Subscription
+from amq.broker.topics.audience import Audience
+from amq.broker.waiters import Call
+from amq.config.destinations import matches
+from amq.errors import CommandError
+from amq.journal.batch import Waiter
+from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
+from amq.journal.subscription import Subscribed
+from amq.message import Copier, Message, Shared
+from amq.protocols.commands import Subscribe
+from amq.remembered import Remembered
+from amq.selectors import Selector
+
+ROUTES_BYTES_MAX = 4 << 20  # of topics whose subscriptions are remembered
+Key = tuple[str, str]  # client id, name
+
+
+class Durables:
+    """The durable subscriptions that there are. Call `load` when the replay is complete."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.replay: Callable[[Subscribed, Peer], None]  # begins a retroactive subscription
+        self._known: dict[Key, Subscribed] = {}
+        self._newest_seq = 0  # of the subscription that began last
+        self._routes: Remembered[Audience[Subscribed]] = Remembered(ROUTES_BYTES_MAX)
+
+    def load(self) -> None:
+        """Take what the journal says. Of two of one name the older one was ending."""
+        for record in sorted(self._core.state.subscriptions.values(), key=_seq):
+            older = self._known.get(_key(record))
+            self._known[_key(record)] = record
+            self._newest_seq = _seq(record)
+            if older is not None:
+                self._end(older)
+
+    def hears(self, topic: str) -> bool:
+        """Does any of them get what is sent there?"""
+        if not self._known:
+            return False
+        return bool(self._audience(topic))
+
+    def _audience(self, topic: str) -> Audience[Subscribed]:
+        audience = self._routes.get(topic)
+        if audience is None:
+            audience = self._routes.keep(topic, Audience())
+            for record in self._subscribed(topic):
+                audience.add(record, selector_of(record))
+        return audience
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def copies_of(self, message: Message, until: int = NEVER) -> tuple[list[Message], list[Message]]:
+        """The copies of `message` for the subscriptions that began before the seq `until`: those that were added, and
+        those that were not because they are on their way there for somebody else."""
+        added: list[Message] = []
+        stored_by_others: list[Message] = []
+        shared = Shared(None, encodes=False)
+        copier = Copier(message)
+        for queue_name in self.holders(message, until):
+            copy = copier.copy(queue_name)
+            if copy.persistent and copy.duplicate_id and self._core.is_duplicate(copy):  # sent again
+                if copy.duplicate_id in self._core.state.queue(queue_name).duplicates_pending:
+                    stored_by_others.append(copy)
+                continue
+            copy.original, copy.shared = message, shared
+            added.append(copy)
+            shared.others += 1
+        shared.others -= 1
+        return added, stored_by_others
+
+    def heard_by(self, topic: str) -> Iterator[str]:
+        """Full names of the queues that get some of the messages that are sent there."""
+        return (record.queue for record in self._subscribed(topic))
+
+    def _subscribed(self, topic: str) -> Iterator[Subscribed]:
+        return (record for record in self._known.values() if any(_means(name, topic) for name in record.topics))
+
+    def holders(self, message: Message, until: int = NEVER) -> Iterator[str]:
+        """Full names of the queues of subscriptions that get `message`, and that began before the seq `until`."""
+        if not self._known:
+            return
+        audience = self._audience(message.destination)
+        origin = message.shared.origin if message.shared is not None else None
+        for record in (*audience.everything, *audience.some.matching(message)):
+            queue = self._core.state.queues.get(record.queue)
+            local = record.no_local and queue is not None and any(each.peer is origin for each in queue.subscriptions)
+            if not local and (self._newest_seq < until or _seq(record) < until):
+                yield record.queue
+
+    # -- subscriptions ------------------------------------------------------------------------------------------------
+
+    def subscribe(self, command: Subscribe, client_id: str, peer: Peer) -> Queue:
+        """The queue of the durable subscription that `command` asks for; who finds it in `Core.replaying` asks again
+        when it is not there any more. Raises CommandError, SelectorError."""
+        topics = _topics(command.destination)
+        if command.browser or not is_topic(command.destination) or any(map(is_temporary, topics)):
+            raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
+        # An error in the rest of it shows before anything ends or begins.
+        Subscription(command, Queue(command.destination, self._core.config), peer, self._core.config.prefetch_size)
+        definition = {
+            "client_id": client_id, "name": command.subscription_name, "topics": topics, "selector": command.selector,
+            "message_id_prefix": command.message_id_prefix, "no_local": option_boolean(command.options, "noLocal"),
+        }  # fmt: skip
+        shared = option_boolean(command.options, "shared") or not client_id
+        retroactive = option_boolean(command.options, "retroactive")
+        record = self._known.get((client_id, command.subscription_name))
+        if record is not None and (record.definition != definition or not shared):
+            self._check_unused(record)
+        if record is None or record.definition != definition:
+            if record is not None:
+                self._end(record)
+            record = self._create(definition)
+            if retroactive:
+                self.replay(record, peer)
+        if record.queue not in self._core.replaying:
+            command.selector = ""  # only what it selects comes into the queue
+        return self._queue(record)
+
+    def knows(self, record: Subscribed) -> bool:
+        """Has it neither ended, nor is it about to?"""
+        return self._known.get(_key(record)) is record
+
+    def is_there(self, name: str) -> bool:
+        """Is there a durable subscription whose queue has that full name, which is not about to end?"""
+        record = self._core.state.subscriptions.get(name)
+        known = self._known.get(_key(record)) if record is not None else None
+        return known is not None and known.queue == name
+
+    def are_there(self, names: AbstractSet[str]) -> bool:
+        """Are there durable subscriptions with queues of all these names, which are not about to end?"""
+        return not names or names <= {record.queue for record in self._known.values()}
+
+    def restore(self, definition: dict[str, Any]) -> Queue:
+        """The queue of the durable subscription of that definition, which begins where it is not there. Raises
+        CommandError where there is another of its name."""
+        record = self._known.get((definition["client_id"], definition["name"]))
+        if record is not None and record.definition != definition:
+            raise CommandError(
+                f"there is another durable subscription {definition['name']!r} of client {definition['client_id']!r}, "
+                "to other topics or with another selector: UNSUBSCRIBE it first, with activemq.subscriptionName",
+                code="SUBSCRIPTION_DIFFERS",
+            )
+        return self._queue(record or self._create(definition))
+
+    def queue_of(self, name: str, client_id: str, destination: str) -> str:
+        """Full name of the queue of that subscription, which is one to `destination`. Raises CommandError."""
+        record = self._find(name, client_id)
+        if record.topics != _topics(destination):
+            shown = ",".join(map(wire_name, record.topics))
+            why = f"the durable subscription {name!r} is one to {shown}: give another name"
+            raise CommandError(why, code="SUBSCRIPTION_DIFFERS")
+        return record.queue
+
+    def _find(self, name: str, client_id: str) -> Subscribed:
+        record = self._known.get((client_id, name))
+        if record is None:
+            why = f"client {client_id!r} has no durable subscription {name!r}"
+            raise CommandError(why, code="UNKNOWN_SUBSCRIPTION")
+        return record
+
+    def unsubscribe(self, name: str, client_id: str, waiter: Waiter | None) -> None:
+        """The subscription ends, and what waits for it goes. Raises CommandError."""
+        record = self._find(name, client_id)
+        self._check_unused(record)
+        self._end(record, waiter)
+
+    def _create(self, definition: dict[str, Any]) -> Subscribed:
+        core = self._core
+        key = definition["client_id"], definition["name"]
+        record = Subscribed(f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{core.next_seq()}", definition)
+        core.journal.append_record(record)
+        self._known[key] = record
+        self._newest_seq = _seq(record)
+        self._routes.clear()
+        return record
+
+    def _queue(self, record: Subscribed) -> Queue:
+        queue = self._core.state.queue(record.queue)
+        queue.configure(self._core.state.options_of(record.topics[0]))
+        queue.stays = True
+        return queue
+
+    def _check_unused(self, record: Subscribed) -> None:
+        queue, prepared = map(self._core.state.queues.get, (record.queue, HELD_SCHEME + record.queue))
+        if (queue is not None and queue.subscriptions) or (prepared is not None and prepared.stored):
+            raise CommandError(
+                f"the durable subscription {record.definition['name']!r} has a consumer, or a transaction that is "
+                "prepared: end that, or subscribe with activemq.shared:true on all of its connections",
+                code="SUBSCRIPTION_IN_USE",
+            )
+
+    def _end(self, record: Subscribed, waiter: Waiter | None = None) -> None:
+        if self._known[_key(record)].queue == record.queue:
+            del self._known[_key(record)]
+        self._routes.clear()
+        # It goes when what was appended before is committed; no record stands for that which could be rejected.
+        self._core.journal.confirm(Call(partial(self.remove, record, waiter), _never))
+
+    def remove(self, record: Subscribed, waiter: Waiter | None) -> None:
+        """Nothing more is on its way to that queue: it goes with what is in it."""
+        core = self._core
+        queue, journal = core.state.queue(record.queue), core.journal
+        for level in queue.levels:
+            level.clear()
+        queue.delayed.clear()
+        for message in [message for message in queue.messages.values() if message.segment is None]:
+            core.consumed(queue, message)
+        seqs = [*queue.messages, *(place.seq for backlog in queue.backlogs.values() for place in backlog)]
+        core.state.subscriptions[record.queue].is_ending = True
+        parts: list[Record] = [Consumed(record.queue, PURGED, seqs)] if seqs else []
+        journal.append_record(Group([*parts, Subscribed(record.queue, {})]))
+        if waiter is not None:
+            journal.confirm(waiter)
+        core.wake()
+
+
+def _never(error: Exception) -> None:
+    raise AssertionError("nothing that could be rejected") from error
+
+
+def _topics(destination: str) -> list[str]:
+    return list(dict.fromkeys(destination.split(",")))
+
+
+def _key(record: Subscribed) -> Key:
+    return record.definition["client_id"], record.definition["name"]
+
+
+def _seq(record: Subscribed) -> int:
+    return int(record.queue.rpartition(":")[2])
+
+
+def selector_of(record: Subscribed) -> Selector | None:
+    """The part of its topics that the durable subscription `record` wants, None = everything."""
+    return Selector(record.selector, record.definition["message_id_prefix"]) if record.selector else None
+
+
+def _means(name: str, topic: str) -> bool:
+    return name == topic or (
+        is_pattern(name) and matches(tuple(words_of(name)), words_of(topic))
+    )

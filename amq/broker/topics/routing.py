@@ -1,0 +1,177 @@
+"""Routing: where a message goes that was sent to a destination which stands for others.
+
+Three things lead elsewhere: a composite name (`queue://a,topic://b`), a divert (an option of destinations), and a
+virtual topic, whose messages also go to every queue that was made to consume it (`Consumer.NAME.VirtualTopic.X`).
+Invariants: a message gets to all of its destinations or to none, its persistent parts in one record of the journal, and
+to each of them once: a part that somebody else's record is just storing is waited for; what was led somewhere is not
+led on from there.
+"""
+
+from __future__ import annotations
+
+from amq.broker.core import Core
+from amq.broker.names import (
+    QUEUE_SCHEME,
+    check_sent_to,
+    is_queued,
+    is_stored,
+    is_temporary,
+    is_topic,
+    words_of,
+)
+from amq.broker.queues.limits import Capacity, Limits
+from amq.broker.queues.queue import Peer, Queue
+from amq.broker.topics.durables import Durables
+from amq.broker.topics.topics import Topics
+from amq.broker.transactions.commits import Commits
+from amq.broker.transactions.transaction import Transaction, memory_bytes
+from amq.broker.waiters import Together
+from amq.config.destinations import matches, parse_pattern
+from amq.errors import AccessError
+from amq.journal.batch import Waiter
+from amq.message import Copier, Message, Shared
+from amq.remembered import ENTRY_BYTES, Remembered
+
+ROUTES_BYTES_MAX = 4 << 20  # of names whose routes are remembered
+
+
+class Routing:
+    """Knows where everything goes that is sent."""
+
+    def __init__(
+        self, core: Core, topics: Topics, durables: Durables, limits: Limits, commits: Commits
+    ) -> None:
+        self._core = core
+        self._topics = topics
+        self._durables = durables
+        self._limits = limits
+        self._commits = commits
+        self._routes: Remembered[tuple[str, ...]] = Remembered(ROUTES_BYTES_MAX)
+        config = core.config
+        self._virtual = parse_pattern(config.virtual_topics) if config.virtual_topics else ()
+        self._consumers_prefix = tuple(config.virtual_topic_consumers.removesuffix(".").split("."))
+        self._consumers: dict[str, dict[str, None]] = {}  # virtual topic → queues that consume it; both are full names
+
+    def reconfigure(self) -> None:
+        """Options changed."""
+        self._routes.clear()
+
+    def appeared(self, queue: Queue) -> None:
+        """A new queue, which stays if it consumes a virtual topic: it is there to wait for messages."""
+        topic = self._topic_of(queue.name)
+        if topic:
+            queue.stays = True
+            self._consumers.setdefault(topic, {})[queue.name] = None
+            self._routes.clear()
+
+    def _topic_of(self, name: str) -> str:
+        """The virtual topic that the queue of that name consumes, "" = none."""
+        words = words_of(name)
+        count = len(self._consumers_prefix)
+        if not self._virtual or len(words) <= count or not matches(self._consumers_prefix, words[:count]):
+            return ""
+        return "topic://" + ".".join(words[count:]) if matches(self._virtual, words[count:]) else ""
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """The destinations of a message to `name`: itself alone, as a rule. Raises AccessError."""
+        route = self._routes.get(name)
+        if route is None:
+            route = self._find(name)
+            self._routes.keep(name, route, len(name) + ENTRY_BYTES * len(route))
+        return route
+
+    def _find(self, name: str) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        parts, limit = name.split(","), self._core.config.max_composite_destinations
+        if len(parts) > limit:
+            raise AccessError(
+                f"a composite destination of {len(parts)} names: this broker takes up to {limit} "
+                "(maxCompositeDestinations); send to fewer at a time, or to a topic",
+                code="DESTINATION_INVALID",
+            )
+        for part in parts:
+            check_sent_to(part)
+            if is_temporary(part):
+                found[part] = None
+                continue
+            options = self._core.state.options_of(part)
+            if not options.divert or not options.divert_exclusive:
+                found[part] = None
+            if options.divert:
+                found[QUEUE_SCHEME + options.divert] = None
+            if is_topic(part):
+                found.update(self._consumers.get(part, {}))
+        return tuple(found)
+
+    def copies(self, message: Message, route: tuple[str, ...], peer: Peer | None) -> list[Message]:
+        """`message` for each of its destinations. They share the body; queues, also in the journal."""
+        made: list[Message] = []
+        queues = [name for name in route if is_stored(name)]
+        shared, copier = Shared(peer, len(queues) - 1, encodes=False), Copier(message)
+        stays_too = message.destination in queues
+        for name in route:
+            if len(queues) > 1 and is_stored(name):
+                copy = copier.copy(name)
+                copy.original, copy.shared = message, shared
+                if stays_too:  # shared properties count once, until the last of them has gone
+                    copy.header_bytes = copier.led()[1]
+                made.append(copy)
+                continue
+            made.append(copier.message(name))
+            if not is_stored(name):
+                made[-1].shared = Shared(peer)
+        return made
+
+    def publish(self, message: Message, waiter: Waiter) -> Capacity | None:
+        """Send `message` to its topic. Returns what it must wait for, None = nothing."""
+        if self._durables.hears(message.destination):
+            return self.send([message], waiter)
+        self._topics.publish(message, waiter)
+        return None
+
+    def send(self, messages: list[Message], waiter: Waiter) -> Capacity | None:
+        """Send `messages`, copies of one, together. Returns the room that they must wait for, None = none.
+
+        A message that is stored already, or is being stored, is not stored again. Raises StoreFullError,
+        TransactionRolledBackError.
+        """
+        core = self._core
+        transaction = self._commits.begin()
+        known = []
+        for message in messages:
+            name, id = message.queue_name, message.duplicate_id
+            if message.persistent and id and is_queued(name) and core.is_duplicate(message):
+                known.append(message)
+            else:
+                transaction.add([message])
+        if known and not transaction.sends:  # resent: what went to topics did so as well
+            self._confirm_with(known, None, waiter)
+            return None
+        sends = transaction.sends
+        for message in sends:
+            if message.shared is not None:
+                message.shared.others = len(sends) - 1
+        transaction.sends_to_durables = True
+        _, stored_by_others = self._commits.add_copies(transaction)
+        if stored_by_others and not transaction.sends:  # resent: what it was sent for is not done yet
+            self._confirm_with(stored_by_others, None, waiter)
+            return None
+        room = self._limits.capacity_to_commit(transaction)
+        if room is None:
+            core.memory.take(memory_bytes(transaction.sends + transaction.published))
+            self._confirm_with(known + stored_by_others, transaction, waiter)
+        return room
+
+    def _confirm_with(self, known: list[Message], transaction: Transaction | None, waiter: Waiter) -> None:
+        """Commit `transaction`, None = there is nothing to commit. Confirmed when that is done, and what is on its way
+        of `known` for somebody else."""
+        core, queue = self._core, self._core.state.queue
+        found = [queue(message.queue_name).duplicates_pending.get(message.duplicate_id) for message in known]
+        records = {id(record): record for record in found if record is not None}
+        part: Waiter = Together(waiter, len(records) + 1) if records else waiter
+        if transaction is None:
+            core.await_duplicate(None, part)
+        else:
+            self._commits.commit(transaction, part, "")
+        for record in records.values():
+            core.await_duplicate(record, part)

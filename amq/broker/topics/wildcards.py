@@ -1,0 +1,252 @@
+"""WildcardSubscription: one subscription that consumes several queues, named by a pattern or one by one, and topics
+beside them.
+
+In each of its queues it has a `Member`, which is a consumer like any other. Invariants: all members together have the
+credit of one subscription, so a prefetch of 1 is one message and not one for each queue; `unacked` is what the members
+hold, in the order of delivery, so that a cumulative acknowledgement covers what came before it, from whichever queue;
+a queue that comes into being gets a member of each wildcard subscription that means it, and one that is forgotten lets
+them go.
+
+A wildcard subscription may have very many members, most of them of queues where nothing happens, and it runs out of
+credit, or its socket is full, many times a second. So that costs nothing for each member: they stay in the lines of
+their queues. A queue that meets such a member parks it, and only the parked ones come back, one by one as long as there
+is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from amq.broker.core import Core
+from amq.broker.names import is_pattern, is_stored, words_of
+from amq.broker.queues.queue import Peer, Queue, Subscription
+from amq.broker.topics.patterns import Patterns
+from amq.broker.topics.topics import Topics
+from amq.config.destinations import matches
+from amq.message import Message
+from amq.protocols.commands import Subscribe
+
+SLICE_QUEUES = 2000  # looked at, joined or woken in one turn: a few milliseconds
+TOPICS = ""  # stands for the queue of all topics of a wildcard subscription, which are one subscription there
+
+
+class _Held(dict[int, Message]):
+    """The messages that a member holds. Its wildcard subscription knows of them too."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, everything: dict[int, Message]) -> None:
+        super().__init__()
+        self._all = everything
+
+    def __setitem__(self, seq: int, message: Message) -> None:
+        super().__setitem__(seq, message)
+        self._all[seq] = message
+
+
+class Member(Subscription):
+    """The consumer of one queue, for a wildcard subscription."""
+
+    __slots__ = ("_in_line", "wildcard")
+
+    is_guest = True
+
+    def __init__(self, wildcard: WildcardSubscription, command: Subscribe, queue: Queue, peer: Peer) -> None:
+        self.wildcard = wildcard
+        credit = wildcard.credit
+        super().__init__(command, queue, peer, wildcard.prefetch)
+        wildcard.credit = credit
+        self.unacked = _Held(wildcard.unacked)
+
+    @property
+    def credit(self) -> int:
+        """That of all members together."""
+        return self.wildcard.credit
+
+    @credit.setter
+    def credit(self, value: int) -> None:
+        self.wildcard.credit = value
+        if value <= 0:
+            self.wildcard.exhausted(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """Does it stand in its queue's line, and may it get something?"""
+        return self._in_line and self.wildcard.is_ready
+
+    @is_ready.setter
+    def is_ready(self, value: bool) -> None:
+        self._in_line = value
+
+    def make_ready(self) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self.queue.make_ready(self)
+
+    def make_unready(self) -> None:
+        if self._in_line:
+            self._in_line = False
+            self.queue.make_unready(self)
+
+    def park(self) -> None:
+        """It has left the line, since the wildcard subscription has no room."""
+        self._in_line = False
+        self.wildcard.parked[self] = None
+
+    def part(self) -> None:
+        """Its queue, in which it holds nothing, is forgotten."""
+        self.make_unready()
+        self.wildcard.parked.pop(self, None)
+        del self.wildcard.members[self.queue.name]
+
+
+class WildcardSubscription(Subscription):
+    """Several subscriptions that the client sees as one. `queue` is an empty one of its own, that stands for all.
+    `parked` = members whose queues may have something for them, oldest first: they are in no line."""
+
+    __slots__ = ("_core", "_wildcards", "command", "members", "parked")
+
+    def __init__(self, command: Subscribe, core: Core, wildcards: WildcardSubscriptions, peer: Peer) -> None:
+        names = dict.fromkeys(command.destination.split(","))
+        options = core.state.options_of(next(iter(names)))
+        super().__init__(command, Queue(command.destination, options), peer, command.prefetch or options.prefetch_size)
+        self._core = core
+        self._wildcards = wildcards
+        self.command = command
+        self.members: dict[str, Member] = {}  # by full name of the queue
+        self.parked: dict[Member, None] = {}
+        topics = [name for name in names if not is_stored(name)]
+        if topics:
+            self.add(TOPICS, wildcards.topics.subscribe(command, tuple(topics)))
+        for name in names:
+            if is_stored(name) and not is_pattern(name):
+                self.add(name, core.state.queue(name))
+
+    def add(self, name: str, queue: Queue) -> None:
+        """Consume that queue too."""
+        member = self.members[name] = Member(self, self.command, queue, self.peer)
+        queue.join(member, self._core)
+        if self.is_ready or name != TOPICS:
+            member.make_ready()
+        self._core.dirty[queue] = None
+
+    def holder(self, message: Message) -> Member:
+        """The member that holds, or held, `message`."""
+        return self.members.get(message.destination) or self.members[TOPICS]
+
+    def make_ready(self) -> None:
+        if self.is_ready or self.credit <= 0:
+            return
+        self.is_ready = True
+        if TOPICS in self.members:
+            self.members[TOPICS].make_ready()
+            self._core.dirty[self.members[TOPICS].queue] = None
+        if self.parked:
+            self._wildcards.waking[self] = None
+
+    def make_unready(self) -> None:
+        self.is_ready = False
+        if TOPICS in self.members:
+            self.members[TOPICS].make_unready()
+
+    def exhausted(self, spender: Member) -> None:
+        """The credit of all is spent; `spender` leaves the line by itself."""
+        self.is_ready = False
+        topics = self.members.get(TOPICS)
+        if spender is not topics:
+            self.parked[spender] = None
+            if topics is not None:
+                topics.make_unready()
+
+    def wake_next(self) -> bool:
+        """The member that was parked first stands in line again. False: none is parked, or there is no room."""
+        if not self.is_ready or not self.parked:
+            return False
+        member = next(iter(self.parked))
+        del self.parked[member]
+        member.make_ready()
+        self._core.dirty[member.queue] = None
+        return True
+
+    def settle(self, seq: int) -> list[Message]:
+        settled = super().settle(seq)
+        for message in settled:
+            del self.holder(message).unacked[message.seq]
+        return settled
+
+
+class WildcardSubscriptions:
+    """All that there are. They are told of new queues. `waking` = those that have room again, and parked members. Call
+    `step` once a turn."""
+
+    def __init__(self, core: Core, topics: Topics) -> None:
+        self._core = core
+        self.topics = topics
+        self.waking: dict[WildcardSubscription, None] = {}
+        self.woken = 0  # members, in this turn
+        self.joining: dict[WildcardSubscription, Iterator[None]] = {}  # that do not consume all of their queues yet
+        self._patterns: Patterns[WildcardSubscription] = Patterns()
+
+    def subscribe(self, command: Subscribe, peer: Peer) -> WildcardSubscription:
+        """A new one, with all queues that there are. Where these are very many, some come in later turns."""
+        wildcard = WildcardSubscription(command, self._core, self, peer)
+        for meant in _queues_of(command):
+            self._patterns.add(words_of(meant), wildcard)  # also a single queue: it may be forgotten, and come again
+        self.joining[wildcard] = self._join(wildcard)
+        self._go_on(wildcard)
+        return wildcard
+
+    def step(self) -> None:
+        """A new turn begins."""
+        self.woken = 0
+        for wildcard in list(self.joining):
+            self._go_on(wildcard)
+
+    def _go_on(self, wildcard: WildcardSubscription) -> None:
+        if next(self.joining[wildcard], True) is True:
+            del self.joining[wildcard]
+        else:
+            self._core.wake()
+
+    def _join(self, wildcard: WildcardSubscription) -> Iterator[None]:
+        queues = self._core.state.queues
+        for meant in filter(is_pattern, _queues_of(wildcard.command)):
+            pattern = words_of(meant)
+            for looked_at, name in enumerate(list(queues), 1):
+                if is_stored(name) and name not in wildcard.members and matches(pattern, words_of(name)):
+                    queue = queues.get(name)  # it may have been forgotten
+                    if queue is not None:
+                        wildcard.add(name, queue)
+                if looked_at % SLICE_QUEUES == 0:
+                    yield None
+
+    def wake_next(self) -> bool:
+        """The next member of each that is waking has its turn. False: there is none, or there were enough for this turn
+        of the broker."""
+        if self.woken >= SLICE_QUEUES:
+            self._core.wake()
+            return False
+        self.woken += len(self.waking)
+        for wildcard in list(self.waking):
+            if not wildcard.wake_next():
+                del self.waking[wildcard]
+        return bool(self.waking)
+
+    def unsubscribe(self, wildcard: WildcardSubscription) -> None:
+        """It gets no more queues."""
+        self.waking.pop(wildcard, None)
+        self.joining.pop(wildcard, None)
+        for meant in _queues_of(wildcard.command):
+            self._patterns.discard(words_of(meant), wildcard)
+
+    def appeared(self, queue: Queue) -> None:
+        """A new queue, which may be one of those that are consumed together."""
+        if self._patterns:
+            for wildcard in self._patterns.match(words_of(queue.name)):
+                if queue.name not in wildcard.members:
+                    wildcard.add(queue.name, queue)
+
+
+def _queues_of(command: Subscribe) -> Iterable[str]:
+    """Full names of its queues, and patterns of them."""
+    return filter(is_stored, dict.fromkeys(command.destination.split(",")))

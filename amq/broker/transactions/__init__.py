@@ -1,0 +1,1 @@
+"""Transactions: of one session, prepared in two phases, leases; large ones in slices."""

@@ -1,0 +1,63 @@
+"""Many messages of one transaction for one queue, taken in at once; and the memory that open transactions take.
+
+Invariant: nothing is decided here otherwise than message by message: what needs a decision (no such queue, a limit that
+is reached) is left to that.
+"""
+
+from __future__ import annotations
+
+from amq.broker.core import Core
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
+from amq.broker.names import is_stored
+from amq.broker.topics.routing import Routing
+from amq.broker.transactions.transaction import Transaction
+from amq.errors import CommandError
+from amq.journal.run import Run
+from amq.protocols.commands import Command, Send, SendMany
+
+
+def add(core: Core, routing: Routing, transaction: Transaction, command: SendMany) -> bool:
+    """Add what is to be sent. False: one by one, please. Raises AccessError."""
+    name = command.like.destination
+    queue = core.state.queues.get(name)
+    size = _bytes(command.bodies)
+    if queue is None:
+        led_elsewhere = routing.of(name) != (name,) or not is_stored(name)
+    else:
+        led_elsewhere = queue.is_diverted
+    if (
+        led_elsewhere
+        or core.memory.taken_bytes + size > core.memory.limit_bytes
+        or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
+        or core.journal.at_limit
+        or transaction.size + size > core.config.max_transaction_size_bytes
+    ):
+        return False
+    command.like.timestamp_ms = core.clock.wall_ms()
+    take_memory(core, transaction, size)
+    transaction.queued.append(Run(command.like, command.bodies))
+    return True
+
+
+def take_memory(core: Core, transaction: Transaction, size: int) -> None:
+    """`size` more bytes are held by `transaction`. Raises CommandError where that is too much for one."""
+    limit = core.config.max_transaction_size_bytes
+    if transaction.size + size > limit:
+        raise CommandError(
+            f"transaction {transaction.name!r} would be larger than {limit} bytes: commit more often",
+            code="TRANSACTION_TOO_LARGE",
+        )
+    transaction.size += size
+    core.memory.take(size)
+
+
+def held_bytes(command: Command) -> int:
+    """Bytes that a command takes while it waits."""
+    if isinstance(command, Send):
+        return cost(command.message)
+    return _bytes(command.bodies) if isinstance(command, SendMany) else 0
+
+
+def _bytes(bodies: list[bytes]) -> int:
+    """Bytes that messages of these bodies take."""
+    return sum(map(len, bodies)) + MESSAGE_OVERHEAD_BYTES * len(bodies)

@@ -1,0 +1,236 @@
+"""Transaction: sends and acknowledgements of one connection that will take effect together or not at all.
+
+Lives in memory until it commits; the journal sees it once, whole. While open it holds the messages acknowledged in it
+(they are in no queue and in no `unacked`), and memory for the messages sent in it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Protocol
+
+from amq.broker.core import Core
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
+from amq.broker.names import is_queued
+from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.queues.redelivery import Redelivery
+from amq.broker.topics.topics import Topics
+from amq.errors import CommandError, TransactionRolledBackError
+from amq.journal.batch import Waiter
+from amq.journal.multicast import HOLDERS_MAX, Multicast
+from amq.journal.records import ACKED, XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Measured, Prepared, Record
+from amq.journal.run import Run
+from amq.message import Copy, Message
+
+
+class Ready(Protocol):
+    """The facts of the messages of a large transaction, gathered in slices: see `amq.broker.transactions.readying`."""
+
+    is_done: bool
+    records: list[Record]
+    measured: Measured
+    pending_bytes: dict[str, int]
+    into: dict[str, bool]
+    stored_by_others: list[Message]
+
+    def check(self) -> None: ...
+    def holds(self) -> bool: ...
+    def admit(self, record: Record) -> bool: ...
+    def tell(self, prepared: Prepared) -> None: ...
+    def forget(self) -> None: ...
+
+
+class Transaction:
+    """`acks`, `nacks` and `requeued` = (subscription, message); `requeued` were refused and shall come again.
+    `queued` is what was sent to queues, in order. `used_at` is monotonic seconds."""
+
+    __slots__ = (
+        "_redelivery", "_topics", "acks", "core", "nacks", "name", "published", "queued", "readiness", "requeued",
+        "sends_to_durables", "size", "used_at",
+    )  # fmt: skip
+
+    def __init__(self, core: Core, topics: Topics, redelivery: Redelivery, name: str) -> None:
+        self.core = core
+        self._topics = topics
+        self._redelivery = redelivery
+        self.name = name
+        self.used_at = core.clock.monotonic()
+        self.queued: list[Message | Run] = []
+        self.published: list[Message] = []  # to topics
+        self.sends_to_durables = False  # are in `sends` what durable subscriptions get of that?
+        self.acks: list[tuple[Subscription, Message]] = []
+        self.nacks: list[tuple[Subscription, Message]] = []
+        self.requeued: list[tuple[Subscription, Message]] = []
+        self.size = 0
+        self.readiness: Ready | None = None  # where it is large and about to commit
+
+    @property
+    def sends(self) -> list[Message]:
+        """`queued`, from now on one by one."""
+        if any(item.__class__ is Run for item in self.queued):
+            parts = [item.messages() if isinstance(item, Run) else (item,) for item in self.queued]
+            self.queued = [message for part in parts for message in part]
+        return self.queued  # type: ignore[return-value]
+
+    @sends.setter
+    def sends(self, messages: list[Message]) -> None:
+        self.queued = [*messages]
+
+    @property
+    def settled(self) -> list[tuple[Subscription, Message]]:
+        """All that it holds of what was delivered."""
+        return self.acks + self.nacks + self.requeued
+
+    def add(self, messages: list[Message]) -> None:
+        """They are to be sent."""
+        for message in messages:
+            if is_queued(message.queue_name):
+                self.queued.append(message)
+            else:
+                self.published.append(message)
+
+    def to_group(self, outcome_id: str) -> Group:
+        """The persistent part, as one record."""
+        ready = self.readiness
+        if ready is not None:
+            ready.check()
+            records = ready.records
+        else:
+            if any(item.__class__ is Run and not item.persistent for item in self.queued):
+                self.queued = [*self.sends]
+            stored = [item for item in self.queued if item.persistent]
+            records = list(records_of(stored)) if Copy in set(map(type, stored)) else [*stored]
+        consumed: dict[str, list[int]] = {}
+        for subscription, message in self.acks:
+            if message.segment is not None:
+                consumed.setdefault(subscription.queue.name, []).append(message.seq)
+        records.extend(Consumed(name, ACKED, seqs) for name, seqs in consumed.items())
+        return Group(records, outcome_id, origin=self, measured=ready.measured if ready is not None else None)
+
+    def finish(self, group: Group) -> None:
+        """The commit is on its way: what needs no journal happens now."""
+        core = self.core
+        if self.published:
+            self._topics.publish_with(group, self.published)
+        for item in self.queued:
+            if not item.persistent:
+                core.state.apply(item, None)
+        for subscription, message in self.acks:
+            if message.segment is None:
+                core.consumed(subscription.queue, message)
+        self._give_back(self.nacks, refused=True)
+        self._give_back(self.requeued)
+        self._let_go()
+        core.wake()
+
+    def has_room(self) -> bool:
+        """Does the store take what is sent in it?"""
+        return not self.core.journal.full
+
+    def roll_back_duplicate(self, group: Group | Prepared | None, message: Message) -> TransactionRolledBackError:
+        """Roll back because an id is taken. To run it again is of no use only where the id is taken for good."""
+        owner = self.core.state.queue(message.queue_name).duplicates_pending.get(message.duplicate_id)
+        self.roll_back()
+        if owner is None or owner is group:
+            where = "stored before" if owner is None else "sent twice in it"
+            why = f"message {message.duplicate_id} was {where}: the whole transaction was rolled back"
+            return TransactionRolledBackError(why, code="DUPLICATE_ID")
+        return TransactionRolledBackError(
+            f"message {message.duplicate_id} is just being stored for somebody else: the transaction was rolled back"
+        )
+
+    def roll_back_repeated(self, outcome_id: str) -> TransactionRolledBackError:
+        """Roll back because a commit of that name took place. A crash may yet lose a commit that is on its way, so the
+        broker does not report that one as done."""
+        pending = outcome_id in self.core.outcomes_pending
+        self.roll_back()
+        if pending:
+            return TransactionRolledBackError(
+                f"commit {outcome_id} is just taking place on another connection: the transaction was rolled back"
+            )
+        why = f"commit {outcome_id} took place before: the transaction was rolled back"
+        return TransactionRolledBackError(why, code="ALREADY_COMMITTED")
+
+    def roll_back(self) -> None:
+        """Nothing of it takes place; what was acknowledged or refused in it is delivered again. Again = nothing."""
+        for item in self.queued:  # they are not on their way
+            if isinstance(item, Run):
+                item.sizes = array("I")
+            elif self.readiness is not None:
+                item.size = 0
+        if self.readiness is not None:
+            self.readiness.forget()
+        self.readiness = None
+        for message in self.sends:
+            self.core.withdraw(message)
+        self._topics.withdraw(self.published)
+        self._give_back(self.settled)
+        self._let_go()
+        self.queued, self.published, self.acks, self.nacks, self.requeued = [], [], [], [], []
+
+    def withdraw(self) -> None:
+        """The commit met a full disk: its persistent part never took place."""
+        for message in self.sends:
+            if message.persistent:
+                self.core.withdraw(message)
+        self._give_back([(s, message) for s, message in self.acks if message.segment is not None])
+
+    def _let_go(self) -> None:
+        """Its consumers no longer hold the messages that they acknowledged: groups may go to others."""
+        for subscription, _ in self.settled:
+            subscription.in_transactions -= 1
+            queue = subscription.queue
+            if queue.selection is not None and not subscription.in_transactions:
+                self.core.dirty[queue] = None
+                if subscription.ended:
+                    queue.left(subscription)
+
+    def _give_back(self, settled: list[tuple[Subscription, Message]], refused: bool = False) -> None:
+        by_queue: dict[Queue, list[Message]] = {}
+        for subscription, message in settled:
+            by_queue.setdefault(subscription.queue, []).append(message)
+        for queue, messages in by_queue.items():
+            self._redelivery.give_back(queue, messages, [message.seq for message in messages], refused)
+
+
+def records_of(messages: Iterable[Message | Run]) -> Iterator[Record]:
+    """The records that store `messages`: copies of one that follow each other share a record."""
+    for original, found in groupby(messages, lambda message: message.original if isinstance(message, Copy) else None):
+        if original is None:
+            yield from found
+            continue
+        copies = list(found)
+        for i in range(0, len(copies), HOLDERS_MAX):
+            part = [copy for copy in copies[i : i + HOLDERS_MAX] if isinstance(copy, Copy)]
+            yield Multicast(original, [copy.queue_name for copy in part], copies=part)
+
+
+def memory_bytes(messages: list[Message]) -> int:
+    """Bytes that `messages`, all made of one, take: shared content counts once."""
+    contents = {id(message.shared or message): len(message.body) + message.header_bytes for message in messages}
+    return sum(contents.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
+
+
+def check_outcome_id(outcome_id: str) -> None:
+    """Raises CommandError where that is how the end of a prepared transaction is remembered, and no name of a commit.
+    It must not be answered either: neither "committed" nor "rolled back" would be sure to be true."""
+    if outcome_id.startswith((XID_COMMITTED, XID_ROLLED_BACK)):
+        raise CommandError(
+            f"outcome id {outcome_id[:80]!r}: ids that begin with {XID_COMMITTED!r} or {XID_ROLLED_BACK!r} stand for "
+            "prepared transactions: name the commit otherwise",
+            code="OUTCOME_ID_INVALID",
+        )
+
+
+def tell_outcome(core: Core, outcome_id: str, transaction: str, waiter: Waiter) -> None:
+    """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will by
+    the transaction of that name."""
+    if outcome_id in core.state.outcomes or outcome_id in core.outcomes_pending:
+        core.await_duplicate(core.outcomes_pending.get(outcome_id), waiter)
+        return
+    core.outcomes_refused[outcome_id, transaction] = None
+    if len(core.outcomes_refused) > core.config.outcome_window:
+        del core.outcomes_refused[next(iter(core.outcomes_refused))]
+    raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")

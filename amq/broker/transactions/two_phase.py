@@ -1,0 +1,517 @@
+"""TwoPhase: prepares transactions, and finishes those that are: commit, rollback, timeout, batch.
+
+Invariant: each step is one group in the journal. From the prepare on a transaction is bound to no connection and no
+master: its sends stand in hidden queues and wait to be moved, its acknowledgements in others and wait to be dropped;
+its producer-given ids are taken. A batch of a pipeline is committed whole, with its marker, once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+
+import structlog
+
+from amq.broker.core import Core
+from amq.broker.names import PREPARED_NAME, is_queued, shelves, wire_name
+from amq.broker.queues.browser import Browser
+from amq.broker.queues.queue import Peer
+from amq.broker.topics.durables import Durables
+from amq.broker.transactions.commits import Commits
+from amq.broker.transactions.transaction import Ready, Transaction, memory_bytes, records_of
+from amq.broker.waiters import Answer, Refusal, Together
+from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
+from amq.journal.batch import Waiter
+from amq.journal.records import (
+    ACKED,
+    HELD_SCHEME,
+    LEASE,
+    PURGED,
+    SENT_SCHEME,
+    XID_COMMITTED,
+    XID_ROLLED_BACK,
+    Consumed,
+    Content,
+    Group,
+    Marker,
+    Moved,
+    Prepared,
+    Record,
+    Redelivered,
+    Resolved,
+)
+from amq.journal.run import Run
+from amq.message import SUBSCRIPTION_SCHEME, Message
+from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
+
+XID_CHARACTERS_MAX = 512
+COMMITTED, DUPLICATE = "committed", "duplicate"
+GROUP_MESSAGES_MAX = 100_000  # of transactions that are rolled back together
+
+_log = structlog.get_logger("amq.broker")
+
+
+class Preparing:
+    """A prepare that is on its way to the journal."""
+
+    def __init__(self, owner: TwoPhase, transaction: Transaction, prepared: Prepared) -> None:
+        self._owner = owner
+        self._transaction = transaction
+        self._prepared = prepared
+
+    def withdraw(self) -> None:
+        """It met a full disk: it never took place."""
+        self._owner.forget(self._prepared)
+        self._transaction.withdraw()
+
+
+class TwoPhase:
+    """`ending` = xid → the group on its way that finishes it, and how."""
+
+    def __init__(self, core: Core, commits: Commits, durables: Durables) -> None:
+        self._core = core
+        self._transactions = commits
+        self._durables = durables
+        self._preparing: dict[str, Group] = {}
+        self._refused: dict[str, None] = {}  # told "not prepared": must stay true; oldest first
+        self._marking: dict[str, tuple[Marker, Group]] = {}  # owner → newest batch on its way
+        self.ending: dict[str, tuple[Group, bool]] = {}
+
+    def start_serving(self) -> None:
+        """The replay is complete: the ids of prepared transactions are taken."""
+        for prepared, _ in self._core.state.prepared.values():
+            for name, id, _seq in prepared.ids:
+                self._core.state.queue(name).duplicates_pending[id] = prepared
+
+    # -- prepare ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, transaction: Transaction | None, command: Prepare, waiter: Waiter) -> None:
+        """`transaction` None = it is not open: a question. Raises TransactionRolledBackError, StoreFullError,
+        CommandError: then all of it is rolled back."""
+        core = self._core
+        if transaction is None:
+            self._confirm_prepared(command, waiter)
+            return
+        try:
+            self._check(transaction, command)
+        except (TransactionRolledBackError, CommandError):
+            transaction.roll_back()
+            raise
+        seq, timeout_ms = core.next_seq(), command.timeout_ms
+        if timeout_ms is None:
+            timeout_ms = int(1000 * core.config.prepared_transaction_timeout_s)
+        prepared = Prepared(command.xid, seq, core.clock.wall_ms(), timeout_ms, command.owner, command.batch)
+        for subscription, message in transaction.acks:
+            prepared.acks.setdefault(subscription.queue.name, []).append(message.seq)
+        self._prepare(transaction, prepared, waiter)
+
+    def restore(self, given: Prepared, sends: list[Message], waiter: Waiter) -> None:
+        """Prepare what was prepared in another store: `given`, which this one does not know, and whose `acks` wait here
+        and are in no line any more, with `sends`. Raises CommandError, TransactionRolledBackError, StoreFullError."""
+        _check_names(given.xid, given.owner)
+        self._core.memory.take(memory_bytes(sends))
+        transaction = self._transactions.begin()
+        transaction.sends = sends
+        self._prepare(transaction, given, waiter)
+
+    def _prepare(self, transaction: Transaction, prepared: Prepared, waiter: Waiter) -> None:
+        """`prepared` says what is acknowledged; what is sent is added to it."""
+        journal = self._core.journal
+        moves = [Moved(name, HELD_SCHEME + name, seqs) for name, seqs in prepared.acks.items()]
+        if journal.full and transaction.queued:
+            transaction.roll_back()
+            raise StoreFullError("the store's disk is full: the transaction was rolled back")
+        try:
+            group = self._append_prepare(transaction, prepared, moves, waiter)
+        except Exception:
+            self._release(prepared)
+            transaction.roll_back()
+            raise
+        self._preparing[prepared.xid] = group
+        transaction.finish(group)
+
+    def _append_prepare(
+        self, transaction: Transaction, prepared: Prepared, moves: list[Moved], waiter: Waiter
+    ) -> Group:
+        """The group that prepares `transaction`, on its way. After an exception the caller rolls back."""
+        ready = transaction.readiness
+        if ready is not None:
+            ready.check()
+        looks = ready is None or not ready.admit(prepared)
+        for item in transaction.queued:
+            if isinstance(item, Run):
+                item.seq = self._core.next_seq(len(item.bodies))
+                continue
+            if looks and item.duplicate_id:
+                self._admit_id(transaction, prepared, item)
+            item.seq = self._core.next_seq()
+        origin = Preparing(self, transaction, prepared)
+        if ready is None:
+            for item in transaction.queued:
+                seqs = item.seqs if isinstance(item, Run) else (item.seq,)
+                prepared.sends.setdefault(item.queue_name, []).extend(seqs)
+                if isinstance(item, Message) and item.duplicate_id:
+                    prepared.ids.append((item.queue_name, item.duplicate_id, item.seq))
+                item.send_to(SENT_SCHEME + item.queue_name)
+            group = Group([*records_of(transaction.queued), *moves, prepared], origin=origin)
+        else:
+            ready.tell(prepared)
+            group = Group([*ready.records, *moves, prepared], origin=origin, measured=ready.measured)
+        self.append(group, waiter, ready)
+        return group
+
+    def _admit_id(self, transaction: Transaction, prepared: Prepared, message: Message) -> None:
+        """Raises TransactionRolledBackError where it is taken."""
+        if self._core.is_duplicate(message):
+            raise transaction.roll_back_duplicate(prepared, message)
+        self._core.admit_id(message, prepared)
+
+    def _check(self, transaction: Transaction, command: Prepare) -> None:
+        """Raises TransactionRolledBackError, CommandError where it cannot be prepared."""
+        xid = command.xid
+        _check_names(xid, command.owner)
+        if xid in self._refused:
+            raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
+        if self.is_known(xid):
+            raise TransactionRolledBackError(
+                f"{xid} was prepared before: give each transaction an xid of its own; this one was rolled back",
+                code="XID_IN_USE",
+            )
+        if command.owner and command.batch <= self.newest(command.owner):
+            raise TransactionRolledBackError(
+                f"batch {command.batch} of {command.owner} is committed already: this transaction was rolled back",
+                code="BATCH_COMMITTED",
+            )
+        ready = transaction.readiness
+        into = ready.into if ready is not None else {each.queue_name: each.persistent for each in transaction.queued}
+        kept = all(item.persistent for item in transaction.queued) and all(map(is_queued, into))
+        if transaction.published or not kept or any(message.segment is None for _, message in transaction.acks):
+            raise CommandError(
+                "a prepared transaction outlives its master: send and acknowledge persistent messages of queues in it, "
+                "none for topics",
+                code="NOT_SUPPORTED",
+            )
+        if transaction.nacks or transaction.requeued:
+            raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
+
+    def is_known(self, xid: str) -> bool:
+        """Is it prepared, or being prepared, or has it ended?"""
+        return xid in self._core.state.prepared or xid in self._preparing or self._has_ended(xid)
+
+    def _has_ended(self, xid: str) -> bool:
+        """Does anybody remember that?"""
+        return any(how + xid in self._core.state.outcomes for how in (XID_COMMITTED, XID_ROLLED_BACK))
+
+    def _confirm_prepared(self, command: Prepare, waiter: Waiter) -> None:
+        """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
+        committed; else it never will be. Raises TransactionRolledBackError."""
+        xid, core = command.xid, self._core
+        if xid in self._preparing or xid in core.state.prepared or XID_COMMITTED + xid in core.state.outcomes:
+            core.await_duplicate(self._preparing.get(xid), waiter)
+            return
+        self._refused[xid] = None
+        if len(self._refused) > core.config.outcome_window:
+            del self._refused[next(iter(self._refused))]
+        raise TransactionRolledBackError(f"{xid} is not prepared: the transaction was rolled back")
+
+    def forget(self, prepared: Prepared) -> None:
+        """The transaction never will be prepared. A client that sent the same id meanwhile gets an error as well."""
+        self._preparing.pop(prepared.xid, None)
+        self._release(prepared)
+        why = StoreFullError("the store's disk is full: the message was not stored, send it again later")
+        for follower in self._core.awaiting(prepared):
+            follower.failed(why)
+
+    def is_prepared(self, prepared: Prepared) -> None:
+        """It is durable."""
+        self._preparing.pop(prepared.xid, None)
+        if prepared.owner and prepared.batch <= self.newest(prepared.owner):
+            self._core.wake()  # `sweep` rolls it back
+
+    # -- finish -------------------------------------------------------------------------------------------------------
+
+    def finish(self, command: Finish, waiter: Waiter) -> None:
+        """Commit or roll back what is prepared. To ask again for what took place is confirmed. Raises CommandError,
+        TransactionRolledBackError."""
+        core, xid, commit = self._core, command.xid, command.commit
+        if xid in self.ending:
+            group, committed = self.ending[xid]
+            try:
+                self._check_outcome(xid, commit, committed)
+            except (CommandError, TransactionRolledBackError) as error:
+                core.await_duplicate(group, Refusal(waiter, error))
+            else:
+                core.await_duplicate(group, waiter)
+        elif xid in core.state.prepared:
+            prepared, _ = core.state.prepared[xid]
+            group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
+            self.ending[xid] = group, commit
+            self.append(group, waiter)
+        elif xid in self._preparing:
+            raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
+        elif self._has_ended(xid):
+            self._check_outcome(xid, commit, XID_COMMITTED + xid in core.state.outcomes)
+            core.journal.confirm(waiter)
+        else:
+            raise self._unknown(xid)
+
+    def finish_together(self, some: list[Prepared], commit: bool, waiter: Waiter) -> None:
+        """Commit or roll back all of `some`, none of which is ending; there need not be any."""
+        if not some:
+            self._core.await_duplicate(None, waiter)
+            return
+        group = Group([part for each in some for part in (self._commits if commit else self._rollbacks)(each)])
+        for each in some:
+            self.ending[each.xid] = group, commit
+        self.append(group, waiter)
+
+    @staticmethod
+    def _unknown(xid: str) -> CommandError:
+        return CommandError(
+            f"no transaction {xid[:100]!r} is prepared: it never was, or nobody remembers how it ended (outcomeWindow)",
+            code="UNKNOWN_TRANSACTION",
+        )
+
+    @staticmethod
+    def _check_outcome(xid: str, commit: bool, committed: bool) -> None:
+        if commit and not committed:
+            raise TransactionRolledBackError(f"{xid} was rolled back: by somebody, or by its timeout")
+        if committed and not commit:
+            raise CommandError(f"{xid} was committed: it cannot be rolled back any more", code="XID_COMMITTED")
+
+    def commit_batch(self, command: CommitBatch, waiter: Waiter) -> None:
+        """Commit all `xids` and the marker together, and roll back what else is prepared of the owner's batches up to
+        this one. Raises CommandError, TransactionRolledBackError: then nothing was done."""
+        core, owner, batch = self._core, command.owner, command.batch
+        if owner.startswith(LEASE):
+            raise _reserved()
+        newest = self.newest(owner)
+        if batch < newest:
+            raise CommandError(
+                f"batch {batch} of {owner} is older than batch {newest}, which is committed: the checkpoint from which "
+                "it comes is older than this broker's store",
+                code="BATCH_TOO_OLD",
+            )
+        content = None if command.content is None else Content(*command.content)
+        if batch == newest:
+            self._answer_again(Marker(owner, batch, content), waiter)
+            return
+        wanted = [self._part(xid, owner, batch) for xid in dict.fromkeys(command.xids)]
+        chosen = {each.xid for each in wanted}
+        others = [
+            each for each, _ in core.state.prepared.values()
+            if each.owner == owner and each.batch <= batch and each.xid not in chosen and each.xid not in self.ending
+        ]  # fmt: skip
+        records = [record for each in wanted for record in self._commits(each)]
+        records += [record for each in others for record in self._rollbacks(each)]
+        marker = Marker(owner, batch, content)
+        group = Group([*records, marker])
+        for each in wanted:
+            self.ending[each.xid] = group, True
+        for each in others:
+            self.ending[each.xid] = group, False
+        self._marking[owner] = marker, group
+        self.append(group, Answer(waiter, COMMITTED))
+
+    def _answer_again(self, asked: Marker, waiter: Waiter) -> None:
+        """That batch is committed, or its commit is on its way. Raises CommandError where it held something else."""
+        core = self._core
+        known, group = self._marking.get(asked.owner, (None, None))
+        if known is None:
+            known, _ = core.state.prepared.markers[asked.owner]
+        if asked.content is None or known.content in (None, asked.content):
+            if group is not None:
+                core.await_duplicate(group, Answer(waiter, DUPLICATE))
+            else:
+                core.journal.confirm(Answer(waiter, DUPLICATE))
+            return
+        assert known.content is not None
+        error = CommandError(
+            f"batch {asked.batch} of {asked.owner} is committed with {known.content.rows} rows (checksum "
+            f"{known.content.checksum:016x}), and comes again with {asked.content.rows} rows (checksum "
+            f"{asked.content.checksum:016x}): these rows were not sent",
+            code="BATCH_DIFFERS",
+        )
+        if group is None:
+            raise error
+        core.await_duplicate(group, Refusal(waiter, error))
+
+    def abort_batch(self, command: AbortBatch, waiter: Waiter) -> None:
+        """Roll back what is prepared for an owner, in groups of bounded size. The answer comes when all are done."""
+        owner, batch, prepared = command.owner, command.batch, self._core.state.prepared
+        if command.xids is None:
+            wanted = [each for each, _ in prepared.values()]
+        else:
+            wanted = [prepared[xid][0] for xid in dict.fromkeys(command.xids) if xid in prepared]
+        wanted = [
+            each for each in wanted
+            if each.owner == owner and batch in (None, each.batch) and each.xid not in self.ending
+        ]  # fmt: skip
+        answer, groups, messages = Answer(waiter, str(len(wanted))), [list[Prepared]()], 0
+        for each in wanted:
+            if messages >= GROUP_MESSAGES_MAX:
+                groups.append([])
+                messages = 0
+            groups[-1].append(each)
+            messages += sum(len(seqs) for part in (each.sends, each.acks) for seqs in part.values())
+        together = Together(answer, len(groups))
+        for some in groups:
+            self.finish_together(some, False, together)
+
+    def _part(self, xid: str, owner: str, batch: int) -> Prepared:
+        """A part of that batch. Raises CommandError, TransactionRolledBackError."""
+        found = self._core.state.prepared.get(xid)
+        if xid in self.ending or found is None:
+            outcomes, (_, committing) = self._core.state.outcomes, self.ending.get(xid, (None, None))
+            if committing is False or XID_ROLLED_BACK + xid in outcomes:
+                raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
+            if committing or XID_COMMITTED + xid in outcomes:
+                raise CommandError(f"{xid} was committed by itself: it is no part of a batch", code="XID_COMMITTED")
+            raise self._unknown(xid)
+        if (found[0].owner, found[0].batch) != (owner, batch):
+            raise CommandError(
+                f"{xid} is of batch {found[0].batch} of {found[0].owner!r}, not of batch {batch} of {owner!r}",
+                code="BATCH_MISMATCH",
+            )
+        return found[0]
+
+    def newest(self, owner: str) -> int:
+        """The newest batch of that owner that is committed or on its way; -1 = none."""
+        marker, marking = self._core.state.prepared.markers.get(owner), self._marking.get(owner)
+        return max((found[0].batch for found in (marker, marking) if found is not None), default=-1)
+
+    def _commits(self, prepared: Prepared) -> list[Record]:
+        records: list[Record] = []
+        for name, seqs in prepared.sends.items():
+            ids = [(id, seq) for queue, id, seq in prepared.ids if queue == name]
+            records.append(Moved(SENT_SCHEME + name, name, seqs, ids))
+        records += [Consumed(HELD_SCHEME + name, ACKED, seqs) for name, seqs in prepared.acks.items()]
+        return [*records, Resolved(prepared.xid, True, self._core.next_seq())]
+
+    def _rollbacks(self, prepared: Prepared) -> list[Record]:
+        """Sent messages go, acknowledged ones come again, as after any failed delivery."""
+        records: list[Record] = [Consumed(SENT_SCHEME + name, PURGED, seqs) for name, seqs in prepared.sends.items()]
+        for name, seqs in prepared.acks.items():
+            _, _, held = shelves(name)
+            if name.startswith(SUBSCRIPTION_SCHEME) and not self._durables.is_there(name):
+                records.append(Consumed(held, PURGED, seqs))  # it ended while this was prepared: nobody waits for them
+                continue
+            queue = self._core.state.queues.get(held)
+            known = queue.redelivered if queue is not None else {}
+            before = [(seq, *known.get(seq, (0, 0))) for seq in seqs]
+            counts = [(seq, deliveries + 1, failures + 1) for seq, deliveries, failures in before]
+            records += [Redelivered(held, counts), Moved(held, name, seqs)]
+        return [*records, Resolved(prepared.xid, False, self._core.next_seq())]
+
+    def append(self, group: Group, waiter: Waiter, ready: Ready | None = None) -> None:
+        batch = self._core.append_group(group, ready.pending_bytes if ready is not None else None)
+        batch.confirms.append((waiter, group))
+        self._core.wake()
+
+    def ended(self, prepared: Prepared, committed: bool) -> None:
+        """The record of its end is durable: tell clients that sent the same id meanwhile."""
+        self.ending.pop(prepared.xid, None)
+        self._release(prepared)
+        why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
+        for follower in self._core.awaiting(prepared):
+            if committed:
+                follower.done()
+            else:
+                follower.failed(why)
+
+    def mark(self, owner: str) -> tuple[int, Group]:
+        """Mark a batch of `owner` that is newer than all before it: its number, and the group on its way."""
+        marker = Marker(owner, max(self._core.next_seq(), self.newest(owner) + 1))
+        group = Group([marker])
+        self._marking[owner] = marker, group
+        self._core.append_group(group)
+        self._core.wake()
+        return marker.batch, group
+
+    def marking(self, owner: str) -> Group | None:
+        """The newest marker of `owner`, while it is on its way."""
+        found = self._marking.get(owner)
+        return None if found is None else found[1]
+
+    def is_marked(self, marker: Marker) -> None:
+        """That its batch is committed is durable, or stands elsewhere now."""
+        if marker.owner in self._marking and self._marking[marker.owner][0].batch == marker.batch:
+            del self._marking[marker.owner]
+
+    def _release(self, prepared: Prepared) -> None:
+        """Its ids are no more on their way."""
+        for name, id, _ in prepared.ids:
+            queue = self._core.state.queues.get(name)
+            if queue is not None and queue.duplicates_pending.get(id) is prepared:
+                del queue.duplicates_pending[id]
+                self._core.state.emptied[queue] = None
+
+    def sweep(self, now_ms: int) -> None:
+        """Roll back what was prepared too long ago, or for a batch that is committed without it. Once a second."""
+        core = self._core
+        for xid, (prepared, _) in list(core.state.prepared.items()):
+            timed_out = 0 < prepared.timeout_ms <= now_ms - prepared.created_ms
+            late = bool(prepared.owner) and prepared.batch <= self.newest(prepared.owner)
+            if xid not in self.ending and (timed_out or late):
+                _log.warning(
+                    "prepared transaction rolled back", xid=xid, owner=prepared.owner,
+                    reason="timeout" if timed_out else "batch committed without it",
+                )  # fmt: skip
+                group = Group(self._rollbacks(prepared))
+                self.ending[xid] = group, False
+                core.append_group(group)
+                core.wake()
+
+    # -- what is prepared ---------------------------------------------------------------------------------------------
+
+    def listed(self) -> list[Prepared]:
+        """Prepared transactions whose end is not on its way, oldest first."""
+        found = [each for xid, (each, _) in self._core.state.prepared.items() if xid not in self.ending]
+        return sorted(found, key=lambda each: each.seq)
+
+    @staticmethod
+    def shown(prepared: Prepared) -> Message:
+        """The message that tells of it."""
+        facts = {
+            "xid": prepared.xid, "owner": prepared.owner, "batch": prepared.batch, "created_ms": prepared.created_ms,
+            "timeout_ms": prepared.timeout_ms,
+            "sends": {wire_name(name): len(seqs) for name, seqs in prepared.sends.items()},
+            "acks": {wire_name(name): len(seqs) for name, seqs in prepared.acks.items()},
+        }  # fmt: skip
+        message = Message(
+            PREPARED_NAME, json.dumps(facts).encode(), {"xid": prepared.xid}, "application/json", persistent=False,
+            timestamp_ms=prepared.created_ms, text=True,
+        )  # fmt: skip
+        message.seq = prepared.seq
+        return message
+
+
+class PreparedBrowser(Browser):
+    """Shows what was prepared when it began."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, command: Subscribe, core: Core, two_phase: TwoPhase, peer: Peer, prefetch: int) -> None:
+        super().__init__(command, core, peer, prefetch)
+        self._shown = deque(two_phase.listed())
+
+    def _next(self) -> Message | None:
+        if self._shown:
+            return TwoPhase.shown(self._shown.popleft())
+        self.end()
+        self.peer.browsed(self._command)
+        return None
+
+
+def _check_names(xid: str, owner: str) -> None:
+    """Raises CommandError."""
+    if not 0 < len(xid) <= XID_CHARACTERS_MAX or "," in xid or not xid.isprintable():
+        raise CommandError(
+            f"xid {xid[:40]!r}: give up to {XID_CHARACTERS_MAX} printable characters, no comma", code="XID_INVALID"
+        )
+    if xid.startswith(LEASE) or owner.startswith(LEASE):
+        raise _reserved()
+
+
+def _reserved() -> CommandError:
+    return CommandError(f"xids and owners that begin with {LEASE} are those of leases", code="XID_INVALID")
