@@ -174,6 +174,22 @@ def test_what_expires_on_disk_is_dropped_or_moved(make_world: Callable[..., Worl
     world.check_at_rest()
 
 
+def test_a_consumer_that_comes_while_expired_messages_are_read_gets_those_behind_them(world: World) -> None:
+    """The read for the expired ones keeps it from reading; when that is done it is its turn."""
+    producer = world.connect()
+    producer.send(b"late", expires_ms=world.clock.wall_ms() + 1000)
+    producer.send(b"next")
+    world.settle()
+    world.crash_and_recover()
+    world.clock.advance(1.5)
+    client = world.connect()
+    client.subscribe()
+    world.broker.sweep()
+    world.settle()
+    assert client.bodies == [b"next"]
+    world.check_at_rest()
+
+
 def test_damage_on_disk_is_told_with_file_and_offset_and_nothing_is_skipped(small: World) -> None:
     fill(small, 40)
     queue = small.broker.state.queues["queue://a"]

@@ -155,6 +155,7 @@ class Pager:
             return
         assert messages is not None
         then(self.page_in(queue, messages))
+        self._dirty[queue] = None  # whatever it was read for, a consumer may have waited for the end of this read
 
     def _fetched(self, queue: Queue, messages: list[Message]) -> None:
         if queue.backlogs:
@@ -162,8 +163,6 @@ class Pager:
         else:
             self._brought.pop(queue, None)
         queue.put_back(messages)
-        self._dirty[queue] = None
-        self._wake()
 
     # -- a single body ------------------------------------------------------------------------------------------------
 
