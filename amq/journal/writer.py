@@ -35,6 +35,7 @@ class JournalThread:
 
     def __init__(self, threads: Threads, post: Callable[..., object]) -> None:
         self._post = post
+        self._is_closed = False
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._thread = threads.start("amq-journal", self._run)
 
@@ -42,6 +43,7 @@ class JournalThread:
         self._jobs.put((job, done))
 
     def close(self) -> None:
+        self._is_closed = True
         self._jobs.put(None)
 
     def is_alive(self) -> bool:
@@ -58,5 +60,9 @@ class JournalThread:
             result = job()
         except Exception as error:  # noqa: BLE001 (the owner of the job decides about any error)
             failure = error
-        self._post(done, result, failure)
+        try:
+            self._post(done, result, failure)
+        except RuntimeError:  # the event loop has ended: after a fence nobody waits for the last jobs
+            if not self._is_closed:
+                raise
         failure = None  # its traceback leads here: a circle that would hold on to the job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import errno
 import os
@@ -374,3 +375,23 @@ def test_a_segment_that_is_being_made_when_the_journal_ends_is_closed(tmp_path: 
     for callback in posted:
         callback()
     assert not [found for found in open_files() if str(tmp_path) in found]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_last_job_of_a_closed_thread_may_outlive_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """After a fence nobody waits for it. Of a thread that is in use it would be a mistake, and shows."""
+    loop = asyncio.new_event_loop()
+    mistakes: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda mistake: mistakes.append(mistake.exc_value))
+    thread = JournalThread(SystemThreads(), loop.call_soon_threadsafe)
+    go_on = threading.Event()
+    thread.submit(go_on.wait, lambda _result, _error: None)
+    if closed:
+        thread.close()
+    loop.close()
+    go_on.set()
+    thread._thread.join(30)
+    assert not thread.is_alive()
+    assert [type(mistake) for mistake in mistakes] == ([] if closed else [RuntimeError])
