@@ -72,9 +72,7 @@ class Browser(Subscription):
 
     def seen(self, seq: int) -> bool:
         """The client acknowledges what it was shown: room for more. False = it was not shown, or acknowledged."""
-        settled = super().settle(seq)
-        self.credit += len(settled)
-        return bool(settled)
+        return bool(super().settle(seq))
 
     def end(self) -> None:
         """The browse ends. Again = nothing."""
@@ -113,7 +111,7 @@ class Browser(Subscription):
             if self.selector is not None and not self.selector.matches(message):
                 continue
             before = queue.redelivered.get(seq)
-            self.credit -= 1
+            self.spend()
             if not self.auto:
                 self.unacked[seq] = _SEEN
             self.peer.deliver(self, message, before[0] if before else 0)

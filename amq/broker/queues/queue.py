@@ -191,19 +191,29 @@ class Subscription:
 
     def settle(self, seq: int) -> list[Message]:
         """Take from `unacked` what an acknowledgement of `seq` covers: all up to it where cumulative. Empty =
-        unknown.
+        unknown. The credit for that is back.
         """
         unacked = self.unacked
         if seq not in unacked:
             return []
         if not self.cumulative:
+            self.credit += self.refund
             return [unacked.pop(seq)]
         settled = []
         for delivered in list(unacked):
             settled.append(unacked.pop(delivered))
             if delivered == seq:
                 break
+        self.credit += self.refund * len(settled)
         return settled
+
+    def spend(self) -> None:
+        """It is given a message."""
+        self.credit -= 1
+
+    def grant(self, credit: int) -> None:
+        """It may get so many messages from now on, instead of as many as before."""
+        self.credit = credit
 
 
 class Queue:

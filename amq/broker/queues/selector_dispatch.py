@@ -337,7 +337,7 @@ class _Scan:
         self._positions[subscription].served = selection.deliveries
         self._asked.remove(subscription)
         self._asked.add(subscription)
-        subscription.credit -= 1
+        subscription.spend()
         if subscription.credit <= 0:
             subscription.make_unready()
         before = queue.redelivered.get(message.seq)

@@ -29,7 +29,7 @@ class Pulling:
         if not command.credit:
             self.withdrawn.append((subscription, waiter))
             return
-        subscription.credit = command.credit
+        subscription.grant(command.credit)
         if writable:
             subscription.make_ready()
         self._core.dirty[subscription.queue] = None
@@ -45,7 +45,7 @@ class Pulling:
                 self.withdrawn.append((subscription, waiter))
                 continue
             subscription.make_unready()
-            subscription.credit = 0
+            subscription.grant(0)
             waiter.done()
 
     def _may_get_more(self, subscription: Subscription) -> bool:

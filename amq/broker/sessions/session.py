@@ -295,7 +295,6 @@ class Session:
                 broker.consumed(queue, message)
             if command.receipt:
                 broker.journal.confirm(Reply(self._peer, command.receipt))
-        subscription.credit += subscription.refund * len(settled)
         if not subscription.is_ready and self._writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -332,7 +331,6 @@ class Session:
         elif command.receipt:
             # The body of a large message that moves to the dead-letter queue is read first.
             broker.pager.after_bodies(partial(broker.journal.confirm, Reply(self._peer, command.receipt)))
-        subscription.credit += subscription.refund * len(settled)
         if self._writable:
             subscription.make_ready()
 
