@@ -192,11 +192,11 @@ def test_what_was_read_of_a_destination_that_is_named_no_more_is_acknowledged() 
     before = two_queues(broker)
     end = before.latestOffset(before.initialOffset(), before.getDefaultReadLimit())
     after = two_queues(broker, destination=A)
-    broker.state.queues[A].waiting += 2
+    broker.queues[A].waiting += 2
     end = after.latestOffset(end, after.getDefaultReadLimit())
     after.commit(end)
     assert sorted(broker.settled) == [(A, 20), (B, 10)]
-    del broker.state.queues[B]
+    del broker.queues[B]
     after.commit(end)  # a durable subscription that has ended since
     with pytest.raises(CommandError, match="gone"):
         two_queues(broker).commit(end)

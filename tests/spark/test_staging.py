@@ -189,7 +189,7 @@ def test_jobs_of_an_application_are_written_once(brokers: Brokers) -> None:
         for destination in ("/queue/rows", "/queue/others"):
             for _ in range(2):
                 write(version, [f"{version}"], destination)
-    assert stored(broker) == stored(broker.state, "others") == ["1", "2"]
+    assert stored(broker) == stored(broker, "others") == ["1", "2"]
     with pytest.raises(CommandError, match="older than"):
         write(1, ["1"], "queue://rows")
     with pytest.raises(CommandError, match="again with"):
