@@ -211,8 +211,8 @@ class Broker(Core):
             waiter.done()
         if self._awaiting:
             for record in batch.records:
-                for follower in self._awaiting.pop(id(record), ()):
-                    follower.done()
+                for waiter in self._awaiting.pop(id(record), ()):
+                    waiter.done()
         self.trimmer.step()
         self._checkpointer.step()
         self.wake()
@@ -238,8 +238,8 @@ class Broker(Core):
         for waiter, _ in refused:
             waiter.failed(why)
         for record in records:
-            for follower in self._awaiting.pop(id(record), ()):
-                follower.failed(why)
+            for waiter in self._awaiting.pop(id(record), ()):
+                waiter.failed(why)
         self.wake()
 
     # -- what sessions ask --------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ class Core(ABC):
 
     def oldest_on_its_way(self) -> int:
         """Seq of the oldest message that is on its way to the journal, or of which the effect has begun; where there is
-        none, one that no message has yet. Recalled messages do not count: their seqs are older than they are."""
+        none, one that no message has yet. Messages of a retroactive replay do not count: their seqs are older than they
+        are."""
         for batch in self.journal.on_their_way():
             for record in batch.records:
                 for part in record.records if isinstance(record, Group) else (record,):
@@ -101,7 +102,7 @@ class Core(ABC):
             self.state.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
     def awaiting(self, record: Record) -> list[Waiter]:
-        """The followers that `follow` noted. They are forgotten."""
+        """The waiters that `await_duplicate` noted. They are forgotten."""
         return self._awaiting.pop(id(record), [])
 
     def await_duplicate(self, record: Record | None, waiter: Waiter) -> None:

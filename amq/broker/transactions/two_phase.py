@@ -219,8 +219,8 @@ class TwoPhase:
         self._preparing.pop(prepared.xid, None)
         self._release(prepared)
         why = StoreFullError("the store's disk is full: the message was not stored, send it again later")
-        for follower in self._core.awaiting(prepared):
-            follower.failed(why)
+        for waiter in self._core.awaiting(prepared):
+            waiter.failed(why)
 
     def is_prepared(self, prepared: Prepared) -> None:
         """It is durable."""
@@ -413,11 +413,11 @@ class TwoPhase:
         self.ending.pop(prepared.xid, None)
         self._release(prepared)
         why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
-        for follower in self._core.awaiting(prepared):
+        for waiter in self._core.awaiting(prepared):
             if committed:
-                follower.done()
+                waiter.done()
             else:
-                follower.failed(why)
+                waiter.failed(why)
 
     def mark(self, owner: str) -> tuple[int, Group]:
         """Mark a batch of `owner` that is newer than all before it: its number, and the group on its way."""
