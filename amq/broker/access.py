@@ -68,7 +68,7 @@ def anybody_may(user: str, action: Action, destination: str) -> bool:  # noqa: A
     return True
 
 
-class Remembered(set[str]):
+class Sendable(set[str]):
     """Destinations to which one user may send, as the rules say now."""
 
 
@@ -78,7 +78,7 @@ class Access:
 
     def __init__(self) -> None:
         self._rules: Rules = anybody_may
-        self._remembered: WeakValueDictionary[str, Remembered] = WeakValueDictionary()
+        self._remembered: WeakValueDictionary[str, Sendable] = WeakValueDictionary()
 
     def use(self, rules: Rules) -> None:
         """From now on these rules decide, also for sessions that there are."""
@@ -96,11 +96,11 @@ class Access:
                 code="NOT_PERMITTED",
             )
 
-    def sendable(self, user: str) -> Remembered:
+    def sendable(self, user: str) -> Sendable:
         """The destinations of which `let_in` has found that `user` may send there."""
         remembered = self._remembered.get(user)
         if remembered is None:
-            remembered = self._remembered[user] = Remembered()
+            remembered = self._remembered[user] = Sendable()
         return remembered
 
     def let_in(self, user: str, command: Command) -> None:

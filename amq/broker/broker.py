@@ -8,7 +8,7 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from amq.broker.access import Access
@@ -275,12 +275,6 @@ class Broker(Core):
             self.memory.admit(message)
             self.state.store(message, None)
             waiter.done()
-
-    def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool = False) -> None:
-        """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries, and wait
-        for `redeliveryDelay`; one that failed too often goes to the dead-letter queue, and so do all where the consumer
-        `refused` them."""
-        self.redelivery.give_back(queue, messages, failed, refused)
 
     def expire(self, queue: Queue, messages: list[Message]) -> None:
         if queue.fires:

@@ -66,8 +66,10 @@ class Turn:
             self._scheduled = False
             return
         lone = len(set(self.talkers)) <= LONE_PEERS_MAX
-        journal.flush(lone)
-        self._scheduled = False  # what a batch that was synced right here has woken follows now
+        try:
+            journal.flush(lone)
+        finally:  # only now: what a batch that was synced right here has woken follows in this turn
+            self._scheduled = False
         if not self._valid():
             return  # `lease_renewed` wakes us again
         broker.dispatch()

@@ -18,6 +18,7 @@ import amq.lock.shared_file
 import amq.service
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Queue
+from amq.broker.queues.redelivery import Redelivery
 from amq.broker.state.serving import NoServer
 from amq.broker.state.state import State
 from amq.broker.storage.trimming import Trimmer
@@ -432,7 +433,7 @@ def sequence_numbers_begin_anew() -> AbstractContextManager[object]:
 
 @mutant
 def returned_messages_lost() -> AbstractContextManager[object]:
-    return _patch(Broker, "give_back", lambda *_, **__: None)
+    return _patch(Redelivery, "give_back", lambda *_, **__: None)
 
 
 def _nothing() -> None:

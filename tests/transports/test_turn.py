@@ -138,3 +138,18 @@ def test_an_alarm_in_doubt_waits_for_the_lease(world: World) -> None:
     loop.run()
     client.send_out()
     assert client.bodies == [b"1", b"1"]
+
+
+def test_a_turn_that_fails_is_not_the_last(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop: Any = Loop(world)
+    turn = Turn(loop, lambda: world.valid)
+    turn.serve(world.broker, world.journal)
+    loop.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.journal, "flush", lambda *_: 1 // 0)
+        turn.wake()
+        with pytest.raises(ZeroDivisionError):
+            loop.run()
+    turn.wake()
+    assert loop.soon
+    loop.run()

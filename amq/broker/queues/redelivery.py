@@ -47,8 +47,10 @@ class Redelivery:
         """When `step` has something to do, monotonic; None = never."""
         return self.timers[0][0] if self.timers else None
 
-    def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool) -> None:
-        """See `Broker.give_back`."""
+    def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool = False) -> None:
+        """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries, and wait
+        for `redeliveryDelay`; one that failed too often goes to the dead-letter queue, and so do all where the consumer
+        `refused` them."""
         failures = set(failed)
         messages = [message for message in messages if message.seq in queue.messages]  # a subscription may have ended
         limit = queue.options.maximum_redeliveries

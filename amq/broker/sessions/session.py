@@ -322,7 +322,7 @@ class Session:
                     transaction.acks.append((holder, message))
                 holder.in_transactions += 1
             elif isinstance(command, Nack):
-                broker.give_back(holder.queue, [message], [message.seq], refused=not command.requeue)
+                broker.redelivery.give_back(holder.queue, [message], [message.seq], refused=not command.requeue)
             else:
                 broker.consumed(holder.queue, message)
             broker.dirty[holder.queue] = None
@@ -575,4 +575,4 @@ class Session:
         self._broker.dirty[subscription.queue] = None
         if held:
             failed = [message.seq for message in held if message.seq == oldest]
-            self._broker.give_back(subscription.queue, held, failed)
+            self._broker.redelivery.give_back(subscription.queue, held, failed)
