@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from amq.broker.sessions import session
 from amq.message import Message
-from amq.protocols.commands import Send
+from amq.protocols.commands import Lease, Send
 from tests.broker.world import Client, World
 
 
@@ -89,4 +90,55 @@ def test_a_send_that_is_rejected_while_others_wait_is_not_stored_later(
     client.ack(b"a" * 6000)
     world.settle()
     assert [len(body) for body in world.stored()] == [2000]
+    world.close()
+
+
+@pytest.mark.parametrize("name", ["unknown", "shared"])
+def test_a_consumer_goes_on_where_its_durable_subscription_cannot_be_ended(tmp_path: Path, name: str) -> None:
+    world = World(tmp_path)
+    client, other = keeping(world), world.connect()
+    for each in (client, other):
+        each.subscribe("topic://t", id="s", subscription_name="shared", options={"shared": "true"})
+    world.settle()
+    failed = client.unsubscribe("s", subscription_name=name)
+    world.settle()
+    code = {"unknown": "UNKNOWN_SUBSCRIPTION", "shared": "SUBSCRIPTION_IN_USE"}[name]
+    assert client.errors == [(code, failed)]
+    other.unsubscribe("s")
+    other.send(b"x", "topic://t")
+    world.settle()
+    assert client.bodies == [b"x"]
+    assert failed not in client.confirmed
+    client.unsubscribe("s", subscription_name="shared")
+    world.settle()
+    assert client.errors == [(code, failed)]
+    assert world.broker.state.subscriptions == {}
+    world.close()
+
+
+def test_a_cursor_stays_with_its_client_where_a_request_to_take_it_fails(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    client = keeping(world)
+    client.send(b"x")
+    client.subscribe(options={"exclusive": "true"}, id="only")
+    world.settle()
+
+    def epoch() -> int:
+        client.outcomes.clear()
+        client.do(Lease("queue://a", "c", 0, 0, receipt=world.next_receipt()))
+        world.settle()
+        found: int = json.loads(client.outcomes[0])["epoch"]
+        return found
+
+    assert epoch() == 0
+    failed = world.next_receipt()
+    client.do(Lease("queue://a", "c", 0, 10, receipt=failed, take=True))
+    world.settle()
+    assert client.errors == [("QUEUE_IN_USE", failed)]
+    assert epoch() == 0
+    client.unsubscribe("only")
+    client.do(Lease("queue://a", "c", 0, 10, receipt=world.next_receipt(), take=True))
+    world.settle()
+    assert epoch() > 0
+    assert len(client.errors) == 1
     world.close()

@@ -63,7 +63,8 @@ def test_a_subscription_that_does_not_want_it_holds_up_nobody(make_world: MakeWo
     client = publishing(world, bytes(LIMIT))
     client.commit()
     world.settle()
-    world.broker.durables.unsubscribe("s", "c", None)
+    durables = world.broker.durables
+    durables.end(durables.to_end("s", "c", None))
     world.settle()
     again = publishing(world, b"2")
     done = again.commit()

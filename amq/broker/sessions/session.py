@@ -403,15 +403,16 @@ class Session:
         )
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
-        subscription = self._subscriptions.pop(command.id, None)
-        if command.subscription_name:
+        durables, subscription = self._broker.durables, self._subscriptions.get(command.id)
+        if command.subscription_name:  # an error in it shows before the consumer ends
+            record = durables.to_end(command.subscription_name, self._client.id, subscription)
             if subscription is not None:
-                self._end(subscription)
-            self._broker.durables.unsubscribe(command.subscription_name, self._client.id, self._asked(command))
+                self._end(self._subscriptions.pop(command.id))
+            durables.end(record, self._asked(command))
             return
         if subscription is None:
             raise CommandError(f"this connection has no subscription {command.id!r}")
-        self._end(subscription)
+        self._end(self._subscriptions.pop(command.id))
         if command.receipt:
             self._broker.journal.confirm(Reply(self._peer, command.receipt))
 

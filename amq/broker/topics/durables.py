@@ -51,7 +51,7 @@ class Durables:
             self._known[_key(record)] = record
             self._newest_seq = _seq(record)
             if older is not None:
-                self._end(older)
+                self.end(older)
 
     def hears(self, topic: str) -> bool:
         """Does any of them get what is sent there?"""
@@ -128,7 +128,7 @@ class Durables:
             self._check_unused(record)
         if record is None or record.definition != definition:
             if record is not None:
-                self._end(record)
+                self.end(record)
             record = self._create(definition)
             if retroactive:
                 self.replay(record, peer)
@@ -178,11 +178,11 @@ class Durables:
             raise CommandError(why, code="UNKNOWN_SUBSCRIPTION")
         return record
 
-    def unsubscribe(self, name: str, client_id: str, waiter: Waiter | None) -> None:
-        """The subscription ends, and what waits for it goes. Raises CommandError."""
+    def to_end(self, name: str, client_id: str, own: Subscription | None) -> Subscribed:
+        """That subscription, which nobody but `own`, a consumer of it, uses: it may `end`. Raises CommandError."""
         record = self._find(name, client_id)
-        self._check_unused(record)
-        self._end(record, waiter)
+        self._check_unused(record, own)
+        return record
 
     def _create(self, definition: dict[str, Any]) -> Subscribed:
         core = self._core
@@ -200,16 +200,18 @@ class Durables:
         queue.stays = True
         return queue
 
-    def _check_unused(self, record: Subscribed) -> None:
+    def _check_unused(self, record: Subscribed, own: Subscription | None = None) -> None:
         queue, prepared = map(self._core.state.queues.get, (record.queue, HELD_SCHEME + record.queue))
-        if (queue is not None and queue.subscriptions) or (prepared is not None and prepared.stored):
+        used = queue is not None and any(each is not own for each in queue.subscriptions)
+        if used or (prepared is not None and prepared.stored):
             raise CommandError(
                 f"the durable subscription {record.definition['name']!r} has a consumer, or a transaction that is "
                 "prepared: end that, or subscribe with activemq.shared:true on all of its connections",
                 code="SUBSCRIPTION_IN_USE",
             )
 
-    def _end(self, record: Subscribed, waiter: Waiter | None = None) -> None:
+    def end(self, record: Subscribed, waiter: Waiter | None = None) -> None:
+        """The subscription ends, and what waits for it goes."""
         if self._known[_key(record)].queue == record.queue:
             del self._known[_key(record)]
         self._routes.clear()

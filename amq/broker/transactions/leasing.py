@@ -52,20 +52,19 @@ class Leasing:
                 "one that went on",
                 code="UNKNOWN_LEASE",
             )
-        epochs, group = _epochs(command.cursor, name), None
-        if command.take:
-            _, group = self._two_phase.mark(epochs)
-        elif self._is_taken(command, name, waiter):
+        if not command.take and self._is_taken(command, name, waiter):
             return
-        found = next((each for each in self._leases(owner, name) if each.seq > command.after), None)
+        found, group = next((each for each in self._leases(owner, name) if each.seq > command.after), None), None
         if found is None and (owner, name) in self._coming and self._coming[owner, name][0].seq > command.after:
-            found, coming = self._coming[owner, name]
-            group = group or coming  # that of the epoch comes behind it
+            found, group = self._coming[owner, name]
         queue = core.state.queues.get(name)
+        if found is None and queue is not None and command.messages:
+            _check_takes(queue)  # before the cursor changes hands
+        if command.take:  # this comes behind what is coming
+            _, group = self._two_phase.mark(_epochs(command.cursor, name))
         if found is not None or queue is None or not command.messages:
             core.await_duplicate(group, Answer(waiter, self._answer(found, name, queue, command.cursor)))
             return
-        _check_takes(queue)
         seqs = self._take(queue, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
         if not seqs:
             core.await_duplicate(group, Answer(waiter, self._answer(None, name, queue, command.cursor)))
