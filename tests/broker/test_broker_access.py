@@ -32,7 +32,7 @@ from tests.broker.world import Client, World
 from tests.stored import stored_state
 
 A, B = "queue://a", "queue://b"
-# The demands of each command. One that is neither here nor in FREE fails the test below.
+# The demands of each command. The test below fails for a command that stands neither here nor in FREE.
 CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
     (Send(Message(A, b"x")), [(Action.SEND, A)]),
     (Send(Message(f"{A},{B}", b"x")), [(Action.SEND, A), (Action.SEND, B)]),

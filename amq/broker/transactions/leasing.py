@@ -58,14 +58,15 @@ class Leasing:
         if found is None and (owner, name) in self._coming and self._coming[owner, name][0].seq > command.after:
             found, group = self._coming[owner, name]
         queue = core.state.queues.get(name)
-        if found is None and queue is not None and command.messages:
-            _check_takes(queue)  # before the cursor changes hands
+        source = queue if found is None and command.messages else None
+        if source is not None:
+            _check_takes(source)  # before the cursor changes hands
         if command.take:  # this comes behind what is coming
             _, group = self._two_phase.mark(_epochs(command.cursor, name))
-        if found is not None or queue is None or not command.messages:
+        if source is None:
             core.await_duplicate(group, Answer(waiter, self._answer(found, name, queue, command.cursor)))
             return
-        seqs = self._take(queue, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
+        seqs = self._take(source, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
         if not seqs:
             core.await_duplicate(group, Answer(waiter, self._answer(None, name, queue, command.cursor)))
             return
