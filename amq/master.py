@@ -15,6 +15,9 @@ import structlog
 import amq
 from amq.broker.broker import Broker
 from amq.broker.events import Events
+from amq.broker.queues.queue import Peer
+from amq.broker.sessions.connection import ClientConnection
+from amq.broker.sessions.links import Client
 from amq.broker.state.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
@@ -70,7 +73,7 @@ class Master:
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.accepted = 0
-        self._epoch = epoch
+        self.epoch = epoch
         self._name = name
         self._host_name = host_name
         self._authenticate = authenticate
@@ -88,8 +91,8 @@ class Master:
         self.broker = broker = Broker(
             state, self.journal, config, clock, epoch, self.turn.wake, recovered.read_bytes, events
         )
-        self.committed = broker.committed
-        self.rejected = broker.rejected
+        self.committed, self.rejected = broker.committed, broker.rejected
+        self.lend, self.take_back = broker.lend, broker.take_back
         self.turn.serve(broker, self.journal)
         self.journal.delete(recovered.unused)
 
@@ -222,9 +225,13 @@ class Master:
         )  # fmt: skip
         return StompServer(
             limits, self.message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
-            (("amq-broker", self._name), ("amq-epoch", str(self._epoch))), owner,
+            (("amq-broker", self._name), ("amq-epoch", str(self.epoch))), owner,
             config.stomp_strict_destinations,
         )  # fmt: skip
+
+    def admit(self, peer: Peer, owner: str, client: Client) -> ClientConnection:
+        """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""
+        return ClientConnection(self.broker, peer, owner, client)
 
     async def authenticate(self, login: str, passcode: str, loopback: bool) -> str:
         return await self._authenticate(login, passcode, loopback)

@@ -28,7 +28,7 @@ from amq.cli.clients import (
 )
 from amq.cli.output import counted, examples
 from amq.client import Consumer, DeliveryLostError, Message, Session
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 
 BATCH_MAX = 256  # messages written before they are acknowledged
 _EPILOG = examples(

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from amq.client.uri import parse as parse_url
 from amq.config import units
-from amq.config.destinations import ANY_REST, ANY_WORD
+from amq.destination import REST_TEXT, WORD_TEXT
 from amq.errors import AmqError, ConfigError, ProtocolError
 from amq.protocols.stomp.destination import full_name
 
@@ -336,12 +336,12 @@ def _meet(one: str, other: str) -> bool:
     """Can a destination match both? Each is a full name or a pattern."""
     words, other_words = (name.replace("://", ".", 1).split(".") for name in (one, other))
     for word, other_word in zip(words, other_words, strict=False):
-        if ANY_REST in (word, other_word):
+        if REST_TEXT in (word, other_word):
             return True
-        if word != other_word and ANY_WORD not in (word, other_word):
+        if word != other_word and WORD_TEXT not in (word, other_word):
             return False
     rest = words[len(other_words) :] or other_words[len(words) :]
-    return rest in ([], [ANY_REST])
+    return rest in ([], [REST_TEXT])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

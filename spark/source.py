@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 import amq
 from amq.client import Browser, CallTimeoutError, Connection, Lease
 from amq.client.leases import MESSAGES_MAX
-from amq.config.destinations import ANY_REST, ANY_WORD
+from amq.destination import REST_TEXT, WORD_TEXT
 from amq.errors import AmqError, CommandError
 from pyspark_amq import messages, offsets
 from pyspark_amq.offsets import Offset, OffsetError, Slice
@@ -361,7 +361,7 @@ def _given(option: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 def is_pattern(name: str) -> bool:
     """Is the name a pattern of many destinations?"""
-    return any(word in (ANY_WORD, ANY_REST) for word in name.rpartition("/")[2].split("."))
+    return any(word in (WORD_TEXT, REST_TEXT) for word in name.rpartition("/")[2].split("."))
 
 
 def is_topic(name: str) -> bool:

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from weakref import WeakValueDictionary
 
-from amq.broker.names import is_temporary, wire_name
+from amq.broker.names import is_temporary
 from amq.broker.scheduling.scheduler import MANAGEMENT
+from amq.destination import wire_name
 from amq.errors import AccessError
 from amq.protocols.commands import (
     Abort,
     AbortBatch,
-    Ack,
     Begin,
+    CloseSession,
     Command,
     Commit,
     CommitBatch,
@@ -30,11 +31,14 @@ from amq.protocols.commands import (
     Finish,
     Lease,
     Malformed,
-    Nack,
+    OpenSession,
     Prepare,
     Send,
     SendMany,
+    SendToMany,
+    Settle,
     SettleLeases,
+    SettleSet,
     Subscribe,
     Unsubscribe,
 )
@@ -107,7 +111,7 @@ class Access:
         """Raises AccessError where `user` may not do a part of what `command` is."""
         for action, destination in DEMANDS[command.__class__](command):
             self.check(user, action, destination)
-        if isinstance(command, Send):
+        if command.__class__ is Send:
             name = command.message.destination
             if len(name) <= REMEMBERED_CHARS_MAX:
                 remembered = self.sendable(user)
@@ -116,22 +120,22 @@ class Access:
                 remembered.add(name)
 
 
-def _names(destination: str) -> Iterable[str]:
-    return dict.fromkeys(destination.split(","))
-
-
-def _send_to(destination: str) -> Iterable[Demand]:
-    return [(Action.MANAGE_SCHEDULE if name == MANAGEMENT else Action.SEND, name) for name in _names(destination)]
+def _send_to(*destinations: str) -> Iterable[Demand]:
+    return [(Action.MANAGE_SCHEDULE if name == MANAGEMENT else Action.SEND, name) for name in destinations]
 
 
 def _subscribe(command: Subscribe) -> Iterable[Demand]:
-    for name in _names(command.destination):
+    for name in map(str, command.sources):
         if command.browser:
             yield Action.BROWSE, name
             continue
         yield Action.CREATE_TEMPORARY if is_temporary(name) else Action.CONSUME, name
         if command.subscription_name:
             yield Action.CREATE_DURABLE, name
+
+
+def _lease(command: Lease | SettleLeases) -> Iterable[Demand]:
+    return [(Action.LEASE, str(source)) for source in command.sources]
 
 
 def _unsubscribe(command: Unsubscribe) -> Iterable[Demand]:
@@ -141,6 +145,7 @@ def _unsubscribe(command: Unsubscribe) -> Iterable[Demand]:
 
 DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     Send: lambda command: _send_to(command.message.destination),
+    SendToMany: lambda command: _send_to(*command.destinations),
     SendMany: lambda command: _send_to(command.like.destination),
     Subscribe: _subscribe,
     Unsubscribe: _unsubscribe,
@@ -148,10 +153,12 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     Finish: lambda command: [(Action.FINISH, command.xid)],
     CommitBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
     AbortBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
-    Lease: lambda command: [(Action.LEASE, command.destination)],
-    SettleLeases: lambda command: [(Action.LEASE, command.destination)],
+    Lease: _lease,
+    SettleLeases: _lease,
 }
 # Commands that only go on with what the same connection was let in to do, or end it.
-FREE: frozenset[type[Command]] = frozenset({Ack, Nack, Credit, Begin, Commit, Abort, Disconnect, Malformed})
+FREE: frozenset[type[Command]] = frozenset({
+    Settle, SettleSet, Credit, Begin, Commit, Abort, Disconnect, Malformed, OpenSession, CloseSession,
+})  # fmt: skip
 # For a `Send` the session asks only where it does not remember that its user may.
 ASKED_ELSEWHERE = FREE | {Send}

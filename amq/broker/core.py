@@ -32,6 +32,7 @@ class Core(ABC):
 
     dirty             queues to dispatch in this turn
     events            the port where all that happens is told
+    message_id_prefix  stands before a message's seq in the id that the broker gives it. It is the store's
     replaying         full names of queues of durable subscriptions whose first messages are being chosen
     outcomes_pending  commits on their way that have a name
     outcomes_refused  (outcome, transaction) that were reported as rolled back, which must stay true; oldest first
@@ -50,6 +51,7 @@ class Core(ABC):
         self.wake = wake
         self.dirty: dict[Queue, None] = {}
         self.events = events if events is not None else Events()
+        self.message_id_prefix = f"ID:{journal.store_uuid.hex()[:12]}-"
         self.replaying: dict[str, None] = {}
         self.outcomes_pending: dict[str, Group] = {}
         self.outcomes_refused: dict[tuple[str, str], None] = {}
@@ -161,6 +163,10 @@ class Core(ABC):
     def is_taking_effect(self) -> bool:
         """Has a large transaction begun to take effect, and is not done?"""
         return self._effect is not None
+
+    def is_reading(self, queue: Queue) -> bool:
+        """Are messages of `queue` being read from the disk?"""
+        return self.pager.is_reading(queue)
 
     def is_held(self, queue: Queue) -> bool:
         """Is nobody given anything from `queue`, since a transaction takes effect there?"""

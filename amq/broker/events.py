@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import structlog
 
+from amq.destination import Source
+
 FAILURES_MAX = 10  # of one listener
 LISTENERS_MAX = 100  # of one kind of event: each is a part of the broker or of the console, not a client
 _log = structlog.get_logger("amq.broker")
@@ -61,11 +63,11 @@ class Disconnected(Event):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed(Event):
-    """A consumer has begun; `subscription` is the connection's name for it. Browsers do not count."""
+    """A consumer of `sources` has begun; `subscription` is the connection's name for it. Browsers do not count."""
 
     connection: str
     subscription: str
-    destination: str
+    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Unsubscribed(Event):
 
     connection: str
     subscription: str
-    destination: str
+    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True)

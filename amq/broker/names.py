@@ -1,36 +1,30 @@
-"""Names: full names of destinations, `queue://orders.eu` or `topic://prices`, and the requests that each allows.
-
-A name's words are separated by dots; a composite name has several parts, with commas between. In a subscription the
-word `*` stands for any one word, and a final `>` for all further words, also none; nothing is ever sent to such a name.
-"""
+"""Names: which kinds of destinations the broker has, and the requests that each allows. See `amq.destination`."""
 
 from __future__ import annotations
 
-from amq.config.destinations import ANY_REST, ANY_WORD
+from collections.abc import Sequence
+
+from amq.destination import (
+    ANY_REST,
+    QUEUE_SCHEME,
+    TEMPORARY_QUEUE_SCHEME,
+    TEMPORARY_TOPIC_SCHEME,
+    TOPIC_SCHEME,
+    Pattern,
+    Source,
+    is_of_queues,
+    told,
+    wire_name,
+)
 from amq.errors import AccessError
 from amq.journal.records import HELD_SCHEME, SENT_SCHEME
 from amq.journal.records import real_name as real_name
 from amq.message import SUBSCRIPTION_SCHEME as SUBSCRIPTION_SCHEME
-from amq.message import wire_name as wire_name
 
-QUEUE_SCHEME = "queue://"
-TOPIC_SCHEME = "topic://"
-TEMPORARY_QUEUE_SCHEME = "temp-queue://"
-TEMPORARY_TOPIC_SCHEME = "temp-topic://"
 SCHEDULE_SCHEME = "schedule://"  # see `amq.broker.scheduling.schedule`: to be browsed, and nothing else
 PREPARED_NAME = QUEUE_SCHEME + "AMQ.Prepared"  # browsed, it shows what is prepared
 ADVISORY_PREFIX = TOPIC_SCHEME + "ActiveMQ.Advisory."  # see `amq.broker.topics.advisories`
 _SCHEMES = (QUEUE_SCHEME, TOPIC_SCHEME, TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME)
-
-
-def plain_name(name: str) -> str:
-    """The full name of a destination without its scheme, as users know it."""
-    return name.partition("://")[2]
-
-
-def words_of(name: str) -> list[str]:
-    """Of the full name of a destination: what stands between its dots."""
-    return plain_name(name).split(".")
 
 
 def shelves(name: str) -> tuple[str, str, str]:
@@ -39,36 +33,24 @@ def shelves(name: str) -> tuple[str, str, str]:
     return real, SENT_SCHEME + real, HELD_SCHEME + real
 
 
-def is_topic(name: str) -> bool:
-    """Are all of its parts topics?"""
-    return name.startswith(TOPIC_SCHEME) and name.count("," + TOPIC_SCHEME) == name.count(",")
+def is_topic(source: Source) -> bool:
+    """One topic, or those of a pattern?"""
+    return (source.scheme if isinstance(source, Pattern) else source).startswith(TOPIC_SCHEME)
 
 
-def is_temporary(name: str) -> bool:
-    return name.startswith((TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME))
+def is_temporary(name: Source) -> bool:
+    kind = name.scheme if isinstance(name, Pattern) else name
+    return kind.startswith((TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME))
 
 
 def is_stored(name: str) -> bool:
-    """Is it one queue, whose messages may be in the journal?"""
-    return name.startswith(QUEUE_SCHEME) and "," not in name
+    """Is it a queue, whose messages may be in the journal?"""
+    return name.startswith(QUEUE_SCHEME)
 
 
 def is_queued(name: str) -> bool:
     """Is it such a queue, or one of the scheduler's?"""
-    return is_stored(name) or name.startswith(SCHEDULE_SCHEME)
-
-
-def is_pattern(name: str) -> bool:
-    """Does a word of the name stand for others?"""
-    if ANY_WORD not in name and ANY_REST not in name:
-        return False
-    words = words_of(name)
-    return ANY_WORD in words or ANY_REST in words
-
-
-def is_gathered(name: str) -> bool:
-    """Would a subscription to it consume more than one queue, or a queue and something else?"""
-    return QUEUE_SCHEME in name and ("," in name or is_pattern(name)) and not is_topic(name)
+    return name.startswith((QUEUE_SCHEME, SCHEDULE_SCHEME))
 
 
 def check_sent_to(name: str) -> None:
@@ -79,36 +61,33 @@ def check_sent_to(name: str) -> None:
             f"{wire_name(name)}: browse it; it shows prepared transactions, and holds no messages",
             code="DESTINATION_REFUSED",
         )
-    if is_pattern(name):
-        raise AccessError(
-            f"{wire_name(name)}: only a subscription may name many destinations by * and >; send to one",
-            code="DESTINATION_REFUSED",
-        )
 
 
-def check_subscribed_to(name: str) -> None:
-    """Raises AccessError where nobody can subscribe to a destination of this name."""
-    for part in name.split(","):
-        _check(part)
-        if is_temporary(part) and ("," in name or is_pattern(part)):
+def check_subscribed_to(sources: Sequence[Source]) -> None:
+    """Raises AccessError where nobody can subscribe to these."""
+    for source in sources:
+        _check(source)
+        if is_temporary(source) and (len(sources) > 1 or isinstance(source, Pattern)):
             raise AccessError(
-                f"{wire_name(name)}: subscribe to each temporary destination by its name", code="DESTINATION_REFUSED"
+                f"{wire_name(str(source))}: subscribe to each temporary destination by its name",
+                code="DESTINATION_REFUSED",
             )
-        if is_pattern(part) and ANY_REST in words_of(part)[:-1]:
+        if isinstance(source, Pattern) and ANY_REST in source.words[:-1]:
             raise AccessError(
-                f'{wire_name(part)}: ">" stands for all further words: write it last, and "*" for one word',
+                f'{wire_name(str(source))}: ">" stands for all further words: write it last, and "*" for one word',
                 code="DESTINATION_REFUSED",
             )
 
 
-def check_browsed(name: str) -> None:
-    """Raises AccessError where there is nothing to browse in destinations of this name."""
-    if name.startswith(SCHEDULE_SCHEME) and "," not in name:
+def check_browsed(sources: Sequence[Source]) -> None:
+    """Raises AccessError where there is nothing to browse in these."""
+    first = sources[0]
+    if len(sources) == 1 and str(first).startswith(SCHEDULE_SCHEME):
         return
-    check_subscribed_to(name)
-    if not is_stored(name):
+    check_subscribed_to(sources)
+    if len(sources) > 1 or not is_of_queues(first):
         raise AccessError(
-            f"{wire_name(name)}: browse one queue, or those of a pattern; a topic holds no messages",
+            f"{wire_name(told(sources))}: browse one queue, or those of a pattern; a topic holds no messages",
             code="DESTINATION_REFUSED",
         )
 
@@ -120,8 +99,10 @@ def check_queue(name: str) -> None:
     check_sent_to(name)
 
 
-def _check(name: str) -> None:
-    if not name.startswith(_SCHEMES):
+def _check(source: Source) -> None:
+    kind = source.scheme if isinstance(source, Pattern) else source
+    if not kind.startswith(_SCHEMES):
         raise AccessError(
-            f"{name}: this broker serves queues and topics; use /queue/NAME or /topic/NAME", code="DESTINATION_REFUSED"
+            f"{source}: this broker serves queues and topics; use /queue/NAME or /topic/NAME",
+            code="DESTINATION_REFUSED",
         )

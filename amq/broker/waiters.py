@@ -6,37 +6,40 @@ from collections.abc import Callable
 
 from amq.broker.queues.queue import Peer
 from amq.journal.batch import Waiter
+from amq.protocols.commands import Failure, Scope
 
 
 class Reply:
-    """The answer that `peer` asked for with its command: `receipt` is its own token for that."""
+    """The answer that `peer` asked for with its command of that session: `receipt` is its own token for that."""
 
-    __slots__ = ("_peer", "_receipt")
+    __slots__ = ("_peer", "_receipt", "_session")
 
-    def __init__(self, peer: Peer, receipt: str) -> None:
+    def __init__(self, peer: Peer, receipt: object, session: int) -> None:
         self._peer = peer
         self._receipt = receipt
+        self._session = session
 
     def done(self, result: str = "") -> None:
         self._peer.confirm(self._receipt, result)
 
     def failed(self, error: Exception) -> None:
-        self._peer.fail(error, self._receipt)
+        self._peer.fail(Failure(error, Scope.COMMAND, self._receipt, self._session))
 
 
 class Unasked:
     """`peer` asked for no answer: it hears of a failure only."""
 
-    __slots__ = ("_peer",)
+    __slots__ = ("_peer", "_session")
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, session: int) -> None:
         self._peer = peer
+        self._session = session
 
     def done(self, result: str = "") -> None:
         """Nobody asked."""
 
     def failed(self, error: Exception) -> None:
-        self._peer.fail(error)
+        self._peer.fail(Failure(error, Scope.COMMAND, None, self._session))
 
 
 class Call:

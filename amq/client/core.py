@@ -23,8 +23,8 @@ from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import State
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from amq.protocols.stomp.frame import Frame, encode, escape
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 
 if TYPE_CHECKING:
     from amq.client.machine import Machine

@@ -11,6 +11,7 @@ from amq.config.option import DEFAULT_SOURCE
 from amq.config.schema import BY_KEY, BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.config.units import format_size
+from amq.destination import ANY_REST, ANY_WORD
 
 # (the smaller one, the larger one, why)
 _AT_MOST = (
@@ -102,7 +103,7 @@ def _bad_names(config: BrokerConfig) -> list[str]:
         except ValueError as error:
             found.append(f'{key} = "{name}" {error}')
             continue
-        if key.endswith(("divert", "expiryQueue")) and ("," in name or {"*", ">"} & set(words)):
+        if key.endswith(("divert", "expiryQueue")) and ("," in name or {ANY_WORD, ANY_REST} & set(words)):
             found.append(f'{key} = "{name}" names no single queue: give the name of one, without *, > and commas')
     if not config.virtual_topic_consumers.removesuffix(".") or ">" in config.virtual_topic_consumers:
         found.append('virtualTopicConsumers must be words that may be "*", such as "Consumer.*.", without ">"')

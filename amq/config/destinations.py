@@ -14,20 +14,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amq.config.option import TEXT_CHARS_MAX, Value
+from amq.destination import ANY_REST, ANY_WORD, REST_TEXT, WORD_TEXT, matches, pattern_words
 
 if TYPE_CHECKING:
     from amq.config.schema import BrokerConfig
 
 TABLE = "destinations"
-ANY_WORD = "*"
-ANY_REST = ">"
 
 
 def parse_pattern(text: str) -> tuple[str, ...]:
     """The words of a pattern. Raises ValueError with a sentence that tells the cure."""
     if len(text) > TEXT_CHARS_MAX:
         raise ValueError(f"is longer than {TEXT_CHARS_MAX} characters")
-    words = tuple(text.split("."))
+    words = pattern_words(text)
     if not all(words):
         raise ValueError('has an empty word: write words with one dot between, such as "orders.eu.>"')
     if "/" in text or any(character.isspace() or not character.isprintable() for character in text):
@@ -35,7 +34,7 @@ def parse_pattern(text: str) -> tuple[str, ...]:
     if ANY_REST in words[:-1]:
         raise ValueError('has a ">" before its end: ">" stands for all further words, "*" for one')
     for word in words:
-        if len(word) > 1 and (ANY_WORD in word or ANY_REST in word):
+        if word not in (ANY_WORD, ANY_REST) and (WORD_TEXT in word or REST_TEXT in word):
             raise ValueError(f'has the word "{word}": "*" and ">" each stand for whole words')
     return words
 
@@ -47,14 +46,6 @@ class DestinationOptions:
     pattern: str
     values: Mapping[str, Value]
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-
-
-def matches(pattern: Sequence[str], name: Sequence[str]) -> bool:
-    """Do the words of `pattern` stand for those of `name`?"""
-    if pattern[-1] == ANY_REST:
-        pattern = pattern[:-1]
-        name = name[: len(pattern)]
-    return len(pattern) == len(name) and all(p in (ANY_WORD, word) for p, word in zip(pattern, name, strict=True))
 
 
 def _specificity(pattern: Sequence[str]) -> tuple[int, ...]:

@@ -1,17 +1,19 @@
-"""The protocol as a connection sees it: bytes in, commands out; replies, deliveries in, bytes out. No I/O or clock."""
+"""The contract, from the broker to a client: what a connection asks of a protocol. Bytes in, commands out; replies,
+deliveries in, bytes out. No I/O, no clock."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from amq.message import Batch, Message
-from amq.protocols.commands import Command, Subscribe
+from amq.protocols.commands import Command, Failure, Scope, Subscribe
 
 
 class ServerProtocol(Protocol):
     """The broker's side of one connection. Never raises on bad input: the last command is then `Malformed`."""
 
     name: str
+    survives: ClassVar[frozenset[Scope]]  # errors of these scopes leave the connection open
 
     def receive(self, data: bytes) -> list[Command]:
         """Commands completed by `data`. After `Malformed` everything further is ignored."""
@@ -29,34 +31,34 @@ class ServerProtocol(Protocol):
         """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants)."""
         ...
 
-    def receipt(self, receipt: str, outcome: str = "") -> bytes:
-        """Confirm that a command is done; `outcome` = how, where there is more than one way."""
+    def receipt(self, receipt: Any, outcome: str = "") -> bytes:
+        """Confirm that the command with this token is done; `outcome` = how, where there is more than one way."""
         ...
 
-
-    def error(self, error: Exception, receipt: str = "") -> bytes:
-        """Tell the client why; the connection is closed afterwards where `error.fatal`."""
+    def error(self, failure: Failure) -> bytes:
+        """Tell the client why, and what ends with it; the connection is closed afterwards unless the protocol
+        `survives` it."""
         ...
 
-    def subscription(self, command: Subscribe) -> Any:
-        """The facts of a subscription that `delivery` needs, computed once."""
+    def subscription(self, command: Subscribe, session: int) -> Any:
+        """The facts of a consumer that `delivery` needs, computed once."""
         ...
 
     def delivery(self, subscription: Any, message: Message, redelivered: int) -> bytes:
-        """One message for one subscription; `redelivered` = how many times it was delivered before."""
+        """One message for one consumer; `redelivered` = how many times it was delivered before."""
         ...
 
     def large_delivery(self, subscription: Any, message: Message, redelivered: int) -> tuple[bytes, ...]:
         """The bytes of `delivery` in pieces, of which the message's body is one: it is not copied."""
         ...
 
-    def end_of_browse(self, command: Subscribe) -> bytes:
-        """The browse that `command` began has shown everything."""
+    def end_of_browse(self, subscription: Any) -> bytes:
+        """The browse of this consumer has shown everything."""
         ...
 
     def batch(self, subscription: Any, batch: Batch) -> bytes:
-        """Many messages for one subscription, each delivered for the first time. The part that other
-        subscriptions share is written once, and kept in `batch`.
+        """Many messages for one consumer, each delivered for the first time. The part that other consumers share is
+        written once, and kept in `batch`.
         """
         ...
 

@@ -1,18 +1,54 @@
-"""The command vocabulary that every protocol shares: the requests of a client to the broker.
+"""The contract, from a client to its broker: the commands that every protocol shares.
 
-A protocol turns bytes into these; a connection hands them to the broker. Nothing here knows STOMP, sockets or threads.
-Destinations are full names (`queue://x`, `topic://x`). `receipt` is the protocol's own token for "tell me when this is
-done", opaque to the broker ("" = none). `transaction` is the client's name for an open transaction ("" = none).
-"""
+A protocol turns bytes into these; a connection hands them to the broker. Nothing here knows a protocol's spelling,
+sockets or threads. A connection (one socket, one user, one client id) has sessions; a session has consumers and
+transactions. A producer is nothing that the broker keeps. The commands of a read are those of session 0, up to an
+`InSession`.
+
+Destinations are full names (`queue://x`), or patterns: see `amq.destination`. `receipt` is the protocol's own token for
+"tell me when this is done": any value, None = nobody asks. The session makes a waiter of it. `transaction` is the
+client's name for an open transaction of its session ("" = none). """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from amq.destination import Pattern, Source
 from amq.message import Message, alike
 
-ACK_AUTO = "auto"
-ACK_CLIENT = "client"
-ACK_INDIVIDUAL = "client-individual"
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
+OLDEST = 0  # the oldest delivery that a consumer holds
+
+
+class Outcome(Enum):
+    """The fate of a delivered message."""
+
+    ACCEPTED = auto()  # it leaves its queue
+    RELEASED = auto()  # it waits again where it was, as if it had not been delivered
+    FAILED = auto()  # it comes again, and the delivery counts as one that failed: see the redelivery policy
+    REJECTED = auto()  # it goes to the dead-letter queue
+
+
+class Scope(Enum):
+    """The part that ends with an error. Only the last one ends the connection in any protocol."""
+
+    COMMAND = auto()
+    CONSUMER = auto()
+    SESSION = auto()
+    CONNECTION = auto()
+
+
+class Failure(NamedTuple):
+    """An error on its way to the client. `receipt` is that of the command that failed; `session` is where it happened,
+    and `consumer` whose it is, "" = nobody's."""
+
+    error: Exception
+    scope: Scope = Scope.COMMAND
+    receipt: object = None
+    session: int = 0
+    consumer: str = ""
 
 
 class Command:
@@ -20,7 +56,7 @@ class Command:
 
     __slots__ = ("receipt",)
 
-    def __init__(self, receipt: str = "") -> None:
+    def __init__(self, receipt: object = None) -> None:
         self.receipt = receipt
 
     def __repr__(self) -> str:
@@ -38,7 +74,7 @@ class Connect(Command):
         self, login: str = "", passcode: str = "", client_id: str = "", host: str = "",
         heartbeat_ms: tuple[int, int] = (0, 0), instance: str = "",
     ) -> None:  # fmt: skip
-        self.receipt = ""
+        self.receipt = None
         self.instance = instance
         self.login = login
         self.passcode = passcode
@@ -52,10 +88,22 @@ class Send(Command):
 
     __slots__ = ("message", "transaction")
 
-    def __init__(self, message: Message, receipt: str = "", transaction: str = "") -> None:
+    def __init__(self, message: Message, receipt: object = None, transaction: str = "") -> None:
         self.message = message
         self.receipt = receipt
         self.transaction = transaction
+
+
+class SendToMany(Send):
+    """Store and route `message` to all of `destinations`, or to none."""
+
+    __slots__ = ("destinations",)
+
+    def __init__(
+        self, message: Message, destinations: tuple[str, ...], receipt: object = None, transaction: str = ""
+    ) -> None:
+        super().__init__(message, receipt, transaction)
+        self.destinations = destinations
 
 
 class SendMany(Command):
@@ -65,7 +113,7 @@ class SendMany(Command):
     __slots__ = ("bodies", "like", "transaction")
 
     def __init__(self, like: Message, bodies: list[bytes], transaction: str) -> None:
-        self.receipt = ""
+        self.receipt = None
         self.like = like
         self.bodies = bodies
         self.transaction = transaction
@@ -76,93 +124,152 @@ class SendMany(Command):
         return alike(self.like, self.bodies)
 
 
-class Subscribe(Command):
-    """Start a subscription. `id` is unique in the connection. `prefetch` 0 = the broker's default. With `browser` it
-    looks at what is there and takes nothing.
+class InSession(Command):
+    """The commands behind this one are those of session `session`, up to the next such command, or the end of what was
+    read."""
 
-    `message_id_prefix` is what the protocol writes before a message's `seq` in its id, which selectors may name.
-    `subscription_name` is that of a durable subscription, "" = it is none.
-    `token` is the protocol's own note for when it is asked about this subscription, opaque to the broker.
+    __slots__ = ("session",)
+
+    def __init__(self, session: int) -> None:
+        self.receipt = None
+        self.session = session
+
+
+class OpenSession(Command):
+    """A session `session` begins on this connection. Session 0 is there from the beginning to the end."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: int, receipt: object = None) -> None:
+        self.session = session
+        self.receipt = receipt
+
+
+class CloseSession(OpenSession):
+    """Its consumers end, and its open transactions are rolled back."""
+
+    __slots__ = ()
+
+
+class LeaseReading(NamedTuple):
+    """A part of lease `number` of `cursor`: its messages from position `begin` up to before `end`, None = all. `epoch`
+    as in Lease."""
+
+    number: int
+    cursor: str
+    epoch: int = 0
+    begin: int = 0
+    end: int | None = None
+
+
+class Subscribe(Command):
+    """Start consumer `id`, unique in its session, of what `sources` name: one, or several together.
+
+    acknowledges       False = what it is given has left at once
+    prefetch           deliveries that may be outstanding, 0 = the broker's default
+    credit             it is given so many messages and then waits for a `Credit`, however many it acknowledges;
+                       None = it has prefetch
+    browser            it looks at what is there and takes nothing; `reading`: of a lease
+    subscription_name  of a durable subscription, "" = it is none; `shared`: it may have several consumers
+    exclusive, priority  which consumer comes first: see `Queue.join`
+    no_local           it wants nothing that its own connection sends
+    retroactive        it begins with what its topics keep
+    pending_limit      messages that may wait for it, of a topic; -1 = any number, 0 = the broker's default
+    token              the protocol's own note for when it is asked about this consumer, opaque to the broker
     """
 
     __slots__ = (
-        "ack", "browser", "destination", "id", "message_id_prefix", "options", "prefetch", "selector",
-        "subscription_name", "token",
+        "acknowledges", "browser", "credit", "exclusive", "id", "no_local", "pending_limit", "prefetch", "priority",
+        "reading", "retroactive", "selector", "shared", "sources", "subscription_name", "token",
     )  # fmt: skip
 
     def __init__(
-        self, id: str, destination: str, ack: str = ACK_AUTO, prefetch: int = 0, selector: str = "",
-        options: dict[str, str] | None = None, receipt: str = "", token: object = None, browser: bool = False,
-        message_id_prefix: str | None = None, subscription_name: str = "",
+        self, id: str, sources: Source | tuple[Source, ...], acknowledges: bool = False, prefetch: int = 0,
+        selector: str = "", receipt: object = None, token: object = None, *, browser: bool = False,
+        subscription_name: str = "", credit: int | None = None, exclusive: bool = False, priority: int = 0,
+        no_local: bool = False, retroactive: bool = False, shared: bool = False, pending_limit: int = 0,
+        reading: LeaseReading | None = None,
     ) -> None:  # fmt: skip
-        self.subscription_name = subscription_name
-        self.message_id_prefix = message_id_prefix
-        self.browser = browser
-        self.token = token
         self.id = id
-        self.destination = destination
-        self.ack = ack
+        self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources
+        self.acknowledges = acknowledges
         self.prefetch = prefetch
         self.selector = selector
-        self.options = options or {}
         self.receipt = receipt
+        self.token = token
+        self.browser = browser
+        self.subscription_name = subscription_name
+        self.credit = credit
+        self.exclusive = exclusive
+        self.priority = priority
+        self.no_local = no_local
+        self.retroactive = retroactive
+        self.shared = shared
+        self.pending_limit = pending_limit
+        self.reading = reading
 
 
 class Credit(Command):
-    """Subscription `id`, which began with the option `credit`, may get `credit` more messages from now on."""
+    """Consumer `id`, which began with credit, may get `credit` more messages from now on, instead of as many as before.
+    With `drain`: of those that are there now; what is left of the credit then is taken back, and that is the answer."""
 
-    __slots__ = ("credit", "id")
+    __slots__ = ("credit", "drain", "id")
 
-    def __init__(self, id: str, credit: int, receipt: str = "") -> None:
+    def __init__(self, id: str, credit: int, receipt: object = None, drain: bool = False) -> None:
         self.id = id
         self.credit = credit
         self.receipt = receipt
+        self.drain = drain
 
 
 class Unsubscribe(Command):
-    """The subscription `id` of this connection ends. With `subscription_name`: that durable one ends for good, which
+    """Consumer `id` of this session ends. With `subscription_name`: that durable subscription ends for good, which
     `id`, where there is such a one, consumes."""
 
     __slots__ = ("id", "subscription_name")
 
-    def __init__(self, id: str, receipt: str = "", subscription_name: str = "") -> None:
+    def __init__(self, id: str, receipt: object = None, subscription_name: str = "") -> None:
         self.id = id
         self.subscription_name = subscription_name
         self.receipt = receipt
 
 
-class Ack(Command):
-    """Acknowledge the delivery of message `seq` to `subscription` ("" = whichever of this connection holds it).
+class Settle(Command):
+    """Deliveries of `consumer` ("" = whichever of this session holds it) are over, with this outcome: that of message
+    `seq`; or a range in the order of delivery, from that of message `first` (OLDEST = whatever is held) up to it."""
 
-    Whether that is cumulative is the subscription's ack mode.
-    """
-
-    __slots__ = ("seq", "subscription", "transaction")
-
-    def __init__(self, seq: int, subscription: str = "", receipt: str = "", transaction: str = "") -> None:
-        self.seq = seq
-        self.subscription = subscription
-        self.receipt = receipt
-        self.transaction = transaction
-
-
-class Nack(Ack):
-    """The consumer refuses the delivery: the message goes to the dead-letter queue; with `requeue` it comes again, as
-    after any failed delivery: see the broker's redelivery policy."""
-
-    __slots__ = ("requeue",)
+    __slots__ = ("consumer", "first", "outcome", "seq", "transaction")
 
     def __init__(
-        self, seq: int, subscription: str = "", receipt: str = "", transaction: str = "", requeue: bool = False
-    ) -> None:
-        super().__init__(seq, subscription, receipt, transaction)
-        self.requeue = requeue
+        self, seq: int, consumer: str = "", receipt: object = None, transaction: str = "",
+        outcome: Outcome = Outcome.ACCEPTED, first: int | None = None,
+    ) -> None:  # fmt: skip
+        self.seq = seq
+        self.consumer = consumer
+        self.receipt = receipt
+        self.transaction = transaction
+        self.outcome = outcome
+        self.first = first
+
+
+class SettleSet(Settle):
+    """The deliveries of all of `seqs`, at least one, to `consumer` are over. If it does not hold one of them, that
+    is an error, and nothing is done."""
+
+    __slots__ = ("seqs",)
+
+    def __init__(
+        self, seqs: Sequence[int], consumer: str = "", receipt: object = None, transaction: str = "",
+        outcome: Outcome = Outcome.ACCEPTED,
+    ) -> None:  # fmt: skip
+        super().__init__(seqs[-1], consumer, receipt, transaction, outcome)
+        self.seqs = seqs
 
 
 class Begin(Command):
     __slots__ = ("transaction",)
 
-    def __init__(self, transaction: str, receipt: str = "") -> None:
+    def __init__(self, transaction: str, receipt: object = None) -> None:
         self.transaction = transaction
         self.receipt = receipt
 
@@ -176,7 +283,7 @@ class Commit(Begin):
 
     __slots__ = ("outcome_id",)
 
-    def __init__(self, transaction: str, receipt: str = "", outcome_id: str = "") -> None:
+    def __init__(self, transaction: str, receipt: object = None, outcome_id: str = "") -> None:
         self.transaction = transaction
         self.receipt = receipt
         self.outcome_id = outcome_id
@@ -199,7 +306,7 @@ class Prepare(Begin):
 
     def __init__(
         self, transaction: str, xid: str, timeout_ms: int | None = None, owner: str = "", batch: int = 0,
-        receipt: str = "",
+        receipt: object = None,
     ) -> None:  # fmt: skip
         super().__init__(transaction, receipt)
         self.xid = xid
@@ -213,7 +320,7 @@ class Finish(Command):
 
     __slots__ = ("commit", "xid")
 
-    def __init__(self, xid: str, commit: bool, receipt: str = "") -> None:
+    def __init__(self, xid: str, commit: bool, receipt: object = None) -> None:
         super().__init__(receipt)
         self.xid = xid
         self.commit = commit
@@ -230,7 +337,7 @@ class CommitBatch(Command):
     __slots__ = ("batch", "content", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int, xids: list[str], receipt: str = "", content: tuple[int, int] | None = None
+        self, owner: str, batch: int, xids: list[str], receipt: object = None, content: tuple[int, int] | None = None
     ) -> None:
         super().__init__(receipt)
         self.owner = owner
@@ -246,7 +353,7 @@ class AbortBatch(Command):
     __slots__ = ("batch", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int | None = None, xids: list[str] | None = None, receipt: str = ""
+        self, owner: str, batch: int | None = None, xids: list[str] | None = None, receipt: object = None
     ) -> None:
         super().__init__(receipt)
         self.owner = owner
@@ -255,8 +362,8 @@ class AbortBatch(Command):
 
 
 class Lease(Command):
-    """Set the next waiting messages of `destination` apart for `cursor`: up to `messages`, and about up to `size` bytes
-    in all, but at least one. They wait there for a SettleLeases of anybody, as a prepared transaction does, for
+    """Set the next waiting messages of what `sources` name apart for `cursor`: up to `messages`, and about up to `size`
+    bytes in all, but at least one. They wait there for a SettleLeases of anybody, as a prepared transaction does, for
     `timeout_ms` (0 = for ever).
 
     Leases of a cursor have growing numbers. If there is one beyond `after`, the oldest such is the answer and nothing
@@ -267,14 +374,14 @@ class Lease(Command):
     older `epoch` is rejected; 0 = this client does not say.
     """
 
-    __slots__ = ("after", "cursor", "destination", "epoch", "messages", "size", "take", "timeout_ms")
+    __slots__ = ("after", "cursor", "epoch", "messages", "size", "sources", "take", "timeout_ms")
 
     def __init__(
-        self, destination: str, cursor: str, after: int, messages: int, size: int = 0, timeout_ms: int = 0,
-        receipt: str = "", take: bool = False, epoch: int = 0,
+        self, sources: Source | tuple[Source, ...], cursor: str, after: int, messages: int, size: int = 0,
+        timeout_ms: int = 0, receipt: object = None, take: bool = False, epoch: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(receipt)
-        self.destination = destination
+        self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources
         self.cursor = cursor
         self.after = after
         self.messages = messages
@@ -285,17 +392,18 @@ class Lease(Command):
 
 
 class SettleLeases(Command):
-    """All leases of `cursor` at `destination` up to number `through` end: their messages are acknowledged, or go back
+    """All leases of `cursor` there up to number `through` end: their messages are acknowledged, or go back
     where they were. There need not be any. `epoch` as in Lease."""
 
-    __slots__ = ("commit", "cursor", "destination", "epoch", "through")
+    __slots__ = ("commit", "cursor", "epoch", "sources", "through")
 
     def __init__(
-        self, destination: str, cursor: str, through: int, commit: bool, receipt: str = "", epoch: int = 0
-    ) -> None:
+        self, sources: Source | tuple[Source, ...], cursor: str, through: int, commit: bool, receipt: object = None,
+        epoch: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(receipt)
         self.epoch = epoch
-        self.destination = destination
+        self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources
         self.cursor = cursor
         self.through = through
         self.commit = commit
@@ -310,6 +418,6 @@ class Malformed(Command):
 
     __slots__ = ("error",)
 
-    def __init__(self, error: Exception, receipt: str = "") -> None:
+    def __init__(self, error: Exception, receipt: object = None) -> None:
         self.error = error
         self.receipt = receipt

@@ -17,16 +17,15 @@ from typing import Any, Protocol, cast
 
 import structlog
 
-from amq.broker.broker import Broker
-from amq.broker.queues.queue import Subscription
+from amq.broker.queues.queue import Peer, Queue, Subscription
+from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
-from amq.broker.sessions.session import Session
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
-from amq.protocols.commands import Command, Connect, Subscribe
+from amq.protocols.commands import Command, Connect, Failure, Scope, Subscribe
 from amq.protocols.detect import detect
 from amq.transports import liveness
 from amq.transports.stream import Stream, stream_over
@@ -55,10 +54,16 @@ class Hub(Protocol):
 
     clock: Clock
     turn: Turn
-    broker: Broker
+    epoch: int
     config: BrokerConfig
     loop: asyncio.AbstractEventLoop
 
+    def admit(self, peer: Peer, owner: str, client: Client) -> ClientConnection:
+        """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""
+        ...
+
+    def lend(self, queue: Queue, message: Message) -> int: ...
+    def take_back(self, size: int) -> None: ...
     def protocol(self, name: str, owner: str) -> ServerProtocol: ...
     async def authenticate(self, login: str, passcode: str, loopback: bool) -> str: ...
     def opened(self, connection: Connection) -> bool: ...
@@ -82,12 +87,12 @@ class Connection(asyncio.Protocol):
     def __init__(self, hub: Hub, number: int) -> None:
         self._hub = hub
         self.number = number
-        self._owner = f"{hub.broker.epoch}-{number}."  # the names of our temporary destinations begin so
+        self._owner = f"{hub.epoch}-{number}."  # the names of our temporary destinations begin so
         self.user = ""
         self.client_id = ""
         self.peer_name = ""
         self.protocol: ServerProtocol | None = None
-        self.session: Session | None = None
+        self.client: ClientConnection | None = None  # from the login on
         self._stream: Stream | None = None
         self._first = b""
         self._held: list[Command] = []  # commands that came while the login is checked
@@ -125,7 +130,7 @@ class Connection(asyncio.Protocol):
             self._watched = stream.socket
         if not self._hub.opened(self):
             self.protocol = self._hub.protocol("stomp", self._owner)
-            self.fail(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
+            self._refuse(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
             return
         self._last_read = self._hub.clock.monotonic()
         self._timer = self._hub.loop.call_later(self._hub.config.connect_timeout_s, self._connect_late)
@@ -156,9 +161,9 @@ class Connection(asyncio.Protocol):
             self._frame_bytes += len(data)
         else:
             self._frame_since = 0.0
-        if self.session is not None:
+        if self.client is not None:
             if commands:
-                self.session.handle(commands)
+                self.client.handle(commands)
         elif commands:
             self._held.extend(commands)
             if self._login is None:
@@ -189,9 +194,9 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if self._login is not None and not self._login.done():
             self._login.cancel()
-        if self.session is not None:
-            self.session.close()
-            self.session = None  # a session refers to its connection
+        if self.client is not None:
+            self.client.close()
+            self.client = None  # it refers to this
         if self.protocol is not None:  # it may be asked for a receipt yet, and has buffered what came of a frame
             self.protocol.close()
         self._held.clear()
@@ -202,8 +207,8 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._socket_full = True
-        if self.session is not None:
-            self.session.set_writable(False)
+        if self.client is not None:
+            self.client.set_writable(False)
 
     def resume_writing(self) -> None:
         self._socket_full = False
@@ -218,14 +223,14 @@ class Connection(asyncio.Protocol):
         if self._behind_bytes:
             self._behind_bytes = 0
             self._read_for(OUTPUT)
-        if self.session is not None and not self._closing:
-            self.session.set_writable(True)
+        if self.client is not None and not self._closing:
+            self.client.set_writable(True)
 
     # -- Peer: what the broker says -----------------------------------------------------------------------------------
 
-    def subscribed(self, command: Subscribe) -> Any:
+    def subscribed(self, command: Subscribe, session: int) -> Any:
         assert self.protocol is not None
-        return self.protocol.subscription(command)
+        return self.protocol.subscription(command, session)
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
         if len(message.body) > LARGE_BODY_BYTES:
@@ -238,7 +243,7 @@ class Connection(asyncio.Protocol):
         out.append(frame)
         self._out_bytes += len(frame)
         if self._out_bytes > self._output_bytes_max:
-            self.session.set_writable(False)  # type: ignore[union-attr]
+            self.client.set_writable(False)  # type: ignore[union-attr]
 
     def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
         frames = self.protocol.batch(subscription.wire, batch)  # type: ignore[union-attr]
@@ -247,24 +252,24 @@ class Connection(asyncio.Protocol):
         self._out.append(frames)
         self._out_bytes += len(frames)
         if self._out_bytes > self._output_bytes_max:
-            self.session.set_writable(False)  # type: ignore[union-attr]
+            self.client.set_writable(False)  # type: ignore[union-attr]
 
     def _deliver_large(self, subscription: Subscription, message: Message, redelivered: int) -> None:
         """The body is not copied; where the disk has it too it is in memory for this socket alone, until written."""
         pieces = self.protocol.large_delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
-        self._lent_bytes += self._hub.broker.lend(subscription.queue, message)
+        self._lent_bytes += self._hub.lend(subscription.queue, message)
         self._slices += self._out
         self._out, self._out_bytes = [], 0
         for piece in pieces:
             view = memoryview(piece)
             self._slices += [view[start : start + SLICE_BYTES] for start in range(0, len(view), SLICE_BYTES)]
         self._hub.turn.unsent[self] = None
-        self.session.set_writable(False)  # type: ignore[union-attr]
+        self.client.set_writable(False)  # type: ignore[union-attr]
 
-    def browsed(self, command: Subscribe) -> None:
-        self._put(self.protocol.end_of_browse(command))  # type: ignore[union-attr]
+    def browsed(self, subscription: Subscription) -> None:
+        self._put(self.protocol.end_of_browse(subscription.wire))  # type: ignore[union-attr]
 
-    def confirm(self, receipt: str, outcome: str = "") -> None:
+    def confirm(self, receipt: object, outcome: str = "") -> None:
         data = self.protocol.receipt(receipt, outcome)  # type: ignore[union-attr]
         out = self._out  # as `_put`, for each message of a producer with receipts: a call less
         if not out:
@@ -273,21 +278,29 @@ class Connection(asyncio.Protocol):
         out.append(data)
         self._out_bytes += len(data)
 
-    def fail(self, error: Exception, receipt: str = "") -> None:
-        """Say why, then close: STOMP knows no error that leaves the connection open."""
+    def fail(self, failure: Failure) -> None:
+        """Say why, and close unless the protocol survives it."""
         if self._closing:
             return
+        error, protocol = failure.error, self.protocol
         if not isinstance(error, AmqError):
             _log.error("internal error", connection=self.number, exc_info=error)
-        _log.info(
-            "connection refused", connection=self.number, peer=self.peer_name, code=getattr(error, "code", "INTERNAL"),
-            reason=str(error),
+        ends = protocol is None or failure.scope not in protocol.survives
+        # A client that lives on could fill the log.
+        (_log.info if ends else _log.debug)(
+            "connection refused" if ends else "command refused", connection=self.number, peer=self.peer_name,
+            code=getattr(error, "code", "INTERNAL"), reason=str(error),
         )  # fmt: skip
-        if self.protocol is not None:
-            self._put(self.protocol.error(error, receipt))
-        if self.session is not None:
-            self.session.close()
-        self.close()
+        if protocol is not None:
+            self._put(protocol.error(failure))
+        if ends:
+            if self.client is not None:
+                self.client.close()
+            self.close()
+
+    def _refuse(self, error: Exception) -> None:
+        """The connection cannot go on."""
+        self.fail(Failure(error, Scope.CONNECTION))
 
     def close(self) -> None:
         """Send what is pending, then close; the client may take `LINGER_S` to read it and close too."""
@@ -369,8 +382,8 @@ class Connection(asyncio.Protocol):
             if not self._socket_full and not self._slices:
                 if self._behind_bytes:
                     self._caught_up()
-                elif self.session is not None:  # no further call here: it cost 5 % of the rate at a window of 1
-                    self.session.set_writable(True)
+                elif self.client is not None:  # no further call here: it cost 5 % of the rate at a window of 1
+                    self.client.set_writable(True)
         if self._closing and not self._said_goodbye and not self._slices:
             self._said_goodbye = True
             stream.finish(self._hub.loop)
@@ -385,7 +398,7 @@ class Connection(asyncio.Protocol):
 
     def _return_memory(self) -> None:
         if self._lent_bytes:
-            self._hub.broker.take_back(self._lent_bytes)
+            self._hub.take_back(self._lent_bytes)
             self._lent_bytes = 0
 
     def _forget_output(self) -> None:
@@ -412,7 +425,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             # The nearest thing to an answer that a stranger can read.
             self.protocol = self._hub.protocol("stomp", self._owner)
-            self.fail(error)
+            self._refuse(error)
             return None
         self._delivery = self.protocol.delivery
         return self.protocol
@@ -424,14 +437,14 @@ class Connection(asyncio.Protocol):
             return
         command = self._held.pop(0)
         if not isinstance(command, Connect):
-            self.fail(getattr(command, "error", ProtocolError("the first frame must be CONNECT or STOMP")))
+            self._refuse(getattr(command, "error", ProtocolError("the first frame must be CONNECT or STOMP")))
             return
         loopback = self._stream is not None and is_loopback(self._stream.peer_address)
         self._unread(LOGIN)
         try:
             self.user = await self._hub.authenticate(command.login, command.passcode, loopback)
         except AmqError as error:
-            self.fail(error)
+            self._refuse(error)
             return
         finally:
             self._read_for(LOGIN)
@@ -440,18 +453,18 @@ class Connection(asyncio.Protocol):
         self.client_id = command.client_id
         config = self._hub.config
         client = Client(self.user, self.client_id, command.instance)
-        self.session = Session(self._hub.broker, self, self._owner, client)
+        self.client = self._hub.admit(self, self._owner, client)
         offered_ms = (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000))
         self._put(self.protocol.connected(str(self.number), offered_ms))
         self._start_timer(command.heartbeat_ms)
         held, self._held = self._held, []
         if held:
-            self.session.handle(held)
+            self.client.handle(held)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _connect_late(self) -> None:
-        if self._closing or self.session is not None:
+        if self._closing or self.client is not None:
             return
         if self._seemed_silent:
             self.protocol = self.protocol or self._hub.protocol("stomp", self._owner)
@@ -462,7 +475,7 @@ class Connection(asyncio.Protocol):
         """The client has not said in time what it should have. Where the event loop was held up, by a busy host or
         by long work, timers go off before the sockets are read: what came meanwhile is read before anybody is cut."""
         if self._seemed_silent:
-            self.fail(error)
+            self._refuse(error)
             return
         self._seemed_silent = True
         loop = self._hub.loop
@@ -501,8 +514,8 @@ class Connection(asyncio.Protocol):
         self._seemed_silent = False
         if self._heartbeat_send_s and not self._out and not self._slices and not self._socket_full:
             self._put(self.protocol.heartbeat())  # type: ignore[union-attr]
-        if self.session is not None:
-            self.session.expire_transactions(now)
+        if self.client is not None:
+            self.client.expire_transactions(now)
         if self._has_vanished():
             return
         intervals = (

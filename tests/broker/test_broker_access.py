@@ -9,8 +9,10 @@ import pytest
 
 from amq.broker import access
 from amq.broker.access import DEMANDS, FREE, REMEMBERED_MAX, Action
+from amq.broker.queues.limits import MEMORY
 from amq.broker.scheduling.scheduler import MANAGEMENT
-from amq.broker.sessions import session
+from amq.broker.sessions.session import Session
+from amq.destination import ANY_WORD, Pattern
 from amq.errors import AccessError
 from amq.message import Message
 from amq.protocols import commands
@@ -24,6 +26,7 @@ from amq.protocols.commands import (
     Prepare,
     Send,
     SendMany,
+    SendToMany,
     SettleLeases,
     Subscribe,
     Unsubscribe,
@@ -35,7 +38,7 @@ A, B = "queue://a", "queue://b"
 # The demands of each command. The test below fails for a command that stands neither here nor in FREE.
 CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
     (Send(Message(A, b"x")), [(Action.SEND, A)]),
-    (Send(Message(f"{A},{B}", b"x")), [(Action.SEND, A), (Action.SEND, B)]),
+    (SendToMany(Message(f"{A},{B}", b"x"), (A, B)), [(Action.SEND, A), (Action.SEND, B)]),
     (Send(Message("topic://t", b"x")), [(Action.SEND, "topic://t")]),
     (Send(Message(A, b"x", {"AMQ_SCHEDULED_DELAY": "9"})), [(Action.SEND, A)]),
     (
@@ -44,7 +47,7 @@ CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
     ),
     (SendMany(Message(A, b""), [b"x", b"y"], "t"), [(Action.SEND, A)]),
     (Subscribe("1", A), [(Action.CONSUME, A)]),
-    (Subscribe("1", f"{A},queue://b.*"), [(Action.CONSUME, A), (Action.CONSUME, "queue://b.*")]),
+    (Subscribe("1", (A, Pattern("queue://", ("b", ANY_WORD)))), [(Action.CONSUME, A), (Action.CONSUME, "queue://b.*")]),
     (Subscribe("1", A, browser=True), [(Action.BROWSE, A)]),
     (Subscribe("1", "temp-queue://r"), [(Action.CREATE_TEMPORARY, "temp-queue://r")]),
     (
@@ -64,13 +67,14 @@ CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
 def command_types() -> Iterator[type[Command]]:
     """All that a session may be given; `Connect` comes before there is one."""
     for each in vars(commands).values():
-        if isinstance(each, type) and issubclass(each, Command) and each not in (Command, commands.Connect):
+        outside = (Command, commands.Connect, commands.InSession)  # the last one only says which session is meant
+        if isinstance(each, type) and issubclass(each, Command) and each not in outside:
             yield each
 
 
 def test_no_command_forgets_the_door() -> None:
     tried = {type(command) for command, _ in CASES}
-    handled = set(session.Session._HANDLERS)
+    handled = set(Session.HANDLERS)
     for each in command_types():
         assert each in handled, f"{each.__name__}: no session carries it out"
         assert (each in DEMANDS) != (each in FREE), f"{each.__name__}: say in amq/broker/access.py what it demands"
@@ -158,9 +162,9 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_last_session(world: Wor
     door = world.broker.access
     for number in range(3 * REMEMBERED_MAX):
         door.let_in("eve", Send(Message(f"queue://{number}", b"")))
-        assert len(client.session._sendable) <= REMEMBERED_MAX
+        assert len(client.session.sendable) <= REMEMBERED_MAX
     door.let_in("eve", Send(Message("queue://" + "n" * access.REMEMBERED_CHARS_MAX, b"")))
-    assert all(len(name) <= access.REMEMBERED_CHARS_MAX for name in client.session._sendable)
+    assert all(len(name) <= access.REMEMBERED_CHARS_MAX for name in client.session.sendable)
     assert len(door._remembered) == 1
     client.lose()
     world.settle()
@@ -186,9 +190,10 @@ def test_one_user_learns_nothing_of_another(world: World) -> None:
 def test_what_waits_for_room_is_asked_again_when_its_turn_comes(world: World) -> None:
     """Nobody sends after the right was taken away, also not what waited in the session."""
     client, asked = denied(world, Action.SEND)
-    client.session._stalled.append(Send(Message(B, b"x")))
+    session = client.session.sessions[0]
+    session.stall(Send(Message(B, b"x")), MEMORY)
     world.broker.access.use(lambda *_: False)
-    client.session.unstall()
+    session.unstall()
     world.settle()
     assert not asked
     assert [code for code, _ in client.errors] == ["NOT_PERMITTED"]

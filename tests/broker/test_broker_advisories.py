@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from amq.broker.queues import paging
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Finish, Nack, Prepare, Send
+from amq.protocols.commands import Finish, Prepare, Send
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
+from tests.broker.notation import Ack, Nack
 from tests.broker.world import Client, World
 from tests.large import large_from
 from tests.stored import stored_state

@@ -12,7 +12,8 @@ import pytest
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.message import Message
-from amq.protocols.commands import ACK_INDIVIDUAL, Commit, Finish, Prepare, Send, SendMany
+from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
+from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.world import World
 
 MakeWorld = Callable[..., World]
@@ -197,7 +198,7 @@ def test_to_a_queue_that_does_not_exist_they_go_together_too(make_world: MakeWor
     client = world.connect()
     client.begin()
     client.do(many(b"1", b"2"))
-    (transaction,) = client.session._transactions.values()
+    (transaction,) = client.transactions.values()
     assert len(transaction.queued) == 1
     client.commit()
     world.settle()

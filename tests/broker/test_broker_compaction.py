@@ -19,7 +19,8 @@ from amq.broker.storage import trimming
 from amq.broker.storage.trimming import Trimmer
 from amq.journal.live import Segment
 from amq.journal.records import Copies, Record, Trimmed
-from amq.protocols.commands import ACK_AUTO, Ack
+from amq.protocols.stomp.subscribing import ACK_AUTO
+from tests.broker.notation import Ack
 from tests.broker.world import World
 
 SEGMENT_BYTES = 32 << 10

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
+from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 
 
@@ -26,7 +27,7 @@ def consumer(world: World, prefetch: int = 1000, ack: str = ACK_INDIVIDUAL, **op
 
 
 def acknowledge(client: Client) -> None:
-    for seq in list(client.session._subscriptions["a"].unacked):
+    for seq in list(client.consumers["a"].unacked):
         client.do(Ack(seq, "a"))
     client.world.settle()
 

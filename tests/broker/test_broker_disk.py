@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.protocols.commands import ACK_INDIVIDUAL, Ack, Prepare
+from amq.protocols.commands import Prepare
+from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
+from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 from tests.large import large_from
 
@@ -353,7 +355,7 @@ def test_order_of_a_producer_that_sends_again_what_was_rejected(make_world: Call
                 world.turn()
                 other = world.connect()
             other.send(b"o", "b", receipt=False)
-            if client.deliveries and client.deliveries[-1].seq in client.session._subscriptions["b"].unacked:
+            if client.deliveries and client.deliveries[-1].seq in client.consumers["b"].unacked:
                 client.do(Ack(client.deliveries[-1].seq, "b"))
     assert confirmed == len(ids), f"seed {seed}: it makes no progress"
     if full:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.storage.trimming import Trimmer
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import World
 
 

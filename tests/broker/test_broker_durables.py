@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amq.errors import ProtocolError
-from amq.protocols.commands import ACK_AUTO, Finish, Prepare, Unsubscribe
+from amq.protocols.commands import Finish, Prepare, Unsubscribe
 from amq.protocols.stomp.destination import full_name as wire_to_full
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_disk import fill_disk, room_again
 from tests.broker.world import Client, World
 

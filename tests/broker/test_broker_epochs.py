@@ -9,7 +9,8 @@ import pytest
 
 from amq.broker.names import PREPARED_NAME
 from amq.broker.transactions import leasing
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, SettleLeases
+from amq.protocols.commands import SettleLeases
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_leasing import BODIES, answer, ask, lease, read, sent
 from tests.broker.test_broker_two_phase import commit_batch
 from tests.broker.world import Client, World, full_name

@@ -19,7 +19,7 @@ from amq.broker.events import (
     Subscribed,
     Unsubscribed,
 )
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import World
 
 KINDS = (Connected, DeadLettered, Disconnected, Expired, QueueForgotten, QueueMade, Subscribed, Unsubscribed)
@@ -59,10 +59,10 @@ def test_what_happens_is_told_in_order(world: World) -> None:
     assert told == [
         Connected(number, "", ""),
         QueueMade("queue://a"),
-        Subscribed(number, "s", "queue://a"),
+        Subscribed(number, "s", ("queue://a",)),
         dead,
         QueueMade("queue://DLQ.a"),
-        Unsubscribed(number, "s", "queue://a"),
+        Unsubscribed(number, "s", ("queue://a",)),
         Expired("queue://a", 1),
         QueueForgotten("queue://a", 2, 2),
         Disconnected(number),

@@ -16,7 +16,9 @@ from tests.broker.world import Client, World
 def keeping(world: World) -> Client:
     """A client whose connection survives every error."""
     client = world.connect()
-    client.fail = lambda error, receipt="": client.errors.append((error.code, receipt))  # type: ignore[method-assign]
+    client.fail = lambda failure: client.errors.append(  # type: ignore[method-assign]
+        (failure.error.code, failure.receipt or "")  # type: ignore[attr-defined, arg-type]
+    )
     return client
 
 

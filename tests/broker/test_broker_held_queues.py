@@ -14,7 +14,8 @@ from amq.broker.transactions import effect
 from amq.config.destinations import DestinationOptions
 from amq.journal import records
 from amq.message import Message
-from amq.protocols.commands import Ack, CommitBatch, Credit, Lease, Nack, Prepare, SendMany
+from amq.protocols.commands import CommitBatch, Credit, Lease, Prepare, SendMany
+from tests.broker.notation import Ack, Nack
 from tests.broker.test_broker_large_transactions import BODIES, begin, until_in_effect
 from tests.broker.world import Client, World
 

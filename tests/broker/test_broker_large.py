@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import World
 from tests.large import large_from
 

@@ -15,7 +15,9 @@ from amq.journal import records
 from amq.journal.live import Segment
 from amq.journal.records import Group, Record, encode_record, messages_in
 from amq.message import Message
-from amq.protocols.commands import ACK_CLIENT, ACK_INDIVIDUAL, Ack, Finish, Prepare, SendMany
+from amq.protocols.commands import Finish, Prepare, SendMany
+from amq.protocols.stomp.subscribing import ACK_CLIENT, ACK_INDIVIDUAL
+from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 
 MakeWorld = Callable[..., World]

@@ -12,7 +12,9 @@ import pytest
 from amq.broker.names import PREPARED_NAME
 from amq.broker.transactions import leasing
 from amq.message import LARGE_BODY_BYTES
-from amq.protocols.commands import ACK_AUTO, CommitBatch, Lease, Prepare, SettleLeases
+from amq.protocols.commands import CommitBatch, Lease, Prepare, SettleLeases
+from amq.protocols.stomp.subscribing import ACK_AUTO
+from tests.broker.notation import sources
 from tests.broker.test_broker_two_phase import drain, finish
 from tests.broker.world import Client, World, full_name
 
@@ -22,8 +24,8 @@ MakeWorld = Callable[..., World]
 def ask(world: World, after: int = 0, messages: int = 100, *, queue: str = "a", **fields: Any) -> Client:
     """Somebody asks for a lease, and nothing happens yet."""
     client = world.connect()
-    name, cursor = full_name(queue), fields.pop("cursor", "c")
-    client.do(Lease(name, cursor, after, messages, receipt=world.next_receipt(), **fields))
+    named, cursor = sources(full_name(queue)), fields.pop("cursor", "c")
+    client.do(Lease(named, cursor, after, messages, receipt=world.next_receipt(), **fields))
     return client
 
 
@@ -45,7 +47,7 @@ def lease(world: World, after: int = 0, messages: int = 100, **fields: Any) -> t
 def settle(world: World, through: int = 1 << 62, *, commit: bool = True, queue: str = "a", cursor: str = "c") -> None:
     client = world.connect()
     receipt = world.next_receipt()
-    client.do(SettleLeases(full_name(queue), cursor, through, commit, receipt))
+    client.do(SettleLeases(sources(full_name(queue)), cursor, through, commit, receipt))
     world.settle()
     assert (client.errors, client.confirmed) == ([], [receipt])
     client.lose()

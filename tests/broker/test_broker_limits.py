@@ -14,7 +14,9 @@ from amq.broker.queues.queue import Queue
 from amq.broker.sessions.session import STALLED_BYTES_MAX
 from amq.config.destinations import DestinationOptions
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send
+from amq.protocols.commands import Send
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
+from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 
 BODY = bytes(1000)

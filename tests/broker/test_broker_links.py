@@ -39,7 +39,7 @@ def test_the_same_client_takes_over_from_its_ghost(world: World) -> None:
         again.ack(body)
     world.settle()
     world.check_at_rest()
-    assert not world.broker.links._instances.keys() - {again.session._client}
+    assert not world.broker.links._instances.keys() - {again.session.client}
 
 
 def test_a_connection_that_says_nothing_takes_nothing(world: World) -> None:

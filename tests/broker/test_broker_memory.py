@@ -11,7 +11,9 @@ import pytest
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.sessions.session import STALLED_BYTES_MAX
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Begin, Commit, Disconnect, Nack, Send
+from amq.protocols.commands import Begin, Commit, Disconnect, Send
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
+from tests.broker.notation import Ack, Nack
 from tests.broker.world import Client, World
 
 LIMIT_BYTES = 10 * (1000 + MESSAGE_OVERHEAD_BYTES)  # ten messages of 1000 bytes

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.protocols.commands import ACK_INDIVIDUAL, Command, Connect, Prepare, Subscribe
+from amq.protocols.commands import Command, Connect, Prepare, Subscribe
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer
+from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
 TOO_LONG = "x" * 65_536

@@ -20,20 +20,10 @@ from amq.broker.storage.trimming import Trimmer
 from amq.broker.transactions import effect
 from amq.journal import records
 from amq.message import Message
-from amq.protocols.commands import (
-    ACK_AUTO,
-    ACK_CLIENT,
-    ACK_INDIVIDUAL,
-    Abort,
-    Ack,
-    Begin,
-    Commit,
-    Nack,
-    Send,
-    Subscribe,
-    Unsubscribe,
-)
+from amq.protocols.commands import Abort, Begin, Commit, Send, Unsubscribe
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.model import DLQ, MAYBE, NO, YES, Item, Model, Sub, Tx
+from tests.broker.notation import Ack, Nack
 from tests.broker.world import Client, World
 from tests.large import large_from
 
@@ -187,7 +177,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.count += 1
         id = f"s{self.count}"
         user.subs[id] = Sub(queue, ack, prefetch)
-        user.client.do(Subscribe(id, "queue://" + queue, ack, prefetch))
+        user.client.do(user.client.notation.subscribe(id, "queue://" + queue, ack, prefetch))
 
     @precondition(lambda self: any(user.subs for user in self.users))
     @rule(which=pick, index=pick)
@@ -445,7 +435,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.users.append(drain)
         for queue in ALL_QUEUES:
             drain.subs[queue] = Sub(queue, ACK_AUTO, 1)
-            drain.client.do(Subscribe(queue, "queue://" + queue, ACK_AUTO))
+            drain.client.do(drain.client.notation.subscribe(queue, "queue://" + queue, ACK_AUTO, 0))
         self.rest()
         assert self.world.broker.memory.taken_bytes == 0
         assert not any(queue.stored for queue in self.world.broker.state.queues.values())

@@ -14,7 +14,7 @@ from amq.broker.names import shelves
 from amq.broker.waiters import Unasked
 from amq.journal.records import ACKED, Consumed, Group, Moved, Record
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import World
 from tests.sampling import sampled
 
@@ -29,7 +29,7 @@ def append(world: World, *records: Record) -> None:
 
 
 def store(world: World, body: bytes, name: str = SENT, **fields: Any) -> None:
-    world.broker.store(Message(name, body, **fields), Unasked(world.connect()))
+    world.broker.store(Message(name, body, **fields), Unasked(world.connect(), 0))
     world.settle()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amq.broker.names import shelves
 from amq.journal.records import Moved
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
 from tests.large import large_from
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Credit, Subscribe
+from amq.protocols.commands import Credit
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
 
@@ -138,7 +139,7 @@ def test_of_a_topic(world: World) -> None:
 def test_where_it_is_not_to_be_had(world: World, fields: dict[str, Any], code: str) -> None:
     fields = {"ack": ACK_INDIVIDUAL, "queue": "queue://a", "options": {"credit": "0"}} | fields
     client = world.connect()
-    client.do(Subscribe("s", fields.pop("queue"), **fields))
+    client.subscribe(id="s", **fields)
     world.settle()
     assert client.codes == [code]
 

@@ -9,7 +9,9 @@ import pytest
 
 from amq.broker.queues.queue import Queue
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Send, Subscribe
+from amq.protocols.commands import Send, Subscribe
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
+from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 from tests.large import large_from
 

@@ -14,7 +14,8 @@ from amq.journal.multicast import Multicast
 from amq.journal.records import encode_record, record_bytes
 from amq.journal.run import Run
 from amq.message import Copy, Message
-from amq.protocols.commands import ACK_AUTO, Commit, Finish, Prepare, Send, SendMany
+from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
 
 MakeWorld = Callable[..., World]

@@ -19,7 +19,7 @@ from amq.config.loader import load
 from amq.config.schema import BrokerConfig
 from amq.errors import ConfigError
 from amq.message import LARGE_BODY_BYTES, Message
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.world import Client, World
 from tests.large import large_from
@@ -418,7 +418,7 @@ class Walk:
 
     def settle_one(self) -> None:
         client = self.rng.choice(self.clients)
-        held = [m for each in client.session._subscriptions.values() for m in each.unacked]
+        held = [m for each in client.consumers.values() for m in each.unacked]
         delivery = next((each for each in client.deliveries if each.seq in held and each.body not in self.done), None)
         if delivery is None:
             return

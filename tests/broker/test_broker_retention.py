@@ -15,7 +15,7 @@ from amq.broker.waiters import Unasked
 from amq.config.destinations import DestinationOptions
 from amq.journal.records import PURGED, Consumed, Group, Moved
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
 from tests.sampling import sampled
 
@@ -317,9 +317,9 @@ def test_what_is_moved_here_on_the_disk_counts_too(last_value: World, count: int
     real, sent, _ = shelves("queue://a")
     for number in range(count):
         message = Message(sent, b"%d" % number, {KEY: f"moved {number % 100}"})
-        last_value.broker.store(message, Unasked(last_value.connect()))
+        last_value.broker.store(message, Unasked(last_value.connect(), 0))
     for body, key in [(b"a2", "a"), (b"c1", "c")]:
-        last_value.broker.store(Message(sent, body, {KEY: key}), Unasked(last_value.connect()))
+        last_value.broker.store(Message(sent, body, {KEY: key}), Unasked(last_value.connect(), 0))
     last_value.settle()
     put_all(last_value, "c2")
     seqs = list(last_value.everything(last_value.broker.state.queues[sent]))
@@ -445,7 +445,7 @@ def test_random_walks(make_world: MakeWorld, seed: int) -> None:
             newest[key] = body.encode()
         elif action < 0.75:
             reader = rng.choice(consumers)
-            held = [each for each in reader.deliveries if each.seq in reader.session._subscriptions["a"].unacked]
+            held = [each for each in reader.deliveries if each.seq in reader.consumers["a"].unacked]
             if held:
                 consumed.add(held[0].body)
                 reader.ack(held[0].body)

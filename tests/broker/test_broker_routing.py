@@ -13,7 +13,7 @@ from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.topics.routing import ROUTES_BYTES_MAX
 from amq.config.destinations import DestinationOptions
 from amq.errors import ConfigError
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_two_phase import finish, prepare
 from tests.broker.world import Client, World
 
@@ -294,8 +294,8 @@ def test_other_names_for_virtual_topics(make_world: Callable[..., World]) -> Non
 
 
 def test_selectors_of_topic_subscriptions(world: World) -> None:
-    big = consumer(world, "topic://t", selector="size > 10", message_id_prefix="ID:")
-    red = consumer(world, "topic://*", selector="color = 'red'", message_id_prefix="ID:")
+    big = consumer(world, "topic://t", selector="size > 10")
+    red = consumer(world, "topic://*", selector="color = 'red'")
     everything = consumer(world, "topic://t")
     own = consumer(world, "topic://t", selector="color = 'red'", options={"noLocal": "true"})
     producer = own

@@ -10,7 +10,7 @@ from amq.broker.queues.backlog import CHUNK_ROWS
 from amq.broker.scheduling import scheduler
 from amq.config.destinations import DestinationOptions
 from amq.journal.checkpoint import list_checkpoints
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
 from tests.broker.test_broker_durables import leave, subscriber

@@ -6,7 +6,8 @@ import pytest
 
 from amq.broker.scheduling.timing import TIME_MAX_MS
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, Send
+from amq.protocols.commands import Send
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_dead_letters import consumer
 from tests.broker.test_broker_scheduling import DELAY, SCHEDULED, later, schedule, scheduled
 from tests.broker.world import Client, World
@@ -138,7 +139,7 @@ def test_bad_values_are_refused(world: World, headers: dict[str, str]) -> None:
     client = world.connect()
     errors: list[Exception] = []
     fail = client.fail
-    client.fail = lambda error, receipt="": (errors.append(error), fail(error, receipt))[1]  # type: ignore[method-assign]
+    client.fail = lambda failure: (errors.append(failure.error), fail(failure))[1]  # type: ignore[method-assign]
     receipt = client.send(b"x", properties=headers)
     world.settle()
     assert client.errors == [("SCHEDULE_INVALID", receipt)]

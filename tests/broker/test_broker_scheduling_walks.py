@@ -14,7 +14,8 @@ import pytest
 
 from amq.broker.scheduling.scheduler import FULL_MS
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, Send
+from amq.protocols.commands import Send
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_disk import low_on_disk, room_again
 from tests.broker.test_broker_scheduling import SCHEDULED, later
 from tests.broker.world import Client, World

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
 

@@ -10,8 +10,10 @@ import pytest
 from amq.broker.queues import selector_dispatch as picking
 from amq.broker.queues.groups import GROUP_ID, GROUP_SEQ
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL, Ack, Send, Subscribe
+from amq.protocols.commands import Send, Subscribe
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from amq.selectors import Selector
+from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 from tests.large import large_from
 
@@ -247,7 +249,9 @@ def test_numbers_in_headers_are_numbers(world: World) -> None:
 def test_a_mistake_is_told_with_its_column(world: World) -> None:
     client = world.connect()
     told = []
-    client.fail = lambda error, receipt="": told.append((error.code, str(error), receipt))  # type: ignore[method-assign]
+    client.fail = lambda failure: told.append(  # type: ignore[method-assign]
+        (failure.error.code, str(failure.error), failure.receipt)  # type: ignore[attr-defined]
+    )
     receipt = client.subscribe("a", selector="colour = = 'red'")
     ((code, text, told_of),) = told
     assert (code, told_of) == ("INVALID_SELECTOR", receipt)
@@ -257,7 +261,7 @@ def test_a_mistake_is_told_with_its_column(world: World) -> None:
 
 def test_what_nobody_wants_is_looked_at_once_for_each(world: World) -> None:
     asked: Counter[bytes] = Counter()
-    selector = Selector("colour = 'red'")
+    selector = Selector("colour = 'red'", world.broker.message_id_prefix)
     real = selector.matches
 
     def matches(message: Message) -> bool:
@@ -382,7 +386,7 @@ def test_who_looks_at_old_messages_keeps_nobody_from_new_ones(on_disk: World, mo
     red = consumer(world, "colour = 'red' AND number > 900")
     assert texts(red) == ["950"]
     blue = world.connect()
-    blue.do(Subscribe("a", "queue://a", ACK_INDIVIDUAL, selector="colour = 'blue'"))
+    blue.do(Subscribe("a", "queue://a", True, selector="colour = 'blue'"))
     world.turn()
     world.connect().send(b"new", properties={"colour": "red", "number": "1001"}, receipt=False)
     turns = 0

@@ -12,7 +12,9 @@ import pytest
 from amq.broker.queues.groups import GROUP_ID, GROUP_SEQ
 from amq.broker.queues.queue import Subscription
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Send
+from amq.protocols.commands import Send
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
+from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 from tests.sampling import sampled
 
@@ -101,7 +103,7 @@ class Walk:
         holding = [
             (client, subscription)
             for client in self.consumers
-            for subscription in client.session._subscriptions.values()
+            for subscription in client.consumers.values()
             if subscription.unacked and client.reading
         ]
         return self.rng.choice(holding) if holding else None
@@ -110,7 +112,7 @@ class Walk:
         if (held := self._held()) is None:
             return
         client, subscription = held
-        transaction = transaction and (f"{transaction}" if transaction in client.session._transactions else "")
+        transaction = transaction and (f"{transaction}" if transaction in client.transactions else "")
         seq = self.rng.choice(list(subscription.unacked))
         bodies = {each: message.body for each, message in subscription.unacked.items()}
         client.do(Ack(seq, "a", "", transaction))
@@ -123,14 +125,14 @@ class Walk:
         if (held := self._held()) is None:
             return
         client, _ = held
-        if "t" not in client.session._transactions:
+        if "t" not in client.transactions:
             client.begin("t")
         for _ in range(3):
             self.acknowledge("t")
 
     def end(self) -> None:
         for client in self.consumers:
-            transaction = client.session._transactions.get("t")
+            transaction = client.transactions.get("t")
             if transaction is None or self.rng.random() < 0.3:
                 continue
             settled = [message for _, message in transaction.acks]
@@ -146,11 +148,11 @@ class Walk:
         if not self.consumers:
             return
         client = self.rng.choice(self.consumers)
-        subscription = client.session._subscriptions.get("a")
-        if subscription is not None and "t" in client.session._transactions and self.rng.random() < 0.5:
+        subscription = client.consumers.get("a")
+        if subscription is not None and "t" in client.transactions and self.rng.random() < 0.5:
             self.finished(client, list(subscription.unacked))
             client.unsubscribe()
-        elif "t" not in client.session._transactions or self.rng.random() < 0.3:
+        elif "t" not in client.transactions or self.rng.random() < 0.3:
             self.consumers.remove(client)
             for owner, unfinished in self.owners.values():
                 if owner is client:
@@ -184,6 +186,7 @@ def test_a_walk(make_world: Callable[..., World], seed: int, memory_limit_bytes:
     world.check_at_rest()
     queue = world.broker.state.queues["queue://a"]
     assert queue.selection is None
-    stalled = {command.message.body for command in walk.producer.session._stalled if isinstance(command, Send)}
+    waiting = walk.producer.session.sessions[0]._stalled
+    stalled = {command.message.body for command in waiting if isinstance(command, Send)}
     assert set(world.stored()) == walk.sent - walk.gone - stalled, "lost, or come back"
     assert len(walk.gone) > 200

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amq.protocols.commands import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_durables import leave, subscriber
 from tests.broker.test_broker_limits import MakeWorld, ack_all, consumer, send_many
 from tests.broker.test_broker_scheduling import later, schedule, scheduled

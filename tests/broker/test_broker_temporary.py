@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amq.broker.sessions.temporary import QUEUES_MAX
-from amq.protocols.commands import ACK_AUTO, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
 
@@ -70,7 +70,7 @@ def test_consumers_share_a_temporary_queue_and_a_topic_is_for_all(world: World) 
 def test_selectors_and_groups_are_those_of_queues(world: World) -> None:
     asker, service = world.connect(), world.connect()
     for id in ("1", "2"):
-        asker.subscribe(queue_of(asker), ACK_INDIVIDUAL, id=id, selector=f"n = '{id}'", message_id_prefix="")
+        asker.subscribe(queue_of(asker), ACK_INDIVIDUAL, id=id, selector=f"n = '{id}'")
     for n in ("1", "3", "2", "1"):
         service.send(n.encode(), queue_of(asker), properties={"n": n, "JMSXGroupID": n})
     world.settle()

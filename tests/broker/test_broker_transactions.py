@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.protocols.commands import ACK_CLIENT, ACK_INDIVIDUAL, Ack, Begin, Commit
+from amq.protocols.commands import Begin, Commit
+from amq.protocols.stomp.subscribing import ACK_CLIENT, ACK_INDIVIDUAL
+from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from amq.broker.names import PREPARED_NAME
-from amq.protocols.commands import ACK_AUTO, CommitBatch, Finish, Prepare
+from amq.protocols.commands import CommitBatch, Finish, Prepare
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
 from tests.sampling import sampled
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.test_broker_model import ALL_QUEUES, LARGE, MODES, QUEUES, SLICES, BrokerMachine
 from tests.sampling import sampled
 

@@ -12,7 +12,8 @@ import pytest
 from amq.broker.queues.queue import Queue
 from amq.broker.topics import wildcards as wildcard
 from amq.broker.topics.wildcards import WildcardSubscription
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL, Ack, Nack
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
+from tests.broker.notation import Ack, Nack
 from tests.broker.world import Client, World
 from tests.sampling import sampled
 
@@ -111,7 +112,7 @@ def test_refusal_and_transactions(world: World) -> None:
 
 
 def test_selectors(world: World) -> None:
-    client = consumer(world, "queue://a.*,topic://t", selector="n = 1", message_id_prefix="")
+    client = consumer(world, "queue://a.*,topic://t", selector="n = 1")
     producer = world.connect()
     for n in (1, 2):
         for name in ("queue://a.x", "topic://t"):
@@ -192,7 +193,7 @@ def test_at_random(world: World, seed: int) -> None:
         if clients and rng.random() < 0.05:
             clients.pop(rng.randrange(len(clients))).lose()
         for client in clients:
-            unacked = client.session._subscriptions["s"].unacked
+            unacked = client.consumers["s"].unacked
             if unacked and rng.random() < 0.3:
                 seq = rng.choice(list(unacked))
                 before = {each: message.body for each, message in unacked.items()}
@@ -240,7 +241,7 @@ def test_idle_queues_cost_nothing(world: World, monkeypatch: pytest.MonkeyPatch,
         assert len(client.bodies) == count + 3 * turn - 3
         client.session.set_writable(True)
         world.settle()
-        while ack == ACK_INDIVIDUAL and (held := list(client.session._subscriptions["s"].unacked)):
+        while ack == ACK_INDIVIDUAL and (held := list(client.consumers["s"].unacked)):
             client.do(Ack(held[0], "s", "r"))
             world.settle()
         assert len(client.bodies) == count + 3 * turn
@@ -294,7 +295,7 @@ def test_wildcards_of_many_kinds_lose_and_double_nothing(make_world: Callable[..
             clients[0].session.set_writable(rng.random() < 0.6)
         elif clients:
             client = rng.choice(clients)
-            held = list(client.session._subscriptions["s"].unacked)
+            held = list(client.consumers["s"].unacked)
             if held:
                 command = Nack(held[-1], "s", "r", "", True) if rng.random() < 0.2 else Ack(held[-1], "s", "r")
                 client.do(command)
@@ -305,7 +306,7 @@ def test_wildcards_of_many_kinds_lose_and_double_nothing(make_world: Callable[..
         assert not client.errors
         client.lose()
     last = consumer(world, "queue://a.>,queue://b.>", ACK_CLIENT, 5)
-    while held := list(last.session._subscriptions["s"].unacked):
+    while held := list(last.consumers["s"].unacked):
         last.do(Ack(held[-1], "s", "r"))
         world.settle()
     assert not any(queue.stored for queue in world.broker.state.queues.values())
@@ -322,7 +323,7 @@ def slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def joined(world: World) -> int:
     """Members of the only wildcard."""
-    return len(next(iter(world.clients[-1].session._subscriptions.values())).members)  # type: ignore[attr-defined]
+    return len(next(iter(world.clients[-1].consumers.values())).members)  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("slices")

@@ -45,6 +45,6 @@ def check_topics(world: World) -> int:
 
 def _closed(world: World) -> set[TopicQueue]:
     """Of subscriptions that have ended while a transaction holds some of their messages."""
-    transactions = [each for client in world.clients for each in client.session._transactions.values()]
+    transactions = [each for client in world.clients for each in client.transactions.values()]
     settled = [subscription for each in transactions for subscription, _ in each.acks + each.nacks]
     return {each.queue for each in settled if isinstance(each.queue, TopicQueue)}

@@ -18,10 +18,11 @@ from amq import message as messages
 from amq.broker.broker import Broker
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client as Who
-from amq.broker.sessions.session import Session
 from amq.broker.state.window import ID_BYTES
 from amq.broker.topics.wildcards import Member
+from amq.broker.transactions.transaction import Transaction
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirm, OpenBatch
@@ -30,19 +31,20 @@ from amq.journal.records import Record, prepared_bytes
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
 from amq.message import Batch, Copy, Message
 from amq.protocols.commands import (
-    ACK_INDIVIDUAL,
     Abort,
-    Ack,
     Begin,
     Command,
     Commit,
     Disconnect,
-    Nack,
+    Failure,
+    Scope,
     Send,
     Subscribe,
     Unsubscribe,
 )
+from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.disk import ProcessFiles, StepRunner
+from tests.broker.notation import Ack, Nack, Notation
 from tests.broker.states import Standby
 from tests.broker.topic_checks import check_topics, memory_of
 from tests.fakes import FakeClock, FaultyVfs
@@ -91,11 +93,12 @@ class Client:
         self._large = False  # a large body fills the socket
         self._lent_bytes = 0
         self.number = world.next_receipt()
-        self.session = Session(world.broker, self, f"{self.number}.", Who(user, client_id, instance))
+        self.notation = Notation()
+        self.session = ClientConnection(world.broker, self, f"{self.number}.", Who(user, client_id, instance))
 
     # -- Peer ---------------------------------------------------------------------------------------------------------
 
-    def subscribed(self, command: Subscribe) -> object:
+    def subscribed(self, command: Subscribe, session: int) -> object:  # noqa: ARG002
         return command.token
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
@@ -108,25 +111,27 @@ class Client:
             self._large = True
             self.session.set_writable(False)
 
-    def browsed(self, command: Subscribe) -> None:
-        self._out.append(lambda: self.browsed_ids.append(command.id))
+    def browsed(self, subscription: Subscription) -> None:
+        self._out.append(lambda: self.browsed_ids.append(subscription.id))
 
     def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
         assert subscription.auto
         for message in batch.messages:
             self.deliver(subscription, message, 0)
 
-    def confirm(self, receipt: str, outcome: str = "") -> None:
-        assert receipt, "a receipt that nobody asked for"
+    def confirm(self, receipt: object, outcome: str = "") -> None:
+        assert isinstance(receipt, str), "a receipt that nobody asked for"
         self._out.append(lambda: self.confirmed.append(receipt))
         if outcome:
             self._out.append(lambda: self.outcomes.append(outcome))
 
-    def fail(self, error: Exception, receipt: str = "") -> None:
+    def fail(self, failure: Failure) -> None:
+        error = failure.error
         assert isinstance(error, AmqError) or self.may_meet_mistakes, error
         if self._closing:
             return
         code = error.code if isinstance(error, AmqError) else "INTERNAL_ERROR"
+        receipt = failure.receipt if isinstance(failure.receipt, str) else ""
         self._out.append(lambda: self.errors.append((code, receipt)))
         self.session.close()
         self.close()
@@ -177,7 +182,12 @@ class Client:
     def do(self, *commands: Command) -> None:
         """What one read of the socket brings."""
         assert self.reading, "the broker does not read from this client"
-        self.session.handle(list(commands))
+        try:
+            read = self.notation.commands(commands)
+        except AmqError as error:
+            self.fail(Failure(error, Scope.CONNECTION, commands[-1].receipt))
+        else:
+            self.session.handle(read)
 
     def send(self, body: bytes, queue: str = "a", *, receipt: bool = True, transaction: str = "", **fields: Any) -> str:
         token = self.world.next_receipt() if receipt else ""
@@ -188,8 +198,25 @@ class Client:
         self, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0, id: str = "", **fields: Any
     ) -> str:
         token = self.world.next_receipt()
-        self.do(Subscribe(id or queue, full_name(queue), ack, prefetch, receipt=token, **fields))
+        try:
+            command = self.notation.subscribe(id or queue, full_name(queue), ack, prefetch, token, **fields)
+        except AmqError as error:
+            self.fail(Failure(error, Scope.CONNECTION, token))
+        else:
+            self.do(command)
         return token
+
+    @property
+    def transactions(self) -> dict[str, Transaction]:
+        """Open ones, by name."""
+        sessions = self.session.sessions.values()
+        return {name: each for session in sessions for name, each in session._transactions.items()}
+
+    @property
+    def consumers(self) -> dict[str, Subscription]:
+        """By id."""
+        sessions = self.session.sessions.values()
+        return {id: each for session in sessions for id, each in session._subscriptions.items()}
 
     def unsubscribe(self, id: str = "a", subscription_name: str = "") -> str:
         token = self.world.next_receipt()
@@ -453,7 +480,8 @@ class World:
         place, and a replay gives the state that work has given."""
         self.check()
         broker = self.broker
-        transactions = [each for client in self.clients for each in client.session._transactions.values()]
+        sessions = [each for client in self.clients for each in client.session.sessions.values()]
+        transactions = [each for session in sessions for each in session._transactions.values()]
         settled = {message.seq for each in transactions for _, message in each.settled}
         size = sum(each.size for each in transactions) + check_topics(self)
         assert not broker.topics.arrived
@@ -477,7 +505,7 @@ class World:
                 together = subscription.wildcard if isinstance(subscription, Member) else subscription
                 room = subscription.auto or len(together.unacked) < subscription.prefetch
                 room = room if subscription.refund else subscription.credit > 0
-                slow = not subscription.peer.session._writable  # type: ignore[attr-defined]
+                slow = not subscription.peer.session.is_writable  # type: ignore[attr-defined]
                 if room and not slow and queue.exclusive in (None, subscription):
                     beside = [message for message in wait if self._may_have(subscription, message)]
                     assert not beside, f"{queue.name}: {beside} wait beside a consumer"

@@ -58,7 +58,7 @@ class Coordinator:
             if isinstance(each, Many):
                 like = Message(full_name(each.queue), b"", expires_ms=each.expires_ms)
                 client.do(SendMany(like, each.bodies, "t"))
-                script.require(isinstance(client.session._transactions["t"].queued[-1], Run), "messages in one piece")
+                script.require(isinstance(client.transactions["t"].queued[-1], Run), "messages in one piece")
                 branch.sends.setdefault(each.queue, []).extend(each.bodies)
                 continue
             queues, id = each.queues.split(","), f"id of {each.name}"

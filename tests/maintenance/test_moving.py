@@ -205,7 +205,7 @@ def with_subscriptions(path: Path) -> World:
     subscriptions = (("all", "topic://t.>", ""), ("red", "topic://t.a", "color = 'red'"), ("x", "topic://x", ""))
     for name, topic, selector in subscriptions:
         client = world.connect("c")
-        client.subscribe(topic, id="d", subscription_name=name, selector=selector, message_id_prefix="ID:old-")
+        client.subscribe(topic, id="d", subscription_name=name, selector=selector)
         world.settle()
         client.lose()
     producer = world.connect()
@@ -214,7 +214,7 @@ def with_subscriptions(path: Path) -> World:
     producer.send(b"no id", "topic://t.b", text=True, priority=7)
     world.settle()
     client = world.connect("c")
-    client.subscribe("topic://t.>", id="d", subscription_name="all", message_id_prefix="ID:old-")
+    client.subscribe("topic://t.>", id="d", subscription_name="all")
     world.settle()
     client.ack(b"0")
     client.lose()

@@ -17,7 +17,9 @@ from amq.journal.export import MessageReader
 from amq.journal.interchange import Exported, InDoubt, Item
 from amq.journal.liveness import Place
 from amq.message import Message
-from amq.protocols.commands import ACK_AUTO, Ack, Lease
+from amq.protocols.commands import Lease
+from amq.protocols.stomp.subscribing import ACK_AUTO
+from tests.broker.notation import Ack
 from tests.broker.test_broker_two_phase import drain, finish, listed, prepare
 from tests.broker.world import World
 from tests.fakes import FaultyVfs
@@ -125,8 +127,7 @@ def test_it_is_finished_where_it_was_moved_to(old: World, tmp_path: Path, commit
     world.crash_and_recover()
     world.check_at_rest()
     reader = world.connect("w")
-    prefix = durable.definition["message_id_prefix"]
-    reader.subscribe("topic://t", id="d", subscription_name="s", prefetch=9, message_id_prefix=prefix)
+    reader.subscribe("topic://t", id="d", subscription_name="s", prefetch=9)
     world.settle()
     assert reader.bodies == ([b"1", b"2"] if commit else [b"1", b"2", b"3"])
     came_again = [(b"1", 2), (b"2", 1)]

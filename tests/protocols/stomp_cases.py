@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from amq.destination import ANY_REST, ANY_WORD, Pattern
 from amq.errors import AmqError
 from amq.message import Message
 from amq.protocols.commands import (
+    OLDEST,
     Abort,
     AbortBatch,
-    Ack,
     Begin,
     Command,
     Commit,
@@ -23,11 +24,14 @@ from amq.protocols.commands import (
     Disconnect,
     Finish,
     Lease,
+    LeaseReading,
     Malformed,
-    Nack,
+    Outcome,
     Prepare,
     Send,
     SendMany,
+    SendToMany,
+    Settle,
     SettleLeases,
     Subscribe,
     Unsubscribe,
@@ -45,7 +49,7 @@ def plain(value: Any) -> Any:
     """Commands, messages and errors as comparable data."""
     if isinstance(value, Command | Message):
         names = {name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())}
-        names -= {"message_id_prefix", "token"}
+        names -= {"token"}
         return (type(value).__name__, {name: plain(getattr(value, name)) for name in names})
     if isinstance(value, AmqError):
         return value.code
@@ -58,7 +62,7 @@ def one_by_one(commands: Iterable[Command]) -> list[Any]:
     for command in commands:
         if isinstance(command, SendMany):
             assert command.messages
-            found += [plain(Send(message, "", command.transaction)) for message in command.messages]
+            found += [plain(Send(message, None, command.transaction)) for message in command.messages]
         else:
             found.append(plain(command))
     return found
@@ -76,14 +80,26 @@ def opened(version: str = "1.2", limits: Limits = SMALL) -> StompServer:
 
 
 def error(code: str, receipt: str = "") -> Malformed:
-    return Malformed(AmqError("", code=code), receipt)
+    return Malformed(AmqError("", code=code), receipt or None)
+
+
+def ack(
+    seq: int, consumer: str, receipt: str | None = None, transaction: str = "", first: int | None = OLDEST
+) -> Settle:
+    return Settle(seq, consumer, receipt, transaction, Outcome.ACCEPTED, first)
+
+
+def nack(
+    seq: int, consumer: str, receipt: str | None = None, transaction: str = "", *, requeue: bool = False
+) -> Settle:
+    return Settle(seq, consumer, receipt, transaction, Outcome.FAILED if requeue else Outcome.REJECTED, OLDEST)
 
 
 def sent(
     destination: str = "queue://a", body: bytes = b"", *, transaction: str = "", receipt: str = "", **more: Any
 ) -> Send:  # fmt: skip
     more.setdefault("text", True)
-    return Send(Message(destination, body, **more), receipt, transaction)
+    return Send(Message(destination, body, **more), receipt or None, transaction)
 
 
 @dataclass
@@ -97,7 +113,7 @@ class Case:
 
 TO_A = b"SEND\ndestination:/queue/a\n"
 SUB = b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client\n\n\0"
-SUBSCRIBED = Subscribe("s", "queue://a", "client")
+SUBSCRIBED = Subscribe("s", "queue://a", True)
 
 CASES = [
     # SEND
@@ -145,15 +161,15 @@ CASES = [
     Case("CR is data in 1.1", TO_A + b"x:a\r\n\n\0", [sent(properties={"x": "a\r"})], ("1.1",)),
     Case("CRLF in 1.1", b"SEND\r\ndestination:/queue/a\r\nx:a\r\n\r\n\0", [sent(properties={"x": "a"})]),
     # SUBSCRIBE, UNSUBSCRIBE
-    Case("subscribe", b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0", [Subscribe("s", "queue://a", "auto")]),
+    Case("subscribe", b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0", [Subscribe("s", "queue://a")]),
     *(Case(f"ack {ack}", f"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:{ack}\n\n\0".encode(),
-           [Subscribe("s", "queue://a", ack)])
+           [Subscribe("s", "queue://a", ack != "auto")])
       for ack in ("auto", "client", "client-individual")),
     Case("subscribe options", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nselector:x = 1\nactivemq.prefetchSize:7\n"
          b"prefetch-count:3\nactivemq.exclusive:true\nactivemq.priority:3\nreceipt:r\nother:1\n\n\0",
-         [Subscribe("s", "queue://a", "auto", 7, "x = 1", {"exclusive": "true", "priority": "3"}, "r")]),
+         [Subscribe("s", "queue://a", False, 7, "x = 1", "r", exclusive=True, priority=3)]),
     Case("prefetch-count", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nprefetch-count:3\n\n\0",
-         [Subscribe("s", "queue://a", "auto", 3)]),
+         [Subscribe("s", "queue://a", False, 3)]),
     Case("subscribe twice", SUB + SUB, [SUBSCRIBED, error("SUBSCRIPTION_EXISTS")]),
     Case("subscribe again", SUB + b"UNSUBSCRIBE\nid:s\nreceipt:u\n\n\0" + SUB,
          [SUBSCRIBED, Unsubscribe("s", "u"), SUBSCRIBED]),
@@ -182,7 +198,7 @@ CASES = [
     Case("credit without number", b"CREDIT\nid:s\n\n\0", [error("HEADER_MISSING")]),
     Case("credit that is none", b"CREDIT\nid:s\ncredit:-1\n\n\0", [error("HEADER_INVALID")]),
     Case("credit of a new subscription", SUB.replace(b"\n\n", b"\ncredit:0\n\n"),
-         [Subscribe("s", "queue://a", "client", options={"credit": "0"})]),
+         [Subscribe("s", "queue://a", True, credit=0)]),
     Case("lease", b"LEASE\ndestination:/queue/a\ncursor:c\nafter:7\nmessages:5\nbytes:9\ntimeout:3\nreceipt:r\n\n\0",
          [Lease("queue://a", "c", 7, 5, 9, 3, "r")]),
     Case("lease, no more said", b"LEASE\ndestination:/topic/a\ncursor:c\nmessages:0\nreceipt:r\n\n\0",
@@ -203,20 +219,20 @@ CASES = [
          [error("HEADER_INVALID")]),
     Case("read a lease",
          b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:true\ncursor:c\nlease:7\npositions:0-5\n\n\0",
-         [Subscribe("s", "queue://a", browser=True, options={"cursor": "c", "lease": "7", "positions": "0-5"})]),
+         [Subscribe("s", "queue://a", browser=True, reading=LeaseReading(7, "c", 0, 0, 5))]),
     Case("consume a lease", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nlease:7\n\n\0", [error("HEADER_INVALID")]),
-    Case("ack 1.2", SUB + b"ACK\nid:0-17\n\n\0", [SUBSCRIBED, Ack(17, "s")], ("1.2",)),
-    Case("ack 1.2 CRLF", SUB + b"ACK\r\nid:0-17\r\n\r\n\0", [SUBSCRIBED, Ack(17, "s")], ("1.2",)),
+    Case("ack 1.2", SUB + b"ACK\nid:0-17\n\n\0", [SUBSCRIBED, ack(17, "s")], ("1.2",)),
+    Case("ack 1.2 CRLF", SUB + b"ACK\r\nid:0-17\r\n\r\n\0", [SUBSCRIBED, ack(17, "s")], ("1.2",)),
     Case("ack 1.2 with everything", SUB + b"ACK\nid:0-17\ntransaction:t\nreceipt:r\n\n\0",
-         [SUBSCRIBED, Ack(17, "s", "r", "t")], ("1.2",)),
+         [SUBSCRIBED, ack(17, "s", "r", "t")], ("1.2",)),
     Case("nack 1.2", SUB + b"NACK\nid:0-17\ntransaction:t\nreceipt:r\n\n\0",
-         [SUBSCRIBED, Nack(17, "s", "r", "t")], ("1.2",)),
+         [SUBSCRIBED, nack(17, "s", "r", "t")], ("1.2",)),
     Case("nack with requeue", SUB + b"NACK\nid:0-17\nrequeue:true\n\n\0",
-         [SUBSCRIBED, Nack(17, "s", requeue=True)], ("1.2",)),
+         [SUBSCRIBED, nack(17, "s", requeue=True)], ("1.2",)),
     Case("nack with perhaps", SUB + b"NACK\nid:0-17\nrequeue:1\nreceipt:r\n\n\0",
          [SUBSCRIBED, error("HEADER_INVALID", "r")], ("1.2",)),
     Case("ack after unsubscribe", SUB + b"UNSUBSCRIBE\nid:s\n\n\0" + SUB + b"ACK\nid:0-17\n\n\0ACK\nid:1-18\n\n\0",
-         [SUBSCRIBED, Unsubscribe("s"), SUBSCRIBED, Ack(17, "s"), Ack(18, "s")], ("1.2",)),
+         [SUBSCRIBED, Unsubscribe("s"), SUBSCRIBED, ack(17, "s"), ack(18, "s")], ("1.2",)),
     *(Case(f"ack of {id!r}", SUB + f"ACK\nid:{id}\nreceipt:r\n\n\0".encode(),
            [SUBSCRIBED, error("ACK_ID_UNKNOWN", "r")], ("1.2",))
       for id in ("1-17", "0", "0-", "-17", "00-17", "0-1x", "0- 1", "0--1", "0-1_0", "0-" + "9" * 20, "0-٣", "17")),
@@ -226,16 +242,16 @@ CASES = [
     Case("ack without id", SUB + b"ACK\nmessage-id:ID\\c1f3a-17\n\n\0", [SUBSCRIBED, error("HEADER_MISSING")],
          ("1.2",)),
     Case("ack 1.1", SUB + b"ACK\nmessage-id:ID\\c1f3a-17\nsubscription:s\ntransaction:t\n\n\0",
-         [SUBSCRIBED, Ack(17, "s", "", "t")], ("1.1",)),
+         [SUBSCRIBED, ack(17, "s", None, "t")], ("1.1",)),
     Case("ack 1.1, colon not escaped", SUB + b"ACK\nmessage-id:ID:1f3a-17\nsubscription:s\n\n\0",
-         [SUBSCRIBED, Ack(17, "s")], ("1.1",)),
-    Case("nack 1.1", SUB + b"NACK\nmessage-id:ID\\c1f3a-17\nsubscription:s\n\n\0", [SUBSCRIBED, Nack(17, "s")],
+         [SUBSCRIBED, ack(17, "s")], ("1.1",)),
+    Case("nack 1.1", SUB + b"NACK\nmessage-id:ID\\c1f3a-17\nsubscription:s\n\n\0", [SUBSCRIBED, nack(17, "s")],
          ("1.1",)),
     Case("ack 1.1 without subscription", SUB + b"ACK\nmessage-id:ID\\c1f3a-17\n\n\0",
          [SUBSCRIBED, error("HEADER_MISSING")], ("1.1",)),
     Case("ack 1.1 by id", SUB + b"ACK\nid:0-17\n\n\0", [SUBSCRIBED, error("HEADER_MISSING")], ("1.0", "1.1")),
     Case("ack 1.0", SUB + b"ACK\nmessage-id:ID:1f3a-17\ntransaction:t\nreceipt:r\n\n\0",
-         [SUBSCRIBED, Ack(17, "", "r", "t")], ("1.0",)),
+         [SUBSCRIBED, ack(17, "", "r", "t")], ("1.0",)),
     *(Case(f"ack of message-id {id!r}", SUB + f"ACK\nsubscription:s\nmessage-id:{id}\n\n\0".encode(),
            [SUBSCRIBED, error("ACK_ID_UNKNOWN")], ("1.0", "1.1"))
       for id in ("ID:1f3b-17", "17", "ID:1f3a-", "ID:1f3a-1x", "ID:1f3a-" + "9" * 20)),
@@ -291,12 +307,12 @@ CASES = [
     ),
     Case(
         "settle with an epoch", b"COMMIT\ndestination:/queue/a\ncursor:c\nthrough:9\nepoch:7\n\n\0",
-        [SettleLeases("queue://a", "c", 9, True, "", 7)],
+        [SettleLeases("queue://a", "c", 9, True, None, 7)],
     ),
     *(Case(f"LEASE with {header!r}", b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:0\nreceipt:r\n" + header
            + b"\n\n\0", [error("HEADER_INVALID", "r")]) for header in (b"take:1", b"epoch:x")),
     Case("commit an empty batch", b"COMMIT\nowner:o\nbatch:0\n\n\0", [CommitBatch("o", 0, [])]),
-    Case("commit with outcome", b"COMMIT\ntransaction:t\namq-outcome-id:o\n\n\0", [Commit("t", "", "o")]),
+    Case("commit with outcome", b"COMMIT\ntransaction:t\namq-outcome-id:o\n\n\0", [Commit("t", None, "o")]),
     Case("abort", b"ABORT\ntransaction:t\nreceipt:r\n\n\0", [Abort("t", "r")]),
     *(Case(f"COMMIT of {headers!r}", b"COMMIT\n" + headers + b"\n\n\0", [error(code)])
       for headers, code in (
@@ -338,9 +354,26 @@ CASES = [
     Case("undefined escape in a name", TO_A + b"\\t:x\n\n\0", [error("ESCAPE_UNDEFINED")], ESCAPING),
     Case("1.1 has no \\r", TO_A + b"x:\\r\n\n\0", [error("ESCAPE_UNDEFINED")], ("1.1",)),
     *(Case(f"composite destination {written}", f"SEND\ndestination:{written}\n\n\0".encode(),
-           [sent(destination=full, text=True)]) for written, full in (
+           [SendToMany(Message(full, b"", text=True), tuple(full.split(",")))]) for written, full in (
         ("/queue/a,b", "queue://a,queue://b"), ("/topic/a,b,/queue/c", "topic://a,topic://b,queue://c"),
         ("queue://a,topic://b", "queue://a,topic://b"))),
+    Case("the same destination twice", b"SEND\ndestination:/queue/a,a\n\n\0", [sent()]),
+    Case("subscribe to many", b"SUBSCRIBE\nid:s\ndestination:/queue/a,b.*,/topic/c.>,a\n\n\0",
+         [Subscribe("s", ("queue://a", Pattern("queue://", ("b", ANY_WORD)), Pattern("topic://", ("c", ANY_REST)),
+                          "topic://a"))]),
+    *(Case(f"send to the wildcard {name}", f"SEND\ndestination:{name}\n\n\0".encode(), [error("DESTINATION_REFUSED")])
+      for name in ("/queue/a.*", "/topic/>", "/queue/a,b.>")),
+    Case("ack of a consumer that acknowledges one by one", SUB.replace(b"client", b"client-individual")
+         + b"ACK\nid:0-17\n\n\0", [SUBSCRIBED, ack(17, "s", first=None)], ("1.2",)),
+    Case("credit taken back", SUB + b"CREDIT\nid:s\ncredit:0\n\n\0", [SUBSCRIBED, Credit("s", 0, drain=True)]),
+    *(Case(f"option {name}", SUB.replace(b"\n\n", f"\n{name}\n\n".encode()), [error(code)]) for name, code in (
+        ("activemq.exclusive:perhaps", "OPTION_INVALID"), ("activemq.priority:128", "OPTION_INVALID"),
+        ("activemq.maximumPendingMessageLimit:-2", "OPTION_INVALID"), ("credit:-1", "OPTION_INVALID"))),
+    Case("every option", SUB.replace(b"\n\n",
+    b"\nactivemq.noLocal:true\nactivemq.retroactive:TRUE\nactivemq.shared:true\n"
+         b"activemq.maximumPendingMessageLimit:-1\nactivemq.subscriptionName:d\nactivemq.other:1\n\n"),
+         [Subscribe("s", "queue://a", True, no_local=True, retroactive=True, shared=True, pending_limit=-1,
+                    subscription_name="d")]),
     Case("no destination", b"SEND\nreceipt:r\n\n\0", [error("HEADER_MISSING", "r")]),
     Case("empty destination", b"SEND\ndestination:\n\n\0", [error("HEADER_MISSING")]),
     *(Case(f"destination {name}", f"SEND\ndestination:{name}\n\n\0".encode(), [error("DESTINATION_INVALID")])

@@ -9,7 +9,7 @@ from stomp_cases import PREFIX, SMALL, one_by_one, opened
 from test_stomp_server import deliver, general_path_only
 
 from amq.message import Message
-from amq.protocols.commands import Command, Disconnect, Malformed, Send
+from amq.protocols.commands import Command, Disconnect, Failure, Malformed, Send
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, VERSIONS, FrameReader, encode
 from amq.protocols.stomp.server import StompServer
 
@@ -58,7 +58,8 @@ def test_any_bytes_before_connect(stream: bytes) -> None:
     check(commands)
     for command in commands:
         if isinstance(command, Malformed):
-            assert len(FrameReader(version=server.version).feed(server.error(command.error, command.receipt))) == 1
+            assert len(FrameReader(version=server.version).feed(server.error(Failure(command.error,
+            receipt=command.receipt)))) == 1
 
 
 NAMES = [

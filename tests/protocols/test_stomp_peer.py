@@ -8,7 +8,7 @@ from test_stomp_server import deliver
 
 from amq.errors import CommandError
 from amq.message import Message
-from amq.protocols.commands import Ack, Send
+from amq.protocols.commands import Failure, Send, Settle
 
 utils = pytest.importorskip("stomp.utils")
 
@@ -29,7 +29,7 @@ def test_stomp_py_reads_deliveries() -> None:
 def test_stomp_py_reads_answers() -> None:
     server = opened()
     assert utils.parse_frame(server.receipt("a:b")[:-1]).headers == {"receipt-id": "a:b"}
-    frame = utils.parse_frame(server.error(CommandError("no: thing"), "r")[:-1])
+    frame = utils.parse_frame(server.error(Failure(CommandError("no: thing"), receipt="r"))[:-1])
     assert (frame.cmd, frame.headers["message"], frame.headers["receipt-id"]) == ("ERROR", "no: thing", "r")
     assert frame.body == b"no: thing"
 
@@ -44,5 +44,5 @@ def test_what_stomp_py_writes_is_read() -> None:
     send, ack = server.receive(b"".join(b"".join(map(utils.encode, utils.convert_frame(frame))) for frame in frames))
     assert isinstance(send, Send)
     assert (send.message.body, send.message.properties) == (b"a\0b", {"x": "1"})
-    assert isinstance(ack, Ack)
-    assert (ack.seq, ack.subscription) == (7, "s")
+    assert isinstance(ack, Settle)
+    assert (ack.seq, ack.consumer) == (7, "s")

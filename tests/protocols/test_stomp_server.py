@@ -13,7 +13,7 @@ from stomp_cases import CASES, PREFIX, SMALL, Case, connect, one_by_one, opened,
 from amq.errors import CommandError, ProtocolError
 from amq.message import Batch, Message, Shared
 from amq.protocols.base import ServerProtocol
-from amq.protocols.commands import Command, Connect, Malformed, Subscribe
+from amq.protocols.commands import Command, Connect, Failure, Malformed, Subscribe
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits
 from amq.protocols.stomp.server import _DESTINATIONS_BYTES_MAX, StompServer
 from amq.remembered import ENTRY_BYTES
@@ -113,7 +113,7 @@ def test_no_common_version(accept: str) -> None:
     server = StompServer(SMALL, PREFIX, "amq/1")
     (refused,) = server.receive(f"CONNECT\naccept-version:{accept}\nhost:h\n\n\0".encode())
     assert isinstance(refused, Malformed)
-    (frame,) = FrameReader().feed(server.error(refused.error))
+    (frame,) = FrameReader().feed(server.error(Failure(refused.error)))
     assert frame.command == "ERROR"
     assert frame.headers["version"] == "1.0,1.1,1.2"
     assert frame.headers["code"] == "VERSION_UNSUPPORTED"
@@ -228,7 +228,7 @@ def test_receipt_with_an_outcome() -> None:
 
 def test_error() -> None:
     server = opened()
-    frame = server.error(CommandError("no such thing: look\nagain", code="NO_SUCH"), "r:1")
+    frame = server.error(Failure(CommandError("no such thing: look\nagain", code="NO_SUCH"), receipt="r:1"))
     body = b"no such thing: look\nagain"
     assert frame == (
         b"ERROR\nmessage:no such thing\\c look\ncode:NO_SUCH\nreceipt-id:r\\c1\ncontent-type:text/plain\n"
@@ -237,13 +237,14 @@ def test_error() -> None:
 
 
 def test_error_before_connect_cannot_be_split_by_what_the_client_sent() -> None:
-    (frame,) = FrameReader(version="1.0").feed(StompServer().error(ProtocolError("a\rb\0c: \ud800"), "x\ny:z"))
+    failure = Failure(ProtocolError("a\rb\0c: \ud800"), receipt="x\ny:z")
+    (frame,) = FrameReader(version="1.0").feed(StompServer().error(failure))
     assert frame.headers["receipt-id"] == "x y:z"
     assert list(frame.headers) == ["message", "code", "receipt-id", "content-type", "content-length"]
 
 
 def test_error_tells_nothing_of_internal_failures() -> None:
-    (frame,) = FrameReader().feed(opened().error(KeyError("/secret/path")))
+    (frame,) = FrameReader().feed(opened().error(Failure(KeyError("/secret/path"))))
     assert frame.headers["code"] == "INTERNAL_ERROR"
     assert b"secret" not in frame.body
     assert "secret" not in str(frame.headers)
@@ -260,7 +261,7 @@ def deliver(version: str, made: Message, redelivered: int = 0, ack: str = "clien
     header = f"id:{id}\n" if id else ""
     (command,) = server.receive(f"SUBSCRIBE\n{header}destination:/queue/a\nack:{ack}\n\n\0".encode())
     assert isinstance(command, Subscribe)
-    return server.delivery(server.subscription(command), made, redelivered)
+    return server.delivery(server.subscription(command, 0), made, redelivered)
 
 
 PLAIN = b"destination:/queue/a\ntimestamp:17\npersistent:true\ncontent-length:2\n\nhi\0"
@@ -300,7 +301,7 @@ def test_what_is_written_once_for_all_is_what_is_written_for_each(version: str, 
         id = name.replace(":", "\\c") if version != "1.0" else name
         (command,) = server.receive(f"SUBSCRIBE\nid:{id}\ndestination:/topic/a\nack:{ack}\n\n\0".encode())
         assert isinstance(command, Subscribe)
-        form = server.subscription(command)
+        form = server.subscription(command, 0)
         expected = FrameReader(DELIVERY_LIMITS, version).feed(
             b"".join(server.delivery(form, made, 0) for made in plain_ones)
         )
@@ -324,7 +325,7 @@ def test_subscription_that_ended_in_the_same_bytes() -> None:
     first, _, second, _ = server.receive(frames * 2)
     for index, command in enumerate((first, second)):
         assert isinstance(command, Subscribe)
-        assert b"\nack:%d-5\n" % index in server.delivery(server.subscription(command), message(), 0)
+        assert b"\nack:%d-5\n" % index in server.delivery(server.subscription(command, 0), message(), 0)
 
 
 def test_a_temporary_destination_is_called_as_its_reader_knows_it() -> None:

@@ -335,7 +335,7 @@ class Oracle:
                     self.limits.found(message)
 
     def _delivers(self, connection: Connection, subscription: Subscription, message: Message) -> None:
-        epoch = connection._hub.broker.epoch
+        epoch = connection._hub.epoch
         for checker in self.checkers:
             checker.delivers(connection, subscription, message)
         self.limits.delivered(message)

@@ -314,7 +314,7 @@ class TwoPhase(Feature):
             self.oracle.gone(seq, epoch - 1)
 
     def delivers(self, connection: Connection, _subscription: Subscription, message: Message) -> None:
-        epoch = connection._hub.broker.epoch
+        epoch = connection._hub.epoch
         self.contents.delivers(message, epoch)
         sender, holder = self._senders.get(message.seq), self._holders.get(message.seq)
         if sender is not None and not sender.ended:

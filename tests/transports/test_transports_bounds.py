@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amq.errors import AccessError
+from amq.protocols.commands import Failure, Scope
 from amq.protocols.stomp.frame import Limits
 from amq.transports import connection as connection_module
 from tests.transports.served import CONNECT, Peer, Served, frame, serve
@@ -191,7 +192,7 @@ def test_the_end_of_a_client_that_was_not_read_is_noticed(tmp_path: Path) -> Non
     async def test(served: Served) -> None:
         peer = await served.connect(CONNECT)
         await flood_until_unread(served, peer)
-        peer.connection.fail(AccessError("enough"))
+        peer.connection.fail(Failure(AccessError("enough"), Scope.CONNECTION))
         await served.until(lambda: peer.read() is not None and b"enough" in peer.said, "the reason")
         await served.hang_up(peer)
 

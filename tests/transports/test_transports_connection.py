@@ -48,7 +48,7 @@ def test_a_login_that_comes_too_late_lets_nobody_in(tmp_path: Path) -> None:
         login = connection._login
         assert login is not None
         await login
-        assert connection.session is None, "what it sent behind its CONNECT is not carried out"
+        assert connection.client is None, "what it sent behind its CONNECT is not carried out"
         assert connection._timer is not None
         assert not connection._timer.cancelled(), "and it is cut when it does not close by itself"
         connection.abort()

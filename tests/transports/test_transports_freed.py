@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.session import Session
 from amq.message import Message
 from amq.protocols.stomp.frame import FrameReader
@@ -17,7 +18,7 @@ from amq.protocols.stomp.server import StompServer
 from amq.transports.connection import Connection
 from tests.transports.served import CONNECT, Served, Uncollected, frame, serve
 
-KINDS = (Connection, FrameReader, Message, Queue, Session, StompServer, Subscription)
+KINDS = (ClientConnection, Connection, FrameReader, Message, Queue, Session, StompServer, Subscription)
 
 
 def subscribe(destination: str, id: object = 1, ack: str = "client-individual", **options: str) -> bytes:

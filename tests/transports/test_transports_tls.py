@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from amq.protocols.commands import Failure, Scope
 from amq.transports import connection as connection_module
 from amq.transports import liveness
 from amq.transports import stream as stream_module
@@ -126,7 +127,7 @@ def test_an_error_is_read_by_a_client_that_reads_late(run: Run, monkeypatch: pyt
         for _ in range(20):
             peer.write(receipts)
             await served.rest()
-        peer.connection.fail(connection_module.ProtocolError("the last word"))
+        peer.connection.fail(Failure(connection_module.ProtocolError("the last word"), Scope.CONNECTION))
         await read_until(served, peer, b"the last word")
         await served.hang_up(peer)
 

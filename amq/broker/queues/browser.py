@@ -13,10 +13,9 @@ from collections import deque
 
 from amq.broker.core import Core
 from amq.broker.memory import cost
-from amq.broker.names import is_pattern, plain_name, words_of
 from amq.broker.queues.backlog import NEVER, Place
-from amq.broker.queues.queue import PRIORITIES, Peer, Queue, Subscription
-from amq.config.destinations import matches
+from amq.broker.queues.queue import PRIORITIES, Looking, Owner, Queue, Subscription
+from amq.destination import Pattern, Source
 from amq.journal.live import Segment
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import Subscribe
@@ -27,20 +26,19 @@ _SEEN = Message("", b"")  # stands for what was shown and not acknowledged
 
 
 class Browser(Subscription):
-    """One browse of the queues that `destination` names. Acknowledgements make room for more, and do nothing else."""
+    """One browse of the queues that `command` names. Acknowledgements make room for more, and do nothing else."""
 
     shows_expired = False
     __slots__ = (
-        "_batch", "_command", "_core", "_here", "_later", "_looking", "_moved", "_priority", "_seq", "_stored_until",
+        "_batch", "_core", "_here", "_later", "_looking", "_moved", "_priority", "_seq", "_stored_until",
         "_until", "done",
     )  # fmt: skip
 
-    def __init__(self, command: Subscribe, core: Core, peer: Peer, prefetch: int, queue: str = "") -> None:
+    def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: str = "") -> None:
         """`queue` = full name of the one to be looked at, where `command` does not name it."""
-        first, *later = [queue] if queue else _queues(core, command.destination)
-        super().__init__(command, core.state.queue(first), peer, prefetch)
+        first, *later = [queue] if queue else _queues(core, command.sources[0])
+        super().__init__(command, core.state.queue(first), owner, prefetch, core.message_id_prefix)
         self._core = core
-        self._command = command
         self._later = deque(later)
         # Messages that come from now on are not shown, nor those on their way: of a transaction that takes effect in
         # slices, or in several queues, they would be a part.
@@ -66,13 +64,8 @@ class Browser(Subscription):
     def make_unready(self) -> None:
         self.is_ready = False
 
-    def settle(self, seq: int) -> list[Message]:  # noqa: ARG002
-        """Nothing is held here that could be settled."""
-        return []
-
-    def seen(self, seq: int) -> bool:
-        """The client acknowledges what it was shown: room for more. False = it was not shown, or acknowledged."""
-        return bool(super().settle(seq))
+    def looks(self, core: Looking) -> bool:  # noqa: ARG002
+        return self._looking
 
     def end(self) -> None:
         """The browse ends. Again = nothing."""
@@ -196,23 +189,18 @@ class Browser(Subscription):
 
     def _finish(self) -> None:
         self.end()
-        self.peer.browsed(self._command)
+        self.peer.browsed(self)
 
     def _leave(self) -> None:
         self.queue.browsers = tuple(each for each in self.queue.browsers if each is not self)
         self._core.state.emptied[self.queue] = None
 
 
-def _queues(core: Core, destination: str) -> list[str]:
+def _queues(core: Core, source: Source) -> list[str]:
     """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now."""
-    if is_pattern(destination):
-        pattern = words_of(destination)
-        scheme = destination.removesuffix(plain_name(destination))
-        found = (name for name in core.state.queues if name.startswith(scheme))
-        names = sorted(name for name in found if matches(pattern, words_of(name)))
-        if names:
-            return names
-    return [destination]
+    if isinstance(source, Pattern):
+        return sorted(filter(source.stands_for, core.state.queues)) or [str(source)]
+    return [source]
 
 
 def _copy(message: Message) -> Message:

@@ -12,27 +12,24 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
-from amq.broker.names import QUEUE_SCHEME, is_gathered, plain_name
 from amq.broker.queues.backlog import NEVER, Backlog, Columns, Place, columns_of
-from amq.broker.queues.options import option_boolean, option_number
 from amq.broker.state.window import Window
 from amq.config.schema import BrokerConfig
-from amq.errors import CommandError
+from amq.destination import QUEUE_SCHEME, plain_name
 from amq.journal.live import Segment
 from amq.journal.records import Record, is_hidden
 from amq.message import Batch, Message
-from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, CREDIT_MAX, Subscribe
+from amq.protocols.commands import OLDEST, Failure, Subscribe
 from amq.selectors import Selector
 
 GROUP_ID = "JMSXGroupID"  # property: messages with the same value go to one consumer
 PRIORITIES = 10
-NO_LIMIT = 1 << 62
-PRIORITY_MIN, PRIORITY_MAX = -128, 127  # of consumers: a byte in ActiveMQ
+NO_LIMIT = UNLIMITED = 1 << 62
 FEW = 32  # messages are taken out of a level one by one
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
@@ -45,25 +42,25 @@ class Peer(Protocol):
     valid.
     """
 
-    def subscribed(self, command: Subscribe) -> Any:
+    def subscribed(self, command: Subscribe, session: int) -> Any:
         """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
         ...
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
-    def browsed(self, command: Subscribe) -> None:
-        """The browse that `command` began has shown everything."""
+    def browsed(self, subscription: Subscription) -> None:
+        """A browse has shown everything."""
         ...
 
     def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
         """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
         ...
 
-    def confirm(self, receipt: str, outcome: str = "") -> None:
+    def confirm(self, receipt: object, outcome: str = "") -> None:
         """A command is done. `outcome` = how, where there is more than one way."""
         ...
 
-    def fail(self, error: Exception, receipt: str = "") -> None:
-        """Tell the client; the connection closes where `error.fatal`."""
+    def fail(self, failure: Failure) -> None:
+        """Tell the client. Whether the connection closes is the protocol's word."""
         ...
 
     def close(self) -> None:
@@ -72,6 +69,18 @@ class Peer(Protocol):
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
+
+
+class Owner(Protocol):
+    """The session of a consumer."""
+
+    number: int
+
+    @property
+    def peer(self) -> Peer: ...
+    def end_with(self, subscription: Subscription, error: Exception) -> None:
+        """That consumer cannot go on: it ends, and the client is told."""
+        ...
 
 
 class Dispatcher(Protocol):
@@ -95,6 +104,13 @@ class Dispatcher(Protocol):
     def selection(self, queue: Queue) -> SelectiveDispatch:
         """Chooses from now on which consumer gets a message of `queue`."""
         ...
+
+
+class Looking(Protocol):
+    """Tells what the broker is about to find for consumers."""
+
+    def is_held(self, queue: Queue) -> bool: ...
+    def is_reading(self, queue: Queue) -> bool: ...
 
 
 class SelectiveDispatch(Protocol):
@@ -133,40 +149,34 @@ class Viewer(Protocol):
 
 
 class Subscription:
-    """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises CommandError
-    and SelectorError where the command has options or a selector that cannot be understood.
-    """
+    """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises
+    SelectorError where the command has a selector that cannot be understood. `prefix` = what stands before a message's
+    seq in its id, which selectors may name. """
 
     __slots__ = (
-        "auto", "credit", "cumulative", "ended", "exclusive", "id", "in_transactions", "is_ready", "peer", "prefetch",
-        "priority", "queue", "refund", "selector", "unacked", "wire",
+        "auto", "credit", "ended", "exclusive", "id", "in_transactions", "is_ready", "owner", "peer", "prefetch",
+        "priority", "queue", "refund", "selector", "sources", "unacked", "unlimited", "wire",
     )  # fmt: skip
 
-    def __init__(self, command: Subscribe, queue: Queue, peer: Peer, prefetch: int) -> None:
+    def __init__(self, command: Subscribe, queue: Queue, owner: Owner, prefetch: int, prefix: str) -> None:
         self.id = command.id
+        self.sources = command.sources
         self.queue = queue
-        self.peer = peer
-        self.auto = command.ack == ACK_AUTO
-        self.cumulative = command.ack == ACK_CLIENT
-        self.exclusive = option_boolean(command.options, "exclusive")
-        self.priority = option_number(command.options, "priority", PRIORITY_MIN, PRIORITY_MAX)
-        self.selector = Selector(command.selector, command.message_id_prefix) if command.selector else None
+        self.owner = owner
+        self.peer = owner.peer
+        self.auto = not command.acknowledges  # what it is given has left at once
+        self.exclusive = command.exclusive
+        self.priority = command.priority
+        self.selector = Selector(command.selector, prefix) if command.selector else None
         self.in_transactions = 0  # messages that it has acknowledged or refused in transactions that are open
         self.prefetch = prefetch
-        self.credit = 1 << 62 if self.auto else prefetch  # an auto consumer is bounded by its socket alone
-        self.refund = 1  # credit that each acknowledgement gives back; 0 = it asks for each message, see `pulling`
-        if "credit" in command.options:
-            if self.auto or command.browser or is_gathered(command.destination):
-                raise CommandError(
-                    "credit is for consumers of one queue or topic that acknowledge: leave it out with ack:auto, for "
-                    "browses, and for patterns of queues",
-                    code="NOT_SUPPORTED",
-                )
-            self.refund, self.credit = 0, option_number(command.options, "credit", 0, CREDIT_MAX)
+        self.refund = int(command.credit is None)  # credit that each acknowledgement gives back: see `pulling`
+        self.unlimited = self.auto and command.credit is None  # it is bounded by its socket alone
+        self.credit = command.credit if command.credit is not None else UNLIMITED if self.auto else prefetch
         self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
         self.is_ready = False
         self.ended = False
-        self.wire = peer.subscribed(command)
+        self.wire = self.peer.subscribed(command, owner.number)
 
     is_guest = False  # True: it consumes the queue beside others, and does not keep it alive
 
@@ -189,23 +199,32 @@ class Subscription:
             self.is_ready = False
             self.queue.make_unready(self)
 
-    def settle(self, seq: int) -> list[Message]:
-        """Take from `unacked` what an acknowledgement of `seq` covers: all up to it where cumulative. Empty =
-        unknown. The credit for that is back.
-        """
+    def settle(self, seqs: Sequence[int]) -> list[Message]:
+        """Take from `unacked` the deliveries of `seqs`: all, or none where one is unknown. The credit for them is
+        back."""
         unacked = self.unacked
-        if seq not in unacked:
-            return []
-        if not self.cumulative:
-            self.credit += self.refund
-            return [unacked.pop(seq)]
-        settled = []
-        for delivered in list(unacked):
-            settled.append(unacked.pop(delivered))
-            if delivered == seq:
-                break
+        if len(seqs) == 1:
+            message = unacked.pop(seqs[0], None)
+            settled = [message] if message is not None else []
+        elif len(seqs) > len(set(seqs)) or not all(seq in unacked for seq in seqs):
+            settled = []
+        else:
+            settled = [unacked.pop(seq) for seq in seqs]
         self.credit += self.refund * len(settled)
         return settled
+
+    def between(self, first: int, last: int) -> list[int]:
+        """Seqs of the deliveries from `first` (OLDEST = whatever is held) to `last`, in order; empty = it holds none of
+        these two."""
+        if last not in self.unacked or (first != OLDEST and first not in self.unacked):
+            return []
+        found: list[int] = []
+        for seq in self.unacked:
+            if found or first in (OLDEST, seq):
+                found.append(seq)
+            if seq == last:
+                break
+        return found
 
     def spend(self) -> None:
         """It is given a message."""
@@ -214,6 +233,13 @@ class Subscription:
     def grant(self, credit: int) -> None:
         """It may get so many messages from now on, instead of as many as before."""
         self.credit = credit
+
+    def looks(self, core: Looking) -> bool:
+        """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction?"""
+        queue = self.queue
+        if core.is_held(queue) or core.is_reading(queue):
+            return True
+        return queue.selection is not None and queue.selection.is_looking
 
 
 class Queue:

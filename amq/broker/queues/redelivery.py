@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 
 from amq.broker.core import Core
 from amq.broker.events import DeadLettered, Expired
-from amq.broker.names import wire_name
 from amq.broker.queues.queue import Queue
 from amq.config.schema import BrokerConfig
+from amq.destination import wire_name
 from amq.journal.batch import Waiter
 from amq.journal.records import DEAD_LETTERED, EXPIRED, PURGED, Consumed, Group, Redelivered
 from amq.message import LARGE_BODY_BYTES, Message

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from amq.broker.names import SCHEDULE_SCHEME, plain_name
+from amq.broker.names import SCHEDULE_SCHEME
 from amq.broker.queues.backlog import NEVER, Columns
 from amq.broker.queues.queue import NO_LIMIT, Dispatcher, Queue
 from amq.config.schema import BrokerConfig
+from amq.destination import plain_name
 from amq.message import Message
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 
 from amq.broker.core import Core
-from amq.broker.names import SCHEDULE_SCHEME, TOPIC_SCHEME, check_sent_to, is_temporary, is_topic, plain_name
+from amq.broker.names import SCHEDULE_SCHEME, check_sent_to, is_temporary, is_topic
 from amq.broker.queues.backlog import NEVER
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import Redelivery
@@ -24,6 +24,7 @@ from amq.broker.topics.routing import Routing
 from amq.broker.topics.topics import Topics
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
+from amq.destination import TOPIC_SCHEME, Pattern, plain_name, source
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import FIRED, PURGED, Consumed, Group
@@ -140,9 +141,9 @@ class Scheduler:
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
-    def scheduled(self, message: Message) -> list[Message]:
-        """The messages that are stored for `message` until its time has come: one for each part of a composite
-        destination. Empty = it is to be sent now. Raises CommandError, AccessError."""
+    def scheduled(self, message: Message, destinations: tuple[str, ...]) -> list[Message]:
+        """The messages that are stored for `message` until its time has come: one for each of its destinations. Empty =
+        it is to be sent now. Raises CommandError, AccessError."""
         properties = message.properties
         if properties is None or TIMES.isdisjoint(properties) or not self.core.config.scheduler_support:
             return []
@@ -152,7 +153,7 @@ class Scheduler:
         if message.expires_ms:
             kept[EXPIRES] = str(message.expires_ms)
         made = []
-        for name in dict.fromkeys(message.destination.split(",")):
+        for name in destinations:
             check_sent_to(name)
             persistent = message.persistent and not is_temporary(name)
             made.append(_waiting(message, schedule_name(name), kept, due_ms, persistent, now_ms, message.duplicate_id))
@@ -318,7 +319,10 @@ class Scheduler:
 def check_scheduled(message: Message) -> None:
     """Raises CommandError, AccessError where `message`, which names a schedule, cannot be in one."""
     properties = message.properties or {}
-    check_sent_to(plain_name(message.destination).replace(".", "://", 1))
+    target = plain_name(message.destination).replace(".", "://", 1)
+    check_sent_to(target)
+    if isinstance(source(target), Pattern):
+        raise CommandError(f"{message.destination}: a message is scheduled for one destination")
     Timing.parse(properties)
     if not message.expires_ms or not _EXPIRY.fullmatch(properties.get(EXPIRES, "0")):
         raise CommandError(f"{message.destination}: a message that does not say when it falls due, or when it expires")

@@ -1,10 +1,9 @@
 """Pulling: consumers that ask for each message, and hold none that nobody asked for.
 
-Such a consumer says with its subscription that it has no credit, and gives some with each CREDIT; acknowledgements give
-none back. Invariant: it gets no more messages than it has asked for, and none after the receipt of a CREDIT of 0. That
-is confirmed only when what was on its way to it is delivered: so a consumer that asks, and takes that back at once,
-gets a message if there is one.
-"""
+Such a consumer says with its subscription how much credit it has, and gives more with each `Credit`; acknowledgements
+give none back. Invariant: it gets no more messages than it has asked for, and none after it is told that a `Credit`
+with `drain` is done. That is told only when what was on its way to it is delivered: so a consumer that asks, and takes
+that back at once, gets a message if there is one. """
 
 from __future__ import annotations
 
@@ -24,16 +23,19 @@ class Pulling:
 
     def grant(self, subscription: Subscription | None, command: Credit, waiter: Waiter, writable: bool) -> None:
         """The consumer may get so many messages from now on, instead of as many as before. Raises CommandError."""
-        if subscription is None or subscription.refund:
+        if subscription is None or subscription.refund or subscription.unlimited:
             raise CommandError(f"subscription {command.id!r} did not begin with credit: SUBSCRIBE with credit:0")
-        if not command.credit:
+        if command.credit or not command.drain:
+            subscription.grant(command.credit)
+            if not command.credit:
+                subscription.make_unready()
+            elif writable:
+                subscription.make_ready()
+            self._core.dirty[subscription.queue] = None
+        if command.drain:
             self.withdrawn.append((subscription, waiter))
-            return
-        subscription.grant(command.credit)
-        if writable:
-            subscription.make_ready()
-        self._core.dirty[subscription.queue] = None
-        waiter.done()
+        else:
+            waiter.done()
 
     def step(self) -> None:
         """Confirm to consumers that want no more: they have the messages that were on their way."""
@@ -41,16 +43,9 @@ class Pulling:
             return
         withdrawn, self.withdrawn = self.withdrawn, []
         for subscription, waiter in withdrawn:
-            if subscription.credit > 0 and not subscription.ended and self._may_get_more(subscription):
+            if subscription.credit > 0 and not subscription.ended and subscription.looks(self._core):
                 self.withdrawn.append((subscription, waiter))
                 continue
             subscription.make_unready()
             subscription.grant(0)
             waiter.done()
-
-    def _may_get_more(self, subscription: Subscription) -> bool:
-        """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction?"""
-        core, queue = self._core, subscription.queue
-        if core.is_held(queue) or core.pager.is_reading(queue):
-            return True
-        return queue.selection is not None and queue.selection.is_looking

@@ -1,50 +1,57 @@
-"""Session: what one connection may ask of the broker, and what it has outstanding.
+"""Session: what a client may ask of the broker in one session, and what it has outstanding there.
 
 Takes commands in order. Where there is no room, sends wait here (and what must stay behind them), while
-acknowledgements, which make some, go on; a producer whose sends wait is not read from.
+acknowledgements, which make some, go on.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from amq.broker.access import ASKED_ELSEWHERE
+from amq.broker.access import Sendable
 from amq.broker.broker import Broker
-from amq.broker.events import Connected, Disconnected, Subscribed, Unsubscribed
-from amq.broker.names import check_subscribed_to, is_gathered, is_stored, is_temporary, is_topic
+from amq.broker.events import Subscribed, Unsubscribed
+from amq.broker.names import check_subscribed_to, is_stored, is_temporary, is_topic
 from amq.broker.queues.browser import Browser
 from amq.broker.queues.limits import EFFECT, Capacity
 from amq.broker.queues.queue import Peer, Queue, Subscription
 from amq.broker.scheduling.scheduler import SCHEDULING
-from amq.broker.sessions.links import NOBODY, Client
+from amq.broker.sessions.links import Client
 from amq.broker.topics.wildcards import WildcardSubscription
 from amq.broker.transactions import bulk
 from amq.broker.transactions.transaction import Transaction, check_outcome_id, memory_bytes, tell_outcome
 from amq.broker.waiters import Call, Reply, Unasked
-from amq.errors import AmqError, CommandError, TransactionRolledBackError
+from amq.destination import is_wildcard
+from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.batch import Waiter
 from amq.message import Message, Shared
 from amq.protocols.commands import (
     Abort,
     AbortBatch,
-    Ack,
     Begin,
+    CloseSession,
     Command,
     Commit,
     CommitBatch,
     Credit,
     Disconnect,
+    Failure,
     Finish,
     Lease,
     Malformed,
-    Nack,
+    OpenSession,
+    Outcome,
     Prepare,
+    Scope,
     Send,
     SendMany,
+    SendToMany,
+    Settle,
     SettleLeases,
+    SettleSet,
     Subscribe,
     Unsubscribe,
 )
@@ -52,124 +59,121 @@ from amq.protocols.commands import (
 STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that must be read on for its acknowledgements
 
 
-class Session:
-    """One connection's subscriptions, transactions and waiting commands."""
+class Connection(Protocol):
+    """The connection of a session: see `amq.broker.sessions.connection`."""
 
-    def __init__(self, broker: Broker, peer: Peer, temporary: str = "", client: Client = NOBODY) -> None:
-        """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none."""
-        self._broker = broker
-        self._peer = peer
-        self._temporary = temporary
-        self._client = client
-        self._is_silent = bool(client.instance)  # has it still to say something?
-        self._id = temporary.removesuffix(".")
-        broker.links.open(self, client)
-        if temporary:
-            broker.temporaries.open(temporary)
-        if Connected in broker.events.heard:
-            broker.events.tell(Connected(self._id, client.user, client.id))
+    broker: Broker
+    peer: Peer
+    client: Client
+    temporary: str
+    id: str
+    sendable: Sendable
+    is_closed: bool
+    is_writable: bool
+    stalled_bytes: int
+
+    def handle(self, commands: list[Command], session: Session | None = None) -> None: ...
+    def open_session(self, command: OpenSession) -> None: ...
+    def close_session(self, command: CloseSession) -> None: ...
+    def close(self) -> None: ...
+    def holds_deliveries(self) -> bool: ...
+    def pause(self, session: int) -> None: ...
+    def resume(self, session: int) -> None: ...
+
+
+class Session:
+    """Consumers, transactions and waiting commands. `number` is unique in its connection."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.number = number
+        self.is_open = True
+        self.is_held_up = False  # commands wait here, or it is not open: what comes is not carried out now
+        self.peer = connection.peer
+        self._stalled: deque[Command] = deque()
+        self._connection = connection
+        self._broker = connection.broker
+        self._client = connection.client
+        self._sendable = connection.sendable
         self._subscriptions: dict[str, Subscription] = {}
         self._transactions: dict[str, Transaction] = {}
-        self._stalled: deque[Command] = deque()
         self._stalled_bytes = 0
         self._room: Capacity | None = None  # the first of `_stalled` waits for it
-        self._closed = False
-        self._writable = True
-        self._unasked = Unasked(peer)
-        self._sendable = broker.access.sendable(client.user)
-
-    def handle(self, commands: list[Command]) -> None:
-        """Carry out `commands` in order. `Peer.fail` is told of each error, also of one that is our mistake."""
-        if self._is_silent and commands:
-            self._is_silent = False
-            self._broker.links.claim(self, self._client)
-        handlers = self._HANDLERS
-        for command in commands:
-            if self._closed:
-                return
-            try:
-                if self._stalled and not (command.__class__ in (Ack, Nack) and not command.transaction):
-                    self._stall(command)
-                else:
-                    if command.__class__ not in ASKED_ELSEWHERE:
-                        self._broker.access.let_in(self._client.user, command)
-                    handlers[command.__class__](self, command)
-            except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
-                if isinstance(error, AmqError):  # our own mistake ends the connection
-                    self._spoil(command)
-                self._peer.fail(error, command.receipt)
-        self._broker.wake()
+        self._unasked = Unasked(self.peer, number)
 
     def close(self) -> None:
-        """The connection is gone: what it held goes back to the queues."""
-        if self._closed:
-            return
-        self._closed = True
+        """Give back to the queues what it holds. Nothing more is carried out."""
+        self.is_open = False
+        self.is_held_up = True
         if self._room is not None:
             self._broker.limits.forget(self, self._room)
+            self._room = None
         for transaction in list(self._transactions.values()):
             transaction.roll_back()
         self._transactions.clear()
         for subscription in list(self._subscriptions.values()):
             self._end(subscription)
         self._subscriptions.clear()
-        self._broker.temporaries.close(self._temporary)
-        self._broker.links.close(self, self._client)
-        if Disconnected in self._broker.events.heard:
-            self._broker.events.tell(Disconnected(self._id))
         self._stalled.clear()
+        self._forget_stalled_bytes()
+        if not self._connection.is_closed:
+            self._connection.resume(self.number)
         self._broker.wake()
 
-    def steal(self, error: AmqError) -> None:
-        """The client has another connection, in place of this one: what this one holds goes back to the queues."""
-        self._peer.fail(error)
-
-    def _spoil(self, command: Command) -> None:
+    def spoil(self, command: Command) -> None:
         """`command` failed: a transaction of which it would have been a part never commits without it."""
-        if isinstance(command, Send | SendMany | Ack) and command.transaction in self._transactions:
+        if isinstance(command, Send | SendMany | Settle) and command.transaction in self._transactions:
             self._transactions.pop(command.transaction).roll_back()
 
+    def end_with(self, subscription: Subscription, error: Exception) -> None:
+        """That consumer cannot go on: it ends, and the client is told."""
+        if self._subscriptions.get(subscription.id) is subscription:
+            self._end(self._subscriptions.pop(subscription.id))
+            self._peer_fails(error, Scope.CONSUMER, subscription.id)
+
+    def _peer_fails(self, error: Exception, scope: Scope, consumer: str = "") -> None:
+        self.peer.fail(Failure(error, scope, None, self.number, consumer))
+
     def set_writable(self, writable: bool) -> None:
-        """The socket has room (again), or has not: a slow consumer gets nothing until it reads."""
-        if self._closed or writable == self._writable:
-            return
-        self._writable = writable
+        """The socket has room, or has not."""
         for subscription in self._subscriptions.values():
             if writable:
                 subscription.make_ready()
                 self._broker.dirty[subscription.queue] = None
             else:
                 subscription.make_unready()
-        if writable:
-            self._broker.wake()
 
     def expire_transactions(self, now: float) -> None:
         """Roll back what was not used for longer than the limit."""
         limit_s = self._broker.config.transaction_timeout_s
         for transaction in list(self._transactions.values()):
-            if now - transaction.used_at > limit_s and not self._closed:
+            if now - transaction.used_at > limit_s and not self._connection.is_closed:
                 del self._transactions[transaction.name]
                 transaction.roll_back()
-                self._peer.fail(
+                self._peer_fails(
                     TransactionRolledBackError(
                         f"transaction {transaction.name} was idle for more than {limit_s:g} s and was rolled back",
                         code="TRANSACTION_TIMEOUT",
                     ),
-                    "",
+                    Scope.COMMAND,
                 )
 
     def unstall(self) -> None:
         """There is room again: go on where the producer was stopped."""
         stalled, self._stalled = self._stalled, deque()
+        self.is_held_up = False
         self._room = None
+        self._forget_stalled_bytes()
+        self._connection.resume(self.number)
+        self._connection.handle(list(stalled), self)
+
+    def _forget_stalled_bytes(self) -> None:
+        self._connection.stalled_bytes -= self._stalled_bytes
         self._stalled_bytes = 0
-        self._peer.resume_reading()
-        self.handle(list(stalled))
 
     def read_on(self) -> None:
         """No room yet; but what was delivered meanwhile may be acknowledged, and that makes some."""
         if self._may_read_on():
-            self._peer.resume_reading()
+            self._connection.resume(self.number)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -178,7 +182,11 @@ class Session:
         if message.destination not in self._sendable:
             broker.access.let_in(self._client.user, command)
         properties = message.properties
-        if properties is not None and not SCHEDULING.isdisjoint(properties) and self._send_later(command):
+        if (
+            properties is not None
+            and not SCHEDULING.isdisjoint(properties)
+            and self._send_later(command, (message.destination,))
+        ):
             return
         queue = broker.state.queues.get(message.destination)
         if queue is None or queue.is_diverted:
@@ -196,25 +204,33 @@ class Session:
         ):
             room = broker.limits.capacity_for(message, queue, bool(command.transaction))
             if room is not None:
-                self._stall(command, room)
+                self.stall(command, room)
                 return
         message.timestamp_ms = broker.clock.wall_ms()
         if command.transaction:
             self._add_to_transaction(command, [message])
         else:
-            broker.store(message, Reply(self._peer, command.receipt) if command.receipt else self._unasked)
+            receipt = command.receipt
+            broker.store(message, self._unasked if receipt is None else Reply(self.peer, receipt, self.number))
+
+    def _send_to_all(self, command: SendToMany) -> None:
+        properties = command.message.properties
+        is_scheduled = properties is not None and not SCHEDULING.isdisjoint(properties)
+        if is_scheduled and self._send_later(command, command.destinations):
+            return
+        self._send_to_many(command, self._broker.routing.of_all(command.destinations))
 
     def _send_many(self, command: SendMany) -> None:
-        if not bulk.add(
-            self._broker, self._broker.routing, self._transaction(command.transaction), command
-        ):
-            self.handle([Send(message, "", command.transaction) for message in command.messages])
+        transaction = self._transaction(command.transaction)
+        if not bulk.add(self._broker, self._broker.routing, transaction, command):
+            sends: list[Command] = [Send(message, None, command.transaction) for message in command.messages]
+            self._connection.handle(sends, self)
 
-    def _send_later(self, command: Send) -> bool:
+    def _send_later(self, command: Send, destinations: tuple[str, ...]) -> bool:
         """A message for later, or one that manages such messages. False: it is neither after all."""
         if self._broker.scheduler.manage(command.message, self._asked(command)):
             return True
-        messages = self._broker.scheduler.scheduled(command.message)
+        messages = self._broker.scheduler.scheduled(command.message, destinations)
         if messages and not self._waits_for_memory(command):
             self._send_together(command, messages)
         return bool(messages)
@@ -225,11 +241,11 @@ class Session:
         if self._waits_for_memory(command):
             return
         message.timestamp_ms = broker.clock.wall_ms()
-        message.shared = Shared(self._peer)
+        message.shared = Shared(self.peer)
         if command.transaction:
             self._add_to_transaction(command, [message])
         elif (room := broker.routing.publish(message, self._waiter(command))) is not None:
-            self._stall(command, room)
+            self.stall(command, room)
 
     def _send_to_many(self, command: Send, route: tuple[str, ...]) -> None:
         """To all destinations of `route`, or to none."""
@@ -237,14 +253,14 @@ class Session:
         if self._waits_for_memory(command):
             return
         message.timestamp_ms = broker.clock.wall_ms()
-        self._send_together(command, broker.routing.copies(message, route, self._peer))
+        self._send_together(command, broker.routing.copies(message, route, self.peer))
 
     def _send_together(self, command: Send, messages: list[Message]) -> None:
         """All of `messages`, which stand for the one of `command`, or none."""
         if command.transaction:
             self._add_to_transaction(command, messages)
         elif (room := self._broker.routing.send(messages, self._waiter(command))) is not None:
-            self._stall(command, room)
+            self.stall(command, room)
 
     def _waits_for_memory(self, command: Send) -> bool:
         broker = self._broker
@@ -252,154 +268,183 @@ class Session:
             return False
         room = broker.limits.capacity_for(command.message, None, in_transaction=True)
         if room is not None:
-            self._stall(command, room)
+            self.stall(command, room)
         return room is not None
 
-    def _stall(self, command: Command, room: Capacity | None = None) -> None:
-        """`command` waits: for `room`, or only behind others that do."""
+    def stall(self, command: Command, room: Capacity | None = None) -> None:
+        """`command` waits: for `room`, or only behind others that do. Raises CommandError where the session is not
+        open."""
+        if not self.is_open:
+            raise CommandError(f"session {self.number} is not open", code="UNKNOWN_SESSION")
+        connection = self._connection
         self._stalled.append(command)
+        self.is_held_up = True
         if room is not None:
             self._room = room
             self._broker.limits.wait(self, room, bool(self._subscriptions))
         size = bulk.held_bytes(command)
         self._stalled_bytes += size
+        connection.stalled_bytes += size
         if not self._may_read_on():
-            self._peer.pause_reading()
-        elif self._stalled_bytes > STALLED_BYTES_MAX:
+            connection.pause(self.number)
+        elif connection.stalled_bytes > STALLED_BYTES_MAX:
             assert self._room is not None
             error = self._broker.limits.why_waiting(self._room)
             self._stalled.pop()  # what is rejected is not carried out later
             self._stalled_bytes -= size
+            connection.stalled_bytes -= size
             if not self._stalled:
+                self.is_held_up = False
                 self._broker.limits.forget(self, self._room)
                 self._room = None
             raise error
 
-    def _ack(self, command: Ack) -> None:
-        subscription = self._subscriptions.get(command.subscription) or self._holder(command)
+    def _settle(self, command: Settle) -> None:
+        """One delivery, accepted, as nearly always: the hot path. All else goes the general way."""
+        if command.first is not None or command.outcome is not Outcome.ACCEPTED:
+            self._settle_several(command)
+            return
+        subscription = self._subscriptions.get(command.consumer) or self._holder(command)
         transaction = self._transaction(command.transaction) if command.transaction else None
-        settled = subscription.settle(command.seq) if subscription is not None else []
-        if subscription is None or not settled:
-            self._settle_other(command, subscription)
+        if subscription is None or subscription.__class__ is not Subscription:
+            self._settle_together(command, subscription, [command.seq], transaction)
             return
-        if isinstance(subscription, WildcardSubscription):
-            self._settle(command, subscription, settled, transaction)
-            return
+        message = subscription.unacked.pop(command.seq, None)
+        if message is None:
+            raise self._unknown(command)
+        subscription.credit += subscription.refund
         broker, queue = self._broker, subscription.queue
         if transaction is not None:
-            transaction.acks.extend((subscription, message) for message in settled)
-            subscription.in_transactions += len(settled)
+            transaction.acks.append((subscription, message))
+            subscription.in_transactions += 1
             self._confirm_now(command)
         else:
-            for message in settled:
-                broker.consumed(queue, message)
-            if command.receipt:
-                broker.journal.confirm(Reply(self._peer, command.receipt))
-        if not subscription.is_ready and self._writable:
+            broker.consumed(queue, message)
+            if command.receipt is not None:
+                broker.journal.confirm(Reply(self.peer, command.receipt, self.number))
+        if not subscription.is_ready and self._connection.is_writable:
             subscription.make_ready()
         broker.dirty[queue] = None
 
-    def _nack(self, command: Nack) -> None:
-        subscription = self._subscriptions.get(command.subscription) or self._holder(command)
+    def _settle_several(self, command: Settle) -> None:
+        subscription = self._subscriptions.get(command.consumer) or self._holder(command)
         transaction = self._transaction(command.transaction) if command.transaction else None
-        settled = subscription.settle(command.seq) if subscription is not None else []
-        if subscription is None or not settled:
-            self._settle_other(command, subscription)
-            return
-        self._settle(command, subscription, settled, transaction)
+        if isinstance(command, SettleSet):
+            seqs = command.seqs
+        elif command.first is None or subscription is None:
+            seqs = [command.seq]
+        else:
+            seqs = subscription.between(command.first, command.seq)
+        self._settle_together(command, subscription, seqs, transaction)
 
-    def _settle(
-        self, command: Ack, subscription: Subscription, settled: list[Message], transaction: Transaction | None
+    def _settle_together(
+        self, command: Settle, subscription: Subscription | None, seqs: Sequence[int], transaction: Transaction | None
     ) -> None:
-        """A NACK, or an ACK of a message from any of several queues."""
-        broker = self._broker
+        """All of `seqs`, or none."""
+        broker, outcome = self._broker, command.outcome
+        browses = isinstance(subscription, Browser)
+        if browses and outcome in (Outcome.REJECTED, Outcome.FAILED):
+            raise CommandError("a browsed message cannot be refused: consume it", code="NOT_SUPPORTED")
+        settled = subscription.settle(seqs) if subscription is not None and seqs else []
+        if subscription is None or not settled:
+            raise self._unknown(command)
+        if browses:  # it held nothing: there is room for more
+            broker.dirty[subscription.queue] = None
+            self._confirm_now(command)
+            return
+        by_holder: dict[Subscription, list[Message]] = {}
         for message in settled:
             holder = subscription.holder(message) if isinstance(subscription, WildcardSubscription) else subscription
+            by_holder.setdefault(holder, []).append(message)
+        for holder, messages in by_holder.items():
             if transaction is not None:
-                if isinstance(command, Nack):
-                    (transaction.requeued if command.requeue else transaction.nacks).append((holder, message))
-                else:
-                    transaction.acks.append((holder, message))
-                holder.in_transactions += 1
-            elif isinstance(command, Nack):
-                broker.redelivery.give_back(holder.queue, [message], [message.seq], refused=not command.requeue)
+                transaction.settle(holder, messages, outcome)
             else:
-                broker.consumed(holder.queue, message)
+                self._carry_out(holder, messages, outcome)
             broker.dirty[holder.queue] = None
         if transaction is not None:
             self._confirm_now(command)
-        elif command.receipt:
+        elif command.receipt is not None:
             # The body of a large message that moves to the dead-letter queue is read first.
-            broker.pager.after_bodies(partial(broker.journal.confirm, Reply(self._peer, command.receipt)))
-        if self._writable:
+            waiter = Reply(self.peer, command.receipt, self.number)
+            broker.pager.after_bodies(partial(broker.journal.confirm, waiter))
+        if self._connection.is_writable:
             subscription.make_ready()
 
-    def _holder(self, command: Ack) -> Subscription | None:
-        """Whichever subscription holds the message, where the command does not say (STOMP 1.0)."""
-        if command.subscription:
+    def _carry_out(self, holder: Subscription, messages: list[Message], outcome: Outcome) -> None:
+        broker = self._broker
+        if outcome is Outcome.ACCEPTED:
+            for message in messages:
+                broker.consumed(holder.queue, message)
+        elif outcome is Outcome.RELEASED:
+            broker.redelivery.put_back(holder.queue, messages)
+        else:
+            refused = outcome is Outcome.REJECTED
+            broker.redelivery.give_back(holder.queue, messages, [message.seq for message in messages], refused)
+
+    def _holder(self, command: Settle) -> Subscription | None:
+        """Whichever subscription holds the message, where the command does not say."""
+        if command.consumer:
             return None
         return next((each for each in self._subscriptions.values() if command.seq in each.unacked), None)
 
-    def _settle_other(self, command: Ack, subscription: Subscription | None) -> None:
-        """An acknowledgement of a message that no consumer holds: it was merely browsed, or is unknown."""
-        if isinstance(subscription, Browser):
-            if isinstance(command, Nack):
-                raise CommandError("a browsed message cannot be refused: consume it", code="NOT_SUPPORTED")
-            if subscription.seen(command.seq):
-                self._broker.dirty[subscription.queue] = None
-                self._confirm_now(command)
-                return
-        raise CommandError(
-            f"{type(command).__name__.upper()} of a message that this connection does not hold: it was acknowledged "
-            "before, its subscription ended or has ack mode auto, or it was delivered on an earlier connection",
+    @staticmethod
+    def _unknown(command: Settle) -> CommandError:
+        name = "ACK" if command.outcome is Outcome.ACCEPTED else "NACK"
+        return CommandError(
+            f"{name} of a message that this connection does not hold: it was acknowledged before, its subscription "
+            "ended or has ack mode auto, or it was delivered on an earlier connection",
             code="UNKNOWN_DELIVERY",
         )
 
     def _subscribe(self, command: Subscribe) -> None:
         broker = self._broker
         if not command.browser:
-            check_subscribed_to(command.destination)
+            check_subscribed_to(command.sources)
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         if command.browser:
             prefetch = command.prefetch or broker.config.prefetch_size
-            subscription: Subscription = broker.leasing.browser(command, self._peer, prefetch, self._client.id)
+            subscription: Subscription = broker.leasing.browser(command, self, prefetch, self._client.id)
             queue = subscription.queue
-        elif is_gathered(command.destination) and not command.subscription_name:
-            subscription = broker.wildcards.subscribe(command, self._peer)
+        elif is_wildcard(command.sources) and not command.subscription_name:
+            subscription = broker.wildcards.subscribe(command, self)
             queue = subscription.queue
         else:
             queue = self._source(command)
             if queue.name in broker.replaying:
-                self._stall(command, queue.name)
+                self.stall(command, queue.name)
                 return
-            subscription = Subscription(command, queue, self._peer, command.prefetch or queue.options.prefetch_size)
+            prefetch = command.prefetch or queue.options.prefetch_size
+            subscription = Subscription(command, queue, self, prefetch, broker.message_id_prefix)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
         if Subscribed in broker.events.heard and not command.browser:
-            broker.events.tell(Subscribed(self._id, command.id, command.destination))
-        if self._writable:
+            broker.events.tell(Subscribed(self._connection.id, command.id, command.sources))
+        if self._connection.is_writable:
             subscription.make_ready()
         broker.dirty[queue] = None
-        if command.subscription_name and command.receipt:
-            broker.journal.confirm(Reply(self._peer, command.receipt))
+        if command.subscription_name and command.receipt is not None:
+            broker.journal.confirm(self._waiter(command))
         else:
             self._confirm_now(command)
 
     def _source(self, command: Subscribe) -> Queue:
         """Where the messages of the subscription that `command` asks for will wait. Raises AmqError."""
-        broker, name = self._broker, command.destination
+        broker, first = self._broker, command.sources[0]
         if command.subscription_name:
-            return broker.durables.subscribe(command, self._client.id, self._peer)
-        if is_temporary(name):
-            broker.temporaries.check_consumer(name, self._temporary)
-            queue = broker.temporaries.provide(name)
-            return queue if queue is not None else broker.topics.subscribe(command)
-        return broker.topics.subscribe(command) if is_topic(name) else broker.state.queue(name)
+            return broker.durables.subscribe(command, self._client.id, self)
+        if isinstance(first, str) and is_temporary(first):
+            broker.temporaries.check_consumer(first, self._connection.temporary)
+            queue = broker.temporaries.provide(first)
+            return queue if queue is not None else broker.topics.subscribe(command, command.sources)
+        if is_topic(first):
+            return broker.topics.subscribe(command, command.sources)
+        return broker.state.queue(str(first))
 
     def _credit(self, command: Credit) -> None:
         self._broker.pulling.grant(
-            self._subscriptions.get(command.id), command, self._waiter(command), self._writable
+            self._subscriptions.get(command.id), command, self._waiter(command), self._connection.is_writable
         )
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
@@ -413,8 +458,8 @@ class Session:
         if subscription is None:
             raise CommandError(f"this connection has no subscription {command.id!r}")
         self._end(self._subscriptions.pop(command.id))
-        if command.receipt:
-            self._broker.journal.confirm(Reply(self._peer, command.receipt))
+        if command.receipt is not None:
+            self._broker.journal.confirm(self._waiter(command))
 
     def _begin(self, command: Begin) -> None:
         if command.transaction in self._transactions:
@@ -428,7 +473,7 @@ class Session:
         transaction = self._transactions.get(command.transaction)
         if transaction is not None:
             if not self._broker.readying.is_ready(transaction, isinstance(command, Prepare)):
-                self._stall(command, transaction)
+                self.stall(command, transaction)
                 return
             try:
                 room = self._broker.limits.capacity_to_commit(transaction, isinstance(command, Prepare))
@@ -437,7 +482,7 @@ class Session:
                 transaction.roll_back()
                 raise
             if room is not None:
-                self._stall(command, room)
+                self.stall(command, room)
                 return
             del self._transactions[command.transaction]
         if isinstance(command, Prepare):
@@ -455,20 +500,29 @@ class Session:
         self._confirm_now(command)
 
     def _disconnect(self, command: Disconnect) -> None:
-        self.close()
-        journal = self._broker.journal
-        if command.receipt:
-            journal.confirm(Call(partial(self._farewell, command.receipt), self._peer.fail))
+        self._connection.close()
+        if command.receipt is not None:
+            waiter = self._waiter(command)
+            self._broker.journal.confirm(Call(partial(self._farewell, waiter), waiter.failed))
         else:
-            self._peer.close()
+            self.peer.close()
 
-    def _farewell(self, receipt: str) -> None:
+    def _farewell(self, waiter: Waiter) -> None:
         """All before the DISCONNECT is committed."""
-        self._peer.confirm(receipt)
-        self._peer.close()
+        waiter.done()
+        self.peer.close()
 
     def _malformed(self, command: Malformed) -> None:
-        self._peer.fail(command.error, command.receipt)
+        self.peer.fail(Failure(command.error, Scope.CONNECTION, command.receipt))
+
+    def _open_session(self, command: OpenSession) -> None:
+        self._connection.open_session(command)
+        self._confirm_now(command)
+
+    def _close_session(self, command: CloseSession) -> None:
+        self._connection.close_session(command)
+        if command.receipt is not None:
+            self._broker.journal.confirm(self._waiter(command))
 
     def _finish(self, command: Finish) -> None:
         self._broker.two_phase.finish(command, self._waiter(command))
@@ -481,7 +535,7 @@ class Session:
 
     def _lease(self, command: Lease) -> None:
         if self._broker.is_taking_effect:  # it would get a part of what comes together
-            self._stall(command, EFFECT)
+            self.stall(command, EFFECT)
             return
         self._broker.leasing.lease(command, self._waiter(command), self._client.id)
 
@@ -490,11 +544,14 @@ class Session:
 
     # One table for all sessions. With bound methods in it a session would refer to itself, and stay in memory when its
     # connection has ended: the garbage collector rarely looks at what is old.
-    _HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
+    HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
         Send: _send,
+        SendToMany: _send_to_all,
         SendMany: _send_many,
-        Ack: _ack,
-        Nack: _nack,
+        Settle: _settle,
+        SettleSet: _settle_several,
+        OpenSession: _open_session,
+        CloseSession: _close_session,
         Subscribe: _subscribe,
         Credit: _credit,
         Unsubscribe: _unsubscribe,
@@ -526,24 +583,24 @@ class Session:
         transaction.add(messages)
         self._confirm_now(command)
 
-    def _holds_deliveries(self) -> bool:
+    def holds_deliveries(self) -> bool:
         return any(subscription.unacked for subscription in self._subscriptions.values())
 
     def _may_read_on(self) -> bool:
         """May the client be read while its commands wait? Its acknowledgements may make the room that they wait for."""
-        return not isinstance(self._room, Transaction) and self._holds_deliveries()
+        return not isinstance(self._room, Transaction) and self._connection.holds_deliveries()
 
     def _asked(self, command: Command) -> Waiter | None:
         """The waiter for the answer to `command`, None = nobody asks for one."""
-        return Reply(self._peer, command.receipt) if command.receipt else None
+        return None if command.receipt is None else Reply(self.peer, command.receipt, self.number)
 
     def _waiter(self, command: Command) -> Waiter:
         """The waiter for what becomes of `command`: also where nobody asks, a failure is told."""
-        return Reply(self._peer, command.receipt) if command.receipt else self._unasked
+        return self._unasked if command.receipt is None else Reply(self.peer, command.receipt, self.number)
 
     def _confirm_now(self, command: Command) -> None:
-        if command.receipt:
-            self._peer.confirm(command.receipt)
+        if command.receipt is not None:
+            self.peer.confirm(command.receipt)
 
     def _end(self, subscription: Subscription) -> None:
         """Give back what `subscription` holds. Only the oldest delivery counts as failed: a consumer works on one
@@ -563,7 +620,7 @@ class Session:
         else:
             self._leave(subscription, next(iter(subscription.unacked), None))
         if Unsubscribed in self._broker.events.heard:
-            self._broker.events.tell(Unsubscribed(self._id, subscription.id, subscription.queue.name))
+            self._broker.events.tell(Unsubscribed(self._connection.id, subscription.id, subscription.sources))
 
     def _leave(self, subscription: Subscription, oldest: int | None) -> None:
         """`oldest` = seq of the delivery that counts as failed, if `subscription` holds it."""

@@ -8,10 +8,10 @@ the connection's number), which no other connection ever has, also not after a t
 from __future__ import annotations
 
 from amq.broker.core import Core
-from amq.broker.names import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
 from amq.broker.queues.queue import Dispatcher, Queue, Subscription
 from amq.broker.topics.topics import TopicQueue, Topics
 from amq.config.schema import BrokerConfig
+from amq.destination import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
 from amq.errors import AccessError, CommandError
 from amq.message import Message
 from amq.protocols.commands import Subscribe
@@ -91,6 +91,7 @@ class Temporaries:
         queue = owned.get(name)
         if queue is None and len(owned) < QUEUES_MAX:
             options = self._core.state.options_of(name)
-            queue = owned[name] = TemporaryQueue(self._topics, Subscribe("", name), (name,), options)
+            prefix = self._core.message_id_prefix
+            queue = owned[name] = TemporaryQueue(self._topics, Subscribe("", name), (name,), options, prefix)
             self._topics.open(queue)
         return queue

@@ -19,7 +19,7 @@ from dataclasses import replace
 from itertools import accumulate, chain, compress, islice, repeat
 
 from amq.broker.memory import Memory
-from amq.broker.names import SCHEDULE_SCHEME, plain_name, real_name, shelves
+from amq.broker.names import SCHEDULE_SCHEME, real_name, shelves
 from amq.broker.queues.backlog import Columns, Place
 from amq.broker.queues.queue import Queue
 from amq.broker.scheduling.schedule import Schedule
@@ -29,6 +29,7 @@ from amq.broker.state.subscription_table import SubscribedTable
 from amq.broker.state.window import Window
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
+from amq.destination import plain_name
 from amq.journal.follower import DivergedError
 from amq.journal.live import Segment
 from amq.journal.multicast import Multicast

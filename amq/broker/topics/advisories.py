@@ -18,8 +18,9 @@ from amq.broker.events import (
     Subscribed,
     Unsubscribed,
 )
-from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, plain_name, wire_name
+from amq.broker.names import ADVISORY_PREFIX, is_temporary
 from amq.broker.topics.topics import TopicQueue, Topics
+from amq.destination import Pattern, plain_name, wire_name
 from amq.message import DEFAULT_PRIORITY, Message, Shared
 
 MASTER = ADVISORY_PREFIX + "MasterBroker"
@@ -68,13 +69,13 @@ class Advisories:
         self._consumer("stopped", event)
 
     def _consumer(self, what: str, event: Subscribed | Unsubscribed) -> None:
-        for name in event.destination.split(","):
+        for source in event.sources:
             facts = {"event": what, "connectionId": event.connection, "consumerId": event.subscription}
-            queue = self._core.state.queues.get(name)
-            if not is_pattern(name):
-                count = len(queue.subscriptions) if queue is not None else self._topics.consumers(name)
+            if not isinstance(source, Pattern):
+                queue = self._core.state.queues.get(source)
+                count = len(queue.subscriptions) if queue is not None else self._topics.consumers(source)
                 facts["consumerCount"] = str(count)
-            self._tell("Consumer", name, facts)
+            self._tell("Consumer", str(source), facts)
 
     def _slow_consumer(self, event: SlowConsumer) -> None:
         for name in event.destinations:
@@ -95,7 +96,7 @@ class Advisories:
         self.heard += 1
         if self.heard == 1:
             self._listen()
-        if MASTER in queue.names:
+        if MASTER in queue.sources:
             self._tell("MasterBroker", "", {"epoch": str(self._core.epoch)})
 
     def left(self) -> None:

@@ -14,13 +14,12 @@ from functools import partial
 from typing import Any
 
 from amq.broker.core import Core
-from amq.broker.names import SUBSCRIPTION_SCHEME, is_pattern, is_temporary, is_topic, wire_name, words_of
+from amq.broker.names import SUBSCRIPTION_SCHEME, is_temporary, is_topic
 from amq.broker.queues.backlog import NEVER
-from amq.broker.queues.options import option_boolean
-from amq.broker.queues.queue import Peer, Queue, Subscription
+from amq.broker.queues.queue import Owner, Peer, Queue, Subscription
 from amq.broker.topics.audience import Audience
 from amq.broker.waiters import Call
-from amq.config.destinations import matches
+from amq.destination import Pattern, Source, source, told, wire_name
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
@@ -64,7 +63,7 @@ class Durables:
         if audience is None:
             audience = self._routes.keep(topic, Audience())
             for record in self._subscribed(topic):
-                audience.add(record, selector_of(record))
+                audience.add(record, self.selector_of(record))
         return audience
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -93,7 +92,7 @@ class Durables:
         return (record.queue for record in self._subscribed(topic))
 
     def _subscribed(self, topic: str) -> Iterator[Subscribed]:
-        return (record for record in self._known.values() if any(_means(name, topic) for name in record.topics))
+        return (record for record in self._known.values() if any(_means(each, topic) for each in _sources(record)))
 
     def holders(self, message: Message, until: int = NEVER) -> Iterator[str]:
         """Full names of the queues of subscriptions that get `message`, and that began before the seq `until`."""
@@ -109,32 +108,45 @@ class Durables:
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def subscribe(self, command: Subscribe, client_id: str, peer: Peer) -> Queue:
+    def subscribe(self, command: Subscribe, client_id: str, session: Owner) -> Queue:
         """The queue of the durable subscription that `command` asks for; who finds it in `Core.replaying` asks again
         when it is not there any more. Raises CommandError, SelectorError."""
-        topics = _topics(command.destination)
-        if command.browser or not is_topic(command.destination) or any(map(is_temporary, topics)):
+        sources = command.sources
+        if command.browser or not all(map(is_topic, sources)) or any(map(is_temporary, sources)):
             raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
         # An error in the rest of it shows before anything ends or begins.
-        Subscription(command, Queue(command.destination, self._core.config), peer, self._core.config.prefetch_size)
+        if command.selector:
+            Selector(command.selector, self._core.message_id_prefix)
         definition = {
-            "client_id": client_id, "name": command.subscription_name, "topics": topics, "selector": command.selector,
-            "message_id_prefix": command.message_id_prefix, "no_local": option_boolean(command.options, "noLocal"),
+            "client_id": client_id, "name": command.subscription_name, "topics": list(map(str, sources)),
+            "selector": command.selector, "message_id_prefix": self._core.message_id_prefix,
+            "no_local": command.no_local,
         }  # fmt: skip
-        shared = option_boolean(command.options, "shared") or not client_id
-        retroactive = option_boolean(command.options, "retroactive")
+        exact = [each for each in sources if isinstance(each, str) and isinstance(source(each), Pattern)]
+        if exact:
+            definition["exact"] = exact
+        shared = command.shared or not client_id
         record = self._known.get((client_id, command.subscription_name))
-        if record is not None and (record.definition != definition or not shared):
+        is_other = record is None or _meaning(record.definition) != _meaning(definition)
+        if record is not None and (is_other or not shared):
             self._check_unused(record)
-        if record is None or record.definition != definition:
+        if record is None or is_other:
             if record is not None:
                 self.end(record)
             record = self._create(definition)
-            if retroactive:
-                self.replay(record, peer)
+            if command.retroactive:
+                self.replay(record, session.peer)
         if record.queue not in self._core.replaying:
             command.selector = ""  # only what it selects comes into the queue
         return self._queue(record)
+
+    def selector_of(self, record: Subscribed) -> Selector | None:
+        """The part of its topics that the durable subscription `record` wants, None = everything."""
+        return Selector(record.selector, self._core.message_id_prefix) if record.selector else None
+
+    def sources_of(self, record: Subscribed) -> tuple[Source, ...]:
+        """The topics of the durable subscription `record`, and patterns of them."""
+        return _sources(record)
 
     def knows(self, record: Subscribed) -> bool:
         """Has it neither ended, nor is it about to?"""
@@ -154,7 +166,7 @@ class Durables:
         """The queue of the durable subscription of that definition, which begins where it is not there. Raises
         CommandError where there is another of its name."""
         record = self._known.get((definition["client_id"], definition["name"]))
-        if record is not None and record.definition != definition:
+        if record is not None and _meaning(record.definition) != _meaning(definition):
             raise CommandError(
                 f"there is another durable subscription {definition['name']!r} of client {definition['client_id']!r}, "
                 "to other topics or with another selector: UNSUBSCRIBE it first, with activemq.subscriptionName",
@@ -162,11 +174,11 @@ class Durables:
             )
         return self._queue(record or self._create(definition))
 
-    def queue_of(self, name: str, client_id: str, destination: str) -> str:
-        """Full name of the queue of that subscription, which is one to `destination`. Raises CommandError."""
+    def queue_of(self, name: str, client_id: str, sources: tuple[Source, ...]) -> str:
+        """Full name of the queue of that subscription, which is one to `sources`. Raises CommandError."""
         record = self._find(name, client_id)
-        if record.topics != _topics(destination):
-            shown = ",".join(map(wire_name, record.topics))
+        if _sources(record) != sources:
+            shown = wire_name(told(_sources(record)))
             why = f"the durable subscription {name!r} is one to {shown}: give another name"
             raise CommandError(why, code="SUBSCRIPTION_DIFFERS")
         return record.queue
@@ -240,10 +252,6 @@ def _never(error: Exception) -> None:
     raise AssertionError("nothing that could be rejected") from error
 
 
-def _topics(destination: str) -> list[str]:
-    return list(dict.fromkeys(destination.split(",")))
-
-
 def _key(record: Subscribed) -> Key:
     return record.definition["client_id"], record.definition["name"]
 
@@ -252,12 +260,16 @@ def _seq(record: Subscribed) -> int:
     return int(record.queue.rpartition(":")[2])
 
 
-def selector_of(record: Subscribed) -> Selector | None:
-    """The part of its topics that the durable subscription `record` wants, None = everything."""
-    return Selector(record.selector, record.definition["message_id_prefix"]) if record.selector else None
+def _sources(record: Subscribed) -> tuple[Source, ...]:
+    """Its topics, and patterns of them."""
+    exact = record.definition.get("exact", ())
+    return tuple(each if each in exact else source(each) for each in record.topics)
 
 
-def _means(name: str, topic: str) -> bool:
-    return name == topic or (
-        is_pattern(name) and matches(tuple(words_of(name)), words_of(topic))
-    )
+def _meaning(definition: dict[str, Any]) -> dict[str, Any]:
+    """The part of a definition that decides whether two are one: a store that was imported has other message ids."""
+    return {name: value for name, value in definition.items() if name != "message_id_prefix"}
+
+
+def _means(source: Source, topic: str) -> bool:
+    return source.stands_for(topic) if isinstance(source, Pattern) else source == topic

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from amq.broker.core import Core
 from amq.broker.memory import cost
-from amq.broker.names import ADVISORY_PREFIX, TOPIC_SCHEME, is_pattern, words_of
-from amq.config.destinations import matches
+from amq.broker.names import ADVISORY_PREFIX
 from amq.config.schema import BrokerConfig
+from amq.destination import TOPIC_SCHEME, Pattern, Source
 from amq.message import Message
 from amq.selectors import Selector
 
@@ -107,12 +107,12 @@ class RecoveryBuffer:
         self.sweep(now_ms)
 
     def find(
-        self, names: Iterable[str], selector: Selector | None, receiver: object, now_ms: int
+        self, sources: Iterable[Source], selector: Selector | None, receiver: object, now_ms: int
     ) -> list[Message]:
-        """The kept messages that a subscription to `names`, topics or patterns of them, would have got, oldest first.
+        """The kept messages that a subscription to `sources`, topics or patterns of them, would have got, oldest first.
         `receiver` = the connection whose own messages it does not want, None = it wants them."""
         found: list[Message] = []
-        for topic in self._matching(names):
+        for topic in self._matching(sources):
             oldest_ms = _oldest_ms(topic.options, now_ms)
             for message, sender in topic.kept:
                 if message.timestamp_ms < oldest_ms or 0 < message.expires_ms <= now_ms:
@@ -130,14 +130,13 @@ class RecoveryBuffer:
             for kept in topic.kept:
                 yield kept.message
 
-    def _matching(self, names: Iterable[str]) -> list[_Topic]:
+    def _matching(self, sources: Iterable[Source]) -> list[_Topic]:
         found: dict[str, _Topic] = {}
-        for name in names:
-            if not is_pattern(name):
-                found.update({name: self._topics[name]} if name in self._topics else {})
-                continue
-            pattern = words_of(name)
-            found.update({n: each for n, each in self._topics.items() if matches(pattern, words_of(n))})
+        for source in sources:
+            if isinstance(source, Pattern):
+                found.update({name: each for name, each in self._topics.items() if source.stands_for(name)})
+            elif source in self._topics:
+                found[source] = self._topics[source]
         return list(found.values())
 
     def _options_of(self, name: str) -> BrokerConfig | None:

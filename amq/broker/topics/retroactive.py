@@ -13,7 +13,7 @@ from collections import deque
 
 from amq.broker.core import Core
 from amq.broker.queues.queue import Peer
-from amq.broker.topics.durables import Durables, selector_of
+from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
@@ -113,7 +113,9 @@ class RetroactiveReplay:
     def _choose(self) -> None:
         record, core = self._record, self._core
         own = self._peer if record.no_local else None
-        found = self._replays.topics.recovery_buffer.find(record.topics, selector_of(record), own, core.clock.wall_ms())
+        durables, buffer = self._replays.durables, self._replays.topics.recovery_buffer
+        selector = durables.selector_of(record)
+        found = buffer.find(durables.sources_of(record), selector, own, core.clock.wall_ms())
         self._left.extend((message, self._first_seq + i) for i, message in enumerate(found[-RECALLED_MAX:]))
 
 

@@ -10,15 +10,7 @@ led on from there.
 from __future__ import annotations
 
 from amq.broker.core import Core
-from amq.broker.names import (
-    QUEUE_SCHEME,
-    check_sent_to,
-    is_queued,
-    is_stored,
-    is_temporary,
-    is_topic,
-    words_of,
-)
+from amq.broker.names import check_sent_to, is_queued, is_stored, is_temporary, is_topic
 from amq.broker.queues.limits import Capacity, Limits
 from amq.broker.queues.queue import Peer, Queue
 from amq.broker.topics.durables import Durables
@@ -26,7 +18,8 @@ from amq.broker.topics.topics import Topics
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Together
-from amq.config.destinations import matches, parse_pattern
+from amq.config.destinations import parse_pattern
+from amq.destination import QUEUE_SCHEME, matches, pattern_words, words_of
 from amq.errors import AccessError
 from amq.journal.batch import Waiter
 from amq.message import Copier, Message, Shared
@@ -49,7 +42,7 @@ class Routing:
         self._routes: Remembered[tuple[str, ...]] = Remembered(ROUTES_BYTES_MAX)
         config = core.config
         self._virtual = parse_pattern(config.virtual_topics) if config.virtual_topics else ()
-        self._consumers_prefix = tuple(config.virtual_topic_consumers.removesuffix(".").split("."))
+        self._consumers_prefix = pattern_words(config.virtual_topic_consumers.removesuffix("."))
         self._consumers: dict[str, dict[str, None]] = {}  # virtual topic → queues that consume it; both are full names
 
     def reconfigure(self) -> None:
@@ -74,22 +67,23 @@ class Routing:
 
     def of(self, name: str) -> tuple[str, ...]:
         """The destinations of a message to `name`: itself alone, as a rule. Raises AccessError."""
-        route = self._routes.get(name)
-        if route is None:
-            route = self._find(name)
-            self._routes.keep(name, route, len(name) + ENTRY_BYTES * len(route))
-        return route
+        return self._routes.get(name) or self._find(name, (name,))
 
-    def _find(self, name: str) -> tuple[str, ...]:
+    def of_all(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The destinations of a message to all of `names`. Raises AccessError."""
+        key = "\0".join(names)
+        return self._routes.get(key) or self._find(key, names)
+
+    def _find(self, key: str, names: tuple[str, ...]) -> tuple[str, ...]:
         found: dict[str, None] = {}
-        parts, limit = name.split(","), self._core.config.max_composite_destinations
-        if len(parts) > limit:
+        limit = self._core.config.max_composite_destinations
+        if len(names) > limit:
             raise AccessError(
-                f"a composite destination of {len(parts)} names: this broker takes up to {limit} "
+                f"a composite destination of {len(names)} names: this broker takes up to {limit} "
                 "(maxCompositeDestinations); send to fewer at a time, or to a topic",
                 code="DESTINATION_INVALID",
             )
-        for part in parts:
+        for part in names:
             check_sent_to(part)
             if is_temporary(part):
                 found[part] = None
@@ -101,7 +95,8 @@ class Routing:
                 found[QUEUE_SCHEME + options.divert] = None
             if is_topic(part):
                 found.update(self._consumers.get(part, {}))
-        return tuple(found)
+        route = tuple(found)
+        return self._routes.keep(key, route, len(key) + ENTRY_BYTES * len(route))
 
     def copies(self, message: Message, route: tuple[str, ...], peer: Peer | None) -> list[Message]:
         """`message` for each of its destinations. They share the body; queues, also in the journal."""

@@ -19,13 +19,13 @@ from typing import Protocol
 from amq.broker.core import Core
 from amq.broker.events import Discarded, SlowConsumer
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
-from amq.broker.names import ADVISORY_PREFIX, is_pattern, is_temporary, is_topic, words_of
-from amq.broker.queues.options import option_boolean, option_number
+from amq.broker.names import ADVISORY_PREFIX, is_temporary, is_topic
 from amq.broker.queues.queue import NO_LIMIT, Dispatcher, Queue, Subscription
 from amq.broker.topics.audience import Audience
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.recovery_buffer import RecoveryBuffer
 from amq.config.schema import BrokerConfig
+from amq.destination import Pattern, Source, told, words_of
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import Group
@@ -37,7 +37,6 @@ from amq.selectors import Selector
 BATCH_BYTES_MAX = 256 << 10  # about what a consumer gets before its socket is looked at again
 FRAME_BYTES = 100  # of a frame beside body and headers
 SHARE_MIN = 1 / 256
-LIMIT_MAX = 100_000_000
 ROUTES_BYTES_MAX = 4 << 20  # of names whose subscriptions are remembered
 
 
@@ -45,22 +44,24 @@ class TopicQueue(Queue):
     """The messages that wait for one subscription, `subscription`, which is the only one that this queue ever has."""
 
     __slots__ = (
-        "_limit_asked", "_topics", "discarded", "is_bounded", "is_closed", "is_slow", "limit", "names", "no_local",
-        "retroactive", "selector", "subscription",
+        "_limit_asked", "_topics", "discarded", "is_bounded", "is_closed", "is_slow", "limit", "no_local",
+        "retroactive", "selector", "sources", "subscription",
     )  # fmt: skip
 
     subscription: Subscription
     chooses = False
 
-    def __init__(self, topics: Topics, command: Subscribe, names: tuple[str, ...], options: BrokerConfig) -> None:
-        asked = option_number(command.options, "maximumPendingMessageLimit", -1, LIMIT_MAX)
+    def __init__(
+        self, topics: Topics, command: Subscribe, sources: tuple[Source, ...], options: BrokerConfig, prefix: str
+    ) -> None:
+        asked = command.pending_limit
         self._limit_asked = NO_LIMIT if asked < 0 else asked  # 0 = the consumer does not say
-        super().__init__(",".join(names), options)
-        self.names = names  # topics, or patterns of them
-        self.selector = Selector(command.selector, command.message_id_prefix) if command.selector else None
+        super().__init__(told(sources), options)
+        self.sources = sources  # topics, or patterns of them
+        self.selector = Selector(command.selector, prefix) if command.selector else None
         self._topics = topics
-        self.no_local = option_boolean(command.options, "noLocal")
-        self.retroactive = option_boolean(command.options, "retroactive")
+        self.no_local = command.no_local
+        self.retroactive = command.retroactive
         self.is_closed = False
         self.is_slow = False  # it was told so, and has not caught up since
         self.discarded = 0
@@ -86,7 +87,7 @@ class TopicQueue(Queue):
     def is_direct(self) -> bool:
         """Can a batch go right to the consumer?"""
         subscription = self.subscription
-        return subscription.auto and subscription.is_ready and not self.messages
+        return subscription.unlimited and subscription.is_ready and not self.messages
 
     @property
     def is_dead_letter_queue(self) -> bool:
@@ -132,7 +133,7 @@ class TopicQueue(Queue):
     def _hand_out(self, owner: Dispatcher, now_ms: int) -> None:
         """To a consumer that acknowledges by itself as many at a time as its socket may get at once. Measured with a
         hundred of them, each of which falls behind at times: 2.4 times as many deliveries as one by one."""
-        if self.chooses or self.expiring or not self.subscription.auto:
+        if self.chooses or self.expiring or not self.subscription.unlimited:
             super()._hand_out(owner, now_ms)
             return
         subscription = self.subscription
@@ -213,23 +214,23 @@ class Topics:
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def subscribe(self, command: Subscribe, names: tuple[str, ...] = ()) -> TopicQueue:
-        """A queue for the subscription that `command` asks for, or for those of its parts that are `names`; messages
-        come when that has joined it."""
-        names = names or tuple(dict.fromkeys(command.destination.split(",")))
-        return TopicQueue(self, command, names, self._core.state.options_of(names[0]))
+    def subscribe(self, command: Subscribe, sources: tuple[Source, ...]) -> TopicQueue:
+        """A queue for the subscription that `command` asks for, to those of its parts that are `sources`; messages come
+        when that has joined it."""
+        core = self._core
+        return TopicQueue(self, command, sources, core.state.options_of(str(sources[0])), core.message_id_prefix)
 
     def open(self, queue: TopicQueue) -> None:
         """From now on `queue` gets what is sent."""
         self._queues[queue] = None
         self._spanning += _spans(queue)
-        for name in queue.names:
-            if is_pattern(name):
-                self._patterns.add(words_of(name), queue)
+        for source in queue.sources:
+            if isinstance(source, Pattern):
+                self._patterns.add(source.words, queue)
                 self._routes.clear()
                 continue
-            self._named.setdefault(name, Audience()).add(queue, queue.selector)
-            self._routes.pop(name, None)
+            self._named.setdefault(source, Audience()).add(queue, queue.selector)
+            self._routes.pop(source, None)
         if _is_of_advisories(queue):
             self.advisories.listens(queue)
         if queue.retroactive:
@@ -241,16 +242,16 @@ class Topics:
         self._spanning -= _spans(queue)
         if _is_of_advisories(queue):
             self.advisories.left()
-        for name in queue.names:
-            if is_pattern(name):
-                self._patterns.discard(words_of(name), queue)
+        for source in queue.sources:
+            if isinstance(source, Pattern):
+                self._patterns.discard(source.words, queue)
                 self._routes.clear()
                 continue
-            named = self._named[name]
+            named = self._named[source]
             named.discard(queue, queue.selector)
             if not named:
-                del self._named[name]
-            self._routes.pop(name, None)
+                del self._named[source]
+            self._routes.pop(source, None)
 
     def queues(self) -> list[TopicQueue]:
         """Of all subscriptions."""
@@ -259,7 +260,7 @@ class Topics:
     def reconfigure(self) -> None:
         """Options changed."""
         for queue in self.queues():
-            queue.configure(self._core.state.options_of(queue.names[0]))
+            queue.configure(self._core.state.options_of(str(queue.sources[0])))
             self._core.dirty[queue] = None
         self.recovery_buffer.reconfigure(self._core.clock.wall_ms())
 
@@ -277,7 +278,7 @@ class Topics:
             others: Audience[TopicQueue] = Audience()
             patterned = self._patterns.match(words_of(name)) if is_topic(name) else ()
             for queue in dict.fromkeys(patterned):
-                if name not in queue.names and (_is_of_advisories(queue) or not name.startswith(ADVISORY_PREFIX)):
+                if name not in queue.sources and (_is_of_advisories(queue) or not name.startswith(ADVISORY_PREFIX)):
                     others.add(queue, queue.selector)
             route = tuple(audience for audience in (named, others) if audience)
             self._routes.keep(name, route, sum(map(len, route)) * 100)
@@ -419,7 +420,7 @@ class Topics:
         """Messages that were handed out before `queue` was there come first."""
         core = self._core
         own = queue.subscription.peer if queue.no_local else None
-        for message in self.recovery_buffer.find(queue.names, queue.selector, own, core.clock.wall_ms()):
+        for message in self.recovery_buffer.find(queue.sources, queue.selector, own, core.clock.wall_ms()):
             queue.accept(message)
             core.memory.take(MESSAGE_OVERHEAD_BYTES)
             core.dirty[queue] = None
@@ -449,9 +450,10 @@ class Topics:
             queue.is_slow = True
             if SlowConsumer in core.events.heard:
                 number = getattr(queue.subscription.peer, "number", 0)
-                core.events.tell(SlowConsumer(number, queue.subscription.id, queue.names, policy, queue.limit))
+                names = tuple(map(str, queue.sources))
+                core.events.tell(SlowConsumer(number, queue.subscription.id, names, policy, queue.limit))
         if policy == "disconnect":
-            queue.subscription.peer.fail(CommandError(
+            queue.subscription.owner.end_with(queue.subscription, CommandError(
                 f"the subscription to {queue.name} keeps no pace: more messages wait for it than pendingMessageLimit "
                 "and the free memory allow; consume faster, or ask for more by activemq.maximumPendingMessageLimit",
                 code="SLOW_CONSUMER",
@@ -463,13 +465,13 @@ class Topics:
         queue.discarded += len(messages)
         self.discarded += len(messages)
         if Discarded in core.events.heard:
-            core.events.tell(Discarded(queue.subscription.id, queue.names, len(messages)))
+            core.events.tell(Discarded(queue.subscription.id, tuple(map(str, queue.sources)), len(messages)))
 
 
 def _spans(queue: TopicQueue) -> bool:
     """May it get messages of several topics?"""
-    return len(queue.names) > 1 or is_pattern(queue.names[0])
+    return len(queue.sources) > 1 or isinstance(queue.sources[0], Pattern)
 
 
 def _is_of_advisories(queue: TopicQueue) -> bool:
-    return any(name.startswith(ADVISORY_PREFIX) for name in queue.names)
+    return any(str(source).startswith(ADVISORY_PREFIX) for source in queue.sources)

@@ -15,14 +15,14 @@ is room.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from amq.broker.core import Core
-from amq.broker.names import is_pattern, is_stored, words_of
-from amq.broker.queues.queue import Peer, Queue, Subscription
+from amq.broker.names import is_stored
+from amq.broker.queues.queue import Looking, Owner, Queue, Subscription
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.topics import Topics
-from amq.config.destinations import matches
+from amq.destination import Pattern, Source, is_of_queues, told, words_of
 from amq.message import Message
 from amq.protocols.commands import Subscribe
 
@@ -51,10 +51,12 @@ class Member(Subscription):
 
     is_guest = True
 
-    def __init__(self, wildcard: WildcardSubscription, command: Subscribe, queue: Queue, peer: Peer) -> None:
+    def __init__(
+        self, wildcard: WildcardSubscription, command: Subscribe, queue: Queue, owner: Owner, prefix: str
+    ) -> None:
         self.wildcard = wildcard
         credit = wildcard.credit
-        super().__init__(command, queue, peer, wildcard.prefetch)
+        super().__init__(command, queue, owner, wildcard.prefetch, prefix)
         wildcard.credit = credit
         self.unacked = _Held(wildcard.unacked)
 
@@ -106,25 +108,26 @@ class WildcardSubscription(Subscription):
 
     __slots__ = ("_core", "_wildcards", "command", "members", "parked")
 
-    def __init__(self, command: Subscribe, core: Core, wildcards: WildcardSubscriptions, peer: Peer) -> None:
-        names = dict.fromkeys(command.destination.split(","))
-        options = core.state.options_of(next(iter(names)))
-        super().__init__(command, Queue(command.destination, options), peer, command.prefetch or options.prefetch_size)
+    def __init__(self, command: Subscribe, core: Core, wildcards: WildcardSubscriptions, owner: Owner) -> None:
+        options = core.state.options_of(str(command.sources[0]))
+        own = Queue(told(command.sources), options)
+        super().__init__(command, own, owner, command.prefetch or options.prefetch_size, core.message_id_prefix)
         self._core = core
         self._wildcards = wildcards
         self.command = command
         self.members: dict[str, Member] = {}  # by full name of the queue
         self.parked: dict[Member, None] = {}
-        topics = [name for name in names if not is_stored(name)]
+        topics = tuple(each for each in command.sources if not is_of_queues(each))
         if topics:
-            self.add(TOPICS, wildcards.topics.subscribe(command, tuple(topics)))
-        for name in names:
-            if is_stored(name) and not is_pattern(name):
-                self.add(name, core.state.queue(name))
+            self.add(TOPICS, wildcards.topics.subscribe(command, topics))
+        for source in _queues_of(command):
+            if not isinstance(source, Pattern):
+                self.add(source, core.state.queue(source))
 
     def add(self, name: str, queue: Queue) -> None:
         """Consume that queue too."""
-        member = self.members[name] = Member(self, self.command, queue, self.peer)
+        prefix = self._core.message_id_prefix
+        member = self.members[name] = Member(self, self.command, queue, self.owner, prefix)
         queue.join(member, self._core)
         if self.is_ready or name != TOPICS:
             member.make_ready()
@@ -168,8 +171,11 @@ class WildcardSubscription(Subscription):
         self._core.dirty[member.queue] = None
         return True
 
-    def settle(self, seq: int) -> list[Message]:
-        settled = super().settle(seq)
+    def looks(self, core: Looking) -> bool:
+        return self in self._wildcards.waking or any(member.looks(core) for member in self.members.values())
+
+    def settle(self, seqs: Sequence[int]) -> list[Message]:
+        settled = super().settle(seqs)
         for message in settled:
             del self.holder(message).unacked[message.seq]
         return settled
@@ -187,11 +193,11 @@ class WildcardSubscriptions:
         self.joining: dict[WildcardSubscription, Iterator[None]] = {}  # that do not consume all of their queues yet
         self._patterns: Patterns[WildcardSubscription] = Patterns()
 
-    def subscribe(self, command: Subscribe, peer: Peer) -> WildcardSubscription:
+    def subscribe(self, command: Subscribe, owner: Owner) -> WildcardSubscription:
         """A new one, with all queues that there are. Where these are very many, some come in later turns."""
-        wildcard = WildcardSubscription(command, self._core, self, peer)
+        wildcard = WildcardSubscription(command, self._core, self, owner)
         for meant in _queues_of(command):
-            self._patterns.add(words_of(meant), wildcard)  # also a single queue: it may be forgotten, and come again
+            self._patterns.add(_words(meant), wildcard)  # also a single queue: it may be forgotten, and come again
         self.joining[wildcard] = self._join(wildcard)
         self._go_on(wildcard)
         return wildcard
@@ -210,10 +216,11 @@ class WildcardSubscriptions:
 
     def _join(self, wildcard: WildcardSubscription) -> Iterator[None]:
         queues = self._core.state.queues
-        for meant in filter(is_pattern, _queues_of(wildcard.command)):
-            pattern = words_of(meant)
+        for meant in _queues_of(wildcard.command):
+            if not isinstance(meant, Pattern):
+                continue
             for looked_at, name in enumerate(list(queues), 1):
-                if is_stored(name) and name not in wildcard.members and matches(pattern, words_of(name)):
+                if is_stored(name) and name not in wildcard.members and meant.stands_for(name):
                     queue = queues.get(name)  # it may have been forgotten
                     if queue is not None:
                         wildcard.add(name, queue)
@@ -237,7 +244,7 @@ class WildcardSubscriptions:
         self.waking.pop(wildcard, None)
         self.joining.pop(wildcard, None)
         for meant in _queues_of(wildcard.command):
-            self._patterns.discard(words_of(meant), wildcard)
+            self._patterns.discard(_words(meant), wildcard)
 
     def appeared(self, queue: Queue) -> None:
         """A new queue, which may be one of those that are consumed together."""
@@ -247,6 +254,10 @@ class WildcardSubscriptions:
                     wildcard.add(queue.name, queue)
 
 
-def _queues_of(command: Subscribe) -> Iterable[str]:
+def _queues_of(command: Subscribe) -> Iterable[Source]:
     """Full names of its queues, and patterns of them."""
-    return filter(is_stored, dict.fromkeys(command.destination.split(",")))
+    return filter(is_of_queues, command.sources)
+
+
+def _words(source: Source) -> Sequence[str]:
+    return source.words if isinstance(source, Pattern) else words_of(source)

@@ -15,18 +15,19 @@ from collections.abc import Iterator
 from heapq import merge
 
 from amq.broker.core import Core
-from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic, wire_name
+from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic
 from amq.broker.queues.backlog import Place
 from amq.broker.queues.browser import LOOK_ROWS, Browser
-from amq.broker.queues.queue import Peer, Queue
+from amq.broker.queues.queue import Owner, Queue
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.two_phase import PreparedBrowser, TwoPhase
 from amq.broker.waiters import Answer, Refusal
-from amq.errors import CommandError
+from amq.destination import told, wire_name
+from amq.errors import AccessError, CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared, told_name
 from amq.message import Message
-from amq.protocols.commands import Lease, SettleLeases, Subscribe
+from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
 
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
@@ -104,18 +105,18 @@ class Leasing:
         if epoch and found is not None and found[0].batch > epoch:
             raise _taken(cursor, name, epoch, found[0].batch)
 
-    def browser(self, command: Subscribe, peer: Peer, prefetch: int, client_id: str) -> Browser:
+    def browser(self, command: Subscribe, session: Owner, prefetch: int, client_id: str) -> Browser:
         """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
         messages of a lease. Raises CommandError, AccessError."""
-        if "lease" in command.options:
-            return LeaseBrowser(command, self._core, self, peer, prefetch)
+        if command.reading is not None:
+            return LeaseBrowser(command, command.reading, self._core, self, session, prefetch)
         if command.subscription_name:
-            queue = self._durables.queue_of(command.subscription_name, client_id, command.destination)
-            return Browser(command, self._core, peer, prefetch, queue)
-        check_browsed(command.destination)
-        if command.destination == PREPARED_NAME:
-            return PreparedBrowser(command, self._core, self._two_phase, peer, prefetch)
-        return Browser(command, self._core, peer, prefetch)
+            queue = self._durables.queue_of(command.subscription_name, client_id, command.sources)
+            return Browser(command, self._core, session, prefetch, queue)
+        check_browsed(command.sources)
+        if command.sources == (PREPARED_NAME,):
+            return PreparedBrowser(command, self._core, self._two_phase, session, prefetch)
+        return Browser(command, self._core, session, prefetch)
 
     def is_leased(self, lease: Prepared) -> None:
         """It is durable."""
@@ -123,10 +124,9 @@ class Leasing:
             if coming is lease:
                 del self._coming[key]
 
-    def lease_of(self, command: Subscribe) -> Prepared:
-        """The lease that `command` wants to read. Raises CommandError."""
-        options = command.options
-        xid = f"{_owner(options.get('cursor', ''))}:{options['lease']}"
+    def lease_of(self, reading: LeaseReading) -> Prepared:
+        """The lease that somebody wants to read. Raises CommandError."""
+        xid = f"{_owner(reading.cursor)}:{reading.number}"
         found = self._core.state.prepared.get(xid)  # also while its end is on its way: a crash may undo that
         if found is None:
             raise lost(xid)
@@ -143,10 +143,15 @@ class Leasing:
 
     def _name(self, command: Lease | SettleLeases, client_id: str) -> str:
         """Full name of the queue from which is leased. Raises CommandError, AccessError."""
-        if is_topic(command.destination):
-            return self._durables.queue_of(command.cursor, client_id, command.destination)
-        check_queue(command.destination)
-        return command.destination
+        first, *others = command.sources
+        if is_topic(first):
+            return self._durables.queue_of(command.cursor, client_id, command.sources)
+        if others or not isinstance(first, str):
+            raise AccessError(
+                f"{wire_name(told(command.sources))} is no queue: give /queue/NAME", code="DESTINATION_REFUSED"
+            )
+        check_queue(first)
+        return first
 
     def _answer(self, lease: Prepared | None, name: str, queue: Queue | None, cursor: str) -> str:
         journal = self._core.journal
@@ -186,19 +191,21 @@ class LeaseBrowser(Browser):
     shows_expired = True
     __slots__ = ("_cursor", "_epoch", "_lease", "_leasing", "_position", "_seqs")
 
-    def __init__(self, command: Subscribe, core: Core, leasing: Leasing, peer: Peer, prefetch: int) -> None:
+    def __init__(
+        self, command: Subscribe, reading: LeaseReading, core: Core, leasing: Leasing, owner: Owner, prefetch: int
+    ) -> None:
         self._leasing = leasing
-        self._lease = self._leasing.lease_of(command)
+        self._lease = self._leasing.lease_of(reading)
         ((name, seqs),) = self._lease.acks.items()
-        self._cursor, self._epoch = command.options.get("cursor", ""), int(command.options.get("epoch", "0"))
+        self._cursor, self._epoch = reading.cursor, reading.epoch
         self._leasing.check_epoch(self._cursor, name, self._epoch)
-        super().__init__(command, core, peer, prefetch, HELD_SCHEME + name)
-        self._position, stop = _positions(command.options.get("positions", ""), len(seqs))
-        self._seqs = seqs[:stop]
+        super().__init__(command, core, owner, prefetch, HELD_SCHEME + name)
+        self._position = reading.begin
+        self._seqs = seqs[: reading.end]
 
     def _next(self) -> Message | None:
         if self._lease.xid not in self._core.state.prepared:
-            self.peer.fail(lost(self._lease.xid))
+            self.owner.end_with(self, lost(self._lease.xid))
         elif self._batch:
             return self._from_batch()
         elif self._position < len(self._seqs):
@@ -206,7 +213,7 @@ class LeaseBrowser(Browser):
                 (name,) = self._lease.acks
                 self._leasing.check_epoch(self._cursor, name, self._epoch)
             except CommandError as error:
-                self.peer.fail(error)
+                self.owner.end_with(self, error)
             else:
                 self._look(self._places())
         else:
@@ -298,12 +305,3 @@ def _take_out(queue: Queue, priority: int, seqs: set[int]) -> None:
             stays.append(message)
     level.extendleft(reversed(stays))
 
-
-def _positions(text: str, end: int) -> tuple[int, int]:
-    """`FROM-TO`, where TO is the first that is not meant; "" = all. Raises CommandError."""
-    if not text:
-        return 0, end
-    start, dash, stop = text.partition("-")
-    if dash and all(each.isascii() and each.isdecimal() and len(each) < 10 for each in (start, stop)):
-        return int(start), min(int(stop), end)
-    raise CommandError(f"positions {text[:40]!r}: write two numbers, as in 0-1000", code="HEADER_INVALID")

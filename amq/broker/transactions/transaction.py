@@ -23,6 +23,7 @@ from amq.journal.multicast import HOLDERS_MAX, Multicast
 from amq.journal.records import ACKED, XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Measured, Prepared, Record
 from amq.journal.run import Run
 from amq.message import Copy, Message
+from amq.protocols.commands import Outcome
 
 
 class Ready(Protocol):
@@ -43,12 +44,13 @@ class Ready(Protocol):
 
 
 class Transaction:
-    """`acks`, `nacks` and `requeued` = (subscription, message); `requeued` were refused and shall come again.
+    """`acks`, `nacks`, `requeued` and `released` = (subscription, message); `requeued` failed and shall come again, and
+    so shall `released`, as if they had not been delivered.
     `queued` is what was sent to queues, in order. `used_at` is monotonic seconds."""
 
     __slots__ = (
-        "_redelivery", "_topics", "acks", "core", "nacks", "name", "published", "queued", "readiness", "requeued",
-        "sends_to_durables", "size", "used_at",
+        "_redelivery", "_topics", "acks", "core", "nacks", "name", "published", "queued", "readiness", "released",
+        "requeued", "sends_to_durables", "size", "used_at",
     )  # fmt: skip
 
     def __init__(self, core: Core, topics: Topics, redelivery: Redelivery, name: str) -> None:
@@ -63,6 +65,7 @@ class Transaction:
         self.acks: list[tuple[Subscription, Message]] = []
         self.nacks: list[tuple[Subscription, Message]] = []
         self.requeued: list[tuple[Subscription, Message]] = []
+        self.released: list[tuple[Subscription, Message]] = []
         self.size = 0
         self.readiness: Ready | None = None  # where it is large and about to commit
 
@@ -81,7 +84,16 @@ class Transaction:
     @property
     def settled(self) -> list[tuple[Subscription, Message]]:
         """All that it holds of what was delivered."""
-        return self.acks + self.nacks + self.requeued
+        return self.acks + self.nacks + self.requeued + self.released
+
+    def settle(self, subscription: Subscription, messages: list[Message], outcome: Outcome) -> None:
+        """These deliveries are over when it commits."""
+        into = {
+            Outcome.ACCEPTED: self.acks, Outcome.REJECTED: self.nacks, Outcome.FAILED: self.requeued,
+            Outcome.RELEASED: self.released,
+        }[outcome]  # fmt: skip
+        into += [(subscription, message) for message in messages]
+        subscription.in_transactions += len(messages)
 
     def add(self, messages: list[Message]) -> None:
         """They are to be sent."""
@@ -122,6 +134,8 @@ class Transaction:
                 core.consumed(subscription.queue, message)
         self._give_back(self.nacks, refused=True)
         self._give_back(self.requeued)
+        for subscription, message in self.released:
+            self._redelivery.put_back(subscription.queue, [message])
         self._let_go()
         core.wake()
 
@@ -168,7 +182,7 @@ class Transaction:
         self._topics.withdraw(self.published)
         self._give_back(self.settled)
         self._let_go()
-        self.queued, self.published, self.acks, self.nacks, self.requeued = [], [], [], [], []
+        self.queued, self.published, self.acks, self.nacks, self.requeued, self.released = [], [], [], [], [], []
 
     def withdraw(self) -> None:
         """The commit met a full disk: its persistent part never took place."""

@@ -13,13 +13,14 @@ from collections import deque
 import structlog
 
 from amq.broker.core import Core
-from amq.broker.names import PREPARED_NAME, is_queued, shelves, wire_name
+from amq.broker.names import PREPARED_NAME, is_queued, shelves
 from amq.broker.queues.browser import Browser
-from amq.broker.queues.queue import Peer
+from amq.broker.queues.queue import Owner
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Ready, Transaction, memory_bytes, records_of
 from amq.broker.waiters import Answer, Refusal, Together
+from amq.destination import wire_name
 from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Waiter
 from amq.journal.records import (
@@ -491,15 +492,14 @@ class PreparedBrowser(Browser):
 
     __slots__ = ("_shown",)
 
-    def __init__(self, command: Subscribe, core: Core, two_phase: TwoPhase, peer: Peer, prefetch: int) -> None:
-        super().__init__(command, core, peer, prefetch)
+    def __init__(self, command: Subscribe, core: Core, two_phase: TwoPhase, owner: Owner, prefetch: int) -> None:
+        super().__init__(command, core, owner, prefetch)
         self._shown = deque(two_phase.listed())
 
     def _next(self) -> Message | None:
         if self._shown:
             return TwoPhase.shown(self._shown.popleft())
-        self.end()
-        self.peer.browsed(self._command)
+        self._finish()
         return None
 
 

@@ -40,9 +40,11 @@ def header_line(name: str, value: str, version: str) -> str:
 class DeliveryFormat:
     """The facts of a subscription that `Deliveries.encode` needs: the beginning of its MESSAGE frames."""
 
-    __slots__ = ("ack", "head", "start")
+    __slots__ = ("ack", "destination", "head", "id", "start")
 
-    def __init__(self, start: str, head: str, ack: str) -> None:
+    def __init__(self, start: str, head: str, ack: str, id: str = "", destination: str = "") -> None:
+        self.id = id  # as the client calls it, "" = it gave none
+        self.destination = destination
         self.start = start.encode("utf-8", "replace")  # everything before `message-id`
         self.head = head  # everything up to the sequence number of `message-id`
         self.ack = ack  # everything of the `ack` header up to its sequence number, "" = no such header
@@ -61,14 +63,15 @@ class Deliveries:
         self._bare = DeliveryFormat("", header_line("message-id", message_id_prefix, version)[:-1], "")
         self._wire_names: Remembered[str] = Remembered(_NAMES_BYTES_MAX)  # full name → "\ndestination:…\ntimestamp:"
 
-    def format(self, subscription: str, index: int, explicit_ack: bool) -> DeliveryFormat:
+    def format(self, subscription: str, index: int, explicit_ack: bool, destination: str) -> DeliveryFormat:
         """For the subscription that the client calls `subscription` ("" = it gave no id) and the codec `index`."""
         version = self._version
         start = "MESSAGE\n"
         if subscription:
             start += header_line("subscription", subscription, version)
         head = start + header_line("message-id", self._message_id_prefix, version)[:-1]
-        return DeliveryFormat(start, head, f"\nack:{index}-" if version == "1.2" and explicit_ack else "")
+        ack = f"\nack:{index}-" if version == "1.2" and explicit_ack else ""
+        return DeliveryFormat(start, head, ack, subscription, destination)
 
     def encode(self, form: DeliveryFormat, message: Message, redelivered: int, head_only: bool = False) -> bytes:
         """The MESSAGE frame of one delivery; `redelivered` = how many times it was delivered before.
@@ -92,10 +95,10 @@ class Deliveries:
         head = f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n".encode("utf-8", "replace")
         return head if head_only else head + body + b"\0"
 
-    def end_of_browse(self, subscription: str, destination: str) -> bytes:
+    def end_of_browse(self, form: DeliveryFormat) -> bytes:
         """The MESSAGE frame, which is no message, that ends a browse; as ActiveMQ writes it."""
-        lines = [("subscription", subscription)] if subscription else []
-        lines += [("browser", "end"), ("destination", wire_name(destination, self._owner)), ("message-id", "0")]
+        lines = [("subscription", form.id)] if form.id else []
+        lines += [("browser", "end"), ("destination", wire_name(form.destination, self._owner)), ("message-id", "0")]
         head = "".join([header_line(name, value, self._version) for name, value in lines])
         return f"MESSAGE\n{head}\n\0".encode("utf-8", "replace")
 

@@ -1,6 +1,7 @@
 """How destinations are written in STOMP: `/queue/orders` on the wire ↔ the full name `queue://orders` inside.
 
-Invariant: `full_name(wire_name(n)) == n` for every full name n that `full_name` can yield.
+A comma separates several, `*` and `>` are wildcards: `destinations` and `sources` take them apart, and nothing behind
+the codec sees them. Invariant: `full_name(wire_name(n)) == n` for every full name n that `full_name` can yield.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import re
 from difflib import get_close_matches
 from typing import Final
 
-from amq.errors import ProtocolError
+from amq.destination import Pattern, Source, parts, source
+from amq.destination import wire_name as public_name
+from amq.errors import AccessError, ProtocolError
 
 _PREFIXES: Final = (
     ("/queue/", "queue://"),
@@ -31,17 +34,38 @@ _KINDS: Final = ("queue", "topic", "temp-queue", "temp-topic", "remote-temp-queu
 _LIKE_A_PREFIX: Final = re.compile(r"/*(?:jms[./])?([A-Za-z-]{3,20})(?:://|/+|[:.])(.*)")
 
 
+def destinations(text: str, owner: str, strict: bool = True) -> tuple[str, ...]:
+    """The full names of the destinations of a SEND, each once. Raises ProtocolError, and AccessError for wildcards."""
+    found = tuple(dict.fromkeys(_full_names(text, owner, strict)))
+    for name in found:
+        if isinstance(source(name), Pattern):
+            raise AccessError(
+                f"{public_name(name)}: only a subscription may name many destinations by * and >; send to one",
+                code="DESTINATION_REFUSED",
+            )
+    return found
+
+
+def sources(text: str, owner: str, strict: bool = True) -> tuple[Source, ...]:
+    """The destinations and patterns that a SUBSCRIBE names, each once. Raises ProtocolError."""
+    return tuple(dict.fromkeys(map(source, _full_names(text, owner, strict))))
+
+
 def full_name(text: str, owner: str, strict: bool = True) -> str:
-    """The full name of a destination as a client wrote it. Of a composite one, with commas, each part but the first may
-    lack a prefix: it is of the kind of the part before. A temporary destination is the connection's own, and its name
-    gets `owner` before it, or is `remote`, with its whole name. Unless `strict` any other text is the name of a queue,
-    as it is for ActiveMQ.
+    """The full name of a destination as a client wrote it; of several, with commas between. Raises ProtocolError."""
+    return ",".join(_full_names(text, owner, strict))
+
+
+def _full_names(text: str, owner: str, strict: bool) -> list[str]:
+    """Of several destinations, with commas, each but the first may lack a prefix: it is of the kind of the one before.
+    A temporary destination is the connection's own, and its name gets `owner` before it, or is `remote`, with its whole
+    name. Unless `strict` any other text is the name of a queue, as it is for ActiveMQ.
 
     ProtocolError: empty destinations, control characters; where `strict`, also names that look like a slip.
     """
     if _CONTROL.search(text):
         raise _invalid(text, "it holds a control character")
-    scheme, parts = "", []
+    scheme, found = "", list[str]()
     for part in text.split(","):
         name = part
         for prefix, its_scheme in _OWN_PREFIXES:
@@ -56,8 +80,8 @@ def full_name(text: str, owner: str, strict: bool = True) -> str:
         if strict:
             _check(text, part, name, scheme)
         scheme = scheme or "queue://"
-        parts.append(scheme + name)
-    return ",".join(parts)
+        found.append(scheme + name)
+    return found
 
 
 def _check(text: str, part: str, name: str, scheme: str) -> None:
@@ -89,7 +113,7 @@ def _meant(part: str) -> str:
 def wire_name(full: str, owner: str) -> str:
     """`/queue/x` or `/topic/x` for the full name `queue://x` or `topic://x`, and so for each part of a composite one.
     Of the connection `owner` itself a temporary destination is `/temp-queue/x`, else `/remote-temp-queue/…`."""
-    return ",".join([_wire_part(part, owner) for part in full.split(",")])
+    return ",".join([_wire_part(part, owner) for part in parts(full)])
 
 
 def _wire_part(full: str, owner: str) -> str:

@@ -9,20 +9,18 @@ from typing import Final
 
 from amq.errors import ProtocolError
 from amq.protocols.commands import Lease, SettleLeases
-from amq.protocols.stomp.destination import full_name
+from amq.protocols.stomp.destination import sources
 
 _MAX: Final = 2**63 - 1
 _COUNT_MAX: Final = 999_999_999
-# Of a SUBSCRIBE with browser:true that reads a lease, or whose consumer asks for messages: options by the same names.
-OPTIONS: Final = ("credit", "cursor", "epoch", "lease", "positions")
 
 
-def lease(headers: dict[str, str], receipt: str) -> Lease:
+def lease(headers: dict[str, str], receipt: object) -> Lease:
     """The command of a LEASE frame. Raises ProtocolError."""
     if not receipt:
         raise ProtocolError("LEASE needs a receipt header: the RECEIPT is its answer", code="HEADER_MISSING")
     return Lease(
-        full_name(_required("LEASE", headers, "destination"), ""),
+        sources(_required("LEASE", headers, "destination"), ""),
         _required("LEASE", headers, "cursor"),
         _number("after", headers.get("after", "0"), _MAX),
         _number("messages", _required("LEASE", headers, "messages"), _COUNT_MAX),
@@ -34,26 +32,18 @@ def lease(headers: dict[str, str], receipt: str) -> Lease:
     )
 
 
-def settle(command: str, headers: dict[str, str], receipt: str) -> SettleLeases:
+def settle(command: str, headers: dict[str, str], receipt: object) -> SettleLeases:
     """The command of a COMMIT or ABORT frame with a cursor. Raises ProtocolError."""
     if extra := sorted(headers.keys() & {"transaction", "xid", "owner", "batch", "xids", "phase"}):
         raise ProtocolError(f"{command} of a cursor has no header {extra[0]}: see docs/stomp.md", code="HEADER_INVALID")
     return SettleLeases(
-        full_name(_required(command, headers, "destination"), ""),
+        sources(_required(command, headers, "destination"), ""),
         _required(command, headers, "cursor"),
         _number("through", _required(command, headers, "through"), _MAX),
         command == "COMMIT",
         receipt,
         _number("epoch", headers.get("epoch", "0"), _MAX),
     )
-
-
-def check_options(options: dict[str, str], browser: bool) -> None:
-    """Raises ProtocolError where a consumer asks for what only a browser can read."""
-    if "lease" in options and not browser:
-        raise ProtocolError("a lease is read with browser:true, and is settled by COMMIT", code="HEADER_INVALID")
-    if "epoch" in options:
-        _number("epoch", options["epoch"], _MAX)
 
 
 def _required(command: str, headers: dict[str, str], name: str) -> str:

@@ -12,36 +12,40 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
+from amq.destination import told
 from amq.errors import AmqError, ProtocolError
 from amq.message import DEFAULT_PRIORITY, Batch, Message
 from amq.protocols.commands import (
-    ACK_AUTO,
-    ACK_CLIENT,
-    ACK_INDIVIDUAL,
     CREDIT_MAX,
-    Ack,
+    OLDEST,
     Begin,
     Command,
     Connect,
     Credit,
     Disconnect,
+    Failure,
     Malformed,
-    Nack,
+    Outcome,
+    Scope,
     Send,
+    SendToMany,
+    Settle,
     Subscribe,
     Unsubscribe,
 )
-from amq.protocols.stomp import leases, repeated, transactions
+from amq.protocols.stomp import leases, repeated, subscribing, transactions
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
-from amq.protocols.stomp.destination import full_name, reply_to
+from amq.protocols.stomp.destination import destinations, full_name, reply_to, sources
 from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, subscription_name
+from amq.protocols.stomp.subscribing import boolean as _boolean
+from amq.protocols.stomp.subscribing import number as _number
 from amq.remembered import Remembered
 
 _STRANGER_HEADERS_BYTES_MAX: Final = 64 << 10  # before CONNECT; a body is not allowed there
 _WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
-_ACK_MODES: Final = (ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL)
 _DESTINATIONS_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each connection
 _RETIRED_MAX: Final = 1000  # ended subscriptions whose acknowledgements, on their way, are still understood
 _ERROR_MESSAGE_CHARACTERS_MAX: Final = 200
@@ -54,11 +58,15 @@ _INT64_MAX: Final = 2**63 - 1
 class _Subscription:
     """The part of a subscription that the codec keeps; travels as the token of its Subscribe."""
 
-    __slots__ = ("destination", "index", "named")
+    __slots__ = ("acknowledges", "destination", "first", "id", "index", "named")
 
-    def __init__(self, index: int, destination: str, named: bool) -> None:
+    def __init__(self, id: str, index: int, destination: str, ack: str, named: bool) -> None:
+        self.id = id
         self.index = index  # never used twice in a connection
         self.destination = destination
+        self.acknowledges = ack != ACK_AUTO
+        # Where a range of deliveries begins that an acknowledgement covers: see `Settle`.
+        self.first = OLDEST if ack == ACK_CLIENT else None
         self.named = named  # False: a 1.0 client gave no id
 
 
@@ -75,6 +83,7 @@ class StompServer:
     """
 
     name = "stomp"
+    survives: ClassVar[frozenset[Scope]] = frozenset()  # STOMP knows no error that leaves the connection open
 
     def __init__(
         self, limits: Limits | None = None, message_id_prefix: str = "ID:", server_name: str = "amq",
@@ -101,7 +110,7 @@ class StompServer:
         self._deliveries = Deliveries("1.0", message_id_prefix, owner)
         self._destinations: Remembered[str] = Remembered(_DESTINATIONS_BYTES_MAX)  # as written → full name
         self._subscriptions: dict[str, _Subscription] = {}
-        self._subscription_ids: dict[str, str] = {}  # index, as written in `ack` → subscription id
+        self._by_index: dict[str, _Subscription] = {}  # by index, as written in `ack`; also some that have ended
         self._retired: deque[str] = deque()  # indexes of ended subscriptions, oldest first
         self._subscribed_count = 0
 
@@ -121,18 +130,18 @@ class StompServer:
                     reader.clear()
                     break
             frame = reader.next_frame()
-            receipt = ""
+            receipt = None
             try:
                 if frame is None:
                     if reader.error is None:
                         break
                     if reader.unfinished is not None:
-                        receipt = reader.unfinished.headers.get("receipt", "")
+                        receipt = _receipt(reader.unfinished.headers)
                         self._check_first(reader.unfinished.command)
                     raise reader.error
-                receipt = frame.headers.get("receipt", "")
+                receipt = _receipt(frame.headers)
                 commands.append(self._command(frame))
-            except ProtocolError as error:
+            except AmqError as error:
                 # Its traceback would hold this frame, and with that all that was received.
                 commands.append(Malformed(error.with_traceback(None), receipt))
                 self.close()
@@ -155,7 +164,7 @@ class StompServer:
         reader, limits, append = self._reader, self._limits, commands.append
         data, position, size = reader.buffer, reader.offset, len(reader.buffer)
         block_max = min(limits.header_block_bytes_max, limits.header_bytes_max, STORED_HEADER_BYTES_MAX)
-        ids = self._subscription_ids
+        known = self._by_index
         ack_start = b"ACK\nid:" if self.version == "1.2" else b"\0"
         try:
             while position < size:
@@ -186,20 +195,21 @@ class StompServer:
                     send = self._send(headers, data[start:stop])
                     append(send)
                     begin, position = position, stop + 1
-                    if send.transaction:
+                    if send.transaction and send.__class__ is Send:
                         position = repeated.take(data, position, data[begin:start], send, limits.body_bytes_max, append)
                 elif data.startswith(ack_start, position):
                     end = data.find(b"\n\n\0", position, position + _ACK_BYTES_MAX)
                     index, _, seq = data[position + 7 : end].decode().partition("-")
-                    if end < 0 or index not in ids or len(seq) > 19 or not (seq.isascii() and seq.isdecimal()):
+                    subscription = known.get(index)
+                    if end < 0 or subscription is None or len(seq) > 19 or not (seq.isascii() and seq.isdecimal()):
                         break
-                    append(Ack(int(seq), ids[index]))
+                    append(Settle(int(seq), subscription.id, None, "", Outcome.ACCEPTED, subscription.first))
                     position = end + 3
                 elif data[position] == 0x0A:
                     position += 1
                 else:
                     break
-        except (ValueError, ProtocolError):
+        except (ValueError, AmqError):
             pass  # not understood here: the general path reads this frame again and tells what is wrong with it
         reader.offset = position
 
@@ -218,10 +228,10 @@ class StompServer:
             raise ProtocolError(f"{command!r} is not a command that a client may send", code="COMMAND_UNKNOWN")
         if frame.body and transactions.takes_body(command, headers):
             batch = transactions.commit if command == "COMMIT" else transactions.abort
-            return batch(headers, headers.get("receipt", ""), frame.body)
+            return batch(headers, _receipt(headers), frame.body)
         if frame.body and self.version != "1.0":
             raise ProtocolError(f"a {command} frame must not have a body", code="BODY_UNEXPECTED")
-        return handler(self, headers, headers.get("receipt", ""))
+        return handler(self, headers, _receipt(headers))
 
     def _check_first(self, command: str) -> None:
         if not self._connected and command not in ("CONNECT", "STOMP"):
@@ -258,9 +268,9 @@ class StompServer:
         written = pop("destination", "")
         destination = self._destinations.get(written) or self._destination(written, "SEND")
         text = pop("content-length", None) is None
-        receipt = pop("receipt", "")
+        receipt = pop("receipt", None) or None
         persistent = self._default_persistent
-        if not headers:
+        if not headers and "," not in destination:
             return Send(Message(destination, body, None, "", DEFAULT_PRIORITY, persistent, 0, 0, "", text), receipt)
         transaction = _transaction(headers) if "transaction" in headers else ""
         persistent_text = pop("persistent", None)
@@ -285,13 +295,22 @@ class StompServer:
         message = Message(
             destination, body, headers or None, content_type, priority, persistent, 0, expires_ms, duplicate_id, text
         )
+        if "," in destination:
+            names = destinations(written, self._owner, self._strict_destinations)
+            if len(names) > 1:
+                return SendToMany(message, names, receipt, transaction)
+            message.destination = names[0]
         return Send(message, receipt, transaction)
 
-    def _subscribe(self, headers: dict[str, str], receipt: str) -> Subscribe:
-        destination = self._destination(headers.get("destination", ""), "SUBSCRIBE")
+    def _subscribe(self, headers: dict[str, str], receipt: object) -> Subscribe:
+        written = headers.get("destination", "")
+        if not written:
+            raise _missing("SUBSCRIBE", "destination")
+        named = sources(written, self._owner, self._strict_destinations)
+        destination = told(named)
         id = headers.get("id", "")
-        named = bool(id)
-        if not named:
+        is_named = bool(id)
+        if not is_named:
             if self.version != "1.0" or "id" in headers:
                 raise _missing("SUBSCRIBE", "id")
             id = destination
@@ -300,76 +319,62 @@ class StompServer:
                 f"this connection has a subscription {id[:100]!r} already: give each its own id, or UNSUBSCRIBE first",
                 code="SUBSCRIPTION_EXISTS",
             )
-        ack = headers.get("ack", ACK_AUTO)
-        if ack not in _ACK_MODES:
-            raise ProtocolError(f"ack {ack[:40]!r} is none of {', '.join(_ACK_MODES)}", code="HEADER_INVALID")
-        browser = _boolean("browser", headers.get("browser", "false"))
-        prefetch = 0
-        for name in ("prefetch-count", "activemq.prefetchSize"):  # the latter counts if both are there
-            if name in headers:
-                prefetch = _number(name, headers[name], _INT32_MAX)
-        options = {
-            name.removeprefix("activemq."): value
-            for name, value in headers.items()
-            if name.startswith("activemq.") and name != "activemq.prefetchSize"
-        }
-        if "no-local" in headers:
-            options.setdefault("noLocal", headers["no-local"])
-        options |= {name: headers[name] for name in leases.OPTIONS if name in headers}
-        leases.check_options(options, browser)
         index = self._subscribed_count
+        token = _Subscription(id, index, destination, subscribing.ack_mode(headers), is_named)
+        command = subscribing.subscribe(headers, id, named, receipt, token)
         self._subscribed_count += 1
-        self._subscriptions[id] = token = _Subscription(index, destination, named)
-        self._subscription_ids[str(index)] = id
-        selector = headers.get("selector", "")
-        return Subscribe(
-            id, destination, ack, prefetch, selector, options, receipt, token, browser, self._message_id_prefix,
-            _subscription_name(headers),
-        )  # fmt: skip
+        self._subscriptions[id] = self._by_index[str(index)] = token
+        return command
 
-    def _unsubscribe(self, headers: dict[str, str], receipt: str) -> Unsubscribe:
-        id, name = headers.get("id", ""), _subscription_name(headers)
+    def _unsubscribe(self, headers: dict[str, str], receipt: object) -> Unsubscribe:
+        id, name = headers.get("id", ""), subscription_name(headers)
         if not id and not name:
             if self.version != "1.0":
                 raise _missing("UNSUBSCRIBE", "id")
             if "destination" not in headers:
                 raise ProtocolError("UNSUBSCRIBE needs an id or a destination header", code="HEADER_MISSING")
-            destination = self._destination(headers["destination"], "UNSUBSCRIBE")
+            destination = told(sources(headers["destination"], self._owner, self._strict_destinations))
             ids = [id for id, known in self._subscriptions.items() if known.destination == destination]
             id = destination if destination in ids or not ids else ids[0]
         ended = self._subscriptions.pop(id, None)
         if ended is not None:
             self._retired.append(str(ended.index))
             if len(self._retired) > _RETIRED_MAX:
-                del self._subscription_ids[self._retired.popleft()]
+                del self._by_index[self._retired.popleft()]
         return Unsubscribe(id, receipt, name)
 
-    def _credit(self, headers: dict[str, str], receipt: str) -> Credit:
+    def _credit(self, headers: dict[str, str], receipt: object) -> Credit:
         for name in ("id", "credit"):
             if not headers.get(name):
                 raise _missing("CREDIT", name)
-        return Credit(headers["id"], _number("credit", headers["credit"], CREDIT_MAX), receipt)
+        credit = _number("credit", headers["credit"], CREDIT_MAX)
+        return Credit(headers["id"], credit, receipt, drain=credit == 0)
 
-    def _ack(self, headers: dict[str, str], receipt: str) -> Ack:
-        return Ack(*self._acknowledged("ACK", headers), receipt, _transaction(headers))
+    def _ack(self, headers: dict[str, str], receipt: object) -> Settle:
+        seq, subscription, first = self._acknowledged("ACK", headers)
+        return Settle(seq, subscription, receipt, _transaction(headers), Outcome.ACCEPTED, first)
 
-    def _nack(self, headers: dict[str, str], receipt: str) -> Nack:
+    def _nack(self, headers: dict[str, str], receipt: object) -> Settle:
         if self.version == "1.0":
             raise ProtocolError("STOMP 1.0 has no NACK: connect with accept-version:1.1 or 1.2", code="COMMAND_UNKNOWN")
-        seq, subscription = self._acknowledged("NACK", headers)
+        seq, subscription, first = self._acknowledged("NACK", headers)
         requeue = _boolean("requeue", headers.get("requeue", "false"))
-        return Nack(seq, subscription, receipt, _transaction(headers), requeue)
+        return Settle(
+            seq, subscription, receipt, _transaction(headers), Outcome.FAILED if requeue else Outcome.REJECTED, first
+        )
 
-    def _acknowledged(self, command: str, headers: dict[str, str]) -> tuple[int, str]:
-        """Seq and subscription id of the message that an ACK or NACK means."""
+    def _acknowledged(self, command: str, headers: dict[str, str]) -> tuple[int, str, int | None]:
+        """Seq and subscription id of the message that an ACK or NACK means, and where the range begins that it covers.
+        """
         if self.version == "1.2":
             id = headers.get("id", "")
             if not id:
                 raise _missing(command, "id")
             index, _, digits = id.partition("-")
-            subscription = self._subscription_ids.get(index)
-            if subscription is None:
+            known = self._by_index.get(index)
+            if known is None:
                 raise _unknown_id(command, "id", id, "the ack header of a MESSAGE")
+            subscription, first = known.id, known.first
         else:
             id = headers.get("message-id", "")
             if not id:
@@ -377,31 +382,42 @@ class StompServer:
             subscription = headers.get("subscription", "") if self.version == "1.1" else ""
             if self.version == "1.1" and not subscription:
                 raise _missing(command, "subscription")
+            first = self._first(subscription)
             digits = id.removeprefix(self._message_id_prefix)
             if digits == id:
                 raise _unknown_id(command, "message-id", id, "the message-id header of a MESSAGE")
         if len(digits) > 19 or not (digits.isascii() and digits.isdecimal()):
             raise _unknown_id(command, "id", id, "an id taken from a MESSAGE")
-        return int(digits), subscription
+        return int(digits), subscription, first
 
-    def _begin(self, headers: dict[str, str], receipt: str) -> Begin:
+    def _first(self, subscription: str) -> int | None:
+        """Where the range begins that an acknowledgement covers. A 1.0 client does not say of which of its
+        subscriptions it speaks: a range is meant if all of them say so, or else a message would be acknowledged that
+        was not."""
+        if subscription:
+            known = self._subscriptions.get(subscription)
+            return known.first if known is not None else None
+        explicit = [each.first for each in self._subscriptions.values() if each.acknowledges]
+        return OLDEST if explicit and None not in explicit else None
+
+    def _begin(self, headers: dict[str, str], receipt: object) -> Begin:
         return Begin(transactions.transaction("BEGIN", headers), receipt)
 
-    def _disconnect(self, headers: dict[str, str], receipt: str) -> Disconnect:  # noqa: ARG002
+    def _disconnect(self, headers: dict[str, str], receipt: object) -> Disconnect:  # noqa: ARG002
         self.close()
         return Disconnect(receipt)
 
-    def _abort(self, headers: dict[str, str], receipt: str) -> Command:
+    def _abort(self, headers: dict[str, str], receipt: object) -> Command:
         return transactions.abort(headers, receipt)
 
-    def _commit(self, headers: dict[str, str], receipt: str) -> Command:
+    def _commit(self, headers: dict[str, str], receipt: object) -> Command:
         return transactions.commit(headers, receipt)
 
-    def _lease(self, headers: dict[str, str], receipt: str) -> Command:
+    def _lease(self, headers: dict[str, str], receipt: object) -> Command:
         return leases.lease(headers, receipt)
 
     # One table for all connections: bound methods would make each codec refer to itself, and stay in memory.
-    _HANDLERS: ClassVar[dict[str, Callable[[StompServer, dict[str, str], str], Command]]] = {
+    _HANDLERS: ClassVar[dict[str, Callable[[StompServer, dict[str, str], object], Command]]] = {
         "ABORT": _abort,
         "ACK": _ack,
         "BEGIN": _begin,
@@ -418,6 +434,8 @@ class StompServer:
         if not written:
             raise _missing(command, "destination")
         destination = full_name(written, self._owner, self._strict_destinations)
+        if "," not in destination:
+            destinations(written, self._owner, self._strict_destinations)
         return self._destinations.keep(written, destination, len(destination))
 
     # ---- replies and deliveries → bytes
@@ -429,7 +447,7 @@ class StompServer:
             headers.append(("heart-beat", f"{heartbeat_ms[0]},{heartbeat_ms[1]}"))
         return encode("CONNECTED", headers)
 
-    def receipt(self, receipt: str, outcome: str = "") -> bytes:
+    def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         """RECEIPT frame; `receipt` as a command carried it."""
         if outcome:
             lines = header_line("receipt-id", receipt, self.version) + header_line("outcome", outcome, self.version)
@@ -438,8 +456,9 @@ class StompServer:
             return f"RECEIPT\nreceipt-id:{receipt}\n\n\0".encode()
         return f"RECEIPT\n{header_line('receipt-id', receipt, self.version)}\n\0".encode()
 
-    def error(self, error: Exception, receipt: str = "") -> bytes:
+    def error(self, failure: Failure) -> bytes:
         """ERROR frame: a short `message`, the error's `code`, its whole description as the body."""
+        error, receipt = failure.error, failure.receipt
         if isinstance(error, AmqError):
             code, description = error.code, error.description
         else:
@@ -449,17 +468,18 @@ class StompServer:
         headers = [("message", message), ("code", code)]
         if code == "VERSION_UNSUPPORTED":
             headers.append(("version", ",".join(VERSIONS)))
-        if receipt:
+        if isinstance(receipt, str):
             headers.append(("receipt-id", receipt))
         headers += [("content-type", "text/plain"), ("content-length", str(len(body)))]
         lines = "".join([header_line(name, value, self.version) for name, value in headers])
         return f"ERROR\n{lines}\n".encode(errors="replace") + body + b"\0"
 
-    def subscription(self, command: Subscribe) -> DeliveryFormat:
+    def subscription(self, command: Subscribe, session: int) -> DeliveryFormat:  # noqa: ARG002
         """The facts of a subscription that `delivery` needs. `command` is one that `receive` gave."""
         known = command.token  # not looked up by id: an UNSUBSCRIBE that came in the same bytes has been read already
         assert isinstance(known, _Subscription)
-        return self._deliveries.format(command.id if known.named else "", known.index, command.ack != ACK_AUTO)
+        id = known.id if known.named else ""
+        return self._deliveries.format(id, known.index, known.acknowledges, known.destination)
 
     def delivery(self, subscription: DeliveryFormat, message: Message, redelivered: int) -> bytes:
         """One message for one subscription; `redelivered` = how many times it was delivered before."""
@@ -469,11 +489,9 @@ class StompServer:
         """The same, in pieces: the message's body is one of them."""
         return self._deliveries.encode(subscription, message, redelivered, head_only=True), message.body, b"\0"
 
-    def end_of_browse(self, command: Subscribe) -> bytes:
-        """Tells the client that it has seen everything; `command` began the browse."""
-        known = command.token
-        assert isinstance(known, _Subscription)
-        return self._deliveries.end_of_browse(command.id if known.named else "", command.destination)
+    def end_of_browse(self, subscription: DeliveryFormat) -> bytes:
+        """Tells the client that it has seen everything."""
+        return self._deliveries.end_of_browse(subscription)
 
     def batch(self, subscription: DeliveryFormat, batch: Batch) -> bytes:
         """Many messages for one subscription, each delivered for the first time."""
@@ -484,9 +502,9 @@ class StompServer:
         return b"\n"
 
 
-def _subscription_name(headers: dict[str, str]) -> str:
-    """Of a durable subscription: as ActiveMQ spells it, then as Artemis does."""
-    return headers.get("activemq.subscriptionName", "") or headers.get("durable-subscription-name", "")
+def _receipt(headers: dict[str, str]) -> str | None:
+    """The token of a command for its answer, None = nobody asks."""
+    return headers.get("receipt") or None
 
 
 def _missing(command: str, header: str) -> ProtocolError:
@@ -509,19 +527,6 @@ def _check_lengths(headers: dict[str, str]) -> None:
                 "send a shorter one",
                 code="HEADER_TOO_LONG",
             )
-
-
-def _number(header: str, text: str, maximum: int) -> int:
-    if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= maximum:
-        return int(text)
-    raise ProtocolError(f"{header} {text[:40]!r} is not a number from 0 to {maximum}", code="HEADER_INVALID")
-
-
-def _boolean(header: str, text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in ("true", "false"):
-        raise ProtocolError(f"{header} {text[:40]!r} is neither true nor false", code="HEADER_INVALID")
-    return lowered == "true"
 
 
 def _heartbeat_ms(text: str) -> tuple[int, int]:

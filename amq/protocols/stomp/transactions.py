@@ -25,7 +25,7 @@ def takes_body(command: str, headers: dict[str, str]) -> bool:
     return command in ("COMMIT", "ABORT") and "owner" in headers and "batch" in headers
 
 
-def commit(headers: dict[str, str], receipt: str, body: bytes = b"") -> Command:
+def commit(headers: dict[str, str], receipt: object, body: bytes = b"") -> Command:
     """The command of a COMMIT frame. Raises ProtocolError."""
     if "cursor" in headers:
         return leases.settle("COMMIT", headers, receipt)
@@ -55,7 +55,7 @@ def commit(headers: dict[str, str], receipt: str, body: bytes = b"") -> Command:
     return CommitBatch(owner, batch, xids or [], receipt, _content(headers))
 
 
-def abort(headers: dict[str, str], receipt: str, body: bytes = b"") -> Command:
+def abort(headers: dict[str, str], receipt: object, body: bytes = b"") -> Command:
     """The command of an ABORT frame. Raises ProtocolError."""
     if "cursor" in headers:
         return leases.settle("ABORT", headers, receipt)
@@ -73,7 +73,7 @@ def transaction(command: str, headers: dict[str, str]) -> str:
     return _required(command, headers, "transaction")
 
 
-def _abort_batch(headers: dict[str, str], receipt: str, body: bytes) -> AbortBatch:
+def _abort_batch(headers: dict[str, str], receipt: object, body: bytes) -> AbortBatch:
     """Raises ProtocolError."""
     xids = _xids(headers, body)
     given: set[str] = {name for name in (*_TWO_PHASE, "transaction") if name in headers}

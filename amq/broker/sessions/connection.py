@@ -1,0 +1,162 @@
+"""ClientConnection: one client, as long as its socket lasts: who it is, its sessions, its temporary destinations.
+
+It carries out the commands of all its sessions in the order in which they came. Where a session has no room its sends
+wait, and those of other sessions go on; the client is not read from while any of them waits for what none of its own
+acknowledgements can bring.
+"""
+
+from __future__ import annotations
+
+from amq.broker.access import ASKED_ELSEWHERE
+from amq.broker.broker import Broker
+from amq.broker.events import Connected, Disconnected
+from amq.broker.queues.queue import Peer
+from amq.broker.sessions.links import NOBODY, Client
+from amq.broker.sessions.session import Session
+from amq.errors import AmqError, CommandError
+from amq.protocols.commands import (
+    CloseSession,
+    Command,
+    Failure,
+    InSession,
+    OpenSession,
+    Scope,
+    Settle,
+)
+
+SESSIONS_MAX = 1000  # of one connection, about 2 KiB each
+
+
+class ClientConnection:
+    """Sessions by number; session 0 is there from the beginning to the end."""
+
+    def __init__(self, broker: Broker, peer: Peer, temporary: str = "", client: Client = NOBODY) -> None:
+        """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none."""
+        self.broker = broker
+        self.peer = peer
+        self.temporary = temporary
+        self.client = client
+        self.id = temporary.removesuffix(".")
+        self.sendable = broker.access.sendable(client.user)
+        self.is_closed = False
+        self.is_writable = True
+        self.stalled_bytes = 0  # of commands of all sessions that wait
+        self._is_silent = bool(client.instance)  # has it still to say something?
+        self._paused: set[int] = set()  # sessions for which it is not read from
+        broker.links.open(self, client)
+        if temporary:
+            broker.temporaries.open(temporary)
+        if Connected in broker.events.heard:
+            broker.events.tell(Connected(self.id, client.user, client.id))
+        self.sessions = {0: Session(self, 0)}
+
+    def handle(self, commands: list[Command], session: Session | None = None) -> None:
+        """Carry out `commands` in order: those of `session`, None = of session 0, up to an `InSession`. `Peer.fail` is
+        told of each error, also of one that is our mistake."""
+        if self._is_silent and commands:
+            self._is_silent = False
+            self.broker.links.claim(self, self.client)
+        handlers = Session.HANDLERS
+        for command in commands:
+            if self.is_closed:
+                return
+            if session is None:
+                session = self.sessions[0]
+            kind = command.__class__
+            if kind is InSession:
+                session = self._session(command)
+                continue
+            try:
+                if session.is_held_up and not (isinstance(command, Settle) and not command.transaction):
+                    session.stall(command)
+                else:
+                    if kind not in ASKED_ELSEWHERE:
+                        self.broker.access.let_in(self.client.user, command)
+                    handlers[kind](session, command)
+            except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
+                self._failed(session, command, error)
+        self.broker.wake()
+
+    def _failed(self, session: Session, command: Command, error: Exception) -> None:
+        """`command` failed. Our own mistake ends the connection."""
+        scope = Scope.CONNECTION
+        if isinstance(error, AmqError):
+            session.spoil(command)
+            scope = Scope.COMMAND if session.is_open else Scope.SESSION
+        self.peer.fail(Failure(error, scope, command.receipt, session.number))
+
+    def _session(self, command: Command) -> Session:
+        """The session that `command` names. Where that is not open, every command fails."""
+        assert isinstance(command, InSession)
+        session = self.sessions.get(command.session)
+        if session is None:
+            session = Session(self, command.session)
+            session.close()
+        return session
+
+    def open_session(self, command: OpenSession) -> None:
+        """Raises CommandError."""
+        if command.session in self.sessions:
+            raise CommandError(f"session {command.session} is open already: give each a number of its own")
+        if len(self.sessions) >= SESSIONS_MAX:
+            raise CommandError(
+                f"this connection has {SESSIONS_MAX} sessions already: use one for each thread",
+                code="SESSIONS_TOO_MANY"
+            )
+        self.sessions[command.session] = Session(self, command.session)
+
+    def close_session(self, command: CloseSession) -> None:
+        """Raises CommandError."""
+        session = self.sessions.get(command.session)
+        if session is None or not command.session:
+            raise CommandError(f"session {command.session} is not open", code="UNKNOWN_SESSION")
+        del self.sessions[command.session]
+        session.close()
+
+    def close(self) -> None:
+        """The connection is gone: what it held goes back to the queues."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        broker = self.broker
+        for session in self.sessions.values():
+            session.close()
+        self.sessions.clear()
+        broker.temporaries.close(self.temporary)
+        broker.links.close(self, self.client)
+        if Disconnected in broker.events.heard:
+            broker.events.tell(Disconnected(self.id))
+        broker.wake()
+
+    def steal(self, error: AmqError) -> None:
+        """The client has another connection, in place of this one: what this one holds goes back to the queues."""
+        self.peer.fail(Failure(error, Scope.CONNECTION))
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket has room (again), or has not: a slow consumer gets nothing until it reads."""
+        if self.is_closed or writable == self.is_writable:
+            return
+        self.is_writable = writable
+        for session in self.sessions.values():
+            session.set_writable(writable)
+        if writable:
+            self.broker.wake()
+
+    def expire_transactions(self, now: float) -> None:
+        """Roll back what was not used for longer than the limit."""
+        for session in list(self.sessions.values()):
+            session.expire_transactions(now)
+
+    def holds_deliveries(self) -> bool:
+        return any(session.holds_deliveries() for session in self.sessions.values())
+
+    def pause(self, session: int) -> None:
+        """Do not read the client: that session waits."""
+        self._paused.add(session)
+        self.peer.pause_reading()
+
+    def resume(self, session: int) -> None:
+        """That session does not wait any more, or its client may acknowledge meanwhile."""
+        self._paused.discard(session)
+        if not self._paused:
+            self.peer.resume_reading()
