@@ -48,8 +48,9 @@ class Groups(Feature):
         self.oracle.counts["in groups"] += 1
         held = [(each, other) for other in subscription.queue.subscriptions for each in other.unacked.values()]
         for peer in connection._hub.connections.values():  # type: ignore[attr-defined]
-            for transaction in peer.session._transactions.values() if peer.session is not None else ():
-                held += [(each, other) for other, each in transaction.acks + transaction.nacks]
+            for session in peer.client.sessions.values() if peer.client is not None else ():
+                for transaction in session._transactions.values():
+                    held += [(each, other) for other, each in transaction.acks + transaction.nacks]
         for each, other in held:
             same_queue = other.queue is subscription.queue
             if other is not subscription and same_queue and (each.properties or {}).get(GROUP_ID) == group:
