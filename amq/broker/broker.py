@@ -53,7 +53,7 @@ from amq.journal.records import (
     Record,
     Trimmed,
 )
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 
 

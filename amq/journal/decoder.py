@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.format import RECORD, RECORD_BYTES, crc32
-from amq.journal.multicast import MULTICAST, decode_multicast
-from amq.journal.multicast import body_offset as multicast_body_offset
 from amq.journal.records import (
     CONSUMED,
     CONSUMED_HEAD,
@@ -22,7 +20,6 @@ from amq.journal.records import (
     GROUP_HEAD,
     MARKER,
     MARKER_WITH_CONTENT,
-    MESSAGE,
     MOVED,
     MOVED_HEAD,
     OUTCOMES,
@@ -32,7 +29,6 @@ from amq.journal.records import (
     REDELIVERED,
     REDELIVERY,
     RESOLVED,
-    TEXT,
     TRIMMED,
     U32,
     Consumed,
@@ -49,44 +45,11 @@ from amq.journal.records import (
     Resolved,
     Trimmed,
 )
-from amq.journal.subscription import SUBSCRIBED, Subscribed
-from amq.message import Message
+from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE, MESSAGE_KEYS, decode_message
+from amq.journal.records.multicast import MULTICAST, decode_multicast
+from amq.journal.records.subscription import SUBSCRIBED, Subscribed
 
-# The head of a message's record with its framing, see `records.MESSAGE_HEAD`.
-FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")
-# of the same: bytes of the record, its type, seq, destination, bytes of content type and duplicate id
-MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
-_PRIORITY_MAX = 9
 SEVERAL = -1  # stands for the number of a destination: several queues hold the message
-
-
-def decode_message(payload: bytes | memoryview, position: int, stop: int, name: str, bodies: bool = True) -> Message:
-    """The message of the record between `position` and `stop` of `payload`. Raises ValueError, RecursionError."""
-    _, _, _, seq, _, flags, priority, timestamp, expires, n_type, n_dup, n_props = FRAMED_MESSAGE.unpack_from(
-        payload, position
-    )
-    i = position + FRAMED_MESSAGE.size
-    j = i + n_type
-    k = j + n_dup
-    m = k + n_props
-    if m > stop or priority > _PRIORITY_MAX:
-        raise ValueError("impossible lengths or priority")
-    duplicate_id = str(payload[j:k], "utf-8") if n_dup else ""
-    if bodies:
-        return Message(
-            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
-            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires, duplicate_id,
-            bool(flags & TEXT), seq,
-        )  # fmt: skip
-    return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, bool(flags & TEXT), seq)
-
-
-def body_offset(head: bytes) -> int:
-    """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
-    if head[RECORD_BYTES - 1] == MULTICAST:
-        return multicast_body_offset(head)
-    *_, content_type, duplicate_id, properties = FRAMED_MESSAGE.unpack_from(head)
-    return int(FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
 
 
 class Decoder:
@@ -190,13 +153,6 @@ _DECODE: dict[int, Callable[[bytes], Record]] = {
     TRIMMED: Trimmed.decode, PREVIOUS: Previous.decode, PREPARED: Prepared.decode, RESOLVED: Resolved.decode,
     MARKER: Marker.decode, MARKER_WITH_CONTENT: Marker.decode_with_content, SUBSCRIBED: Subscribed.decode,
 }  # fmt: skip
-
-
-def _properties(text: bytes) -> dict[str, str]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("properties are no JSON object")
-    return found
 
 
 def _ids(text: bytes) -> list[tuple[str, int]]:

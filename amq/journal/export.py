@@ -19,12 +19,12 @@ from amq.errors import CorruptError, StoreError
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
 from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, InDoubt, Item
 from amq.journal.liveness import LiveIndex, Liveness, Place
-from amq.journal.multicast import Multicast, Raw
 from amq.journal.reader import decode_at
 from amq.journal.records import HELD_SCHEME, LEASE, SENT_SCHEME, Prepared, real_name
+from amq.journal.records.multicast import Multicast, Raw
+from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
-from amq.journal.subscription import Subscribed
 from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.vfs import Vfs
 

@@ -31,10 +31,8 @@ from amq.journal.format import (
     segment_name,
 )
 from amq.journal.liveness import Liveness
-from amq.journal.multicast import Multicast
 from amq.journal.records import (
     KINDS,
-    MESSAGE,
     PREVIOUS,
     REASONS,
     Consumed,
@@ -51,9 +49,11 @@ from amq.journal.records import (
     Resolved,
     Trimmed,
 )
+from amq.journal.records.message import MESSAGE
+from amq.journal.records.multicast import Multicast
+from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import JOURNAL_DIRECTORY, missing_before, newest_mark
 from amq.journal.segment import list_segments, read_file, read_header
-from amq.journal.subscription import Subscribed
 from amq.message import Message
 from amq.vfs import Vfs
 

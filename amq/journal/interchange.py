@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 from amq.errors import StoreError
 from amq.journal.inspect import describe
 from amq.journal.records import Content
-from amq.journal.subscription import checked
+from amq.journal.records.subscription import checked
 from amq.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message
 
 KIND = "journal export"

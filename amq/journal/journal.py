@@ -37,11 +37,11 @@ from amq.journal.records import (
     Record,
     Trimmed,
     destinations_of,
-    encode_message,
     encode_record,
     is_larger,
     takes_space,
 )
+from amq.journal.records.message import encode_message
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered
 from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker, finish_segment
 from amq.journal.space import RESERVE_NAME, StoreLimit, measure

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from amq.journal.format import RECORD, RECORD_BYTES, segment_key
-from amq.journal.multicast import Multicast
 from amq.journal.records import (
     REASONS,
     Consumed,
@@ -33,7 +32,8 @@ from amq.journal.records import (
     destinations_of,
     is_hidden,
 )
-from amq.journal.subscription import Subscribed
+from amq.journal.records.multicast import Multicast
+from amq.journal.records.subscription import Subscribed
 from amq.message import SUBSCRIPTION_SCHEME, Message
 
 CHUNK_BITS = 5

@@ -10,9 +10,9 @@ import pytest
 
 from amq.broker.transactions import effect, readying
 from amq.journal import records
-from amq.journal.multicast import Multicast
 from amq.journal.records import encode_record, record_bytes
-from amq.journal.run import Run
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import Multicast
 from amq.message import Copy, Message
 from amq.protocols.commands import ACK_AUTO, Commit, Finish, Prepare, Send, SendMany
 from tests.broker.world import Client, World

@@ -9,6 +9,7 @@ from amq.broker.state import prepared, snapshot, state
 from amq.broker.storage import checkpointing, trimming
 from amq.broker.transactions import commits, leasing, two_phase
 from amq.journal import compaction, follower, journal, records, recovery, segment
+from amq.journal.records import message
 from amq.lock import epoch, shared_file
 from tests.mutant import Mutant
 
@@ -194,8 +195,8 @@ MUTANTS = (
         "for name, id, _seq in prepared.ids:", "for name, id, _seq in ():", "two-phase",
     ),
     Mutant(
-        "messages of a run written with one seq", records, "encode_run", "pack_seq(seq)", "pack_seq(run.seq)",
-        "two-phase",
+        "messages of a run written with one seq", message, "encode_run", "pack_seq(seq)", "pack_seq(run.seq)",
+        "two-phase", users=(records,),
     ),
     Mutant(
         "seqs of a run given once more to what follows it", two_phase.TwoPhase, "_append_prepare",

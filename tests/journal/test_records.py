@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.decoder import Decoder
 from amq.journal.format import frame_record
-from amq.journal.multicast import Multicast
 from amq.journal.records import (
     Consumed,
     Content,
@@ -29,8 +28,9 @@ from amq.journal.records import (
     encode_record,
     takes_space,
 )
-from amq.journal.run import Run
-from amq.journal.subscription import Subscribed
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import Multicast
+from amq.journal.records.subscription import Subscribed
 from amq.message import Message
 
 IDS = {"queue://a": 1, "queue://ü/β": 2}

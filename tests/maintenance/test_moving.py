@@ -22,8 +22,8 @@ from amq.journal.inspect import Sealing
 from amq.journal.interchange import Durable, Exported, Header, Ids, Item, Writer
 from amq.journal.liveness import Liveness, Place
 from amq.journal.records import Content, Marker
+from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
-from amq.journal.subscription import Subscribed
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.importing import Import, Result
 from amq.message import Message

@@ -28,7 +28,7 @@ from amq.broker.waiters import Call
 from amq.client.leases import LeaseSubscription
 from amq.config.schema import BrokerConfig
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.lock.epoch import Epoch
 from amq.lock.lease import Lease
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike

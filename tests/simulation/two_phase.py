@@ -35,7 +35,7 @@ from amq.journal.records import (
     Resolved,
     is_hidden,
 )
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import Message
 from amq.transports.connection import Connection
 from tests.simulation.alike import SECOND, Contents, messages_of

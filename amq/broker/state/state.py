@@ -31,7 +31,6 @@ from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.journal.follower import DivergedError
 from amq.journal.live import Segment
-from amq.journal.multicast import Multicast
 from amq.journal.records import (
     SENT_SCHEME,
     Consumed,
@@ -50,9 +49,10 @@ from amq.journal.records import (
     Trimmed,
     is_hidden,
 )
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import Multicast
+from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import Recovered
-from amq.journal.run import Run
-from amq.journal.subscription import Subscribed
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, Stub
 
 

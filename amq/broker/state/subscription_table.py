@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from amq.journal.live import Segment
 from amq.journal.records import Trimmed
-from amq.journal.subscription import Subscribed
+from amq.journal.records.subscription import Subscribed
 
 
 class SubscribedTable(dict[str, Subscribed]):

@@ -34,7 +34,7 @@ from amq.journal.format import RECORD_BYTES
 from amq.journal.live import Segment
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed
-from amq.journal.subscription import Subscribed
+from amq.journal.records.subscription import Subscribed
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
 # Copied and on their way to the journal: traffic stands behind no more than this, or what its last batch has paid for.

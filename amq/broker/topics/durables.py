@@ -24,7 +24,7 @@ from amq.config.destinations import matches
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
-from amq.journal.subscription import Subscribed
+from amq.journal.records.subscription import Subscribed
 from amq.message import Copier, Message, Shared
 from amq.protocols.commands import Subscribe
 from amq.remembered import Remembered

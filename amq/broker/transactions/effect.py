@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from amq.broker.state.state import State
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Group, Record, is_hidden, is_larger, messages_in, pieces_of
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import Message
 
 SLICE_RECORDS = 2000  # a few milliseconds

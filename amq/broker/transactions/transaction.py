@@ -19,9 +19,9 @@ from amq.broker.queues.redelivery import Redelivery
 from amq.broker.topics.topics import Topics
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.batch import Waiter
-from amq.journal.multicast import HOLDERS_MAX, Multicast
 from amq.journal.records import ACKED, XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Measured, Prepared, Record
-from amq.journal.run import Run
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import HOLDERS_MAX, Multicast
 from amq.message import Copy, Message
 
 

@@ -40,7 +40,7 @@ from amq.journal.records import (
     Redelivered,
     Resolved,
 )
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
 

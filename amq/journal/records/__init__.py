@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import ClassVar, NamedTuple
 
-from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
+from amq.journal.format import RECORD_BYTES, Chunk, LargeRecord, frame_record
 from amq.journal.live import Segment
-from amq.journal.multicast import MULTICAST, Multicast
-from amq.journal.run import Run
-from amq.journal.subscription import SUBSCRIBED, Subscribed
+from amq.journal.records.message import MESSAGE, MESSAGE_BYTES, Run, encode_message, encode_run, tail_bytes
+from amq.journal.records.multicast import MULTICAST, Multicast
+from amq.journal.records.subscription import SUBSCRIBED, Subscribed
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 
-DESTINATION, MESSAGE, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMMED, PREVIOUS = range(1, 10)
+DESTINATION, CONSUMED, REDELIVERED, GROUP, DUPLICATES, OUTCOMES, TRIMMED, PREVIOUS = 1, *range(3, 10)
 MOVED, PREPARED, RESOLVED, MARKER = range(11, 15)
 MARKER_WITH_CONTENT = 16
 KINDS = {
@@ -44,9 +44,6 @@ ACKED, EXPIRED, DEAD_LETTERED, PURGED, FIRED = range(5)
 REASONS = ("acked", "expired", "dead-lettered", "purged", "fired")
 
 DESTINATION_HEAD = struct.Struct("<IB")
-# seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties
-MESSAGE_HEAD = struct.Struct("<QIBBQQHHI")
-MESSAGE_BYTES = MESSAGE_HEAD.size  # of a message without body, names and properties
 CONSUMED_HEAD = struct.Struct("<IBI")
 U32 = struct.Struct("<I")
 _TRIMMED = struct.Struct("<QQ")
@@ -59,7 +56,6 @@ _RESOLVED = struct.Struct("<QB")  # seq, did it commit?
 _MARKER_WITH_CONTENT = struct.Struct("<QQQ")  # batch, rows, checksum
 # Names of the outcomes of prepared transactions, among those of commits.
 XID_COMMITTED, XID_ROLLED_BACK = "xid committed: ", "xid rolled back: "
-TEXT = 1
 
 LATE_RECORDS = 2000  # a record of more messages takes effect in slices; the thread that writes it encodes a group
 Key = tuple[int, int]  # of a segment: (epoch, number)
@@ -492,65 +488,15 @@ def pieces_of(record: Record, count: int) -> Iterator[Record]:
         yield record
 
 
-def encode_message(message: Message, destination: int) -> Chunk:
-    """The record of a persistent message. Body last, so that a reader can stop before it.
-
-    On the hot path: head and CRC in one pack, one join. A large body stays where it is.
-    """
-    properties = json.dumps(message.properties).encode() if message.properties else b""
-    content_type = message.content_type.encode()
-    duplicate_id = message.duplicate_id.encode()
-    head = MESSAGE_HEAD.pack(
-        message.seq, destination, TEXT if message.text else 0, message.priority, message.timestamp_ms,
-        message.expires_ms, len(content_type), len(duplicate_id), len(properties),
-    )  # fmt: skip
-    if len(message.body) > LARGE_BODY_BYTES:
-        return LargeRecord(MESSAGE, (head, content_type, duplicate_id, properties, message.body))
-    body = b"".join((head, content_type, duplicate_id, properties, message.body))
-    return RECORD.pack(len(body), crc32(body, MESSAGE), MESSAGE) + body
-
-
 def record_bytes(record: Record) -> int:
     """How many bytes the record of messages takes, also before they have seqs. Raises struct.error, as its encoding
     would."""
     if isinstance(record, Run):
         return record.measure(RECORD_BYTES + MESSAGE_BYTES + len(record.like.content_type.encode()))
     if isinstance(record, Multicast):
-        message, size = record.message, RECORD_BYTES + record.head_bytes
-    else:
-        assert isinstance(record, Message)
-        message, size = record, RECORD_BYTES + MESSAGE_BYTES
-    if message.content_type or message.duplicate_id:
-        size += _name_bytes(message)
-    if message.properties:
-        size += len(json.dumps(message.properties))  # all of it is ASCII
-    return size + len(message.body)
-
-
-def _name_bytes(message: Message) -> int:
-    """Bytes that content type and duplicate id take in its record. Raises struct.error, as its encoding would."""
-    names = message.content_type, message.duplicate_id
-    lengths = [len(name) if name.isascii() else len(name.encode()) for name in names]
-    if max(lengths) > 0xFFFF:
-        raise struct.error("content type and duplicate id have at most 65535 bytes")
-    return sum(lengths)
-
-
-def encode_run(run: Run, destination: int) -> bytes:
-    """The records of its messages, each as `encode_message` makes it."""
-    like, content_type = run.like, run.like.content_type.encode()
-    head = MESSAGE_HEAD.pack(
-        0, destination, TEXT if like.text else 0, like.priority, like.timestamp_ms, like.expires_ms, len(content_type),
-        0, 0,
-    )[_U64.size :] + content_type  # fmt: skip
-    beside = _U64.size + len(head)
-    parts: list[bytes] = []
-    pack_seq, pack = _U64.pack, RECORD.pack
-    for seq, body in zip(run.seqs, run.bodies, strict=True):
-        record = pack_seq(seq) + head + body
-        parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
-    run.measure(RECORD_BYTES + beside)
-    return b"".join(parts)
+        return RECORD_BYTES + record.head_bytes + tail_bytes(record.message)
+    assert isinstance(record, Message)
+    return RECORD_BYTES + MESSAGE_BYTES + tail_bytes(record)
 
 
 def encode_record(record: Record, ids: dict[str, int]) -> Chunk:
@@ -558,13 +504,6 @@ def encode_record(record: Record, ids: dict[str, int]) -> Chunk:
     if isinstance(record, Message):
         return encode_message(record, ids[record.destination])
     return encode_run(record, ids[record.destination]) if isinstance(record, Run) else record.encode(ids)
-
-
-def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]:
-    """The framed record of a message, with another number for its destination: beginning and rest."""
-    rest = record[RECORD_BYTES + 12 :]
-    head = bytes(record[RECORD_BYTES : RECORD_BYTES + 8]) + U32.pack(destination)
-    return RECORD.pack(len(record) - RECORD_BYTES, crc32(rest, crc32(head, MESSAGE)), MESSAGE) + head, rest
 
 
 def prepared_bytes(record: Prepared) -> int:

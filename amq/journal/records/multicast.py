@@ -161,7 +161,7 @@ def _message(payload: bytes | memoryview, at: _Layout, stop: int, bodies: bool) 
     return message
 
 
-def body_offset(head: bytes) -> int:
+def multicast_body_offset(head: bytes) -> int:
     """How many bytes of the record, of which `head` is the beginning, stand before its body."""
     found: tuple[int, ...] = _HEAD.unpack_from(head, RECORD_BYTES)
     return RECORD_BYTES + _HEAD.size + found[1] * _HOLDER.size + sum(found[6:])
