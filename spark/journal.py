@@ -31,17 +31,9 @@ import pyarrow as pa
 from amq.errors import CorruptError, StoreError
 from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH_BYTES, RECORD, RECORD_BYTES, segment_key
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.inspect import ROUNDS_MAX, Inspection
-from amq.journal.records import (
-    GROUP,
-    GROUP_HEAD,
-    HELD_SCHEME,
-    REASONS,
-    SENT_SCHEME,
-    Consumed,
-    Moved,
-    Redelivered,
-)
+from amq.journal.records import GROUP, GROUP_HEAD, REASONS, Consumed, Moved, Redelivered
 from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE
 from amq.journal.records.multicast import Multicast
 from amq.journal.recovery import JOURNAL_DIRECTORY

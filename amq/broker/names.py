@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from amq.config.destinations import ANY_REST, ANY_WORD
 from amq.errors import AccessError
-from amq.journal.records import HELD_SCHEME, SENT_SCHEME
-from amq.journal.records import real_name as real_name
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
+from amq.journal.hidden import real_name as real_name
 from amq.message import SUBSCRIPTION_SCHEME as SUBSCRIPTION_SCHEME
 from amq.message import wire_name as wire_name
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 from amq.errors import CorruptError, StoreError
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, real_name
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
 from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, InDoubt, Item
 from amq.journal.liveness import LiveIndex, Liveness, Place
 from amq.journal.reader import decode_at
-from amq.journal.records import HELD_SCHEME, LEASE, SENT_SCHEME, Prepared, real_name
+from amq.journal.records import LEASE, Prepared
 from amq.journal.records.multicast import Multicast, Raw
 from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import JOURNAL_DIRECTORY

@@ -24,8 +24,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from amq.errors import StoreError
-from amq.journal.inspect import describe
-from amq.journal.records import Content
+from amq.journal.records import Content, describe
 from amq.journal.records.subscription import checked
 from amq.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message
 

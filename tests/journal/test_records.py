@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
+import second_reading
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +16,7 @@ from amq.errors import CorruptError, NewerFormatError
 from amq.journal.decoder import Decoder
 from amq.journal.format import frame_record
 from amq.journal.records import (
+    KINDS,
     Consumed,
     Content,
     Destination,
@@ -24,6 +31,7 @@ from amq.journal.records import (
     Redelivered,
     Resolved,
     Trimmed,
+    describe,
     destinations_of,
     encode_record,
     takes_space,
@@ -89,6 +97,31 @@ def test_round_trip(written: list[Record]) -> None:
     payload = HEAD + b"".join(encode_record(record, IDS) for record in written)
     read = list(Decoder("x").decode(payload))[len(IDS) :]
     assert [facts(record) for record in read] == [facts(record) for record in written]
+
+
+def plain(found: Any) -> Any:
+    """What `describe` says, as JSON has it, and with bodies as bytes."""
+    if isinstance(found, dict):
+        told = {key: plain(value) for key, value in found.items()}
+        if "body_base64" in told:
+            told["body"] = base64.b64decode(told.pop("body_base64"))
+        elif "body" in told:
+            told["body"] = told["body"].encode()
+        return told
+    return [plain(each) for each in found] if isinstance(found, list | tuple) else found
+
+
+@given(st.lists(records, max_size=6))
+def test_a_second_reading_finds_the_same(written: list[Record]) -> None:
+    payload = HEAD + b"".join(encode_record(record, IDS) for record in written)
+    described = [plain(describe(record, bodies=True)) for record in Decoder("x").decode(payload)]
+    assert described == list(second_reading.read(payload, {}))
+
+
+def test_every_type_of_the_specification_is_known() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "journal-format.md").read_text()
+    rows = re.findall(r"^\| ([0-9]+) \| ([a-z]+) \|", text.partition("## Records")[2].partition("## Writing")[0], re.M)
+    assert {int(kind): name for kind, name in rows} == KINDS
 
 
 @given(records, st.data())

@@ -23,6 +23,7 @@ from amq.broker.state import snapshot
 from amq.broker.transactions import two_phase
 from amq.broker.transactions.leasing import LEASE
 from amq.journal.batch import OpenBatch
+from amq.journal.hidden import is_hidden
 from amq.journal.records import (
     XID_COMMITTED,
     XID_ROLLED_BACK,
@@ -33,7 +34,6 @@ from amq.journal.records import (
     Moved,
     Prepared,
     Resolved,
-    is_hidden,
 )
 from amq.journal.records.message import Run
 from amq.message import Message

@@ -23,8 +23,9 @@ from amq.broker.queues.options import option_boolean, option_number
 from amq.broker.state.window import Window
 from amq.config.schema import BrokerConfig
 from amq.errors import CommandError
+from amq.journal.hidden import is_hidden
 from amq.journal.live import Segment
-from amq.journal.records import Record, is_hidden
+from amq.journal.records import Record
 from amq.message import Batch, Message
 from amq.protocols.commands import ACK_AUTO, ACK_CLIENT, CREDIT_MAX, Subscribe
 from amq.selectors import Selector

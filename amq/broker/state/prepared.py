@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from amq.broker.state.serving import Server
-from amq.broker.state.window import ID_BYTES, Window
+from amq.broker.state.window import ID_BYTES
 from amq.journal.follower import DivergedError
 from amq.journal.live import Segment
-from amq.journal.records import Group, Marker, Prepared, Record, Resolved, Trimmed, prepared_bytes
+from amq.journal.records import Group, Marker, Prepared, Record, Trimmed
 
 
 class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
@@ -24,34 +23,18 @@ class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
         super().__init__()
         self.markers: dict[str, tuple[Marker, Segment]] = {}
 
-    def apply(
-        self, record: Prepared | Resolved | Marker, segment: Segment, outcomes: Window, server: Server
-    ) -> None:
-        """Let `record`, which stands in `segment`, take effect. `server` is told."""
-        if isinstance(record, Prepared):
-            self.put(record, segment)
-            server.was_prepared(record)
-        elif isinstance(record, Marker):
-            self.mark(record, segment)
-            server.was_marked(record)
-        else:
-            outcomes.remember(record.outcome_id, record.seq, segment)
-            if (found := self.remove(record.xid)) is not None:
-                segment.refers.update({found[1].code} - {segment.code})
-                server.was_resolved(found[0], record.committed)
-
     def put(self, prepared: Prepared, segment: Segment) -> None:
         """Prepared, or written again."""
         if (before := self.remove(prepared.xid)) is not None and before[1] is not segment:
             segment.refers.add(before[1].code)
-        segment.id_bytes += prepared_bytes(prepared)
+        segment.id_bytes += prepared.record_bytes()
         self[prepared.xid] = prepared, segment
 
     def remove(self, xid: str) -> tuple[Prepared, Segment] | None:
         """It is over."""
         found = self.pop(xid, None)
         if found is not None:
-            found[1].id_bytes -= prepared_bytes(found[0])
+            found[1].id_bytes -= found[0].record_bytes()
         return found
 
     def mark(self, marker: Marker, segment: Segment) -> None:

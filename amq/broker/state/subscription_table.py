@@ -18,14 +18,14 @@ class SubscribedTable(dict[str, Subscribed]):
     def hold(self, record: Subscribed, segment: Segment) -> None:
         """The record of that subscription stands in `segment`."""
         record.segment = segment
-        segment.id_bytes += record.size
+        segment.id_bytes += record.record_bytes()
         self[record.queue] = record
 
     def apply(self, record: Subscribed, segment: Segment) -> None:
         """A subscription is there, stands elsewhere now, or has ended."""
         before = self.pop(record.queue, None)
         if before is not None and before.segment is not None:
-            before.segment.id_bytes -= before.size
+            before.segment.id_bytes -= before.record_bytes()
             record.is_ending = before.is_ending
             if before.segment is not segment:
                 segment.refers.add(before.segment.code)

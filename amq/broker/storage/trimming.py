@@ -9,7 +9,6 @@ and with nothing else.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -30,7 +29,6 @@ from amq.journal.compaction import (
     size_of,
     source,
 )
-from amq.journal.format import RECORD_BYTES
 from amq.journal.live import Segment
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed
@@ -191,7 +189,7 @@ class Trimmer:
         stay = [s for s in journal.segments if s.code not in codes and s.key not in state.trimmed]
         kept = {segment.key: segment.end for segment in stay if segment.key <= through}
         mark = Trimmed(*through, kept)
-        cost_bytes = sum(map(_copy_bytes, copies)) + len(mark.encode({}))
+        cost_bytes = sum(copy.record_bytes() for copy in copies) + len(mark.encode({}))
         self._gain_bytes_min = GAIN_MIN_DUE * cost_bytes
         if gain_bytes < self._gain_bytes_min and gain_bytes - cost_bytes < enough_bytes:
             return
@@ -253,10 +251,3 @@ class Trimmer:
             self._pending_bytes += copies.size
             self._journal.append_record(copies)
             self._core.wake()
-
-
-def _copy_bytes(record: Duplicates | Outcomes | Subscribed | Group) -> int:
-    """About what it takes in the journal; a group has no messages."""
-    if isinstance(record, Subscribed):
-        return record.size
-    return RECORD_BYTES + (len(record.encode({})) if isinstance(record, Group) else len(json.dumps(record.ids)))

@@ -23,7 +23,8 @@ from amq.broker.waiters import Call
 from amq.config.destinations import matches
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
-from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
+from amq.journal.hidden import HELD_SCHEME
+from amq.journal.records import PURGED, Consumed, Group, Record
 from amq.journal.records.subscription import Subscribed
 from amq.message import Copier, Message, Shared
 from amq.protocols.commands import Subscribe

@@ -24,7 +24,8 @@ from amq.broker.transactions.two_phase import PreparedBrowser, TwoPhase
 from amq.broker.waiters import Answer, Refusal
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
-from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared, told_name
+from amq.journal.hidden import HELD_SCHEME, told_name
+from amq.journal.records import LEASE, Group, Moved, Prepared
 from amq.message import Message
 from amq.protocols.commands import Lease, SettleLeases, Subscribe
 

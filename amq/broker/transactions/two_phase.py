@@ -22,12 +22,11 @@ from amq.broker.transactions.transaction import Ready, Transaction, memory_bytes
 from amq.broker.waiters import Answer, Refusal, Together
 from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Waiter
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.records import (
     ACKED,
-    HELD_SCHEME,
     LEASE,
     PURGED,
-    SENT_SCHEME,
     XID_COMMITTED,
     XID_ROLLED_BACK,
     Consumed,

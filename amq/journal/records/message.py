@@ -8,11 +8,16 @@ runs.
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 from array import array
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32
+from amq.journal.hidden import is_hidden
+from amq.journal.records.base import BaseRecord, S
 from amq.message import LARGE_BODY_BYTES, Message, alike
 
 MESSAGE = 2
@@ -80,6 +85,11 @@ def _properties(text: bytes) -> dict[str, str]:
     return found
 
 
+def message_bytes(message: Message) -> int:
+    """How many bytes its record takes, also before it has a seq. Raises struct.error, as its encoding would."""
+    return RECORD_BYTES + MESSAGE_BYTES + tail_bytes(message)
+
+
 def tail_bytes(message: Message) -> int:
     """How many bytes content type, duplicate id, properties and body of `message` take in a record. Raises
     struct.error, as their encoding would."""
@@ -102,7 +112,37 @@ def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]
     return RECORD.pack(len(record) - RECORD_BYTES, crc32(rest, crc32(head, MESSAGE)), MESSAGE) + head, rest
 
 
-class Run:
+def describe_message(message: Message, bodies: bool) -> dict[str, Any]:
+    """See `BaseRecord.describe`: the body as text, or `body_base64` where it is not UTF-8."""
+    facts: dict[str, Any] = {
+        "type": "message", "destination": message.destination, "seq": message.seq, "body_bytes": len(message.body),
+        "priority": message.priority, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
+        "duplicate_id": message.duplicate_id, "content_type": message.content_type, "text": message.text,
+        "properties": message.properties or {},
+    }  # fmt: skip
+    if bodies:
+        try:
+            facts["body"] = message.body.decode()
+        except UnicodeDecodeError:
+            facts["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    return facts
+
+
+class Storing(Protocol[S]):
+    """The method of a fold that a record of messages calls."""
+
+    def store(self, message: Message, segment: S) -> None:
+        """`message` stands in `segment`: it is stored, or was copied there."""
+
+
+class Staging(Storing[S], Protocol[S]):
+    """The methods of the state that a run calls."""
+
+    def stage(self, run: Run, segment: S) -> None:
+        """The messages of `run` are stored in a hidden queue."""
+
+
+class Run(BaseRecord):
     """`like` is what the messages are but for seq and body. They have no properties and no ids.
 
     bodies        at least one
@@ -111,7 +151,7 @@ class Run:
     offset, size  where the first record stands in its segment, and bytes of all
     """
 
-    kind = MESSAGE  # as each of its records is
+    type_name = "message"  # as each of its records is
     __slots__ = ("bodies", "like", "offset", "seq", "size", "sizes")
 
     def __init__(self, like: Message, bodies: list[bytes]) -> None:
@@ -160,28 +200,54 @@ class Run:
             offset += size
         return found
 
-    def measure(self, head_bytes: int) -> int:
-        """Say how long their records are, which have `head_bytes` before the body. Returns the sum."""
-        self.sizes = array("I", [head_bytes + len(body) for body in self.bodies])
+    def encode(self, ids: dict[str, int], /) -> bytes:
+        """The records of its messages, each as `encode_message` makes it."""
+        like, content_type = self.like, self.like.content_type.encode()
+        head = MESSAGE_HEAD.pack(
+            0, ids[like.destination], TEXT if like.text else 0, like.priority, like.timestamp_ms, like.expires_ms,
+            len(content_type), 0, 0,
+        )[_U64.size :] + content_type  # fmt: skip
+        beside = _U64.size + len(head)
+        parts: list[bytes] = []
+        pack_seq, pack = _U64.pack, RECORD.pack
+        for seq, body in zip(self.seqs, self.bodies, strict=True):
+            record = pack_seq(seq) + head + body
+            parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
+        self.record_bytes()
+        return b"".join(parts)
+
+    def record_bytes(self) -> int:
+        """Of all its records, whose `sizes` it notes."""
+        beside = RECORD_BYTES + MESSAGE_BYTES + len(self.like.content_type.encode())
+        self.sizes = array("I", [beside + len(body) for body in self.bodies])
         return sum(self.sizes)
 
     def place(self, offset: int, size: int) -> None:
-        """The records are `size` bytes at `offset`."""
         self.offset, self.size = offset, size
 
+    def apply(self, fold: Staging[S], segment: S, /) -> None:
+        if is_hidden(self.queue_name):
+            fold.stage(self, segment)
+        else:
+            for message in self.stored():
+                fold.store(message, segment)
 
-def encode_run(run: Run, destination: int) -> bytes:
-    """The records of its messages, each as `encode_message` makes it."""
-    like, content_type = run.like, run.like.content_type.encode()
-    head = MESSAGE_HEAD.pack(
-        0, destination, TEXT if like.text else 0, like.priority, like.timestamp_ms, like.expires_ms, len(content_type),
-        0, 0,
-    )[_U64.size :] + content_type  # fmt: skip
-    beside = _U64.size + len(head)
-    parts: list[bytes] = []
-    pack_seq, pack = _U64.pack, RECORD.pack
-    for seq, body in zip(run.seqs, run.bodies, strict=True):
-        record = pack_seq(seq) + head + body
-        parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
-    run.measure(RECORD_BYTES + beside)
-    return b"".join(parts)
+    def message_count(self) -> int:
+        return len(self.bodies)
+
+    def pieces(self, count: int) -> Iterator[Run]:
+        if is_hidden(self.queue_name):
+            yield self
+            return
+        for begin in range(0, len(self.bodies), count):
+            end = begin + count
+            piece = Run(self.like, self.bodies[begin:end])
+            piece.seq, piece.sizes = self.seq + begin, self.sizes[begin:end]
+            piece.offset, piece.size = self.offset + sum(self.sizes[:begin]), sum(piece.sizes)
+            yield piece
+
+    def destinations(self) -> tuple[str]:
+        return (self.destination,)
+
+    def takes_space(self) -> bool:
+        return True

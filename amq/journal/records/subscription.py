@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Protocol
 
 from amq.journal.format import frame_record
 from amq.journal.live import Segment
+from amq.journal.records.base import BaseRecord, S
 
 SUBSCRIBED = 15
 
 
-class Subscribed:
+class Subscribing(Protocol[S]):
+    """The method of a fold that this record calls."""
+
+    def subscribe(self, record: Subscribed, segment: S) -> None:
+        """A subscription is there, stands elsewhere now, or has ended."""
+
+
+class Subscribed(BaseRecord):
     """There is a durable subscription, whose messages wait in `queue`; without a definition: it ended.
 
     definition   client_id, name, topics (full names, or patterns of them), selector, message_id_prefix, no_local
@@ -19,7 +27,8 @@ class Subscribed:
     is_ending    the word of its end is on its way
     """
 
-    kind = SUBSCRIBED
+    kinds = (SUBSCRIBED,)
+    type_name = "subscription"
     __slots__ = ("definition", "is_ending", "queue", "segment")
 
     def __init__(self, queue: str, definition: dict[str, Any]) -> None:
@@ -40,17 +49,18 @@ class Subscribed:
     def no_local(self) -> bool:
         return bool(self.definition["no_local"])
 
-    @property
-    def size(self) -> int:
-        """Bytes of the record."""
-        return len(self.encode({}))
-
-    def encode(self, _: dict[str, int]) -> bytes:
+    def encode(self, _: dict[str, int], /) -> bytes:
         return frame_record(SUBSCRIBED, json.dumps([self.queue, self.definition]).encode())
 
     @classmethod
-    def decode(cls, body: bytes) -> Subscribed:
+    def decode(cls, body: bytes, *_: object) -> Subscribed:
         return cls(*checked(json.loads(body)))
+
+    def apply(self, fold: Subscribing[S], segment: S, /) -> None:
+        fold.subscribe(self, segment)
+
+    def facts(self) -> dict[str, Any]:
+        return {"destination": self.queue, "definition": self.definition}
 
 
 def checked(found: Any) -> tuple[str, dict[str, Any]]:
