@@ -33,6 +33,7 @@ from amq.journal.records import (
     place,
 )
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
+from amq.xid import AnyXid
 
 CHUNK_BITS = 5
 CHUNK = 1 << CHUNK_BITS
@@ -202,7 +203,7 @@ class Liveness(Fold[str]):
         self.redelivered: dict[int, tuple[int, int]] = {}
         self.duplicates: dict[str, Remembered] = {}
         self.outcomes = Remembered(outcome_window)
-        self.prepared: dict[str, tuple[Prepared, str]] = {}  # by xid, with the segment of the last mention
+        self.prepared: dict[AnyXid, tuple[Prepared, str]] = {}  # by xid, with the segment of the last mention
         self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()

@@ -8,6 +8,7 @@ done", opaque to the broker ("" = none). `transaction` is the client's name for 
 from __future__ import annotations
 
 from amq.message import Message, alike
+from amq.xid import AnyXid
 
 ACK_AUTO = "auto"
 ACK_CLIENT = "client"
@@ -198,7 +199,7 @@ class Prepare(Begin):
     __slots__ = ("batch", "owner", "timeout_ms", "xid")
 
     def __init__(
-        self, transaction: str, xid: str, timeout_ms: int | None = None, owner: str = "", batch: int = 0,
+        self, transaction: str, xid: AnyXid, timeout_ms: int | None = None, owner: str = "", batch: int = 0,
         receipt: str = "",
     ) -> None:  # fmt: skip
         super().__init__(transaction, receipt)
@@ -213,7 +214,7 @@ class Finish(Command):
 
     __slots__ = ("commit", "xid")
 
-    def __init__(self, xid: str, commit: bool, receipt: str = "") -> None:
+    def __init__(self, xid: AnyXid, commit: bool, receipt: str = "") -> None:
         super().__init__(receipt)
         self.xid = xid
         self.commit = commit
@@ -230,7 +231,7 @@ class CommitBatch(Command):
     __slots__ = ("batch", "content", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int, xids: list[str], receipt: str = "", content: tuple[int, int] | None = None
+        self, owner: str, batch: int, xids: list[AnyXid], receipt: str = "", content: tuple[int, int] | None = None
     ) -> None:
         super().__init__(receipt)
         self.owner = owner
@@ -246,7 +247,7 @@ class AbortBatch(Command):
     __slots__ = ("batch", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int | None = None, xids: list[str] | None = None, receipt: str = ""
+        self, owner: str, batch: int | None = None, xids: list[AnyXid] | None = None, receipt: str = ""
     ) -> None:
         super().__init__(receipt)
         self.owner = owner

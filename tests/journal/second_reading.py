@@ -96,6 +96,8 @@ def _prepared(body: bytes, _: dict[int, str]) -> dict[str, Any]:
     end = 4 + _number(body)
     keys = ("xid", "seq", "created_ms", "timeout_ms", "owner", "batch", "sends", "acks", "ids")
     facts = dict(zip(keys, json.loads(body[4:end]), strict=True))
+    if isinstance(facts["xid"], list):
+        facts["xid"] = ":".join(["xa", *map(str, facts["xid"])])
     seqs = iter(_numbers(body, end))
     for key in ("sends", "acks"):
         facts[key] = {name: [next(seqs) for _ in range(count)] for name, count in facts[key].items()}
@@ -104,7 +106,13 @@ def _prepared(body: bytes, _: dict[int, str]) -> dict[str, Any]:
 
 
 def _resolved(body: bytes, _: dict[int, str]) -> dict[str, Any]:
-    return {"seq": _numbers(body, 0, 1)[0], "committed": bool(body[8]), "xid": body[9:].decode()}
+    xid = body[9:]
+    if body[8] & 2:
+        end = 5 + xid[4]
+        text = f"xa:{struct.unpack_from('<i', xid)[0]}:{xid[5:end].hex()}:{xid[end:].hex()}"
+    else:
+        text = xid.decode()
+    return {"seq": _numbers(body, 0, 1)[0], "committed": bool(body[8] & 1), "xid": text}
 
 
 def _marker(body: bytes, _: dict[int, str]) -> dict[str, Any]:

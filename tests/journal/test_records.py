@@ -40,12 +40,15 @@ from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.subscription import Subscribed
 from amq.message import Message
+from amq.xid import Xid
 
 IDS = {"queue://a": 1, "queue://ü/β": 2}
 HEAD = b"".join(Destination(number, name).encode({}) for name, number in IDS.items())
 u64 = st.integers(0, (1 << 63) - 1)
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 names = st.sampled_from(sorted(IDS))
+parts = st.binary(max_size=64)
+xids = text | st.builds(Xid, st.integers(-(1 << 31), (1 << 31) - 1), parts, parts)
 messages = st.builds(
     Message, names, st.binary(max_size=300), st.none() | st.dictionaries(text, text, min_size=1, max_size=3), text,
     st.integers(0, 9), st.just(True), u64, u64, text, st.booleans(), u64,
@@ -65,10 +68,10 @@ simple = (
     | st.builds(Redelivered, names, st.lists(st.tuples(u64, st.integers(0, 99), st.integers(0, 99)), max_size=4))
     | st.builds(Moved, names, names, st.lists(u64, max_size=5), st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(
-        Prepared, text, u64, u64, u64, text, u64, st.dictionaries(text, st.lists(u64, max_size=3), max_size=3),
+        Prepared, xids, u64, u64, u64, text, u64, st.dictionaries(text, st.lists(u64, max_size=3), max_size=3),
         st.dictionaries(text, st.lists(u64, max_size=3), max_size=3), st.lists(st.tuples(text, text, u64), max_size=3),
     )
-    | st.builds(Resolved, text, st.booleans(), u64)
+    | st.builds(Resolved, xids, st.booleans(), u64)
     | st.builds(Marker, text, u64, st.none() | st.builds(Content, u64, u64))
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))

@@ -25,8 +25,6 @@ from amq.broker.transactions.leasing import LEASE
 from amq.journal.batch import OpenBatch
 from amq.journal.hidden import is_hidden
 from amq.journal.records import (
-    XID_COMMITTED,
-    XID_ROLLED_BACK,
     Consumed,
     Copies,
     Group,
@@ -38,6 +36,7 @@ from amq.journal.records import (
 from amq.journal.records.message import Run
 from amq.message import Message
 from amq.transports.connection import Connection
+from amq.xid import XID_COMMITTED, XID_ROLLED_BACK
 from tests.simulation.alike import SECOND, Contents, messages_of
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.coordinators import WORKERS, Branch, Coordinator, Job, PreparedMover, Recoverer, Worker

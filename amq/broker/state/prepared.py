@@ -14,9 +14,10 @@ from amq.broker.state.window import ID_BYTES
 from amq.journal.follower import DivergedError
 from amq.journal.live import Segment
 from amq.journal.records import Group, Marker, Prepared, Record, Trimmed
+from amq.xid import AnyXid
 
 
-class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
+class PreparedTransactions(dict[AnyXid, tuple[Prepared, Segment]]):
     """xid → (what is prepared, where its record stands). `markers`: owner → (marker of its newest batch, where)."""
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
         segment.id_bytes += prepared.record_bytes()
         self[prepared.xid] = prepared, segment
 
-    def remove(self, xid: str) -> tuple[Prepared, Segment] | None:
+    def remove(self, xid: AnyXid) -> tuple[Prepared, Segment] | None:
         """It is over."""
         found = self.pop(xid, None)
         if found is not None:
@@ -60,7 +61,7 @@ class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
             if segment.code not in there and segment.key not in trimmed:
                 raise DivergedError(f"prepared transaction {xid} stands in {segment.name}, which does not count")
 
-    def standing_in(self, codes: AbstractSet[int], ending: AbstractSet[str]) -> list[Group]:
+    def standing_in(self, codes: AbstractSet[int], ending: AbstractSet[AnyXid]) -> list[Group]:
         """The records that must be written again when the segments of these `codes` go. Not those of `ending`, whose
         end is on its way: behind it they would be prepared for ever."""
         records: list[Record] = [

@@ -33,6 +33,7 @@ from amq.journal.live import Segment
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed
 from amq.journal.records.subscription import Subscribed
+from amq.xid import AnyXid
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
 # Copied and on their way to the journal: traffic stands behind no more than this, or what its last batch has paid for.
@@ -57,7 +58,7 @@ PRESS_EVERY_S = 1.0
 class Trimmer:
     """Call `step` after each committed batch, and now and then."""
 
-    def __init__(self, core: Core, ending: AbstractSet[str]) -> None:
+    def __init__(self, core: Core, ending: AbstractSet[AnyXid]) -> None:
         self._core = core
         self._journal = journal = core.journal
         self._ending = ending  # xids of prepared transactions whose end is on its way

@@ -199,7 +199,7 @@ class LeaseBrowser(Browser):
 
     def _next(self) -> Message | None:
         if self._lease.xid not in self._core.state.prepared:
-            self.peer.fail(lost(self._lease.xid))
+            self.peer.fail(lost(str(self._lease.xid)))
         elif self._batch:
             return self._from_batch()
         elif self._position < len(self._seqs):

@@ -48,8 +48,6 @@ from amq.journal.records.transactions import (
     MARKER,
     PREPARED,
     RESOLVED,
-    XID_COMMITTED,
-    XID_ROLLED_BACK,
     Content,
     Marker,
     Prepared,
@@ -82,7 +80,7 @@ class ServingFold(Fold[S], Staging[S], Copying[S], Protocol[S]):
 __all__ = [
     "ACKED", "CONSUMED", "DEAD_LETTERED", "DESTINATION", "DUPLICATES", "EXPIRED", "FIRED", "GROUP", "GROUP_HEAD",
     "KINDS", "LEASE", "MARKER", "MESSAGE", "MOVED", "MULTICAST", "OUTCOMES", "PREPARED", "PREVIOUS", "PURGED",
-    "REASONS", "REDELIVERED", "RESOLVED", "TRIMMED", "TYPES", "XID_COMMITTED", "XID_ROLLED_BACK", "BaseRecord",
+    "REASONS", "REDELIVERED", "RESOLVED", "TRIMMED", "TYPES", "BaseRecord",
     "Consumed", "Content", "Copies", "Destination", "Duplicates", "Fold", "Group", "Marker", "Measured", "Moved",
     "Multicast", "Outcomes", "Prepared", "Previous", "Record", "Redelivered", "Resolved", "Run", "ServingFold",
     "Subscribed", "Trimmed", "describe", "destinations_of", "encode_record", "is_larger", "kind_name", "messages_in",

@@ -8,16 +8,18 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from amq.errors import NewerFormatError
 from amq.journal.format import RECORD_BYTES, frame_record
 from amq.journal.records.base import BaseRecord, S
+from amq.xid import AnyXid, Xid, from_json, outcome_id, to_json
 
 PREPARED, RESOLVED, MARKER, MARKER_WITH_CONTENT = 12, 13, 14, 16
 LEASE = "lease:"  # xid and owner of a lease begin so, and of no other prepared transaction
-# Names of the outcomes of prepared transactions, among those of commits.
-XID_COMMITTED, XID_ROLLED_BACK = "xid committed: ", "xid rolled back: "
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_RESOLVED = struct.Struct("<QB")  # seq, did it commit?
+_RESOLVED = struct.Struct("<QB")  # seq, flags
+_COMMITTED, _BINARY = 1, 2  # flags; with the latter a binary id follows, else text
+_BINARY_XID = struct.Struct("<iB")  # format, bytes of the global id; that, and the branch
 _MARKER_WITH_CONTENT = struct.Struct("<QQQ")  # batch, rows, checksum
 
 
@@ -49,7 +51,7 @@ class Prepared(BaseRecord):
 
     kinds = (PREPARED,)
     type_name = "prepared"
-    xid: str
+    xid: AnyXid
     seq: int
     created_ms: int
     timeout_ms: int
@@ -61,7 +63,7 @@ class Prepared(BaseRecord):
 
     def body(self) -> bytes:
         head = json.dumps(
-            [self.xid, self.seq, self.created_ms, self.timeout_ms, self.owner, self.batch,
+            [to_json(self.xid), self.seq, self.created_ms, self.timeout_ms, self.owner, self.batch,
              {name: len(seqs) for name, seqs in self.sends.items()},
              {name: len(seqs) for name, seqs in self.acks.items()}, self.ids]
         ).encode()  # fmt: skip
@@ -75,10 +77,10 @@ class Prepared(BaseRecord):
     def decode(cls, body: bytes, *_: object) -> Prepared:
         start = _U32.size + _U32.unpack_from(body)[0]
         found = json.loads(body[_U32.size : start])
-        types = [str, int, int, int, str, int, dict, dict, list]
-        if not isinstance(found, list) or [type(each) for each in found] != types:
+        types = [int, int, int, str, int, dict, dict, list]
+        if not isinstance(found, list) or [type(each) for each in found[1:]] != types:
             raise ValueError("no prepared transaction")
-        xid, seq, created_ms, timeout_ms, owner, batch, sends, acks, ids = found
+        xid, seq, created_ms, timeout_ms, owner, batch, sends, acks, ids = from_json(found[0]), *found[1:]
         if not all(isinstance(each, list) and [type(x) for x in each] == [str, str, int] for each in ids):
             raise ValueError("ids are no list of [queue, id, seq]")
         if not all(type(count) is int and count >= 0 for part in (sends, acks) for count in part.values()):
@@ -97,7 +99,7 @@ class Prepared(BaseRecord):
 
     def facts(self) -> dict[str, Any]:
         return {
-            "xid": self.xid, "seq": self.seq, "created_ms": self.created_ms, "timeout_ms": self.timeout_ms,
+            "xid": str(self.xid), "seq": self.seq, "created_ms": self.created_ms, "timeout_ms": self.timeout_ms,
             "owner": self.owner, "batch": self.batch, "sends": self.sends, "acks": self.acks, "ids": self.ids,
         }  # fmt: skip
 
@@ -109,7 +111,7 @@ class Resolved(BaseRecord):
     type_name = "resolved"
     __slots__ = ("committed", "seq", "xid")
 
-    def __init__(self, xid: str, committed: bool, seq: int) -> None:
+    def __init__(self, xid: AnyXid, committed: bool, seq: int) -> None:
         self.xid = xid
         self.committed = committed
         self.seq = seq
@@ -117,21 +119,34 @@ class Resolved(BaseRecord):
     @property
     def outcome_id(self) -> str:
         """The id under which it is remembered among the outcomes of commits."""
-        return (XID_COMMITTED if self.committed else XID_ROLLED_BACK) + self.xid
+        return outcome_id(self.xid, self.committed)
 
     def encode(self, _: dict[str, int], /) -> bytes:
-        return frame_record(RESOLVED, _RESOLVED.pack(self.seq, self.committed) + self.xid.encode())
+        xid = self.xid
+        if isinstance(xid, str):
+            return frame_record(RESOLVED, _RESOLVED.pack(self.seq, self.committed) + xid.encode())
+        head = _RESOLVED.pack(self.seq, self.committed | _BINARY) + _BINARY_XID.pack(xid.format, len(xid.global_id))
+        return frame_record(RESOLVED, head + xid.global_id + xid.branch)
 
     @classmethod
     def decode(cls, body: bytes, *_: object) -> Resolved:
-        seq, committed = _RESOLVED.unpack_from(body)
-        return cls(body[_RESOLVED.size :].decode(), bool(committed), seq)
+        seq, flags = _RESOLVED.unpack_from(body)
+        if flags & ~(_COMMITTED | _BINARY):
+            raise NewerFormatError(f"flags {flags} of the end of a transaction are unknown")
+        committed = bool(flags & _COMMITTED)
+        if not flags & _BINARY:
+            return cls(body[_RESOLVED.size :].decode(), committed, seq)
+        xid_format, size = _BINARY_XID.unpack_from(body, _RESOLVED.size)
+        start = _RESOLVED.size + _BINARY_XID.size
+        if start + size > len(body):
+            raise ValueError("the id is longer than the record")
+        return cls(Xid(xid_format, body[start : start + size], body[start + size :]).check(), committed, seq)
 
     def apply(self, fold: Preparing[S], segment: S, /) -> None:
         fold.resolve(self, segment)
 
     def facts(self) -> dict[str, Any]:
-        return {"xid": self.xid, "committed": self.committed, "seq": self.seq}
+        return {"xid": str(self.xid), "committed": self.committed, "seq": self.seq}
 
 
 @dataclass(frozen=True, slots=True)
