@@ -76,10 +76,12 @@ simple = (
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
-    | st.builds(Subscribed, text, st.just({}) | st.fixed_dictionaries({
-        "client_id": text, "name": text, "topics": st.lists(text, min_size=1, max_size=3), "selector": text,
-        "message_id_prefix": st.none() | text, "no_local": st.booleans(),
-    }))
+    | st.builds(Subscribed, text, st.just({}) | st.fixed_dictionaries(
+        {"client_id": text, "name": text, "topics": st.lists(text, min_size=1, max_size=3), "selector": text,
+         "message_id_prefix": st.none() | text, "no_local": st.booleans()},
+        optional={"options": st.dictionaries(text, st.dictionaries(text, u64 | text | st.booleans(), max_size=2)),
+                  "expires_s": u64, "user": text, "exact": st.lists(text, max_size=2), "unknown": text | u64},
+    ))
     | st.builds(Previous, u64)
 )
 records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=4), text, u64)
@@ -162,6 +164,33 @@ def test_a_destination_must_be_defined_in_the_segment() -> None:
 def test_an_unknown_type_is_refused_not_skipped() -> None:
     with pytest.raises(NewerFormatError, match="upgrade"):
         list(Decoder("x").decode(frame_record(200, b"")))
+
+
+SESSION = {
+    "client_id": "c", "name": "s", "topics": ["topic://a.>", "topic://*"], "selector": "", "message_id_prefix": "",
+    "no_local": False, "options": {"topic://*": {"qos": 1}}, "expires_s": 60, "user": "u", "exact": ["topic://*"],
+    "unknown": [1],
+}  # fmt: skip
+
+
+def test_what_a_session_says() -> None:
+    (record,) = Decoder("x").decode(encode_record(Subscribed("subscription://c:s:1", SESSION), {}))
+    assert isinstance(record, Subscribed)
+    assert record.definition == SESSION
+    said = record.options, record.expires_s, record.user, record.exact
+    assert said == ({"topic://*": {"qos": 1}}, 60, "u", {"topic://*"})
+    plain = Subscribed("subscription://c:s:1", {key: SESSION[key] for key in list(SESSION)[:6]})
+    assert (plain.options, plain.expires_s, plain.user, plain.exact) == ({}, None, "", set())
+
+
+@pytest.mark.parametrize("wrong", [
+    {"options": []}, {"options": {"topic://*": 1}}, {"expires_s": -1}, {"expires_s": "60"}, {"expires_s": True},
+    {"expires_s": None}, {"user": 1}, {"exact": "topic://*"}, {"exact": [1]},
+])  # fmt: skip
+def test_a_session_that_says_it_wrongly_is_damaged(wrong: dict[str, Any]) -> None:
+    record = Subscribed("subscription://c:s:1", SESSION | wrong)
+    with pytest.raises(CorruptError):
+        list(Decoder("x").decode(encode_record(record, {})))
 
 
 def test_what_takes_space_and_names_destinations() -> None:

@@ -337,7 +337,9 @@ class State(ServingFold[Segment]):
     def subscribe(self, record: Subscribed, segment: Segment) -> None:
         self.subscriptions.apply(record, segment)
         if record.definition:
-            self.queue(record.queue).stays = True
+            queue = self.queue(record.queue)
+            queue.stays = True
+            queue.configure(self.options_of(record.queue))  # its topics may be others now
         else:
             self._end_subscription(self.queue(record.queue))
 

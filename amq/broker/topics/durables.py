@@ -2,8 +2,9 @@
 
 Each has a queue of its own, `subscription://CLIENT:NAME:SEQ`, that nobody can address; what it is stands in a
 `Subscribed` record, and `State.subscriptions` is what the journal says. Invariants: a subscription gets what commits
-while it is there, once; one whose topic or selector changes is another, with a new queue; a queue goes in one record
-with all that is in it, and only when nothing more is on its way there.
+while it is there, once; a subscriber who names another topic or selector begins another, with a new queue, while the
+broker may `change` one in place; a queue goes in one record with all that is in it, and only when nothing more is on
+its way there.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Durables:
         return (record.queue for record in self._subscribed(topic))
 
     def _subscribed(self, topic: str) -> Iterator[Subscribed]:
-        return (record for record in self._known.values() if any(_means(name, topic) for name in record.topics))
+        return (record for record in self._known.values() if any(_means(record, name, topic) for name in record.topics))
 
     def holders(self, message: Message, until: int = NEVER) -> Iterator[str]:
         """Full names of the queues of subscriptions that get `message`, and that began before the seq `until`."""
@@ -139,7 +140,8 @@ class Durables:
 
     def knows(self, record: Subscribed) -> bool:
         """Has it neither ended, nor is it about to?"""
-        return self._known.get(_key(record)) is record
+        known = self._known.get(_key(record))
+        return known is not None and known.queue == record.queue
 
     def is_there(self, name: str) -> bool:
         """Is there a durable subscription whose queue has that full name, which is not about to end?"""
@@ -150,6 +152,17 @@ class Durables:
     def are_there(self, names: AbstractSet[str]) -> bool:
         """Are there durable subscriptions with queues of all these names, which are not about to end?"""
         return not names or names <= {record.queue for record in self._known.values()}
+
+    def change(self, record: Subscribed, definition: dict[str, Any]) -> Subscribed:
+        """`record`, which is there, has that definition from now on: other topics, say. What waits stays."""
+        changed = Subscribed(record.queue, definition)
+        assert self.knows(record)
+        assert _key(changed) == _key(record)
+        self._core.journal.append_record(changed)
+        self._core.state.subscriptions.coming[record.queue] = changed
+        self._known[_key(changed)] = changed
+        self._routes.clear()
+        return changed
 
     def restore(self, definition: dict[str, Any]) -> Queue:
         """The queue of the durable subscription of that definition, which begins where it is not there. Raises
@@ -258,7 +271,7 @@ def selector_of(record: Subscribed) -> Selector | None:
     return Selector(record.selector, record.definition["message_id_prefix"]) if record.selector else None
 
 
-def _means(name: str, topic: str) -> bool:
+def _means(record: Subscribed, name: str, topic: str) -> bool:
     return name == topic or (
-        is_pattern(name) and matches(tuple(words_of(name)), words_of(topic))
+        is_pattern(name) and name not in record.exact and matches(tuple(words_of(name)), words_of(topic))
     )

@@ -20,9 +20,11 @@ class Subscribing(Protocol[S]):
 
 
 class Subscribed(BaseRecord):
-    """There is a durable subscription, whose messages wait in `queue`; without a definition: it ended.
+    """There is a durable subscription, whose messages wait in `queue`; without a definition: it ended. Another record
+    of the same queue takes the place of the one before.
 
-    definition   client_id, name, topics (full names, or patterns of them), selector, message_id_prefix, no_local
+    definition   client_id, name, topics (full names, or patterns of them), selector, message_id_prefix, no_local; those
+                 of a session with several filters may have options, expires_s, user, exact. Unknown keys are kept
     segment      where that stands, once it does
     is_ending    the word of its end is on its way
     """
@@ -49,6 +51,26 @@ class Subscribed(BaseRecord):
     def no_local(self) -> bool:
         return bool(self.definition["no_local"])
 
+    @property
+    def options(self) -> dict[str, dict[str, Any]]:
+        """By topic: the options of that filter."""
+        return dict(self.definition.get("options", {}))
+
+    @property
+    def expires_s(self) -> int | None:
+        """It outlives its connection for so long; None = for ever."""
+        return self.definition.get("expires_s")
+
+    @property
+    def user(self) -> str:
+        """To whom it belongs, "" = nobody said."""
+        return str(self.definition.get("user", ""))
+
+    @property
+    def exact(self) -> frozenset[str]:
+        """Those of `topics` that are literal names, although they look like patterns or lists."""
+        return frozenset(self.definition.get("exact", ()))
+
     def encode(self, _: dict[str, int], /) -> bytes:
         return frame_record(SUBSCRIBED, json.dumps([self.queue, self.definition]).encode())
 
@@ -73,4 +95,12 @@ def checked(found: Any) -> tuple[str, dict[str, Any]]:
     good = isinstance(topics, list) and topics and all(isinstance(each, str) for each in (*texts, *topics))
     if definition and not (good and {"message_id_prefix", "no_local"} <= definition.keys()):
         raise ValueError("definition of a subscription lacks something")
+    options, exact = definition.get("options", {}), definition.get("exact", [])
+    expires_s = definition.get("expires_s", 0)
+    if not isinstance(options, dict) or not all(isinstance(each, dict) for each in options.values()):
+        raise ValueError("options of a subscription are no object of objects")
+    if type(expires_s) is not int or expires_s < 0 or not isinstance(definition.get("user", ""), str):
+        raise ValueError("a subscription expires after no number of seconds, or its user is no text")
+    if not isinstance(exact, list) or not all(isinstance(each, str) for each in exact):
+        raise ValueError("exact topics of a subscription are no list of texts")
     return queue, definition
