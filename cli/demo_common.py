@@ -22,8 +22,8 @@ from amq.cli.demo_view import REFRESH_S, LiveView, PlainView
 from amq.cli.output import console, print_json
 from amq.cli.store import read_sealing
 from amq.errors import AmqError
+from amq.journal.hidden import real_name
 from amq.journal.inspect import inspect
-from amq.journal.records import real_name
 from amq.protocols.stomp.destination import full_name
 from amq.vfs import SystemVfs
 

@@ -29,8 +29,8 @@ from amq.cli.output import counted, examples, json_option, print_json, print_tab
 from amq.cli.store import check_store, read_sealing
 from amq.config import BrokerConfig
 from amq.errors import StoreError
-from amq.journal.inspect import Found, Inspection, describe, foreign_files, kind_name
-from amq.journal.records import KINDS, Destination, Group, Record, destinations_of
+from amq.journal.inspect import Found, Inspection, foreign_files
+from amq.journal.records import KINDS, Destination, Group, Record, describe, destinations_of, kind_name
 from amq.journal.space import RESERVE_NAME
 from amq.vfs import SystemVfs
 

@@ -29,21 +29,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from amq.errors import CorruptError, StoreError
-from amq.journal.decoder import FRAMED_MESSAGE, Decoder
+from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH_BYTES, RECORD, RECORD_BYTES, segment_key
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.inspect import ROUNDS_MAX, Inspection
-from amq.journal.multicast import Multicast
-from amq.journal.records import (
-    GROUP,
-    GROUP_HEAD,
-    HELD_SCHEME,
-    MESSAGE,
-    REASONS,
-    SENT_SCHEME,
-    Consumed,
-    Moved,
-    Redelivered,
-)
+from amq.journal.records import GROUP, GROUP_HEAD, REASONS, Consumed, Moved, Redelivered
+from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE
+from amq.journal.records.multicast import Multicast
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import Batch, list_segments, read_batches, read_file, read_header
 from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
@@ -62,7 +54,7 @@ EXPIRES_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 _Numbers = npt.NDArray[Any]
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADERS = pa.map_(pa.string(), pa.string())
-# The head of a message's record in a segment, with its framing: `decoder.FRAMED_MESSAGE`.
+# The head of a message's record in a segment, with its framing: `records.message.FRAMED_MESSAGE`.
 _HEAD = np.dtype([
     ("size", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("seq", "<i8"), ("queue", "<u4"), ("flags", "u1"),
     ("priority", "u1"), ("timestamp", "<i8"), ("expires", "<i8"), ("type_bytes", "<u2"), ("id_bytes", "<u2"),

@@ -44,16 +44,8 @@ from amq.config.schema import BrokerConfig
 from amq.errors import StoreFullError
 from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.journal import Journal
-from amq.journal.records import (
-    Consumed,
-    Copies,
-    Group,
-    Marker,
-    Prepared,
-    Record,
-    Trimmed,
-)
-from amq.journal.run import Run
+from amq.journal.records import Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
+from amq.journal.records.message import Run
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 
 

@@ -19,9 +19,9 @@ from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.journal.batch import OpenBatch, Waiter
 from amq.journal.journal import Journal
-from amq.journal.multicast import Multicast
 from amq.journal.records import Group, Record
-from amq.journal.run import Run
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import Multicast
 from amq.message import LARGE_BODY_BYTES, Message
 
 SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, also past those of earlier masters

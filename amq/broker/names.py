@@ -17,8 +17,8 @@ from amq.destination import (
     wire_name,
 )
 from amq.errors import AccessError
-from amq.journal.records import HELD_SCHEME, SENT_SCHEME
-from amq.journal.records import real_name as real_name
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
+from amq.journal.hidden import real_name as real_name
 from amq.message import SUBSCRIPTION_SCHEME as SUBSCRIPTION_SCHEME
 
 SCHEDULE_SCHEME = "schedule://"  # see `amq.broker.scheduling.schedule`: to be browsed, and nothing else

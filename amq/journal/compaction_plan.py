@@ -15,7 +15,6 @@ from amq.journal.format import segment_key
 from amq.journal.inspect import SEALED, SegmentReport
 from amq.journal.live import Segment
 from amq.journal.liveness import Liveness, Tally
-from amq.journal.records import prepared_bytes
 
 ID_BYTES = 20  # of a remembered id, beside its characters
 FREE, COPY, KEEP = "free", "copy", "keep"
@@ -55,9 +54,9 @@ def ids_by_segment(liveness: Liveness) -> dict[str, tuple[int, int, int]]:
             messages, outcomes, size = found.get(segment, (0, 0, 0))
             is_outcome = ids is liveness.outcomes
             found[segment] = (messages + (not is_outcome), outcomes + is_outcome, size + len(id) + ID_BYTES)
-    others = [(prepared_bytes(prepared), segment) for prepared, segment in liveness.prepared.values()]
+    others = [(prepared.record_bytes(), segment) for prepared, segment in liveness.prepared.values()]
     others += [(len(owner) + ID_BYTES, segment) for owner, (_, segment) in liveness.markers.items()]
-    others += [(record.size, segment) for record, segment in liveness.subscriptions.values()]
+    others += [(record.record_bytes(), segment) for record, segment in liveness.subscriptions.values()]
     for more, segment in others:
         messages, outcomes, size = found.get(segment, (0, 0, 0))
         found[segment] = (messages, outcomes + 1, size + more)

@@ -1,92 +1,22 @@
-"""Bytes of the journal → records; the other way is `amq.journal.records`. Nothing is guessed: what is not as it was
-written, or of a type that this broker does not know, is refused with file and offset.
+"""Bytes of the journal → records, each of which knows its own (`amq.journal.records`). Nothing is guessed: what is not
+as it was written, or of a type that this broker does not know, is refused with file and offset.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.format import RECORD, RECORD_BYTES, crc32
-from amq.journal.multicast import MULTICAST, decode_multicast
-from amq.journal.multicast import body_offset as multicast_body_offset
-from amq.journal.records import (
-    CONSUMED,
-    CONSUMED_HEAD,
-    DESTINATION,
-    DESTINATION_HEAD,
-    DUPLICATES,
-    GROUP,
-    GROUP_HEAD,
-    MARKER,
-    MARKER_WITH_CONTENT,
-    MESSAGE,
-    MOVED,
-    MOVED_HEAD,
-    OUTCOMES,
-    PREPARED,
-    PREVIOUS,
-    REASONS,
-    REDELIVERED,
-    REDELIVERY,
-    RESOLVED,
-    TEXT,
-    TRIMMED,
-    U32,
-    Consumed,
-    Destination,
-    Duplicates,
-    Group,
-    Marker,
-    Moved,
-    Outcomes,
-    Prepared,
-    Previous,
-    Record,
-    Redelivered,
-    Resolved,
-    Trimmed,
-)
-from amq.journal.subscription import SUBSCRIBED, Subscribed
-from amq.message import Message
+from amq.journal.records import TYPES, Record
+from amq.journal.records.group import GROUP, GROUP_HEAD, Group
+from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE, MESSAGE_KEYS, decode_message
+from amq.journal.records.multicast import MULTICAST, decode_multicast
+from amq.journal.records.upkeep import DESTINATION, DESTINATION_HEAD
 
-# The head of a message's record with its framing, see `records.MESSAGE_HEAD`.
-FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")
-# of the same: bytes of the record, its type, seq, destination, bytes of content type and duplicate id
-MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
-_PRIORITY_MAX = 9
+_NUMBER = struct.Struct("<I")
 SEVERAL = -1  # stands for the number of a destination: several queues hold the message
-
-
-def decode_message(payload: bytes | memoryview, position: int, stop: int, name: str, bodies: bool = True) -> Message:
-    """The message of the record between `position` and `stop` of `payload`. Raises ValueError, RecursionError."""
-    _, _, _, seq, _, flags, priority, timestamp, expires, n_type, n_dup, n_props = FRAMED_MESSAGE.unpack_from(
-        payload, position
-    )
-    i = position + FRAMED_MESSAGE.size
-    j = i + n_type
-    k = j + n_dup
-    m = k + n_props
-    if m > stop or priority > _PRIORITY_MAX:
-        raise ValueError("impossible lengths or priority")
-    duplicate_id = str(payload[j:k], "utf-8") if n_dup else ""
-    if bodies:
-        return Message(
-            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
-            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires, duplicate_id,
-            bool(flags & TEXT), seq,
-        )  # fmt: skip
-    return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, bool(flags & TEXT), seq)
-
-
-def body_offset(head: bytes) -> int:
-    """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
-    if head[RECORD_BYTES - 1] == MULTICAST:
-        return multicast_body_offset(head)
-    *_, content_type, duplicate_id, properties = FRAMED_MESSAGE.unpack_from(head)
-    return int(FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
 
 
 class Decoder:
@@ -107,7 +37,7 @@ class Decoder:
         no other group stands. Raises CorruptError, NewerFormatError.
         """
         position, end = 0, len(payload)
-        number, names, bodies = U32.unpack_from, self.names, self._bodies
+        number, names, bodies = _NUMBER.unpack_from, self.names, self._bodies
         framed_bytes = FRAMED_MESSAGE.size
         while position < end:
             if end - position < RECORD_BYTES:
@@ -135,8 +65,10 @@ class Decoder:
                 raise CorruptError(self._path, at + position, "a group stands in a group")
             else:
                 try:
-                    body = payload[start:stop] if kind == GROUP else bytes(payload[start:stop])
-                    record = self._decode_other(kind, body, at + start)
+                    if kind == GROUP:
+                        record = self._group(payload[start:stop], at + start)
+                    else:
+                        record = self._other(kind, bytes(payload[start:stop]), at + start)
                 except (struct.error, ValueError, KeyError, RecursionError) as error:
                     raise CorruptError(self._path, at + position, f"record of type {kind}: {error}") from error
             yield record
@@ -150,64 +82,23 @@ class Decoder:
         record.place(at + position, stop - position)
         return record
 
-    def _decode_other(self, kind: int, body: bytes | memoryview, at: int) -> Record:
-        if kind == GROUP:  # not copied: it may hold large messages
-            seq, size = GROUP_HEAD.unpack_from(body)
-            start = GROUP_HEAD.size + size
-            if start > len(body):
-                raise ValueError("the outcome id is longer than the record")
-            outcome_id = str(body[GROUP_HEAD.size : start], "utf-8")
-            return Group(list(self.decode(body[start:], at + start, grouped=True)), outcome_id, seq)
-        assert isinstance(body, bytes)
-        if kind == CONSUMED:
-            destination, reason, count = CONSUMED_HEAD.unpack_from(body)
-            if reason >= len(REASONS):
-                raise NewerFormatError(f"{self._path}: offset {at}: reason {reason} is unknown: upgrade this broker")
-            seqs = list(struct.unpack_from(f"<{count}Q", body, CONSUMED_HEAD.size))
-            return Consumed(self.names[destination], reason, seqs)
-        if kind == DESTINATION:
-            number, _ = DESTINATION_HEAD.unpack_from(body)
-            name = body[DESTINATION_HEAD.size :].decode()
-            self.names[number] = name
-            return Destination(number, name)
-        if kind == REDELIVERED:
-            return Redelivered(self.names[U32.unpack_from(body)[0]], list(REDELIVERY.iter_unpack(body[4:])))
-        if kind == MOVED:
-            source, target, count = MOVED_HEAD.unpack_from(body)
-            seqs = list(struct.unpack_from(f"<{count}Q", body, MOVED_HEAD.size))
-            ids = body[MOVED_HEAD.size + 8 * count :]
-            return Moved(self.names[source], self.names[target], seqs, _ids(ids) if ids else [])
-        if kind == DUPLICATES:
-            return Duplicates(self.names[U32.unpack_from(body)[0]], _ids(body[4:]))
-        if kind == OUTCOMES:
-            return Outcomes(_ids(body))
-        if kind in _DECODE:
-            return _DECODE[kind](body)
-        raise NewerFormatError(f"{self._path}: offset {at}: record type {kind} is unknown here: upgrade this broker")
+    def _group(self, body: bytes | memoryview, at: int) -> Group:
+        """Its body is not copied: it may hold large messages."""
+        seq, size = GROUP_HEAD.unpack_from(body)
+        start = GROUP_HEAD.size + size
+        if start > len(body):
+            raise ValueError("the outcome id is longer than the record")
+        outcome_id = str(body[GROUP_HEAD.size : start], "utf-8")
+        return Group(list(self.decode(body[start:], at + start, grouped=True)), outcome_id, seq)
 
-
-_DECODE: dict[int, Callable[[bytes], Record]] = {
-    TRIMMED: Trimmed.decode, PREVIOUS: Previous.decode, PREPARED: Prepared.decode, RESOLVED: Resolved.decode,
-    MARKER: Marker.decode, MARKER_WITH_CONTENT: Marker.decode_with_content, SUBSCRIBED: Subscribed.decode,
-}  # fmt: skip
-
-
-def _properties(text: bytes) -> dict[str, str]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("properties are no JSON object")
-    return found
-
-
-def _ids(text: bytes) -> list[tuple[str, int]]:
-    found = json.loads(text)
-    if not isinstance(found, list) or not all(map(_is_id, found)):
-        raise ValueError("ids are no JSON list of [id, seq]")
-    return [(each[0], each[1]) for each in found]
-
-
-def _is_id(found: object) -> bool:
-    return isinstance(found, list) and [type(each) for each in found] == [str, int]
+    def _other(self, kind: int, body: bytes, at: int) -> Record:
+        try:
+            if kind in TYPES:
+                return TYPES[kind].decode(body, self.names, kind)
+            raise NewerFormatError(f"record type {kind} is unknown here")
+        except NewerFormatError as error:
+            why = f"{self._path}: offset {at}: {error.description}: upgrade this broker"
+            raise NewerFormatError(why) from error
 
 
 def raw_messages(payload: memoryview, names: dict[int, str]) -> Iterator[tuple[int, int, int, int, int, int]]:

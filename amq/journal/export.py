@@ -16,17 +16,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 from amq.errors import CorruptError, StoreError
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, real_name
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
 from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, InDoubt, Item
 from amq.journal.liveness import LiveIndex, Liveness, Place
-from amq.journal.multicast import Multicast, Raw
 from amq.journal.reader import decode_at
-from amq.journal.records import HELD_SCHEME, LEASE, SENT_SCHEME, Prepared, real_name
+from amq.journal.records import LEASE, Prepared
+from amq.journal.records.multicast import Multicast, Raw
+from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
-from amq.journal.subscription import Subscribed
 from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.vfs import Vfs
+from amq.xid import AnyXid
 
 OPEN_FILES_MAX = 16
 
@@ -146,12 +148,12 @@ class Export:
         """Nothing is given yet. Which transactions are prepared? Not leases, whose numbers mean nothing elsewhere; and
         none of which a queue is not wanted."""
         self._after = -1  # all messages up to this one are given, but for what transactions in doubt sent
-        self._in_doubt: dict[str, Prepared] = {}  # by xid, oldest first: not given yet
+        self._in_doubt: dict[AnyXid, Prepared] = {}  # by xid, oldest first: not given yet
         self._sent: set[int] = set()  # seqs that these sent and that are not given yet
-        self._held: dict[int, str] = {}  # seq that they acknowledged → xid
-        self._held_given: dict[str, int] = {}  # xid → how many of these
+        self._held: dict[int, AnyXid] = {}  # seq that they acknowledged → xid
+        self._held_given: dict[AnyXid, int] = {}  # xid → how many of these
         for xid, (prepared, _) in sorted(self._liveness.prepared.items(), key=lambda item: item[1][0].seq):
-            if not xid.startswith(LEASE) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
+            if not str(xid).startswith(LEASE) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
                 self._in_doubt[xid] = prepared
                 self._sent.update(_seqs(prepared.sends))
                 self._held.update(dict.fromkeys(_seqs(prepared.acks), xid))
@@ -167,7 +169,7 @@ class Export:
             yield from self._transaction(reader, xid) if xid in self._liveness.prepared else self._ended(reader, xid)
             del self._in_doubt[xid]
 
-    def _transaction(self, reader: MessageReader, xid: str) -> list[Item]:
+    def _transaction(self, reader: MessageReader, xid: AnyXid) -> list[Item]:
         """The messages that a prepared transaction sent, and the transaction."""
         prepared, live = self._in_doubt[xid], self._liveness.live
         ids = {seq for _, _, seq in prepared.ids}
@@ -185,7 +187,7 @@ class Export:
         facts = prepared.xid, prepared.owner, prepared.batch, prepared.created_ms, prepared.timeout_ms
         return [*sent, InDoubt(*facts, len(sent), held)]
 
-    def _ended(self, reader: MessageReader, xid: str) -> Iterator[Item]:
+    def _ended(self, reader: MessageReader, xid: AnyXid) -> Iterator[Item]:
         """The messages of a transaction that was committed after they were passed over."""
         for seq in sorted(_seqs(self._in_doubt[xid].sends)):
             if seq in self._sent and self._liveness.live.get(seq) is not None:

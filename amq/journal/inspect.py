@@ -7,11 +7,10 @@ newest segment grows, old segments vanish. The inspection looks again before it 
 
 from __future__ import annotations
 
-import base64
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from amq.errors import CorruptError, StoreError
@@ -31,30 +30,9 @@ from amq.journal.format import (
     segment_name,
 )
 from amq.journal.liveness import Liveness
-from amq.journal.multicast import Multicast
-from amq.journal.records import (
-    KINDS,
-    MESSAGE,
-    PREVIOUS,
-    REASONS,
-    Consumed,
-    Destination,
-    Duplicates,
-    Group,
-    Marker,
-    Moved,
-    Outcomes,
-    Prepared,
-    Previous,
-    Record,
-    Redelivered,
-    Resolved,
-    Trimmed,
-)
+from amq.journal.records import PREVIOUS, Previous, Record, Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, missing_before, newest_mark
 from amq.journal.segment import list_segments, read_file, read_header
-from amq.journal.subscription import Subscribed
-from amq.message import Message
 from amq.vfs import Vfs
 
 ROUNDS_MAX = 8  # looks at a store that changes while we look
@@ -412,70 +390,3 @@ def foreign_files(vfs: Vfs, store: str, known: Iterable[str]) -> list[str]:
     """Names in the journal directory that are neither segments nor `known`: somebody put them there."""
     names = vfs.listdir(os.path.join(store, JOURNAL_DIRECTORY))
     return sorted(name for name in names if parse_segment_name(name) is None and name not in known)
-
-
-def kind_name(record: Record) -> str:
-    """`message`, `consumed`, …: one of `records.KINDS`."""
-    return KINDS[MESSAGE if isinstance(record, Message) else record.kind]
-
-
-def describe(record: Record, bodies: bool = False) -> dict[str, Any]:
-    """A record as JSON. Bodies of messages only where asked for: as text, or `body_base64` where they are not UTF-8."""
-    if isinstance(record, Message):
-        return _describe_message(record, bodies)
-    facts: dict[str, Any] = {"type": kind_name(record)}
-    if isinstance(record, Multicast):
-        queues = [{"destination": name, "seq": seq} for name, seq in zip(record.queues, record.seqs, strict=True)]
-        return _describe_message(record.message, bodies) | facts | {"queues": queues}
-    if isinstance(record, Group):
-        return facts | {"outcome_id": record.outcome_id, "records": [describe(part, bodies) for part in record.records]}
-    if isinstance(record, Consumed):
-        return facts | {
-            "destination": record.destination, "reason": REASONS[record.reason], "seqs": record.seqs,
-        }  # fmt: skip
-    if isinstance(record, Redelivered):
-        names = ("seq", "deliveries", "failures")
-        counts = [dict(zip(names, count, strict=True)) for count in record.counts]
-        return facts | {"destination": record.destination, "counts": counts}
-    if isinstance(record, Moved):
-        return facts | {
-            "source": record.source, "target": record.target, "seqs": record.seqs, "ids": record.ids,
-        }  # fmt: skip
-    if isinstance(record, Prepared):
-        return facts | {
-            "xid": record.xid, "seq": record.seq, "created_ms": record.created_ms, "timeout_ms": record.timeout_ms,
-            "owner": record.owner, "batch": record.batch, "sends": record.sends, "acks": record.acks, "ids": record.ids,
-        }  # fmt: skip
-    if isinstance(record, Resolved):
-        return facts | {"xid": record.xid, "committed": record.committed, "seq": record.seq}
-    if isinstance(record, Marker):
-        content = {} if record.content is None else asdict(record.content)
-        return facts | {"owner": record.owner, "batch": record.batch, **content}
-    if isinstance(record, Subscribed):
-        return facts | {"destination": record.queue, "definition": record.definition}
-    if isinstance(record, Destination):
-        return facts | {"id": record.id, "destination": record.name}
-    if isinstance(record, Duplicates):
-        return facts | {"destination": record.destination, "ids": record.ids}
-    if isinstance(record, Outcomes):
-        return facts | {"ids": record.ids}
-    if isinstance(record, Trimmed):
-        kept = [[*key, end] for key, end in record.kept.items()]
-        return facts | {"epoch": record.epoch, "number": record.number, "kept": kept}
-    assert isinstance(record, Previous), "copies are read as a group"
-    return facts | {"end": record.end}
-
-
-def _describe_message(message: Message, bodies: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "type": "message", "destination": message.destination, "seq": message.seq, "body_bytes": len(message.body),
-        "priority": message.priority, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
-        "duplicate_id": message.duplicate_id, "content_type": message.content_type, "text": message.text,
-        "properties": message.properties or {},
-    }  # fmt: skip
-    if bodies:
-        try:
-            facts["body"] = message.body.decode()
-        except UnicodeDecodeError:
-            facts["body_base64"] = base64.b64encode(message.body).decode("ascii")
-    return facts

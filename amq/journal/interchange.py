@@ -24,10 +24,10 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from amq.errors import StoreError
-from amq.journal.inspect import describe
-from amq.journal.records import Content
-from amq.journal.subscription import checked
+from amq.journal.records import Content, describe
+from amq.journal.records.subscription import checked
 from amq.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message
+from amq.xid import AnyXid, from_json, to_json
 
 KIND = "journal export"
 VERSION = 1
@@ -69,14 +69,14 @@ class Exported:
     deliveries: int = 0
     failures: int = 0
     queue: str = ""
-    sent_by: str = ""
-    held_by: str = ""
+    sent_by: AnyXid = ""
+    held_by: AnyXid = ""
 
     def encode(self) -> bytes:
         facts = describe(self.message, bodies=True)
         for name in ("queue", "sent_by", "held_by"):
             if value := getattr(self, name):
-                facts[name] = value
+                facts[name] = to_json(value)
         return _line({**facts, "deliveries": self.deliveries, "failures": self.failures})
 
 
@@ -122,7 +122,7 @@ class InDoubt:
     """A transaction that is prepared and neither committed nor rolled back: as `Prepared`, but that `sends` and `acks`
     are how many messages it has sent and acknowledged. All of them were written before it."""
 
-    xid: str
+    xid: AnyXid
     owner: str
     batch: int
     created_ms: int
@@ -131,7 +131,7 @@ class InDoubt:
     acks: int
 
     def encode(self) -> bytes:
-        return _line({"type": "prepared", **asdict(self)})
+        return _line({"type": "prepared", **asdict(self), "xid": to_json(self.xid)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Reader:
         self.lines = 0
         self._name = name
         self._crc = 0
-        self._parts: dict[str, list[int]] = {}  # xid → how many it sent, and acknowledged; [] = it is whole
+        self._parts: dict[AnyXid, list[int]] = {}  # xid → how many it sent, and acknowledged; [] = it is whole
 
     def feed(self, line: bytes) -> Item | None:
         """The next line, with its line end. None for header and end line."""
@@ -213,15 +213,15 @@ class Reader:
         if isinstance(item, Exported) and (xid := item.sent_by or item.held_by):
             parts = self._parts.setdefault(xid, [0, 0])
             if not parts:
-                raise ValueError(f"a message of transaction {xid!r} stands behind the line of that")
+                raise ValueError(f"a message of transaction {str(xid)!r} stands behind the line of that")
             parts[bool(item.held_by)] += 1
         elif isinstance(item, InDoubt):
             sends, acks = self._parts.get(item.xid, [0, 0]) or [-1, -1]
             if sends < 0:
-                raise ValueError(f"transaction {item.xid!r} stands in the file twice")
+                raise ValueError(f"transaction {str(item.xid)!r} stands in the file twice")
             if (sends, acks) != (item.sends, item.acks):
                 raise ValueError(
-                    f"transaction {item.xid!r} has sent {item.sends} messages and acknowledged {item.acks}: "
+                    f"transaction {str(item.xid)!r} has sent {item.sends} messages and acknowledged {item.acks}: "
                     f"{sends} and {acks} stand before this line"
                 )
             self._parts[item.xid] = []
@@ -250,7 +250,8 @@ class Reader:
         end = End(_number(found, "messages", _U64_MAX), int(found["crc32"], 16) if "crc32" in found else None)
         sent = [xid for xid, parts in self._parts.items() if parts and parts[0]]
         if sent:
-            raise self._damaged(f"messages are sent by transaction {sent[0]!r}, and no line says that it is prepared")
+            why = f"messages are sent by transaction {str(sent[0])!r}, and no line says that it is prepared"
+            raise self._damaged(why)
         if end.messages != self.messages:
             raise self._cut(f"it holds {self.messages} messages, its end line says {end.messages}")
         if end.crc32 is not None and end.crc32 != self._crc:
@@ -316,7 +317,7 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         return Batch(_text(found, "owner"), _number(found, "batch", _U64_MAX), content)
     if kind == "prepared":
         numbers = (_number(found, name, _U64_MAX) for name in ("batch", "created_ms", "timeout_ms", "sends", "acks"))
-        return InDoubt(_text(found, "xid"), _text(found, "owner"), *numbers)
+        return InDoubt(from_json(found.get("xid")), _text(found, "owner"), *numbers)
     if kind != "message":
         raise ValueError(f"a line of type {kind!r} is unknown")
     if "body_base64" in found:
@@ -337,7 +338,8 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         _number(found, "seq", _U64_MAX),
     )  # fmt: skip
     deliveries, failures = (_number(found, name, _U32_MAX, 0) for name in ("deliveries", "failures"))
-    queue, sent_by, held_by = (_text(found, name, "") for name in ("queue", "sent_by", "held_by"))
+    queue = _text(found, "queue", "")
+    sent_by, held_by = (from_json(found.get(name, "")) for name in ("sent_by", "held_by"))
     if sent_by and (queue or held_by):
         raise ValueError("a message that a prepared transaction sent is in no queue yet")
     return Exported(message, deliveries, failures, queue, sent_by, held_by)

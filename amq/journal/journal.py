@@ -20,7 +20,6 @@ from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import CommandError, CorruptError
 from amq.journal import format as journal_format
-from amq.journal import records
 from amq.journal.batch import JournalOwner, OpenBatch, Waiter
 from amq.journal.checkpoint import CheckpointFile
 from amq.journal.follower import Position
@@ -32,16 +31,16 @@ from amq.journal.records import (
     Consumed,
     Destination,
     Group,
-    Moved,
     Previous,
     Record,
     Trimmed,
     destinations_of,
-    encode_message,
     encode_record,
     is_larger,
     takes_space,
 )
+from amq.journal.records import group as groups
+from amq.journal.records.message import encode_message
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered
 from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker, finish_segment
 from amq.journal.space import RESERVE_NAME, StoreLimit, measure
@@ -161,7 +160,7 @@ class Journal:
         batch.records.append(record)
         batch.chunks.append(chunk)
         batch.size += len(chunk)
-        batch.in_slices = batch.in_slices or is_larger(record, records.LATE_RECORDS)
+        batch.in_slices = batch.in_slices or is_larger(record, groups.LATE_RECORDS)
         if batch.size > self._config.journal_batch_size_bytes:
             self._rotate()
 
@@ -207,8 +206,8 @@ class Journal:
                 if record.__class__ is Message:
                     continue  # as nearly all are
                 for part in record.records if isinstance(record, Group) else (record,):
-                    if isinstance(part, Consumed | Moved):
-                        found.update(part.seqs)
+                    if not isinstance(part, Message):
+                        found.update(part.leaving())
         return found
 
     def only_unasked(self) -> bool:
@@ -316,7 +315,7 @@ class Journal:
             chunk = record.encode(self._ids)
             batch.chunks.append(chunk)
             batch.size += len(chunk)
-            batch.in_slices = batch.in_slices or len(seqs) > records.LATE_RECORDS
+            batch.in_slices = batch.in_slices or len(seqs) > groups.LATE_RECORDS
         batch.consumed.clear()
         self._batch = batch
         is_small = len(batch.records) <= INLINE_RECORDS_MAX and batch.size <= INLINE_BYTES_MAX

@@ -16,25 +16,24 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from amq.journal.format import RECORD, RECORD_BYTES, segment_key
-from amq.journal.multicast import Multicast
+from amq.journal.hidden import is_hidden
 from amq.journal.records import (
     REASONS,
     Consumed,
-    Duplicates,
+    Fold,
     Group,
     Marker,
     Moved,
-    Outcomes,
     Prepared,
     Record,
-    Redelivered,
     Resolved,
+    Subscribed,
     Trimmed,
     destinations_of,
-    is_hidden,
+    place,
 )
-from amq.journal.subscription import Subscribed
-from amq.message import SUBSCRIPTION_SCHEME, Message
+from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
+from amq.xid import AnyXid
 
 CHUNK_BITS = 5
 CHUNK = 1 << CHUNK_BITS
@@ -190,7 +189,7 @@ class LiveIndex:
                     yield number << CHUNK_BITS | i
 
 
-class Liveness:
+class Liveness(Fold[str]):
     """Add every record that counts, oldest first; then `settle`.
 
     `segments` and `destinations` are tallies by name, `redelivered` is seq → (deliveries, of which failures) of live
@@ -204,7 +203,7 @@ class Liveness:
         self.redelivered: dict[int, tuple[int, int]] = {}
         self.duplicates: dict[str, Remembered] = {}
         self.outcomes = Remembered(outcome_window)
-        self.prepared: dict[str, tuple[Prepared, str]] = {}  # by xid, with the segment of the last mention
+        self.prepared: dict[AnyXid, tuple[Prepared, str]] = {}  # by xid, with the segment of the last mention
         self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
@@ -217,88 +216,110 @@ class Liveness:
 
     def add(self, segment: str, offset: int, data: memoryview, record: Record) -> None:
         """`record`, whose framed bytes `data` stand at `offset` of `segment`, takes effect."""
-        here = _of(self.segments, segment)
-        here.record_bytes += len(data)
+        _of(self.segments, segment).record_bytes += len(data)
         if isinstance(record, Group):
             for at, frame, part in parts(record, data):
-                self._apply(segment, offset + at, len(frame), part)
-            if record.outcome_id:
-                self.outcomes.remember(record.outcome_id, record.seq, segment)
+                self._take_effect(part, offset + at, len(frame), segment)
+            self.end_group(record, segment)
         else:
-            self._apply(segment, offset, len(data), record)
+            self._take_effect(record, offset, len(data), segment)
 
-    def _apply(self, segment: str, offset: int, size: int, record: Record) -> None:
+    def _take_effect(self, record: Record, offset: int, size: int, segment: str) -> None:
         for name in destinations_of((record,)):
             _of(self.destinations, name).record_bytes += size
-        if isinstance(record, Message):
-            self._arrive(record, Place(segment, record.destination, offset, size, len(record.body)))
-        elif isinstance(record, Multicast):
-            for copy in record.held():
-                self._arrive(copy, Place(segment, copy.queue_name, offset, size, len(copy.body)), shared=True)
-        elif isinstance(record, Consumed):
-            for tally in (self.segments[segment], self.destinations[record.destination]):
-                tally.left[REASONS[record.reason]] += len(record.seqs)
-            for seq in record.seqs:
-                place = self.live.get(seq)
-                if place is not None:
-                    self.refers[segment].add(place.segment)
-                    self._remove(seq)
-        elif isinstance(record, Redelivered):
-            for seq, deliveries, failures in record.counts:
-                known, place = self.redelivered.get(seq, (0, 0)), self.live.get(seq)
-                if (deliveries, failures) > known and place is not None:
-                    self.redelivered[seq] = (deliveries, failures)
-                    self.refers[segment].add(place.segment)
-        elif isinstance(record, Moved):
-            for seq in record.seqs:
-                self._move(segment, seq, record.target)
-            for id, seq in record.ids:
-                self._ids(record.target).remember(id, seq, segment)
-        elif isinstance(record, Duplicates):
-            for id, seq in record.ids:
-                self._ids(record.destination).remember(id, seq, segment)
-        elif isinstance(record, Outcomes):
-            for id, seq in record.ids:
-                self.outcomes.remember(id, seq, segment)
-        elif isinstance(record, Prepared):
-            if record.xid in self.prepared:
-                self.refers[segment].add(self.prepared[record.xid][1])
-            self.prepared[record.xid] = record, segment
-        elif isinstance(record, Resolved):
-            if record.xid in self.prepared:
-                self.refers[segment].add(self.prepared.pop(record.xid)[1])
-            self.outcomes.remember(record.outcome_id, record.seq, segment)
-        elif isinstance(record, Marker):
-            newest = self.markers.get(record.owner)
-            if newest is None or record.batch >= newest[0].batch:
-                self.markers[record.owner] = record, segment
-        elif isinstance(record, Subscribed):
-            before = self.subscriptions.pop(record.queue, None)
-            if before is not None and before[1] != segment:
-                self.refers[segment].add(before[1])
-            if record.definition:
-                self.subscriptions[record.queue] = record, segment
-            else:
-                self.duplicates.pop(record.queue, None)
-        elif isinstance(record, Trimmed):
-            self.trimmed = record
+        place(record, offset, size)
+        self.apply(record, segment)
 
-    def _arrive(self, message: Message, place: Place, shared: bool = False) -> None:
-        """A message stands at `place`. In its segment the bytes count once, however many are `shared` there."""
-        here, there = self.segments[place.segment], self.destinations[place.destination]
-        holders = self.shared.get((place.segment, place.offset), 0)
+    def apply(self, record: Record, segment: str) -> None:
+        if isinstance(record, Message):
+            self.store(record, segment)
+        else:
+            record.apply(self, segment)
+
+    def end_group(self, group: Group, segment: str) -> None:
+        if group.outcome_id:
+            self.outcomes.remember(group.outcome_id, group.seq, segment)
+
+    def store(self, message: Message, segment: str) -> None:
+        """In its segment the bytes count once, however many hold the message there."""
+        place = Place(segment, message.queue_name, message.offset, message.size, len(message.body))
+        here, there = self.segments[segment], self.destinations[place.destination]
+        holders = self.shared.get((segment, place.offset), 0)
         here.messages += 1
         here.message_bytes += 0 if holders else place.body_bytes
         before = self.live.get(message.seq)
         if before is not None:
             self._leave(before)  # copied forward: it stands here now
-            self.refers[place.segment].add(before.segment)
+            self.refers[segment].add(before.segment)
         else:
             there.messages += 1
             there.message_bytes += place.body_bytes
-        self._enter(message.seq, place, shared)
+        self._enter(message.seq, place, isinstance(message, Copy))
         if message.duplicate_id and not is_hidden(place.destination):
-            self._ids(place.destination).remember(message.duplicate_id, message.seq, place.segment)
+            self._ids(place.destination).remember(message.duplicate_id, message.seq, segment)
+
+    def leave(self, consumed: Consumed, segment: str) -> None:
+        for tally in (self.segments[segment], self.destinations[consumed.destination]):
+            tally.left[REASONS[consumed.reason]] += len(consumed.seqs)
+        for seq in consumed.seqs:
+            place = self.live.get(seq)
+            if place is not None:
+                self.refers[segment].add(place.segment)
+                self._remove(seq)
+
+    def come_back(self, queue: str, counts: list[tuple[int, int, int]], segment: str) -> None:  # noqa: ARG002
+        for seq, deliveries, failures in counts:
+            known, place = self.redelivered.get(seq, (0, 0)), self.live.get(seq)
+            if (deliveries, failures) > known and place is not None:
+                self.redelivered[seq] = (deliveries, failures)
+                self.refers[segment].add(place.segment)
+
+    def transfer(self, moved: Moved, segment: str) -> None:
+        for seq in moved.seqs:
+            place = self.live.get(seq)
+            if place is not None:
+                self.refers[segment].add(place.segment)
+                shared = (place.segment, place.offset) in self.shared
+                self._leave(place)
+                self._enter(seq, place._replace(destination=moved.target), shared)
+        self.remember_ids(moved.target, moved.ids, segment)
+
+    def remember_ids(self, queue: str, ids: list[tuple[str, int]], segment: str) -> None:
+        for id, seq in ids:
+            self._ids(queue).remember(id, seq, segment)
+
+    def remember_outcomes(self, ids: list[tuple[str, int]], segment: str) -> None:
+        for id, seq in ids:
+            self.outcomes.remember(id, seq, segment)
+
+    def prepare(self, prepared: Prepared, segment: str) -> None:
+        if prepared.xid in self.prepared:
+            self.refers[segment].add(self.prepared[prepared.xid][1])
+        self.prepared[prepared.xid] = prepared, segment
+
+    def resolve(self, resolved: Resolved, segment: str) -> None:
+        if resolved.xid in self.prepared:
+            self.refers[segment].add(self.prepared.pop(resolved.xid)[1])
+        self.outcomes.remember(resolved.outcome_id, resolved.seq, segment)
+
+    def mark(self, marker: Marker, segment: str) -> None:
+        newest = self.markers.get(marker.owner)
+        if newest is None or marker.batch >= newest[0].batch:
+            self.markers[marker.owner] = marker, segment
+
+    def subscribe(self, record: Subscribed, segment: str) -> None:
+        before = self.subscriptions.pop(record.queue, None)
+        if before is not None and before[1] != segment:
+            self.refers[segment].add(before[1])
+        if record.definition:
+            self.subscriptions[record.queue] = record, segment
+        else:
+            self.duplicates.pop(record.queue, None)
+
+    def trim(self, mark: Trimmed) -> None:
+        self.trimmed = mark
+
+    # -- its steps ----------------------------------------------------------------------------------------------------
 
     def _enter(self, seq: int, place: Place, shared: bool) -> None:
         here, there = self.segments[place.segment], _of(self.destinations, place.destination)
@@ -312,15 +333,6 @@ class Liveness:
         here.live += 1
         there.live += 1
         self.live.put(seq, place)
-
-    def _move(self, segment: str, seq: int, target: str) -> None:
-        """`segment` says that the message stands in another destination now."""
-        place = self.live.get(seq)
-        if place is not None:
-            self.refers[segment].add(place.segment)
-            shared = (place.segment, place.offset) in self.shared
-            self._leave(place)
-            self._enter(seq, place._replace(destination=target), shared)
 
     def _remove(self, seq: int) -> None:
         place = self.live.get(seq)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from amq.errors import CorruptError
-from amq.journal.decoder import body_offset, decode_message
 from amq.journal.format import (
     BATCH_BYTES,
     HEADER_BYTES,
@@ -25,8 +24,8 @@ from amq.journal.format import (
     segment_name,
 )
 from amq.journal.live import Segment
-from amq.journal.multicast import MULTICAST, MULTICAST_BYTES, decode_copy
-from amq.journal.records import MESSAGE, MESSAGE_BYTES
+from amq.journal.records.message import MESSAGE, MESSAGE_BYTES, body_offset, decode_message
+from amq.journal.records.multicast import MULTICAST, MULTICAST_BYTES, decode_copy, multicast_body_offset
 from amq.journal.segment import read_at, read_header
 from amq.journal.writer import JobRunner
 from amq.message import LARGE_BODY_BYTES, Message
@@ -97,7 +96,8 @@ def _read_large(vfs: Vfs, fd: int, path: str, place: Placed, destination: str) -
     """One message, its body read into the very bytes that it then has."""
     head = read_at(vfs, fd, place.offset, RECORD_BYTES + MULTICAST_BYTES)
     if len(head) == RECORD_BYTES + MULTICAST_BYTES:
-        start = min(body_offset(head), place.size)
+        of_kind = multicast_body_offset if head[RECORD_BYTES - 1] == MULTICAST else body_offset
+        start = min(of_kind(head), place.size)
         head = read_at(vfs, fd, place.offset, start)
         return decode_at(
             path, head, place, destination,

@@ -46,8 +46,9 @@ from amq.journal.inspect import (
     scan,
 )
 from amq.journal.liveness import Liveness
-from amq.journal.multicast import MULTICAST, Multicast, numbers_in
-from amq.journal.records import GROUP, MESSAGE, Consumed, Destination, Group, Moved, Record, Redelivered, Trimmed
+from amq.journal.records import GROUP, Consumed, Destination, Group, Moved, Record, Redelivered, Trimmed
+from amq.journal.records.message import MESSAGE
+from amq.journal.records.multicast import MULTICAST, Multicast, numbers_in
 from amq.journal.segment import read_file
 from amq.message import Message
 from amq.vfs import Vfs

@@ -33,6 +33,7 @@ from amq.message import Copy, Message, Shared
 from amq.service import BrokerService, Role
 from amq.threads import SystemThreads
 from amq.vfs import SystemVfs
+from amq.xid import AnyXid
 
 NAME = "amq-journal-import"
 UNLIMITED = 1 << 62
@@ -67,8 +68,8 @@ class Import:
         self._unconfirmed_bytes = 0
         self._changed = asyncio.Event()
         self._durables: dict[str, str] = {}  # queues of durable subscriptions, as the file and as the store names them
-        self._sent: dict[str, list[Message]] = {}  # by xid: what the next line may say is prepared
-        self._held: dict[str, list[tuple[str, str]]] = {}  # by xid: (queue, id) of what that acknowledged
+        self._sent: dict[AnyXid, list[Message]] = {}  # by xid: what the next line may say is prepared
+        self._held: dict[AnyXid, list[tuple[str, str]]] = {}  # by xid: (queue, id) of what that acknowledged
         self._in_line: list[tuple[str, str]] = []  # of that, what is in the line of its queue still
         self._taken: dict[str, set[int]] = {}  # by queue: seqs of what is in no line any more
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from amq.destination import Pattern, Source
 from amq.message import Message, alike
+from amq.xid import AnyXid
 
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
 OLDEST = 0  # the oldest delivery that a consumer holds
@@ -305,7 +306,7 @@ class Prepare(Begin):
     __slots__ = ("batch", "owner", "timeout_ms", "xid")
 
     def __init__(
-        self, transaction: str, xid: str, timeout_ms: int | None = None, owner: str = "", batch: int = 0,
+        self, transaction: str, xid: AnyXid, timeout_ms: int | None = None, owner: str = "", batch: int = 0,
         receipt: object = None,
     ) -> None:  # fmt: skip
         super().__init__(transaction, receipt)
@@ -320,7 +321,7 @@ class Finish(Command):
 
     __slots__ = ("commit", "xid")
 
-    def __init__(self, xid: str, commit: bool, receipt: object = None) -> None:
+    def __init__(self, xid: AnyXid, commit: bool, receipt: object = None) -> None:
         super().__init__(receipt)
         self.xid = xid
         self.commit = commit
@@ -337,7 +338,7 @@ class CommitBatch(Command):
     __slots__ = ("batch", "content", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int, xids: list[str], receipt: object = None, content: tuple[int, int] | None = None
+        self, owner: str, batch: int, xids: list[AnyXid], receipt: object = None, content: tuple[int, int] | None = None
     ) -> None:
         super().__init__(receipt)
         self.owner = owner
@@ -353,7 +354,7 @@ class AbortBatch(Command):
     __slots__ = ("batch", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int | None = None, xids: list[str] | None = None, receipt: object = None
+        self, owner: str, batch: int | None = None, xids: list[AnyXid] | None = None, receipt: object = None
     ) -> None:
         super().__init__(receipt)
         self.owner = owner

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amq.errors import ProtocolError
+from amq.journal.records import Subscribed
 from amq.protocols.commands import Finish, Prepare, Unsubscribe
 from amq.protocols.stomp.destination import full_name as wire_to_full
 from amq.protocols.stomp.subscribing import ACK_AUTO
@@ -354,6 +355,87 @@ def test_nobody_addresses_its_queue(world: World) -> None:
     send(world, b"x")
     assert client.bodies == []
     assert subscriber(world, "c", "q", "queue://a").codes == ["NOT_SUPPORTED"]
+
+
+# -- a subscription that changes in place ------------------------------------------------------------------------------
+
+
+def session(world: World, *topics: str, **more: Any) -> Subscribed:
+    """The one of client c has these topics from now on, and further facts."""
+    (record,) = world.broker.state.subscriptions.values()
+    record = world.broker.durables._known["c", "s"]
+    definition = {key: record.definition[key] for key in list(record.definition)[:6]}
+    return world.broker.durables.change(record, {**definition, "topics": list(topics), **more})
+
+
+def waiting(world: World) -> list[bytes]:
+    (record,) = world.broker.state.subscriptions.values()
+    return [message.body for message in world.everything(world.broker.state.queue(record.queue)).values()]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_other_topics_and_what_waits_stays(world: World, crash: bool) -> None:
+    leave(world, subscriber(world))
+    send(world, b"1")
+    before = set(world.broker.state.subscriptions)
+    options = {"topic://b": {"qos": 1}, "topic://c.*": {}}
+    session(world, "topic://b", "topic://c.*", options=options, expires_s=60, user="u", exact=[], unknown=True)
+    send(world, b"2")
+    send(world, b"3", "topic://b")
+    if crash:
+        world.crash_and_recover()
+    send(world, b"4", "topic://c.d")
+    send(world, b"5")
+    assert waiting(world) == [b"1", b"3", b"4"]
+    (record,) = world.broker.state.subscriptions.values()
+    assert {record.queue} == before
+    said = record.topics, record.options, record.expires_s, record.user, record.definition["unknown"]
+    assert said == (["topic://b", "topic://c.*"], options, 60, "u", True)
+    session(world, "topic://c.*", "topic://d.*", exact=["topic://c.*"])
+    for topic in ("topic://c.d", "topic://d.e"):
+        send(world, topic.encode(), topic)
+    assert waiting(world)[3:] == [b"topic://d.e"]
+    world.check_at_rest()
+
+
+def test_a_change_is_kept_through_compaction_and_checkpoints(make_world: Callable[..., World]) -> None:
+    world = make_world(journal_segment_size_bytes=4096, checkpoint_distance_bytes=2048)
+    leave(world, subscriber(world))
+    session(world, "topic://b", expires_s=1, unknown={"n": 1})
+    send(world, b"1", "topic://b")
+    pump = world.connect()
+    pump.subscribe("pump", ACK_AUTO)
+    for round_ in range(4):
+        first = world.segments()[0]
+        for _ in range(40):
+            pump.send(bytes(500), "pump")
+            world.settle()
+        assert first not in world.segments()
+        if round_ % 2:
+            world.crash_and_recover()
+            pump = world.connect()
+            pump.subscribe("pump", ACK_AUTO)
+        (record,) = world.broker.state.subscriptions.values()
+        assert (record.topics, record.expires_s, record.definition["unknown"]) == (["topic://b"], 1, {"n": 1})
+    assert waiting(world) == [b"1"]
+    world.check_at_rest()
+
+
+def test_what_is_written_again_behind_a_change_is_the_change(world: World) -> None:
+    """Compaction copies what the state says. Behind a change that is on its way, that would undo it."""
+    leave(world, subscriber(world))
+    (record,) = world.broker.state.subscriptions.values()
+    assert record.segment is not None
+    session(world, "topic://b")
+    assert record.topics == [TOPIC]
+    (copy,) = world.broker.state.subscriptions.standing_in({record.segment.code})
+    world.journal.append_record(copy)
+    world.settle()
+    world.crash_and_recover()
+    (record,) = world.broker.state.subscriptions.values()
+    assert record.topics == ["topic://b"]
+    send(world, b"1", "topic://b")
+    assert waiting(world) == [b"1"]
 
 
 # -- anything that happens ---------------------------------------------------------------------------------------------

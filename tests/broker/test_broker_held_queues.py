@@ -12,7 +12,7 @@ import pytest
 
 from amq.broker.transactions import effect
 from amq.config.destinations import DestinationOptions
-from amq.journal import records
+from amq.journal.records import group as groups
 from amq.message import Message
 from amq.protocols.commands import CommitBatch, Credit, Lease, Prepare, SendMany
 from tests.broker.notation import Ack, Nack
@@ -26,7 +26,7 @@ TURNS_MAX = 500
 @pytest.fixture(autouse=True)
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effect, "SLICE_RECORDS", 3)
-    monkeypatch.setattr(records, "LATE_RECORDS", 3)
+    monkeypatch.setattr(groups, "LATE_RECORDS", 3)
 
 
 def hold(world: World, queue: str = "bulk", **fields: Any) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from amq.broker.transactions import effect
 from amq.journal import format as journal_format
-from amq.journal import records
 from amq.journal.live import Segment
 from amq.journal.records import Group, Record, encode_record, messages_in
+from amq.journal.records import group as groups
 from amq.message import Message
 from amq.protocols.commands import Finish, Prepare, SendMany
 from amq.protocols.stomp.subscribing import ACK_CLIENT, ACK_INDIVIDUAL
@@ -27,7 +27,7 @@ BODIES = [b"%02d" % number for number in range(20)]
 @pytest.fixture(autouse=True)
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effect, "SLICE_RECORDS", 3)
-    monkeypatch.setattr(records, "LATE_RECORDS", 3)
+    monkeypatch.setattr(groups, "LATE_RECORDS", 3)
 
 
 def begin(client: Client, queue: str = "bulk", **fields: object) -> None:
@@ -328,7 +328,7 @@ def test_the_bytes_are_those_of_a_small_one(monkeypatch: pytest.MonkeyPatch, fie
     group = Group([Message("queue://a", body, seq=1, **fields) for body in BODIES], "outcome", 7)  # type: ignore[arg-type]
     late = encode_record(group, {"queue://a": 1})
     places, length = group.places, len(late)
-    monkeypatch.setattr(records, "LATE_RECORDS", 100)
+    monkeypatch.setattr(groups, "LATE_RECORDS", 100)
     whole = encode_record(group, {"queue://a": 1})
     assert isinstance(whole, bytes)
     assert b"".join(late.pieces()) == whole  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ from amq.broker.state import snapshot
 from amq.broker.storage import checkpointing
 from amq.broker.storage.trimming import Trimmer
 from amq.broker.transactions import effect
-from amq.journal import records
+from amq.journal.records import group as groups
 from amq.message import Message
 from amq.protocols.commands import Abort, Begin, Commit, Send, Unsubscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
@@ -87,7 +87,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for module in (backlog, snapshot):
             self.patch.setattr(module, "CHUNK_ROWS", 2)
         self.patch.setattr(effect, "SLICE_RECORDS", slices)
-        self.patch.setattr(records, "LATE_RECORDS", slices)
+        self.patch.setattr(groups, "LATE_RECORDS", slices)
         self.world = World(
             self.path, checkpoint_distance_bytes=distance,
             maximum_redeliveries=limit, expired_messages=expired, duplicate_window=window,

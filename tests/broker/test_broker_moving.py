@@ -137,7 +137,7 @@ def test_a_move_in_columns_leaves_what_a_move_by_rows_leaves(
     actions: list[tuple[str, int, int]], dumped_at: int
 ) -> None:
     state, found, blocks, applied = run(actions, dumped_at)
-    with patch.object(Stored, "_transfer", move_by_rows):
+    with patch.object(Stored, "transfer", move_by_rows):
         other, expected, other_blocks, other_applied = run(actions, dumped_at)
     assert found == expected
     places = [{segment.code: segment for segment in each.segments} for each in (state, other)]

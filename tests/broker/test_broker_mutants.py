@@ -362,7 +362,7 @@ MUTANTS = (
         " or not stay.isdisjoint(segment.refers)", "", "walks",
     ),
     Mutant(
-        "nobody notes whose acknowledgements a segment holds", state.State, "_apply_consumed",
+        "nobody notes whose acknowledgements a segment holds", state.State, "leave",
         "segment.refers.add(seen.code)", "pass", "walks",
     ),
     Mutant(
@@ -370,7 +370,7 @@ MUTANTS = (
         "segment.refers.add(code)", "pass", "walks",
     ),
     Mutant(
-        "nobody notes of which segment a copy was made", state.State, "_apply_copies",
+        "nobody notes of which segment a copy was made", state.State, "copied",
         "segment.refers.add(source.code)", "pass", "copied_from",
     ),
     Mutant(
@@ -397,7 +397,7 @@ MUTANTS = (
         "or self._stands_beside(queue, message.seq, segment)", "", "moved",
     ),
     Mutant(
-        "the segment of a move may go before that of the message", state.State, "_transfer",
+        "the segment of a move may go before that of the message", state.State, "transfer",
         "segment.refers.update({*columns[1]} - {segment.code})", "pass", "moved",
     ),
     Mutant(
@@ -413,7 +413,7 @@ MUTANTS = (
         "self.segments[codes[0]].leave(offsets[0], sizes[0])", "pass", "moved_meanwhile",
     ),
     Mutant(
-        "what is staged together does not hold its segment", state.State, "_stage", "segment.live += count", "pass",
+        "what is staged together does not hold its segment", state.State, "stage", "segment.live += count", "pass",
         "staged",
     ),
     Mutant(

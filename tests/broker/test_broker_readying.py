@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amq.broker.transactions import effect, readying
-from amq.journal import records
-from amq.journal.multicast import Multicast
-from amq.journal.records import encode_record, record_bytes
-from amq.journal.run import Run
+from amq.journal.records import Record, encode_record, record_bytes
+from amq.journal.records import group as groups
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import Multicast
 from amq.message import Copy, Message
 from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
 from amq.protocols.stomp.subscribing import ACK_AUTO
@@ -35,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """From here on a transaction is large if it has more messages than `count`."""
     monkeypatch.setattr(readying, "SLICE_MESSAGES", count)
     monkeypatch.setattr(effect, "SLICE_RECORDS", count)
-    monkeypatch.setattr(records, "LATE_RECORDS", count)
+    monkeypatch.setattr(groups, "LATE_RECORDS", count)
 
 
 def begin(client: Client, *destinations: str, with_ids: bool = False) -> None:
@@ -125,7 +125,7 @@ def test_a_large_one_does_what_a_small_one_does(
 def test_others_are_served_between_slices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = [0]
 
-    def see(record: records.Record) -> int:
+    def see(record: Record) -> int:
         counts[-1] += 1
         return record_bytes(record)
 
@@ -263,7 +263,7 @@ def test_one_that_cannot_be_encoded_is_rolled_back(world: World) -> None:
     world.check_at_rest()
 
 
-def records_of_all_kinds() -> Iterator[records.Record]:
+def records_of_all_kinds() -> Iterator[Record]:
     for fields in [*FIELDS, {"duplicate_id": "é"}, {"body": bytes(2 << 20), "properties": {"a": "b"}}]:
         message = Message("queue://é", **{"body": b"body"} | fields)  # type: ignore[arg-type]
         yield message
@@ -273,5 +273,5 @@ def records_of_all_kinds() -> Iterator[records.Record]:
 
 
 @pytest.mark.parametrize("record", list(records_of_all_kinds()))
-def test_records_are_as_long_as_is_said_before(record: records.Record) -> None:
+def test_records_are_as_long_as_is_said_before(record: Record) -> None:
     assert record_bytes(record) == len(encode_record(record, {"queue://é": 1, "queue://b": 2}))

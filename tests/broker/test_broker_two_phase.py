@@ -12,20 +12,21 @@ import pytest
 from amq.broker.names import PREPARED_NAME
 from amq.protocols.commands import CommitBatch, Finish, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO
+from amq.xid import AnyXid
 from tests.broker.world import Client, World
 from tests.sampling import sampled
 
 MakeWorld = Callable[..., World]
 
 
-def prepare(client: Client, xid: str = "x", transaction: str = "t", **fields: Any) -> str:
+def prepare(client: Client, xid: AnyXid = "x", transaction: str = "t", **fields: Any) -> str:
     token = client.world.next_receipt()
     client.do(Prepare(transaction, xid, receipt=token, **fields))
     client.world.settle()
     return token
 
 
-def finish(world: World, xid: str = "x", *, commit: bool = True) -> Client:
+def finish(world: World, xid: AnyXid = "x", *, commit: bool = True) -> Client:
     """Somebody else says how it ends."""
     client = world.connect()
     client.do(Finish(xid, commit, world.next_receipt()))
@@ -34,7 +35,7 @@ def finish(world: World, xid: str = "x", *, commit: bool = True) -> Client:
 
 
 def commit_batch(
-    world: World, batch: int, *xids: str, owner: str = "job", content: tuple[int, int] | None = None
+    world: World, batch: int, *xids: AnyXid, owner: str = "job", content: tuple[int, int] | None = None
 ) -> Client:
     client = world.connect()
     client.do(CommitBatch(owner, batch, list(xids), world.next_receipt(), content))

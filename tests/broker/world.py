@@ -27,7 +27,7 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.journal import Journal
-from amq.journal.records import Record, prepared_bytes
+from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
 from amq.message import Batch, Copy, Message
 from amq.protocols.commands import (
@@ -461,9 +461,9 @@ class World:
             for name, (_, segment) in window.items():
                 ids[segment.key] = ids.get(segment.key, 0) + len(name) + ID_BYTES
         for prepared, segment in broker.state.prepared.values():
-            ids[segment.key] = ids.get(segment.key, 0) + prepared_bytes(prepared)
+            ids[segment.key] = ids.get(segment.key, 0) + prepared.record_bytes()
         for record in broker.state.subscriptions.values():
-            ids[record.segment.key] = ids.get(record.segment.key, 0) + record.size
+            ids[record.segment.key] = ids.get(record.segment.key, 0) + record.record_bytes()
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
         assert broker.memory.taken_bytes >= self.resident_bytes()

@@ -62,23 +62,25 @@ def test_what_is_prepared_moves_with_its_store(brokers: Brokers, tmp_path: Path)
     master = brokers.master("a")
     prepare(url_of(master), "x1", "x2", prepared_timeout=0)
     prepare(url_of(master), "q/1", owner="q", batch=7)
+    prepare(url_of(master), "xa:-1:00ff:", prepared_timeout=0)
     assert master.stop() == 0
     with Brokers(tmp_path, tmp_path / "moved") as others:
         file = tmp_path / "amq.jsonl"
         done = amq("journal", "export", "--store", brokers.store, "--output", file)
         assert done.returncode == 0, done.stderr
-        for text in ("3 messages stored, 0 were there already, 0 ids remembered, 3 transactions prepared\n",
-                     "0 messages stored, 3 were there already, 0 ids remembered\n"):  # fmt: skip
+        for text in ("4 messages stored, 0 were there already, 0 ids remembered, 4 transactions prepared\n",
+                     "0 messages stored, 4 were there already, 0 ids remembered\n"):  # fmt: skip
             assert amq("journal", "import", "--store", others.store, file).stdout == text
         url = url_of(others.master("b"))
         assert [(row["xid"], row["owner"], row["batch"]) for row in run(url, "list")] == [
-            ("x1", "", 0), ("x2", "", 0), ("q/1", "q", 7),
+            ("x1", "", 0), ("x2", "", 0), ("q/1", "q", 7), ("xa:-1:00ff:", "", 0),
         ]  # fmt: skip
         run(url, "commit", "x1")
         run(url, "rollback", "x2")
+        run(url, "commit", "xa:-1:00ff:")
         with client.connect(url) as connection:
             assert connection.commit_batch("q", 7, ["q/1"]) == "committed"
-        assert contents(url) == ["x1", "q/1"]
+        assert contents(url) == ["x1", "q/1", "xa:-1:00ff:"]
         assert run(url, "list") == []
 
 

@@ -8,7 +8,8 @@ from amq.broker.queues import redelivery
 from amq.broker.state import prepared, snapshot, state
 from amq.broker.storage import checkpointing, trimming
 from amq.broker.transactions import commits, leasing, two_phase
-from amq.journal import compaction, follower, journal, records, recovery, segment
+from amq.journal import compaction, follower, journal, recovery, segment
+from amq.journal.records import message, settlement
 from amq.lock import epoch, shared_file
 from tests.mutant import Mutant
 
@@ -158,16 +159,15 @@ MUTANTS = (
         "self.remove(xid)", "pass", "batches",
     ),
     Mutant(
-        "the end of a prepared transaction does not refer to where that stands", prepared.PreparedTransactions, "apply",
+        "the end of a prepared transaction does not refer to where that stands", state.State, "resolve",
         "segment.refers.update({found[1].code} - {segment.code})", "pass", "two-phase",
     ),
     Mutant(
-        "a move does not refer to where its messages stand", state.State, "_transfer",
+        "a move does not refer to where its messages stand", state.State, "transfer",
         "segment.refers.update({*columns[1]} - {segment.code})", "pass", "two-phase",
     ),
     Mutant(
-        "message copied forward behind its move", journal.Journal, "leaving", "Consumed | Moved", "Consumed",
-        "two-phase",
+        "message copied forward behind its move", settlement.Moved, "leaving", "self.seqs", "()", "two-phase",
     ),
     Mutant(
         "a checkpoint is not told of what moves meanwhile", state.State, "_put", "if self.paged_out is not None:",
@@ -186,7 +186,7 @@ MUTANTS = (
         "moves-in-checkpoints",
     ),
     Mutant(
-        "ids of what is prepared not remembered when it is committed", state.State, "_transfer",
+        "ids of what is prepared not remembered when it is committed", state.State, "transfer",
         "for id, seq in moved.ids:", "for id, seq in ():", "two-phase",
     ),
     Mutant(
@@ -194,7 +194,7 @@ MUTANTS = (
         "for name, id, _seq in prepared.ids:", "for name, id, _seq in ():", "two-phase",
     ),
     Mutant(
-        "messages of a run written with one seq", records, "encode_run", "pack_seq(seq)", "pack_seq(run.seq)",
+        "messages of a run written with one seq", message.Run, "encode", "pack_seq(seq)", "pack_seq(self.seq)",
         "two-phase",
     ),
     Mutant(
@@ -202,11 +202,11 @@ MUTANTS = (
         "self._core.next_seq(len(item.bodies))", "self._core.next_seq()", "two-phase",
     ),
     Mutant(
-        "messages of a run staged at the place of its first", state.State, "_stage",
+        "messages of a run staged at the place of its first", state.State, "stage",
         "islice(accumulate(run.sizes, initial=run.offset), count)", "[run.offset] * count", "two-phase",
     ),
     Mutant(
-        "a run that is staged does not keep its segment", state.State, "_stage", "segment.live += count", "pass",
+        "a run that is staged does not keep its segment", state.State, "stage", "segment.live += count", "pass",
         "two-phase",
     ),
     Mutant(

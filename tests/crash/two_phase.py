@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from amq.journal.records import LEASE
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import Message
 from amq.protocols.commands import CommitBatch, Finish, Lease, Prepare, SendMany, SettleLeases
 from tests.broker.world import full_name

@@ -9,7 +9,6 @@ from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
 from amq.journal.follower import Position
 from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch, segment_name
 from amq.journal.live import Segment
-from amq.journal.multicast import Multicast
 from amq.journal.records import (
     Consumed,
     Content,
@@ -27,7 +26,8 @@ from amq.journal.records import (
     Trimmed,
     encode_record,
 )
-from amq.journal.subscription import Subscribed
+from amq.journal.records.multicast import Multicast
+from amq.journal.records.subscription import Subscribed
 from amq.lock.document import encode
 from amq.lock.host import Owner
 from amq.lock.shared_file import RECORD_BYTES, RELEASE_OFFSET

@@ -22,10 +22,8 @@ from amq.journal.inspect import (
     Inspection,
     Problem,
     Sealing,
-    describe,
     foreign_files,
     inspect,
-    kind_name,
     scan,
 )
 from amq.journal.liveness import Liveness
@@ -43,6 +41,8 @@ from amq.journal.records import (
     Redelivered,
     Resolved,
     Trimmed,
+    describe,
+    kind_name,
 )
 from amq.journal.segment import read_batches, read_file, read_header
 from amq.message import Message

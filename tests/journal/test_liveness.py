@@ -30,7 +30,7 @@ from amq.journal.records import (
     Trimmed,
     encode_record,
 )
-from amq.journal.subscription import Subscribed
+from amq.journal.records.subscription import Subscribed
 from amq.message import Message
 from tests.broker.world import World as BrokerWorld
 

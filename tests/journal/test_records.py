@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
+import second_reading
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.errors import CorruptError, NewerFormatError
 from amq.journal.decoder import Decoder
 from amq.journal.format import frame_record
-from amq.journal.multicast import Multicast
 from amq.journal.records import (
+    KINDS,
     Consumed,
     Content,
     Destination,
@@ -25,19 +31,24 @@ from amq.journal.records import (
     Redelivered,
     Resolved,
     Trimmed,
+    describe,
     destinations_of,
     encode_record,
     takes_space,
 )
-from amq.journal.run import Run
-from amq.journal.subscription import Subscribed
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import Multicast
+from amq.journal.records.subscription import Subscribed
 from amq.message import Message
+from amq.xid import Xid
 
 IDS = {"queue://a": 1, "queue://ü/β": 2}
 HEAD = b"".join(Destination(number, name).encode({}) for name, number in IDS.items())
 u64 = st.integers(0, (1 << 63) - 1)
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 names = st.sampled_from(sorted(IDS))
+parts = st.binary(max_size=64)
+xids = text | st.builds(Xid, st.integers(-(1 << 31), (1 << 31) - 1), parts, parts)
 messages = st.builds(
     Message, names, st.binary(max_size=300), st.none() | st.dictionaries(text, text, min_size=1, max_size=3), text,
     st.integers(0, 9), st.just(True), u64, u64, text, st.booleans(), u64,
@@ -57,18 +68,20 @@ simple = (
     | st.builds(Redelivered, names, st.lists(st.tuples(u64, st.integers(0, 99), st.integers(0, 99)), max_size=4))
     | st.builds(Moved, names, names, st.lists(u64, max_size=5), st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(
-        Prepared, text, u64, u64, u64, text, u64, st.dictionaries(text, st.lists(u64, max_size=3), max_size=3),
+        Prepared, xids, u64, u64, u64, text, u64, st.dictionaries(text, st.lists(u64, max_size=3), max_size=3),
         st.dictionaries(text, st.lists(u64, max_size=3), max_size=3), st.lists(st.tuples(text, text, u64), max_size=3),
     )
-    | st.builds(Resolved, text, st.booleans(), u64)
+    | st.builds(Resolved, xids, st.booleans(), u64)
     | st.builds(Marker, text, u64, st.none() | st.builds(Content, u64, u64))
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
-    | st.builds(Subscribed, text, st.just({}) | st.fixed_dictionaries({
-        "client_id": text, "name": text, "topics": st.lists(text, min_size=1, max_size=3), "selector": text,
-        "message_id_prefix": st.none() | text, "no_local": st.booleans(),
-    }))
+    | st.builds(Subscribed, text, st.just({}) | st.fixed_dictionaries(
+        {"client_id": text, "name": text, "topics": st.lists(text, min_size=1, max_size=3), "selector": text,
+         "message_id_prefix": st.none() | text, "no_local": st.booleans()},
+        optional={"options": st.dictionaries(text, st.dictionaries(text, u64 | text | st.booleans(), max_size=2)),
+                  "expires_s": u64, "user": text, "exact": st.lists(text, max_size=2), "unknown": text | u64},
+    ))
     | st.builds(Previous, u64)
 )
 records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=4), text, u64)
@@ -89,6 +102,31 @@ def test_round_trip(written: list[Record]) -> None:
     payload = HEAD + b"".join(encode_record(record, IDS) for record in written)
     read = list(Decoder("x").decode(payload))[len(IDS) :]
     assert [facts(record) for record in read] == [facts(record) for record in written]
+
+
+def plain(found: Any) -> Any:
+    """What `describe` says, as JSON has it, and with bodies as bytes."""
+    if isinstance(found, dict):
+        told = {key: plain(value) for key, value in found.items()}
+        if "body_base64" in told:
+            told["body"] = base64.b64decode(told.pop("body_base64"))
+        elif "body" in told:
+            told["body"] = told["body"].encode()
+        return told
+    return [plain(each) for each in found] if isinstance(found, list | tuple) else found
+
+
+@given(st.lists(records, max_size=6))
+def test_a_second_reading_finds_the_same(written: list[Record]) -> None:
+    payload = HEAD + b"".join(encode_record(record, IDS) for record in written)
+    described = [plain(describe(record, bodies=True)) for record in Decoder("x").decode(payload)]
+    assert described == list(second_reading.read(payload, {}))
+
+
+def test_every_type_of_the_specification_is_known() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "journal-format.md").read_text()
+    rows = re.findall(r"^\| ([0-9]+) \| ([a-z]+) \|", text.partition("## Records")[2].partition("## Writing")[0], re.M)
+    assert {int(kind): name for kind, name in rows} == KINDS
 
 
 @given(records, st.data())
@@ -126,6 +164,33 @@ def test_a_destination_must_be_defined_in_the_segment() -> None:
 def test_an_unknown_type_is_refused_not_skipped() -> None:
     with pytest.raises(NewerFormatError, match="upgrade"):
         list(Decoder("x").decode(frame_record(200, b"")))
+
+
+SESSION = {
+    "client_id": "c", "name": "s", "topics": ["topic://a.>", "topic://*"], "selector": "", "message_id_prefix": "",
+    "no_local": False, "options": {"topic://*": {"qos": 1}}, "expires_s": 60, "user": "u", "exact": ["topic://*"],
+    "unknown": [1],
+}  # fmt: skip
+
+
+def test_what_a_session_says() -> None:
+    (record,) = Decoder("x").decode(encode_record(Subscribed("subscription://c:s:1", SESSION), {}))
+    assert isinstance(record, Subscribed)
+    assert record.definition == SESSION
+    said = record.options, record.expires_s, record.user, record.exact
+    assert said == ({"topic://*": {"qos": 1}}, 60, "u", {"topic://*"})
+    plain = Subscribed("subscription://c:s:1", {key: SESSION[key] for key in list(SESSION)[:6]})
+    assert (plain.options, plain.expires_s, plain.user, plain.exact) == ({}, None, "", set())
+
+
+@pytest.mark.parametrize("wrong", [
+    {"options": []}, {"options": {"topic://*": 1}}, {"expires_s": -1}, {"expires_s": "60"}, {"expires_s": True},
+    {"expires_s": None}, {"user": 1}, {"exact": "topic://*"}, {"exact": [1]},
+])  # fmt: skip
+def test_a_session_that_says_it_wrongly_is_damaged(wrong: dict[str, Any]) -> None:
+    record = Subscribed("subscription://c:s:1", SESSION | wrong)
+    with pytest.raises(CorruptError):
+        list(Decoder("x").decode(encode_record(record, {})))
 
 
 def test_what_takes_space_and_names_destinations() -> None:

@@ -22,8 +22,8 @@ from amq.journal.inspect import Sealing
 from amq.journal.interchange import Durable, Exported, Header, Ids, Item, Writer
 from amq.journal.liveness import Liveness, Place
 from amq.journal.records import Content, Marker
+from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
-from amq.journal.subscription import Subscribed
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.importing import Import, Result
 from amq.message import Message
@@ -263,6 +263,23 @@ def test_durable_subscriptions_arrive_with_what_waits_for_them_and_batches(tmp_p
         remembered = {names[queue.name]: {*queue.duplicates} for queue in new.queues.values() if queue.name in names}
         assert {"p0", "p1", "p2"} < remembered["all"], "also of what was consumed"
     world.close()
+
+
+def test_the_session_of_a_client_moves_with_all_that_it_says(tmp_path: Path) -> None:
+    world = with_subscriptions(tmp_path / "old")
+    record = next(each for each in world.broker.state.subscriptions.values() if each.definition["name"] == "all")
+    more = {"options": {"topic://t.>": {"qos": 1}}, "expires_s": 9, "user": "u", "exact": ["topic://*"], "unknown": 1}
+    world.broker.durables.change(record, record.definition | {"topics": ["topic://t.>", "topic://*"]} | more)
+    world.settle()
+    data = lines(list(export(tmp_path / "old", state=(world.epoch, world.sealed)).items()))
+    world.close()
+    for _ in range(2):
+        assert load(tmp_path / "new", data).ended
+        new = replayed(tmp_path / "new")
+        (found,) = (each.definition for each in new.subscriptions.values() if each.definition["name"] == "all")
+        assert found | more == found
+        assert found["topics"] == ["topic://t.>", "topic://*"]
+        assert [row[0] for row in waiting(new)["all"]] == [b"1", b"2", b"no id"]
 
 
 def test_a_subscription_of_that_name_that_is_another_is_left_alone(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from amq.broker.names import wire_name
-from amq.errors import AmqError
+from amq.errors import AmqError, StoreError
 from amq.journal.export import MessageReader
-from amq.journal.interchange import Exported, InDoubt, Item
+from amq.journal.interchange import Exported, InDoubt, Item, Reader
 from amq.journal.liveness import Place
 from amq.message import Message
 from amq.protocols.commands import Lease
 from amq.protocols.stomp.subscribing import ACK_AUTO
+from amq.xid import Xid
 from tests.broker.notation import Ack
 from tests.broker.test_broker_two_phase import drain, finish, listed, prepare
 from tests.broker.world import World
@@ -144,6 +145,43 @@ def test_it_is_finished_where_it_was_moved_to(old: World, tmp_path: Path, commit
     world.settle()
     assert world.stored("c") == ([b"later"] if commit else [])
     world.close()
+
+
+def test_a_binary_id_is_moved_and_is_not_the_text_that_writes_its_outcome(old: World, tmp_path: Path) -> None:
+    xid = Xid(1, b"\0,", b"")
+    for name in (xid, "1:002c:"):
+        worker = old.connect()
+        worker.subscribe("a")
+        worker.begin()
+        old.connect().send(b"held by %r" % str(name).encode(), "a")
+        old.settle()
+        worker.ack(worker.bodies[0], "t")
+        worker.send(b"sent by %r" % str(name).encode(), "b", transaction="t")
+        prepare(worker, name, timeout_ms=FOR_LONG_MS)
+        assert worker.errors == []
+        worker.lose()
+    found = exported(old)
+    assert [each.xid for each in found if isinstance(each, InDoubt)] == [xid, "1:002c:"]
+    assert bodies(found, "held_by")[:2] == [(b"held by b'xa:1:002c:'", xid), (b"held by b'1:002c:'", "1:002c:")]
+    for _ in range(2):  # again = nothing
+        world = moved(old, tmp_path / "new")
+        assert [each["xid"] for each in listed(world)] == [str(xid), "1:002c:"]
+        world.close()
+    world = Moved(tmp_path / "new")
+    assert finish(world, xid).errors == []
+    assert finish(world, "1:002c:", commit=False).errors == []
+    world.close()
+    assert world.stored("b") == [b"sent by b'xa:1:002c:'"]
+    assert world.stored("a") == [b"held by b'1:002c:'"]
+
+
+def test_an_id_that_is_none_is_refused(old: World) -> None:
+    work(old)
+    data = [line.replace(b'"xid": "x"', b'"xid": [1, "0"]') for line in lines(exported(old)).splitlines(keepends=True)]
+    reader = Reader("amq.jsonl")
+    with pytest.raises(StoreError, match=r"transaction id|hex"):
+        for line in data:
+            reader.feed(line)
 
 
 def test_it_is_moved_on_and_imported_once(old: World, tmp_path: Path) -> None:

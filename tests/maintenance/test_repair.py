@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from amq.errors import AmqError, NewerFormatError, StoreError, StoreFullError
 from amq.journal.format import HEADER_BYTES, RECORD_BYTES, SegmentHeader
 from amq.journal.liveness import Liveness
-from amq.journal.records import Content, Marker, encode_message
+from amq.journal.records import Content, Marker
+from amq.journal.records.message import encode_message
 from amq.journal.salvage import Salvage
 from amq.lock.epoch import epoch_path, read_newest_epoch
 from amq.maintenance.repair import ROOM_BYTES, is_whole

@@ -38,6 +38,7 @@ from amq.protocols.commands import (
 )
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer
+from amq.xid import Xid
 
 PREFIX = "ID:1f3a-"
 ALL = ("1.0", "1.1", "1.2")
@@ -264,6 +265,22 @@ CASES = [
         [Prepare("t", "x/1", 5, "o", 7, "r")],
     ),
     Case("prepare, no more said", b"COMMIT\ntransaction:t\nphase:prepare\nxid:x\n\n\0", [Prepare("t", "x")]),
+    Case(
+        "prepare a binary xid", b"COMMIT\ntransaction:t\nphase:prepare\nxid:xa\\c-1\\cab00\\c\n\n\0",
+        [Prepare("t", Xid(-1, b"\xab\0", b""))], ("1.1", "1.2"),
+    ),
+    Case(
+        "abort a binary xid", b"ABORT\nxid:xa\\c7\\c\\cff\n\n\0", [Finish(Xid(7, b"", b"\xff"), False)],
+        ("1.1", "1.2"),
+    ),
+    Case(
+        "commit what only looks binary", b"COMMIT\nxid:xa\\c7\\cFF\\cff\n\n\0", [Finish("xa:7:FF:ff", True)],
+        ("1.1", "1.2"),
+    ),
+    Case(
+        "a batch of both", b'COMMIT\nowner:o\nbatch:1\nxids:x,xa\\c1\\c00\\c\n\n{"xids": ["xa:1:01:"]}\0',
+        [CommitBatch("o", 1, ["x", Xid(1, b"\0", b""), Xid(1, b"\1", b"")])], ("1.1", "1.2"),
+    ),
     Case("commit an xid", b"COMMIT\nxid:x\nreceipt:r\n\n\0", [Finish("x", True, "r")]),
     Case("abort an xid", b"ABORT\nxid:x\n\n\0", [Finish("x", False)]),
     Case(

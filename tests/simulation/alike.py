@@ -12,7 +12,7 @@ from random import Random
 
 from amq.client import aio
 from amq.journal.records import Group, Prepared
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import DEFAULT_PRIORITY, Message
 from tests.simulation.limits import identity
 from tests.simulation.oracle import Oracle

@@ -18,11 +18,11 @@ from unittest.mock import patch
 from amq.broker.broker import Broker
 from amq.broker.transactions import effect, readying
 from amq.config.destinations import DestinationOptions
-from amq.journal import records
 from amq.journal.batch import OpenBatch
 from amq.journal.follower import Apply, Follower, Start
 from amq.journal.live import Segment
 from amq.journal.records import Group, Record
+from amq.journal.records import group as groups
 from amq.vfs import Vfs
 from tests.simulation.clients import Consumer, TransactedProducer
 from tests.simulation.door import SimVfs
@@ -62,7 +62,7 @@ class Bulky(Feature):
 
         with (
             patch.object(Follower, "__init__", init), patch.object(Broker, "committed", see),
-            patch.object(effect, "SLICE_RECORDS", SLICE), patch.object(records, "LATE_RECORDS", SLICE),
+            patch.object(effect, "SLICE_RECORDS", SLICE), patch.object(groups, "LATE_RECORDS", SLICE),
             patch.object(readying, "SLICE_MESSAGES", SLICE),
         ):  # fmt: skip
             yield

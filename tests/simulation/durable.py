@@ -19,8 +19,8 @@ from amq.broker.queues.queue import Subscription
 from amq.client import aio
 from amq.config.destinations import DestinationOptions
 from amq.journal.batch import OpenBatch
-from amq.journal.multicast import Multicast
 from amq.journal.records import Group, Record
+from amq.journal.records.multicast import Multicast
 from amq.message import Message
 from amq.transports.connection import Connection
 from tests.simulation.clients import CALL_S, Consumer, Producer, application_id

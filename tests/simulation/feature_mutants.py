@@ -28,7 +28,7 @@ from amq.broker.waiters import Call
 from amq.client.leases import LeaseSubscription
 from amq.config.schema import BrokerConfig
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.lock.epoch import Epoch
 from amq.lock.lease import Lease
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
@@ -185,12 +185,12 @@ def _shortened(run: Run) -> Run:
 @mutant_of("two-phase")
 def a_run_is_committed_without_its_last_message() -> AbstractContextManager[object]:
     """It is in the journal, and in no queue until the next takeover."""
-    real = state.State._stage
+    real = state.State.stage
 
     def stage(known: state.State, run: Run, segment: Any) -> None:
         real(known, _shortened(run) if len(run.bodies) > 1 else run, segment)
 
-    return patch.object(state.State, "_stage", stage)
+    return patch.object(state.State, "stage", stage)
 
 
 @mutant_of("two-phase")
@@ -207,14 +207,14 @@ def a_torn_run_is_accepted() -> AbstractContextManager[object]:
 
 @mutant_of("two-phase")
 def what_is_staged_together_does_not_hold_its_segment() -> AbstractContextManager[object]:
-    real = state.State._stage
+    real = state.State.stage
 
     def stage(known: state.State, run: Run, segment: Any) -> None:
         real(known, run, segment)
         segment.live -= len(run.bodies)
         segment.live_bytes -= run.size
 
-    return patch.object(state.State, "_stage", stage)
+    return patch.object(state.State, "stage", stage)
 
 
 @mutant_of("two-phase")

@@ -23,9 +23,10 @@ from amq.client.leases import Lease
 from amq.config.destinations import DestinationOptions
 from amq.errors import CommandError
 from amq.journal.batch import OpenBatch
-from amq.journal.records import XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Moved, Prepared, Resolved
+from amq.journal.records import Consumed, Group, Moved, Prepared, Resolved
 from amq.message import Message
 from amq.transports.connection import Connection
+from amq.xid import XID_COMMITTED, XID_ROLLED_BACK
 from tests.simulation.clients import CALL_S, Application, Consumer, Producer, address, application_id
 from tests.simulation.features import Feature, Make
 from tests.simulation.oracle import Oracle

@@ -16,7 +16,7 @@ from amq.broker.queues.queue import QUEUE_SCHEME, Queue
 from amq.broker.scheduling.scheduler import JOB_ID
 from amq.journal.batch import OpenBatch
 from amq.journal.records import DEAD_LETTERED, Consumed, Group, Record
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import SUBSCRIPTION_SCHEME, Message
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from amq.journal.batch import OpenBatch
 from amq.journal.checkpoint import CheckpointFile
 from amq.journal.follower import DivergedError, replay
 from amq.journal.inspect import inspect
-from amq.journal.multicast import Multicast
 from amq.journal.records import Consumed, Copies, Group, Record, Trimmed
-from amq.journal.run import Run
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import Multicast
 from amq.lock.epoch import read_epoch, read_newest_epoch
 from amq.message import Message
 from amq.slave import Slave

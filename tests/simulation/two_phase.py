@@ -23,9 +23,8 @@ from amq.broker.state import snapshot
 from amq.broker.transactions import two_phase
 from amq.broker.transactions.leasing import LEASE
 from amq.journal.batch import OpenBatch
+from amq.journal.hidden import is_hidden
 from amq.journal.records import (
-    XID_COMMITTED,
-    XID_ROLLED_BACK,
     Consumed,
     Copies,
     Group,
@@ -33,11 +32,11 @@ from amq.journal.records import (
     Moved,
     Prepared,
     Resolved,
-    is_hidden,
 )
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import Message
 from amq.transports.connection import Connection
+from amq.xid import XID_COMMITTED, XID_ROLLED_BACK
 from tests.simulation.alike import SECOND, Contents, messages_of
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.coordinators import WORKERS, Branch, Coordinator, Job, PreparedMover, Recoverer, Worker

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from amq.journal.multicast import Multicast
 from amq.journal.records import ACKED, DEAD_LETTERED, Consumed, Group, Marker, Moved, Prepared, Redelivered, Resolved
+from amq.journal.records.multicast import Multicast
 from amq.message import Copy, Message
 from pyspark_amq.journal import SEQ_EPOCH_BITS
 from tests.files import write_epoch

@@ -18,16 +18,8 @@ import pytest
 from amq.errors import CorruptError, StoreError
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES
 from amq.journal.inspect import Inspection
-from amq.journal.multicast import Multicast
-from amq.journal.records import (
-    REASONS,
-    Consumed,
-    Group,
-    Moved,
-    Record,
-    Redelivered,
-    Trimmed,
-)
+from amq.journal.records import REASONS, Consumed, Group, Moved, Record, Redelivered, Trimmed
+from amq.journal.records.multicast import Multicast
 from amq.message import Copy, Message
 from amq.vfs import SystemVfs
 from pyspark_amq import journal

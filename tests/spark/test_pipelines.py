@@ -21,8 +21,8 @@ from click.testing import CliRunner
 from traffic import drain
 
 from amq.cli.main import main
-from amq.journal.multicast import Multicast
 from amq.journal.records import ACKED, EXPIRED, Consumed, Group, Moved, Record, Redelivered
+from amq.journal.records.multicast import Multicast
 from amq.message import Copy, Message
 from pyspark_amq import journal
 from pyspark_amq.pipelines import NAMES, frame, load, page

@@ -21,7 +21,7 @@ from amq.broker.topics.durables import Durables
 from amq.broker.transactions.transaction import Transaction
 from amq.config.units import format_size
 from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
-from amq.journal.records import SENT_SCHEME, told_name
+from amq.journal.hidden import SENT_SCHEME, told_name
 from amq.message import Message
 
 MEMORY, STORE = "memory", "store"

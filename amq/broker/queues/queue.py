@@ -21,8 +21,9 @@ from amq.broker.queues.backlog import NEVER, Backlog, Columns, Place, columns_of
 from amq.broker.state.window import Window
 from amq.config.schema import BrokerConfig
 from amq.destination import QUEUE_SCHEME, plain_name
+from amq.journal.hidden import is_hidden
 from amq.journal.live import Segment
-from amq.journal.records import Record, is_hidden
+from amq.journal.records import Record
 from amq.message import Batch, Message
 from amq.protocols.commands import OLDEST, Failure, Subscribe
 from amq.selectors import Selector

@@ -10,48 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from amq.broker.state.serving import Server
-from amq.broker.state.window import ID_BYTES, Window
+from amq.broker.state.window import ID_BYTES
 from amq.journal.follower import DivergedError
 from amq.journal.live import Segment
-from amq.journal.records import Group, Marker, Prepared, Record, Resolved, Trimmed, prepared_bytes
+from amq.journal.records import Group, Marker, Prepared, Record, Trimmed
+from amq.xid import AnyXid
 
 
-class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
+class PreparedTransactions(dict[AnyXid, tuple[Prepared, Segment]]):
     """xid → (what is prepared, where its record stands). `markers`: owner → (marker of its newest batch, where)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.markers: dict[str, tuple[Marker, Segment]] = {}
 
-    def apply(
-        self, record: Prepared | Resolved | Marker, segment: Segment, outcomes: Window, server: Server
-    ) -> None:
-        """Let `record`, which stands in `segment`, take effect. `server` is told."""
-        if isinstance(record, Prepared):
-            self.put(record, segment)
-            server.was_prepared(record)
-        elif isinstance(record, Marker):
-            self.mark(record, segment)
-            server.was_marked(record)
-        else:
-            outcomes.remember(record.outcome_id, record.seq, segment)
-            if (found := self.remove(record.xid)) is not None:
-                segment.refers.update({found[1].code} - {segment.code})
-                server.was_resolved(found[0], record.committed)
-
     def put(self, prepared: Prepared, segment: Segment) -> None:
         """Prepared, or written again."""
         if (before := self.remove(prepared.xid)) is not None and before[1] is not segment:
             segment.refers.add(before[1].code)
-        segment.id_bytes += prepared_bytes(prepared)
+        segment.id_bytes += prepared.record_bytes()
         self[prepared.xid] = prepared, segment
 
-    def remove(self, xid: str) -> tuple[Prepared, Segment] | None:
+    def remove(self, xid: AnyXid) -> tuple[Prepared, Segment] | None:
         """It is over."""
         found = self.pop(xid, None)
         if found is not None:
-            found[1].id_bytes -= prepared_bytes(found[0])
+            found[1].id_bytes -= found[0].record_bytes()
         return found
 
     def mark(self, marker: Marker, segment: Segment) -> None:
@@ -77,7 +61,7 @@ class PreparedTransactions(dict[str, tuple[Prepared, Segment]]):
             if segment.code not in there and segment.key not in trimmed:
                 raise DivergedError(f"prepared transaction {xid} stands in {segment.name}, which does not count")
 
-    def standing_in(self, codes: AbstractSet[int], ending: AbstractSet[str]) -> list[Group]:
+    def standing_in(self, codes: AbstractSet[int], ending: AbstractSet[AnyXid]) -> list[Group]:
         """The records that must be written again when the segments of these `codes` go. Not those of `ending`, whose
         end is on its way: behind it they would be prepared for ever."""
         records: list[Record] = [

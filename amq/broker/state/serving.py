@@ -6,7 +6,7 @@ from typing import Protocol
 
 from amq.broker.queues.queue import Queue
 from amq.journal.records import Copies, Group, Marker, Prepared, Trimmed
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import Message
 
 

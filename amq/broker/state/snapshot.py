@@ -40,7 +40,7 @@ from amq.journal.follower import Start
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Content, Marker, Prepared
-from amq.journal.subscription import Subscribed, checked
+from amq.journal.records.subscription import Subscribed, checked
 from amq.message import Message
 
 _CODE = struct.Struct("<Q")

@@ -31,33 +31,28 @@ from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.destination import plain_name
 from amq.journal.follower import DivergedError
+from amq.journal.hidden import SENT_SCHEME, is_hidden
 from amq.journal.live import Segment
-from amq.journal.multicast import Multicast
 from amq.journal.records import (
-    SENT_SCHEME,
     Consumed,
     Copies,
-    Destination,
-    Duplicates,
     Group,
     Marker,
     Moved,
-    Outcomes,
     Prepared,
-    Previous,
     Record,
-    Redelivered,
     Resolved,
+    Run,
+    ServingFold,
+    Subscribed,
     Trimmed,
-    is_hidden,
+    place,
 )
 from amq.journal.recovery import Recovered
-from amq.journal.run import Run
-from amq.journal.subscription import Subscribed
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, Stub
 
 
-class State:
+class State(ServingFold[Segment]):
     """The content of the journal, and where in it each part stands."""
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -160,60 +155,13 @@ class State:
         """Let `record` take effect. `segment` is where it stands, None = not in the journal (non-persistent)."""
         if isinstance(record, Message):
             self.store(record, segment)
-            return
-        assert segment is not None
-        if isinstance(record, Consumed):
-            self._apply_consumed(record, segment)
-        elif isinstance(record, Redelivered):
-            queue = self.queue(record.destination)
-            for seq, deliveries, failures in record.counts:
-                # While serving, a return is counted at once: it may have come back again before this was durable.
-                more = (deliveries, failures) > queue.redelivered.get(seq, (0, 0))
-                if code := queue.stands_in(seq):
-                    segment.refers.add(code)
-                    if more:
-                        queue.redelivered[seq] = (deliveries, failures)
-        elif isinstance(record, Group):
-            for part in record.records:
-                self.apply(part, segment)
-            self.end_group(record, segment)
-        elif isinstance(record, Multicast):
-            for copy in record.copies or record.held():
-                self.store(copy, segment)
-        elif isinstance(record, Copies):
-            self._apply_copies(record, segment)
-        elif isinstance(record, Duplicates):
-            self._apply_ids(self.queue(record.destination).own_duplicates(), record.ids, segment)
-        elif isinstance(record, Outcomes):
-            self._apply_ids(self.outcomes, record.ids, segment)
-        elif isinstance(record, Moved):
-            self._transfer(record, segment)
-        elif isinstance(record, Run):
-            if is_hidden(record.queue_name):
-                self._stage(record, segment)
-            else:
-                for message in record.stored():
-                    self.store(message, segment)
-        elif isinstance(record, Prepared | Resolved | Marker):
-            self.prepared.apply(record, segment, self.outcomes, self.server)
-        elif isinstance(record, Subscribed):
-            self._apply_subscribed(record, segment)
-        elif isinstance(record, Trimmed):
-            self.trimmed = record
-            for code in [code for code, s in self.segments.items() if s.key in record and not s.live]:
-                del self.segments[code]
-            self.server.was_trimmed(record)
         else:
-            assert isinstance(record, Destination | Previous)
+            assert segment is not None
+            record.apply(self, segment)
 
     def take_effect(self, record: Record, offset: int, size: int, segment: Segment | None) -> None:
         """`record`, `size` bytes at `offset` of `segment`, is committed."""
-        if isinstance(record, Message):
-            record.offset, record.size = offset, size
-        elif isinstance(record, Group):
-            record.place(offset)
-        elif isinstance(record, Copies):
-            record.offset = offset
+        place(record, offset, size)
         self.apply(record, segment)
 
     def end_group(self, group: Group, segment: Segment) -> None:
@@ -270,22 +218,32 @@ class State:
         checkpoint has it elsewhere: it moves now. Returns where it stands."""
         for name in shelves(queue.name):
             if name != queue.name and (other := self.queues.get(name)) is not None and other.find(seq) is not None:
-                self._transfer(Moved(name, queue.name, [seq]), segment)
+                self.transfer(Moved(name, queue.name, [seq]), segment)
                 return queue.find(seq)
         return None
 
-    def _apply_consumed(self, record: Consumed, segment: Segment) -> None:
-        queue = self.queue(record.destination)
+    def leave(self, consumed: Consumed, segment: Segment) -> None:
+        queue = self.queue(consumed.destination)
         if queue.backlogs:
-            self._discard(queue, record.seqs, segment)
+            self._discard(queue, consumed.seqs, segment)
         seen = segment
-        for seq in record.seqs:
+        for seq in consumed.seqs:
             message = queue.messages.get(seq)
             if message is not None:
                 if message.segment is not seen and message.segment is not segment:
                     seen = _segment(message)
                     segment.refers.add(seen.code)
                 self.remove(queue, message)
+
+    def come_back(self, queue: str, counts: list[tuple[int, int, int]], segment: Segment) -> None:
+        found = self.queue(queue)
+        for seq, deliveries, failures in counts:
+            # While serving, a return is counted at once: it may have come back again before this was durable.
+            more = (deliveries, failures) > found.redelivered.get(seq, (0, 0))
+            if code := found.stands_in(seq):
+                segment.refers.add(code)
+                if more:
+                    found.redelivered[seq] = (deliveries, failures)
 
     def page_in(self, queue: Queue, messages: list[Message]) -> list[Message]:
         """`messages` of one priority, oldest first, were read from the disk and are in memory now. Returns those that
@@ -329,8 +287,7 @@ class State:
         queue.page_out(message, segment.code)
         self.memory.free(message)
 
-    def _apply_copies(self, copies: Copies, segment: Segment) -> None:
-        """Messages that compaction copied forward stand in `segment` now."""
+    def copied(self, copies: Copies, segment: Segment) -> None:
         first, source = copies.first, copies.source
         segment.refers.add(source.code)
         self.hold(segment)
@@ -358,11 +315,32 @@ class State:
             self.queues[name].duplicates.stand(id, seq, segment)
         self.server.was_copied(copies)
 
-    def _apply_subscribed(self, record: Subscribed, segment: Segment) -> None:
-        """A durable subscription is there, stands elsewhere now, or has ended."""
+    def prepare(self, prepared: Prepared, segment: Segment) -> None:
+        self.prepared.put(prepared, segment)
+        self.server.was_prepared(prepared)
+
+    def resolve(self, resolved: Resolved, segment: Segment) -> None:
+        self.outcomes.remember(resolved.outcome_id, resolved.seq, segment)
+        if (found := self.prepared.remove(resolved.xid)) is not None:
+            segment.refers.update({found[1].code} - {segment.code})
+            self.server.was_resolved(found[0], resolved.committed)
+
+    def mark(self, marker: Marker, segment: Segment) -> None:
+        self.prepared.mark(marker, segment)
+        self.server.was_marked(marker)
+
+    def trim(self, mark: Trimmed) -> None:
+        self.trimmed = mark
+        for code in [code for code, segment in self.segments.items() if segment.key in mark and not segment.live]:
+            del self.segments[code]
+        self.server.was_trimmed(mark)
+
+    def subscribe(self, record: Subscribed, segment: Segment) -> None:
         self.subscriptions.apply(record, segment)
         if record.definition:
-            self.queue(record.queue).stays = True
+            queue = self.queue(record.queue)
+            queue.stays = True
+            queue.configure(self.options_of(record.queue))  # its topics may be others now
         else:
             self._end_subscription(self.queue(record.queue))
 
@@ -415,13 +393,18 @@ class State:
         if not queue.backlogs:
             self.emptied[queue] = None
 
-    def _apply_ids(self, window: Window, ids: list[tuple[str, int]], segment: Segment) -> None:
+    def remember_ids(self, queue: str, ids: list[tuple[str, int]], segment: Segment) -> None:
+        window = self.queue(queue).own_duplicates()
         for id, seq in ids:
             window.stand(id, seq, segment)
 
+    def remember_outcomes(self, ids: list[tuple[str, int]], segment: Segment) -> None:
+        for id, seq in ids:
+            self.outcomes.stand(id, seq, segment)
+
     # -- messages that move: in columns, as a batch of a pipeline may move a million when it commits -------------------
 
-    def _transfer(self, moved: Moved, segment: Segment) -> None:
+    def transfer(self, moved: Moved, segment: Segment) -> None:
         """Messages stand in another queue, on disk alone, at the place where they stood."""
         source, target = self.queue(moved.source), self.queue(moved.target)
         known = source.redelivered
@@ -477,7 +460,7 @@ class State:
             stub.segment, stub.offset, stub.size = self.segments[code], offset, size
             noted[seq] = stub
 
-    def _stage(self, run: Run, segment: Segment) -> None:
+    def stage(self, run: Run, segment: Segment) -> None:
         """The messages of `run` are stored in `segment`."""
         queue, count, expires_ms = self.queue(run.queue_name), len(run.bodies), run.like.expires_ms
         assert queue.is_hidden, "elsewhere they might not wait on disk"

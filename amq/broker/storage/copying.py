@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from amq.broker.names import shelves
 from amq.errors import CorruptError
 from amq.journal.decoder import SEVERAL, raw_messages
-from amq.journal.multicast import Raw
 from amq.journal.reader import Payload, Scan
-from amq.journal.records import Copies, Redelivered, renumbered
+from amq.journal.records import Copies, Redelivered
+from amq.journal.records.message import renumbered
+from amq.journal.records.multicast import Raw
 from amq.message import Message
 
 if TYPE_CHECKING:

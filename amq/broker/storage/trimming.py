@@ -9,7 +9,6 @@ and with nothing else.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -30,11 +29,11 @@ from amq.journal.compaction import (
     size_of,
     source,
 )
-from amq.journal.format import RECORD_BYTES
 from amq.journal.live import Segment
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed
-from amq.journal.subscription import Subscribed
+from amq.journal.records.subscription import Subscribed
+from amq.xid import AnyXid
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
 # Copied and on their way to the journal: traffic stands behind no more than this, or what its last batch has paid for.
@@ -59,7 +58,7 @@ PRESS_EVERY_S = 1.0
 class Trimmer:
     """Call `step` after each committed batch, and now and then."""
 
-    def __init__(self, core: Core, ending: AbstractSet[str]) -> None:
+    def __init__(self, core: Core, ending: AbstractSet[AnyXid]) -> None:
         self._core = core
         self._journal = journal = core.journal
         self._ending = ending  # xids of prepared transactions whose end is on its way
@@ -191,7 +190,7 @@ class Trimmer:
         stay = [s for s in journal.segments if s.code not in codes and s.key not in state.trimmed]
         kept = {segment.key: segment.end for segment in stay if segment.key <= through}
         mark = Trimmed(*through, kept)
-        cost_bytes = sum(map(_copy_bytes, copies)) + len(mark.encode({}))
+        cost_bytes = sum(copy.record_bytes() for copy in copies) + len(mark.encode({}))
         self._gain_bytes_min = GAIN_MIN_DUE * cost_bytes
         if gain_bytes < self._gain_bytes_min and gain_bytes - cost_bytes < enough_bytes:
             return
@@ -253,10 +252,3 @@ class Trimmer:
             self._pending_bytes += copies.size
             self._journal.append_record(copies)
             self._core.wake()
-
-
-def _copy_bytes(record: Duplicates | Outcomes | Subscribed | Group) -> int:
-    """About what it takes in the journal; a group has no messages."""
-    if isinstance(record, Subscribed):
-        return record.size
-    return RECORD_BYTES + (len(record.encode({})) if isinstance(record, Group) else len(json.dumps(record.ids)))

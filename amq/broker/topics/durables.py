@@ -2,8 +2,9 @@
 
 Each has a queue of its own, `subscription://CLIENT:NAME:SEQ`, that nobody can address; what it is stands in a
 `Subscribed` record, and `State.subscriptions` is what the journal says. Invariants: a subscription gets what commits
-while it is there, once; one whose topic or selector changes is another, with a new queue; a queue goes in one record
-with all that is in it, and only when nothing more is on its way there.
+while it is there, once; a subscriber who names another topic or selector begins another, with a new queue, while the
+broker may `change` one in place; a queue goes in one record with all that is in it, and only when nothing more is on
+its way there.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from amq.broker.waiters import Call
 from amq.destination import Pattern, Source, source, told, wire_name
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
-from amq.journal.records import HELD_SCHEME, PURGED, Consumed, Group, Record
-from amq.journal.subscription import Subscribed
+from amq.journal.hidden import HELD_SCHEME
+from amq.journal.records import PURGED, Consumed, Group, Record
+from amq.journal.records.subscription import Subscribed
 from amq.message import Copier, Message, Shared
 from amq.protocols.commands import Subscribe
 from amq.remembered import Remembered
@@ -150,7 +152,8 @@ class Durables:
 
     def knows(self, record: Subscribed) -> bool:
         """Has it neither ended, nor is it about to?"""
-        return self._known.get(_key(record)) is record
+        known = self._known.get(_key(record))
+        return known is not None and known.queue == record.queue
 
     def is_there(self, name: str) -> bool:
         """Is there a durable subscription whose queue has that full name, which is not about to end?"""
@@ -161,6 +164,17 @@ class Durables:
     def are_there(self, names: AbstractSet[str]) -> bool:
         """Are there durable subscriptions with queues of all these names, which are not about to end?"""
         return not names or names <= {record.queue for record in self._known.values()}
+
+    def change(self, record: Subscribed, definition: dict[str, Any]) -> Subscribed:
+        """`record`, which is there, has that definition from now on: other topics, say. What waits stays."""
+        changed = Subscribed(record.queue, definition)
+        assert self.knows(record)
+        assert _key(changed) == _key(record)
+        self._core.journal.append_record(changed)
+        self._core.state.subscriptions.coming[record.queue] = changed
+        self._known[_key(changed)] = changed
+        self._routes.clear()
+        return changed
 
     def restore(self, definition: dict[str, Any]) -> Queue:
         """The queue of the durable subscription of that definition, which begins where it is not there. Raises
@@ -262,8 +276,7 @@ def _seq(record: Subscribed) -> int:
 
 def _sources(record: Subscribed) -> tuple[Source, ...]:
     """Its topics, and patterns of them."""
-    exact = record.definition.get("exact", ())
-    return tuple(each if each in exact else source(each) for each in record.topics)
+    return tuple(each if each in record.exact else source(each) for each in record.topics)
 
 
 def _meaning(definition: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Call
 from amq.errors import StoreFullError
 from amq.journal.records import Record
-from amq.journal.subscription import Subscribed
+from amq.journal.records.subscription import Subscribed
 from amq.message import Copy, Message, Shared
 
 RECALLED_MAX = 1 << 20  # messages of one subscription

@@ -12,7 +12,7 @@ from amq.broker.names import is_stored
 from amq.broker.topics.routing import Routing
 from amq.broker.transactions.transaction import Transaction
 from amq.errors import CommandError
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.protocols.commands import Command, Send, SendMany
 
 

@@ -10,7 +10,7 @@ from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.errors import StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Waiter
 from amq.journal.records import Group, takes_space
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import Message
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from amq.broker.state.state import State
 from amq.journal.batch import OpenBatch
-from amq.journal.records import Group, Record, is_hidden, is_larger, messages_in, pieces_of
-from amq.journal.run import Run
+from amq.journal.records import BaseRecord, Group, Record, is_larger
 from amq.message import Message
 
 SLICE_RECORDS = 2000  # a few milliseconds
@@ -52,7 +51,7 @@ class Effect:
         for record, chunk in zip(batch.records, batch.chunks, strict=True):
             if isinstance(record, Group) and is_large(record):
                 yield from self._group_steps(record, offset)
-            elif is_large(record):
+            elif not isinstance(record, Message) and record.is_larger(SLICE_RECORDS):
                 yield from self._piecewise(record)
             else:
                 self._state.take_effect(record, offset, len(chunk), batch.segment)
@@ -63,8 +62,8 @@ class Effect:
         apply, segment, done = self._state.apply, self.batch.segment, 0
         for i, record in enumerate(group.records):
             if i % SLICE_RECORDS == 0:
-                group.place(offset, i, i + SLICE_RECORDS)
-            if record.__class__ is not Message:
+                group.place_parts(offset, i, i + SLICE_RECORDS)
+            if not isinstance(record, Message):
                 yield from self._piecewise(record)
                 continue
             apply(record, segment)
@@ -76,15 +75,8 @@ class Effect:
         if segment is not None:
             self._state.end_group(group, segment)
 
-    def _piecewise(self, record: Record) -> Iterator[int]:
+    def _piecewise(self, record: BaseRecord) -> Iterator[int]:
         apply, segment = self._state.apply, self.batch.segment
-        if isinstance(record, Run) and not is_hidden(record.queue_name):
-            for begin in range(0, len(record.bodies), SLICE_RECORDS):
-                messages = record.stored(begin, min(begin + SLICE_RECORDS, len(record.bodies)))
-                for message in messages:
-                    apply(message, segment)
-                yield len(messages)
-            return
-        for piece in pieces_of(record, SLICE_RECORDS):
+        for piece in record.pieces(SLICE_RECORDS):
             apply(piece, segment)
-            yield messages_in(piece)
+            yield piece.message_count()

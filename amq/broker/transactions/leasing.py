@@ -25,7 +25,8 @@ from amq.broker.waiters import Answer, Refusal
 from amq.destination import told, wire_name
 from amq.errors import AccessError, CommandError
 from amq.journal.batch import Waiter
-from amq.journal.records import HELD_SCHEME, LEASE, Group, Moved, Prepared, told_name
+from amq.journal.hidden import HELD_SCHEME, told_name
+from amq.journal.records import LEASE, Group, Moved, Prepared
 from amq.message import Message
 from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
 
@@ -205,7 +206,7 @@ class LeaseBrowser(Browser):
 
     def _next(self) -> Message | None:
         if self._lease.xid not in self._core.state.prepared:
-            self.owner.end_with(self, lost(self._lease.xid))
+            self.owner.end_with(self, lost(str(self._lease.xid)))
         elif self._batch:
             return self._from_batch()
         elif self._position < len(self._seqs):

@@ -19,11 +19,12 @@ from amq.broker.queues.redelivery import Redelivery
 from amq.broker.topics.topics import Topics
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.batch import Waiter
-from amq.journal.multicast import HOLDERS_MAX, Multicast
-from amq.journal.records import ACKED, XID_COMMITTED, XID_ROLLED_BACK, Consumed, Group, Measured, Prepared, Record
-from amq.journal.run import Run
+from amq.journal.records import ACKED, Consumed, Group, Measured, Prepared, Record
+from amq.journal.records.message import Run
+from amq.journal.records.multicast import HOLDERS_MAX, Multicast
 from amq.message import Copy, Message
 from amq.protocols.commands import Outcome
+from amq.xid import OUTCOMES
 
 
 class Ready(Protocol):
@@ -230,9 +231,9 @@ def memory_bytes(messages: list[Message]) -> int:
 def check_outcome_id(outcome_id: str) -> None:
     """Raises CommandError where that is how the end of a prepared transaction is remembered, and no name of a commit.
     It must not be answered either: neither "committed" nor "rolled back" would be sure to be true."""
-    if outcome_id.startswith((XID_COMMITTED, XID_ROLLED_BACK)):
+    if outcome_id.startswith(OUTCOMES):
         raise CommandError(
-            f"outcome id {outcome_id[:80]!r}: ids that begin with {XID_COMMITTED!r} or {XID_ROLLED_BACK!r} stand for "
+            f"outcome id {outcome_id[:80]!r}: ids that begin with {', '.join(map(repr, OUTCOMES))} stand for "
             "prepared transactions: name the commit otherwise",
             code="OUTCOME_ID_INVALID",
         )

@@ -23,14 +23,11 @@ from amq.broker.waiters import Answer, Refusal, Together
 from amq.destination import wire_name
 from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Waiter
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.records import (
     ACKED,
-    HELD_SCHEME,
     LEASE,
     PURGED,
-    SENT_SCHEME,
-    XID_COMMITTED,
-    XID_ROLLED_BACK,
     Consumed,
     Content,
     Group,
@@ -41,9 +38,10 @@ from amq.journal.records import (
     Redelivered,
     Resolved,
 )
-from amq.journal.run import Run
+from amq.journal.records.message import Run
 from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
+from amq.xid import AnyXid, Xid, outcome_id, parse
 
 XID_CHARACTERS_MAX = 512
 COMMITTED, DUPLICATE = "committed", "duplicate"
@@ -73,10 +71,10 @@ class TwoPhase:
         self._core = core
         self._transactions = commits
         self._durables = durables
-        self._preparing: dict[str, Group] = {}
-        self._refused: dict[str, None] = {}  # told "not prepared": must stay true; oldest first
+        self._preparing: dict[AnyXid, Group] = {}
+        self._refused: dict[AnyXid, None] = {}  # told "not prepared": must stay true; oldest first
         self._marking: dict[str, tuple[Marker, Group]] = {}  # owner → newest batch on its way
-        self.ending: dict[str, tuple[Group, bool]] = {}
+        self.ending: dict[AnyXid, tuple[Group, bool]] = {}
 
     def start_serving(self) -> None:
         """The replay is complete: the ids of prepared transactions are taken."""
@@ -195,19 +193,22 @@ class TwoPhase:
         if transaction.nacks or transaction.requeued:
             raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
 
-    def is_known(self, xid: str) -> bool:
+    def is_known(self, xid: AnyXid) -> bool:
         """Is it prepared, or being prepared, or has it ended?"""
         return xid in self._core.state.prepared or xid in self._preparing or self._has_ended(xid)
 
-    def _has_ended(self, xid: str) -> bool:
+    def _has_ended(self, xid: AnyXid) -> bool:
         """Does anybody remember that?"""
-        return any(how + xid in self._core.state.outcomes for how in (XID_COMMITTED, XID_ROLLED_BACK))
+        return any(self._ended_so(xid, committed) for committed in (True, False))
+
+    def _ended_so(self, xid: AnyXid, committed: bool) -> bool:
+        return outcome_id(xid, committed) in self._core.state.outcomes
 
     def _confirm_prepared(self, command: Prepare, waiter: Waiter) -> None:
         """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
         committed; else it never will be. Raises TransactionRolledBackError."""
         xid, core = command.xid, self._core
-        if xid in self._preparing or xid in core.state.prepared or XID_COMMITTED + xid in core.state.outcomes:
+        if xid in self._preparing or xid in core.state.prepared or self._ended_so(xid, True):
             core.await_duplicate(self._preparing.get(xid), waiter)
             return
         self._refused[xid] = None
@@ -251,7 +252,7 @@ class TwoPhase:
         elif xid in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
         elif self._has_ended(xid):
-            self._check_outcome(xid, commit, XID_COMMITTED + xid in core.state.outcomes)
+            self._check_outcome(xid, commit, self._ended_so(xid, True))
             core.journal.confirm(waiter)
         else:
             raise self._unknown(xid)
@@ -267,14 +268,15 @@ class TwoPhase:
         self.append(group, waiter)
 
     @staticmethod
-    def _unknown(xid: str) -> CommandError:
+    def _unknown(xid: AnyXid) -> CommandError:
         return CommandError(
-            f"no transaction {xid[:100]!r} is prepared: it never was, or nobody remembers how it ended (outcomeWindow)",
+            f"no transaction {str(xid)[:100]!r} is prepared: it never was, or nobody remembers how it ended "
+            "(outcomeWindow)",
             code="UNKNOWN_TRANSACTION",
         )
 
     @staticmethod
-    def _check_outcome(xid: str, commit: bool, committed: bool) -> None:
+    def _check_outcome(xid: AnyXid, commit: bool, committed: bool) -> None:
         if commit and not committed:
             raise TransactionRolledBackError(f"{xid} was rolled back: by somebody, or by its timeout")
         if committed and not commit:
@@ -359,14 +361,14 @@ class TwoPhase:
         for some in groups:
             self.finish_together(some, False, together)
 
-    def _part(self, xid: str, owner: str, batch: int) -> Prepared:
+    def _part(self, xid: AnyXid, owner: str, batch: int) -> Prepared:
         """A part of that batch. Raises CommandError, TransactionRolledBackError."""
         found = self._core.state.prepared.get(xid)
         if xid in self.ending or found is None:
-            outcomes, (_, committing) = self._core.state.outcomes, self.ending.get(xid, (None, None))
-            if committing is False or XID_ROLLED_BACK + xid in outcomes:
+            _, committing = self.ending.get(xid, (None, None))
+            if committing is False or self._ended_so(xid, False):
                 raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
-            if committing or XID_COMMITTED + xid in outcomes:
+            if committing or self._ended_so(xid, True):
                 raise CommandError(f"{xid} was committed by itself: it is no part of a batch", code="XID_COMMITTED")
             raise self._unknown(xid)
         if (found[0].owner, found[0].batch) != (owner, batch):
@@ -455,7 +457,7 @@ class TwoPhase:
             late = bool(prepared.owner) and prepared.batch <= self.newest(prepared.owner)
             if xid not in self.ending and (timed_out or late):
                 _log.warning(
-                    "prepared transaction rolled back", xid=xid, owner=prepared.owner,
+                    "prepared transaction rolled back", xid=str(xid), owner=prepared.owner,
                     reason="timeout" if timed_out else "batch committed without it",
                 )  # fmt: skip
                 group = Group(self._rollbacks(prepared))
@@ -474,13 +476,13 @@ class TwoPhase:
     def shown(prepared: Prepared) -> Message:
         """The message that tells of it."""
         facts = {
-            "xid": prepared.xid, "owner": prepared.owner, "batch": prepared.batch, "created_ms": prepared.created_ms,
-            "timeout_ms": prepared.timeout_ms,
+            "xid": str(prepared.xid), "owner": prepared.owner, "batch": prepared.batch,
+            "created_ms": prepared.created_ms, "timeout_ms": prepared.timeout_ms,
             "sends": {wire_name(name): len(seqs) for name, seqs in prepared.sends.items()},
             "acks": {wire_name(name): len(seqs) for name, seqs in prepared.acks.items()},
         }  # fmt: skip
         message = Message(
-            PREPARED_NAME, json.dumps(facts).encode(), {"xid": prepared.xid}, "application/json", persistent=False,
+            PREPARED_NAME, json.dumps(facts).encode(), {"xid": str(prepared.xid)}, "application/json", persistent=False,
             timestamp_ms=prepared.created_ms, text=True,
         )  # fmt: skip
         message.seq = prepared.seq
@@ -503,13 +505,20 @@ class PreparedBrowser(Browser):
         return None
 
 
-def _check_names(xid: str, owner: str) -> None:
+def _check_names(xid: AnyXid, owner: str) -> None:
     """Raises CommandError."""
-    if not 0 < len(xid) <= XID_CHARACTERS_MAX or "," in xid or not xid.isprintable():
+    text = str(xid)
+    try:
+        is_good = bool(xid.check()) if isinstance(xid, Xid) else isinstance(parse(xid), str)
+    except ValueError:
+        is_good = False
+    if not is_good or not 0 < len(text) <= XID_CHARACTERS_MAX or "," in text or not text.isprintable():
         raise CommandError(
-            f"xid {xid[:40]!r}: give up to {XID_CHARACTERS_MAX} printable characters, no comma", code="XID_INVALID"
+            f"xid {text[:40]!r}: give up to {XID_CHARACTERS_MAX} printable characters, no comma; or a binary id, of a "
+            "format of 32 bits and two parts of up to 64 bytes",
+            code="XID_INVALID",
         )
-    if xid.startswith(LEASE) or owner.startswith(LEASE):
+    if text.startswith(LEASE) or owner.startswith(LEASE):
         raise _reserved()
 
 

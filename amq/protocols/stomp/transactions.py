@@ -12,6 +12,7 @@ from typing import Any, Final
 from amq.errors import ProtocolError
 from amq.protocols.commands import Abort, AbortBatch, Command, Commit, CommitBatch, Finish, Prepare
 from amq.protocols.stomp import leases
+from amq.xid import AnyXid, parse
 
 _MAX: Final = 2**63 - 1
 _CHECKSUM_MAX: Final = 2**64 - 1
@@ -40,7 +41,7 @@ def commit(headers: dict[str, str], receipt: object, body: bytes = b"") -> Comma
         if ("owner" in given) != ("batch" in given):
             raise ProtocolError("COMMIT has one of owner and batch: give both or none", code="HEADER_MISSING")
         return Prepare(
-            transaction("COMMIT", headers), _required("COMMIT", headers, "xid"),
+            transaction("COMMIT", headers), parse(_required("COMMIT", headers, "xid")),
             _number("timeout", headers["timeout"]) if "timeout" in given else None, headers.get("owner", ""),
             _number("batch", headers.get("batch", "0")), receipt,
         )  # fmt: skip
@@ -48,7 +49,7 @@ def commit(headers: dict[str, str], receipt: object, body: bytes = b"") -> Comma
         raise ProtocolError("COMMIT has a transaction and an xid: what is prepared has no name but its xid")
     if "xid" in given:
         _only("COMMIT of an xid", given, "xid")
-        return Finish(_required("COMMIT", headers, "xid"), True, receipt)
+        return Finish(parse(_required("COMMIT", headers, "xid")), True, receipt)
     _only("COMMIT of a batch", given, "owner", "batch", "xids", "rows", "checksum")
     owner = _required("COMMIT", headers, "owner")
     batch = _number("batch", _required("COMMIT", headers, "batch"))
@@ -65,7 +66,7 @@ def abort(headers: dict[str, str], receipt: object, body: bytes = b"") -> Comman
         return Abort(transaction("ABORT", headers), receipt)
     if "transaction" in headers:
         raise ProtocolError("ABORT has a transaction and an xid: what is prepared has no name but its xid")
-    return Finish(_required("ABORT", headers, "xid"), False, receipt)
+    return Finish(parse(_required("ABORT", headers, "xid")), False, receipt)
 
 
 def transaction(command: str, headers: dict[str, str]) -> str:
@@ -92,7 +93,7 @@ def _content(headers: dict[str, str]) -> tuple[int, int] | None:
     return _number("rows", rows), _number("checksum", checksum, _CHECKSUM_MAX)
 
 
-def _xids(headers: dict[str, str], body: bytes) -> list[str] | None:
+def _xids(headers: dict[str, str], body: bytes) -> list[AnyXid] | None:
     """Those of all lines: `xids`, `xids.1`, `xids.2` …, since one line holds 10 KiB; then those of `series` likewise,
     of which each item `NAME*COUNT` stands for NAME.0, NAME.1 …; then those of the body. Raises ProtocolError."""
     xids, series = _items(headers, "xids"), _items(headers, "series")
@@ -101,7 +102,7 @@ def _xids(headers: dict[str, str], body: bytes) -> list[str] | None:
         xids, series = [*(xids or []), *more_xids], [*(series or []), *more_series]
     if xids is None and series is None:
         return None
-    found = xids or []
+    found = list(map(parse, xids or []))
     if len(found) > XIDS_MAX:
         raise ProtocolError(f"a batch has {len(found)} xids: at most {XIDS_MAX} are allowed", code="HEADER_INVALID")
     counts: list[tuple[str, int]] = []  # all are checked before the first is written out: 100,000 xids take 50 ms

@@ -11,8 +11,11 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
+from amq.journal.records.base import BaseRecord, S
+from amq.journal.records.message import Storing, describe_message, tail_bytes
 from amq.message import LARGE_BODY_BYTES, Copier, Copy, Message
 
 MULTICAST = 10
@@ -25,14 +28,15 @@ MULTICAST_BYTES = _HEAD.size  # at least
 _PRIORITY_MAX = 9
 
 
-class Multicast:
+class Multicast(BaseRecord):
     """`message` as it was sent is in the queues `queues`, under `seqs`.
 
     copies        what the queues of a live broker get, whose seqs count; none where the record was read
     offset, size  of the record in its segment, bytes, once it is stored
     """
 
-    kind = MULTICAST
+    kinds = (MULTICAST,)
+    type_name = "multicast"
     __slots__ = ("_seqs", "copies", "message", "offset", "queues", "size")
 
     def __init__(self, message: Message, queues: list[str], seqs: Iterable[int] = (), copies: Iterable[Copy] = ()):
@@ -53,7 +57,6 @@ class Multicast:
         return MULTICAST_BYTES + _HOLDER.size * len(self.queues) + len(self.message.destination.encode())
 
     def place(self, offset: int, size: int) -> None:
-        """The record is `size` bytes at `offset`."""
         self.offset, self.size = offset, size
         for copy in self.copies:
             copy.offset, copy.size = offset, size
@@ -67,7 +70,7 @@ class Multicast:
             copy.offset, copy.size = self.offset, self.size
             yield copy
 
-    def encode(self, ids: Mapping[str, int]) -> Chunk:
+    def encode(self, ids: Mapping[str, int], /) -> Chunk:
         message, seqs = self.message, self.seqs
         properties = json.dumps(message.properties).encode() if message.properties else b""
         content_type, duplicate_id = message.content_type.encode(), message.duplicate_id.encode()
@@ -81,6 +84,26 @@ class Multicast:
         if len(message.body) > LARGE_BODY_BYTES:
             return LargeRecord(MULTICAST, parts)
         return frame_record(MULTICAST, b"".join(parts))
+
+    def record_bytes(self) -> int:
+        return RECORD_BYTES + self.head_bytes + tail_bytes(self.message)
+
+    def apply(self, fold: Storing[S], segment: S, /) -> None:
+        for copy in self.copies or self.held():
+            fold.store(copy, segment)
+
+    def message_count(self) -> int:
+        return len(self.queues)
+
+    def destinations(self) -> list[str]:
+        return self.queues
+
+    def takes_space(self) -> bool:
+        return True
+
+    def describe(self, bodies: bool = False) -> dict[str, Any]:
+        queues = [{"destination": name, "seq": seq} for name, seq in zip(self.queues, self.seqs, strict=True)]
+        return describe_message(self.message, bodies) | {"type": self.type_name, "queues": queues}
 
 
 def _holders(numbers: Iterable[int], seqs: list[int]) -> bytes:
@@ -161,7 +184,7 @@ def _message(payload: bytes | memoryview, at: _Layout, stop: int, bodies: bool) 
     return message
 
 
-def body_offset(head: bytes) -> int:
+def multicast_body_offset(head: bytes) -> int:
     """How many bytes of the record, of which `head` is the beginning, stand before its body."""
     found: tuple[int, ...] = _HEAD.unpack_from(head, RECORD_BYTES)
     return RECORD_BYTES + _HEAD.size + found[1] * _HOLDER.size + sum(found[6:])

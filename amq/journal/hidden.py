@@ -1,0 +1,33 @@
+"""Queues that nobody can address, and what people read in place of their names. Spec: docs/journal-format.md."""
+
+from __future__ import annotations
+
+from amq.message import SUBSCRIPTION_SCHEME
+
+# Hidden queues, two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.
+# Nobody can address them, and no ids are remembered for them.
+SENT_SCHEME = "sent://"
+HELD_SCHEME = "held://"
+_SCHEDULE_SCHEME = "schedule://"
+
+
+def is_hidden(destination: str) -> bool:
+    """Is it a queue of prepared transactions?"""
+    return destination.startswith((SENT_SCHEME, HELD_SCHEME))
+
+
+def real_name(destination: str) -> str:
+    """Of the queue to which a hidden one belongs; of any other its own."""
+    return destination.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
+
+
+def told_name(destination: str) -> str:
+    """The name for people of a queue that nobody can address; other names as they are."""
+    for scheme, what in ((SENT_SCHEME, "prepared, for "), (HELD_SCHEME, "prepared, taken from ")):
+        if destination.startswith(scheme):
+            return what + told_name(destination.removeprefix(scheme))
+    if destination.startswith(SUBSCRIPTION_SCHEME):
+        return "durable subscription " + destination.removeprefix(SUBSCRIPTION_SCHEME).rpartition(":")[0]
+    if destination.startswith(_SCHEDULE_SCHEME):
+        return "scheduled for " + destination.removeprefix(_SCHEDULE_SCHEME).replace(".", "://", 1)
+    return destination

@@ -1,0 +1,88 @@
+"""The records of the journal: one class a record type, with its bytes, its effect and its text. Spec:
+docs/journal-format.md.
+
+In the bytes a destination is a number, defined by a `Destination` record earlier in the same segment, so that every
+segment can be read alone; in memory it is its name. Readers (`amq.journal.decoder`) refuse a type that `TYPES` does not
+have: a skipped record could be an acknowledgement.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from amq.journal.records.base import BaseRecord, S
+from amq.journal.records.group import GROUP, GROUP_HEAD, Copies, Copying, Group, Grouping, Measured
+from amq.journal.records.message import MESSAGE, Run, Staging, Storing
+from amq.journal.records.multicast import MULTICAST, Multicast
+from amq.journal.records.record import (
+    Record,
+    describe,
+    destinations_of,
+    encode_record,
+    is_larger,
+    kind_name,
+    messages_in,
+    place,
+    record_bytes,
+    takes_space,
+)
+from amq.journal.records.remembered import DUPLICATES, OUTCOMES, Duplicates, Outcomes, Remembering
+from amq.journal.records.settlement import (
+    ACKED,
+    CONSUMED,
+    DEAD_LETTERED,
+    EXPIRED,
+    FIRED,
+    MOVED,
+    PURGED,
+    REASONS,
+    REDELIVERED,
+    Consumed,
+    Moved,
+    Redelivered,
+    Settling,
+)
+from amq.journal.records.subscription import Subscribed, Subscribing
+from amq.journal.records.transactions import (
+    LEASE,
+    MARKER,
+    PREPARED,
+    RESOLVED,
+    Content,
+    Marker,
+    Prepared,
+    Preparing,
+    Resolved,
+)
+from amq.journal.records.upkeep import DESTINATION, PREVIOUS, TRIMMED, Destination, Previous, Trimmed, Trimming
+
+TYPES: dict[int, type[BaseRecord]] = {
+    kind: each
+    for each in (
+        Destination, Consumed, Redelivered, Group, Duplicates, Outcomes, Trimmed, Previous, Multicast, Moved, Prepared,
+        Resolved, Marker, Subscribed,
+    )
+    for kind in each.kinds
+}  # fmt: skip
+KINDS = {kind: TYPES[kind].type_name if kind in TYPES else "message" for kind in sorted({MESSAGE, *TYPES})}
+
+
+class Fold(
+    Storing[S], Settling[S], Grouping[S], Remembering[S], Preparing[S], Subscribing[S], Trimming, Protocol[S]
+):  # fmt: skip
+    """All methods that the records of a journal call, with segments of type `S`."""
+
+
+class ServingFold(Fold[S], Staging[S], Copying[S], Protocol[S]):
+    """The same, and those of records that stand there as others: a run as messages, copies as a group."""
+
+
+__all__ = [
+    "ACKED", "CONSUMED", "DEAD_LETTERED", "DESTINATION", "DUPLICATES", "EXPIRED", "FIRED", "GROUP", "GROUP_HEAD",
+    "KINDS", "LEASE", "MARKER", "MESSAGE", "MOVED", "MULTICAST", "OUTCOMES", "PREPARED", "PREVIOUS", "PURGED",
+    "REASONS", "REDELIVERED", "RESOLVED", "TRIMMED", "TYPES", "BaseRecord",
+    "Consumed", "Content", "Copies", "Destination", "Duplicates", "Fold", "Group", "Marker", "Measured", "Moved",
+    "Multicast", "Outcomes", "Prepared", "Previous", "Record", "Redelivered", "Resolved", "Run", "ServingFold",
+    "Subscribed", "Trimmed", "describe", "destinations_of", "encode_record", "is_larger", "kind_name", "messages_in",
+    "place", "record_bytes", "takes_space",
+]  # fmt: skip

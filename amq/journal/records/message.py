@@ -1,0 +1,253 @@
+"""The message: the record that most of a journal is made of, and the one without a class of its own, as `Message`
+itself is on the hot path. Spec: docs/journal-format.md.
+
+`Run`: messages that follow each other and differ in their bodies alone, in one piece on their way to the journal.
+Invariant: in the journal each is a record of its own, the same that it would have had alone; so readers know nothing of
+runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32
+from amq.journal.hidden import is_hidden
+from amq.journal.records.base import BaseRecord, S
+from amq.message import LARGE_BODY_BYTES, Message, alike
+
+MESSAGE = 2
+TEXT = 1
+# seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties
+MESSAGE_HEAD = struct.Struct("<QIBBQQHHI")
+MESSAGE_BYTES = MESSAGE_HEAD.size  # of a message without body, names and properties
+FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")  # the same head with its framing
+# of the same: bytes of the record, its type, seq, destination, bytes of content type and duplicate id
+MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
+_PRIORITY_MAX = 9
+_U64 = struct.Struct("<Q")
+_U32 = struct.Struct("<I")
+
+
+def encode_message(message: Message, destination: int) -> Chunk:
+    """The record of a persistent message. Body last, so that a reader can stop before it.
+
+    On the hot path: head and CRC in one pack, one join. A large body stays where it is.
+    """
+    properties = json.dumps(message.properties).encode() if message.properties else b""
+    content_type = message.content_type.encode()
+    duplicate_id = message.duplicate_id.encode()
+    head = MESSAGE_HEAD.pack(
+        message.seq, destination, TEXT if message.text else 0, message.priority, message.timestamp_ms,
+        message.expires_ms, len(content_type), len(duplicate_id), len(properties),
+    )  # fmt: skip
+    if len(message.body) > LARGE_BODY_BYTES:
+        return LargeRecord(MESSAGE, (head, content_type, duplicate_id, properties, message.body))
+    body = b"".join((head, content_type, duplicate_id, properties, message.body))
+    return RECORD.pack(len(body), crc32(body, MESSAGE), MESSAGE) + body
+
+
+def decode_message(payload: bytes | memoryview, position: int, stop: int, name: str, bodies: bool = True) -> Message:
+    """The message of the record between `position` and `stop` of `payload`. Raises ValueError, RecursionError."""
+    _, _, _, seq, _, flags, priority, timestamp, expires, n_type, n_dup, n_props = FRAMED_MESSAGE.unpack_from(
+        payload, position
+    )
+    i = position + FRAMED_MESSAGE.size
+    j = i + n_type
+    k = j + n_dup
+    m = k + n_props
+    if m > stop or priority > _PRIORITY_MAX:
+        raise ValueError("impossible lengths or priority")
+    duplicate_id = str(payload[j:k], "utf-8") if n_dup else ""
+    if bodies:
+        return Message(
+            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
+            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires, duplicate_id,
+            bool(flags & TEXT), seq,
+        )  # fmt: skip
+    return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, bool(flags & TEXT), seq)
+
+
+def body_offset(head: bytes) -> int:
+    """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
+    *_, content_type, duplicate_id, properties = FRAMED_MESSAGE.unpack_from(head)
+    return int(FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
+
+
+def _properties(text: bytes) -> dict[str, str]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("properties are no JSON object")
+    return found
+
+
+def message_bytes(message: Message) -> int:
+    """How many bytes its record takes, also before it has a seq. Raises struct.error, as its encoding would."""
+    return RECORD_BYTES + MESSAGE_BYTES + tail_bytes(message)
+
+
+def tail_bytes(message: Message) -> int:
+    """How many bytes content type, duplicate id, properties and body of `message` take in a record. Raises
+    struct.error, as their encoding would."""
+    size = len(message.body)
+    if message.content_type or message.duplicate_id:
+        names = message.content_type, message.duplicate_id
+        lengths = [len(name) if name.isascii() else len(name.encode()) for name in names]
+        if max(lengths) > 0xFFFF:
+            raise struct.error("content type and duplicate id have at most 65535 bytes")
+        size += sum(lengths)
+    if message.properties:
+        size += len(json.dumps(message.properties))  # all of it is ASCII
+    return size
+
+
+def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]:
+    """The framed record of a message, with another number for its destination: beginning and rest."""
+    rest = record[RECORD_BYTES + 12 :]
+    head = bytes(record[RECORD_BYTES : RECORD_BYTES + 8]) + _U32.pack(destination)
+    return RECORD.pack(len(record) - RECORD_BYTES, crc32(rest, crc32(head, MESSAGE)), MESSAGE) + head, rest
+
+
+def describe_message(message: Message, bodies: bool) -> dict[str, Any]:
+    """See `BaseRecord.describe`: the body as text, or `body_base64` where it is not UTF-8."""
+    facts: dict[str, Any] = {
+        "type": "message", "destination": message.destination, "seq": message.seq, "body_bytes": len(message.body),
+        "priority": message.priority, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
+        "duplicate_id": message.duplicate_id, "content_type": message.content_type, "text": message.text,
+        "properties": message.properties or {},
+    }  # fmt: skip
+    if bodies:
+        try:
+            facts["body"] = message.body.decode()
+        except UnicodeDecodeError:
+            facts["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    return facts
+
+
+class Storing(Protocol[S]):
+    """The method of a fold that a record of messages calls."""
+
+    def store(self, message: Message, segment: S) -> None:
+        """`message` stands in `segment`: it is stored, or was copied there."""
+
+
+class Staging(Storing[S], Protocol[S]):
+    """The methods of the state that a run calls."""
+
+    def stage(self, run: Run, segment: S) -> None:
+        """The messages of `run` are stored in a hidden queue."""
+
+
+class Run(BaseRecord):
+    """`like` is what the messages are but for seq and body. They have no properties and no ids.
+
+    bodies        at least one
+    seq           of the first, 0 = not given yet; those of the others follow
+    sizes         of their records, bytes, once they are encoded
+    offset, size  where the first record stands in its segment, and bytes of all
+    """
+
+    type_name = "message"  # as each of its records is
+    __slots__ = ("bodies", "like", "offset", "seq", "size", "sizes")
+
+    def __init__(self, like: Message, bodies: list[bytes]) -> None:
+        self.like = like
+        self.bodies = bodies
+        self.seq = self.offset = self.size = 0
+        self.sizes = array("I")
+
+    @property
+    def destination(self) -> str:
+        return self.like.destination
+
+    @property
+    def queue_name(self) -> str:
+        """Full name of the queue that holds them, or will."""
+        return self.like.destination
+
+    def send_to(self, queue_name: str) -> None:
+        """They go to the queue of that full name instead."""
+        self.like.send_to(queue_name)
+
+    @property
+    def persistent(self) -> bool:
+        return self.like.persistent
+
+    @property
+    def seqs(self) -> range:
+        return range(self.seq, self.seq + len(self.bodies))
+
+    def messages(self) -> list[Message]:
+        """One by one, with what is known of each."""
+        found = alike(self.like, self.bodies)
+        for message, seq in zip(found, self.seqs if self.seq else (), strict=False):
+            message.seq = seq
+        for message, size in zip(found, self.sizes, strict=False):
+            message.size = size
+        return found
+
+    def stored(self, begin: int = 0, end: int | None = None) -> list[Message]:
+        """Those messages, with the places where they stand."""
+        end = len(self.bodies) if end is None else end
+        found = alike(self.like, self.bodies[begin:end])
+        offset = self.offset + sum(self.sizes[:begin])
+        for message, seq, size in zip(found, self.seqs[begin:end], self.sizes[begin:end], strict=True):
+            message.seq, message.offset, message.size = seq, offset, size
+            offset += size
+        return found
+
+    def encode(self, ids: dict[str, int], /) -> bytes:
+        """The records of its messages, each as `encode_message` makes it."""
+        like, content_type = self.like, self.like.content_type.encode()
+        head = MESSAGE_HEAD.pack(
+            0, ids[like.destination], TEXT if like.text else 0, like.priority, like.timestamp_ms, like.expires_ms,
+            len(content_type), 0, 0,
+        )[_U64.size :] + content_type  # fmt: skip
+        beside = _U64.size + len(head)
+        parts: list[bytes] = []
+        pack_seq, pack = _U64.pack, RECORD.pack
+        for seq, body in zip(self.seqs, self.bodies, strict=True):
+            record = pack_seq(seq) + head + body
+            parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
+        self.record_bytes()
+        return b"".join(parts)
+
+    def record_bytes(self) -> int:
+        """Of all its records, whose `sizes` it notes."""
+        beside = RECORD_BYTES + MESSAGE_BYTES + len(self.like.content_type.encode())
+        self.sizes = array("I", [beside + len(body) for body in self.bodies])
+        return sum(self.sizes)
+
+    def place(self, offset: int, size: int) -> None:
+        self.offset, self.size = offset, size
+
+    def apply(self, fold: Staging[S], segment: S, /) -> None:
+        if is_hidden(self.queue_name):
+            fold.stage(self, segment)
+        else:
+            for message in self.stored():
+                fold.store(message, segment)
+
+    def message_count(self) -> int:
+        return len(self.bodies)
+
+    def pieces(self, count: int) -> Iterator[Run]:
+        if is_hidden(self.queue_name):
+            yield self
+            return
+        for begin in range(0, len(self.bodies), count):
+            end = begin + count
+            piece = Run(self.like, self.bodies[begin:end])
+            piece.seq, piece.sizes = self.seq + begin, self.sizes[begin:end]
+            piece.offset, piece.size = self.offset + sum(self.sizes[:begin]), sum(piece.sizes)
+            yield piece
+
+    def destinations(self) -> tuple[str]:
+        return (self.destination,)
+
+    def takes_space(self) -> bool:
+        return True

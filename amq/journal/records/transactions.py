@@ -1,0 +1,191 @@
+"""Prepared transactions, and batches of pipelines. Spec: docs/journal-format.md, two-phase transactions."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+from amq.errors import NewerFormatError
+from amq.journal.format import RECORD_BYTES, frame_record
+from amq.journal.records.base import BaseRecord, S
+from amq.xid import AnyXid, Xid, from_json, outcome_id, to_json
+
+PREPARED, RESOLVED, MARKER, MARKER_WITH_CONTENT = 12, 13, 14, 16
+LEASE = "lease:"  # xid and owner of a lease begin so, and of no other prepared transaction
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_RESOLVED = struct.Struct("<QB")  # seq, flags
+_COMMITTED, _BINARY = 1, 2  # flags; with the latter a binary id follows, else text
+_BINARY_XID = struct.Struct("<iB")  # format, bytes of the global id; that, and the branch
+_MARKER_WITH_CONTENT = struct.Struct("<QQQ")  # batch, rows, checksum
+
+
+class Preparing(Protocol[S]):
+    """The methods of a fold that these records call."""
+
+    def prepare(self, prepared: Prepared, segment: S) -> None:
+        """It is prepared, or stands elsewhere now."""
+
+    def resolve(self, resolved: Resolved, segment: S) -> None:
+        """A prepared transaction has ended."""
+
+    def mark(self, marker: Marker, segment: S) -> None:
+        """That batch is committed, or its marker stands elsewhere now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(BaseRecord):
+    """Transaction `xid` is prepared: what was sent in it stands in `sent://…`, what was acknowledged in `held://…`,
+    until a `Resolved` says how it ended.
+
+    seq          its age
+    created_ms   wall clock
+    timeout_ms   it is rolled back so long after that; 0 = never
+    owner, batch the pipeline that it is a part of, "" and 0 = none
+    sends, acks  {full name of the queue: seqs}
+    ids          (queue, producer-given id, seq) of those of `sends` that have one
+    """
+
+    kinds = (PREPARED,)
+    type_name = "prepared"
+    xid: AnyXid
+    seq: int
+    created_ms: int
+    timeout_ms: int
+    owner: str = ""
+    batch: int = 0
+    sends: dict[str, list[int]] = field(default_factory=dict)
+    acks: dict[str, list[int]] = field(default_factory=dict)
+    ids: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def body(self) -> bytes:
+        head = json.dumps(
+            [to_json(self.xid), self.seq, self.created_ms, self.timeout_ms, self.owner, self.batch,
+             {name: len(seqs) for name, seqs in self.sends.items()},
+             {name: len(seqs) for name, seqs in self.acks.items()}, self.ids]
+        ).encode()  # fmt: skip
+        seqs = [seq for part in (self.sends, self.acks) for each in part.values() for seq in each]
+        return _U32.pack(len(head)) + head + struct.pack(f"<{len(seqs)}Q", *seqs)
+
+    def encode(self, _: dict[str, int], /) -> bytes:
+        return frame_record(PREPARED, self.body())
+
+    @classmethod
+    def decode(cls, body: bytes, *_: object) -> Prepared:
+        start = _U32.size + _U32.unpack_from(body)[0]
+        found = json.loads(body[_U32.size : start])
+        types = [int, int, int, str, int, dict, dict, list]
+        if not isinstance(found, list) or [type(each) for each in found[1:]] != types:
+            raise ValueError("no prepared transaction")
+        xid, seq, created_ms, timeout_ms, owner, batch, sends, acks, ids = from_json(found[0]), *found[1:]
+        if not all(isinstance(each, list) and [type(x) for x in each] == [str, str, int] for each in ids):
+            raise ValueError("ids are no list of [queue, id, seq]")
+        if not all(type(count) is int and count >= 0 for part in (sends, acks) for count in part.values()):
+            raise ValueError("counts are no numbers")
+        if start + 8 * sum((*sends.values(), *acks.values())) != len(body):
+            raise ValueError("not as many seqs as it says")
+        seqs = iter(struct.unpack_from(f"<{(len(body) - start) // 8}Q", body, start))
+        sent, held = ({name: list(islice(seqs, count)) for name, count in part.items()} for part in (sends, acks))
+        return cls(xid, seq, created_ms, timeout_ms, owner, batch, sent, held, [tuple(each) for each in ids])
+
+    def record_bytes(self) -> int:
+        return RECORD_BYTES + len(self.body())
+
+    def apply(self, fold: Preparing[S], segment: S, /) -> None:
+        fold.prepare(self, segment)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "xid": str(self.xid), "seq": self.seq, "created_ms": self.created_ms, "timeout_ms": self.timeout_ms,
+            "owner": self.owner, "batch": self.batch, "sends": self.sends, "acks": self.acks, "ids": self.ids,
+        }  # fmt: skip
+
+
+class Resolved(BaseRecord):
+    """The prepared transaction `xid` is over: it was committed, or rolled back. `seq` is the age of that word."""
+
+    kinds = (RESOLVED,)
+    type_name = "resolved"
+    __slots__ = ("committed", "seq", "xid")
+
+    def __init__(self, xid: AnyXid, committed: bool, seq: int) -> None:
+        self.xid = xid
+        self.committed = committed
+        self.seq = seq
+
+    @property
+    def outcome_id(self) -> str:
+        """The id under which it is remembered among the outcomes of commits."""
+        return outcome_id(self.xid, self.committed)
+
+    def encode(self, _: dict[str, int], /) -> bytes:
+        xid = self.xid
+        if isinstance(xid, str):
+            return frame_record(RESOLVED, _RESOLVED.pack(self.seq, self.committed) + xid.encode())
+        head = _RESOLVED.pack(self.seq, self.committed | _BINARY) + _BINARY_XID.pack(xid.format, len(xid.global_id))
+        return frame_record(RESOLVED, head + xid.global_id + xid.branch)
+
+    @classmethod
+    def decode(cls, body: bytes, *_: object) -> Resolved:
+        seq, flags = _RESOLVED.unpack_from(body)
+        if flags & ~(_COMMITTED | _BINARY):
+            raise NewerFormatError(f"flags {flags} of the end of a transaction are unknown")
+        committed = bool(flags & _COMMITTED)
+        if not flags & _BINARY:
+            return cls(body[_RESOLVED.size :].decode(), committed, seq)
+        xid_format, size = _BINARY_XID.unpack_from(body, _RESOLVED.size)
+        start = _RESOLVED.size + _BINARY_XID.size
+        if start + size > len(body):
+            raise ValueError("the id is longer than the record")
+        return cls(Xid(xid_format, body[start : start + size], body[start + size :]).check(), committed, seq)
+
+    def apply(self, fold: Preparing[S], segment: S, /) -> None:
+        fold.resolve(self, segment)
+
+    def facts(self) -> dict[str, Any]:
+        return {"xid": str(self.xid), "committed": self.committed, "seq": self.seq}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The content of a batch, as its coordinator says: the number of rows, and a checksum that does not depend on their
+    order. Both are unsigned numbers of 64 bits. The broker compares them and does not know how they were made."""
+
+    rows: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marker(BaseRecord):
+    """Batch `batch` of the pipeline `owner` is committed, and all before it. `content` None = nobody said what it
+    holds."""
+
+    kinds = (MARKER, MARKER_WITH_CONTENT)
+    type_name = "marker"
+    owner: str
+    batch: int
+    content: Content | None = None
+
+    def encode(self, _: dict[str, int], /) -> bytes:
+        owner, content = self.owner.encode(), self.content
+        if content is None:
+            return frame_record(MARKER, _U64.pack(self.batch) + owner)
+        head = _MARKER_WITH_CONTENT.pack(self.batch, content.rows, content.checksum)
+        return frame_record(MARKER_WITH_CONTENT, head + owner)
+
+    @classmethod
+    def decode(cls, body: bytes, _: dict[int, str], kind: int, /) -> Marker:
+        if kind == MARKER:
+            return cls(body[_U64.size :].decode(), _U64.unpack_from(body)[0])
+        batch, rows, checksum = _MARKER_WITH_CONTENT.unpack_from(body)
+        return cls(body[_MARKER_WITH_CONTENT.size :].decode(), batch, Content(rows, checksum))
+
+    def apply(self, fold: Preparing[S], segment: S, /) -> None:
+        fold.mark(self, segment)
+
+    def facts(self) -> dict[str, Any]:
+        content = {} if self.content is None else asdict(self.content)
+        return {"owner": self.owner, "batch": self.batch, **content}

@@ -1,0 +1,113 @@
+"""Prepared transactions with the binary ids of an XA transaction manager: like those with text, and never the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from amq.protocols.commands import ACK_AUTO, Finish, Prepare
+from amq.xid import AnyXid, Xid
+from tests.broker.test_broker_two_phase import commit_batch, drain, finish, listed, prepare
+from tests.broker.world import Client, World
+
+MakeWorld = Callable[..., World]
+XID = Xid(-7, b"\x00global,\xff", bytes(64))
+TEXT = "-7:00676c6f62616c2cff:" + "00" * 64  # of the same outcome id, if both were remembered alike
+
+
+def prepared(world: World, xid: AnyXid, body: bytes) -> Client:
+    client = world.connect()
+    client.begin()
+    client.send(body, transaction="t")
+    token = prepare(client, xid)
+    assert (client.errors, token in client.confirmed) == ([], True)
+    return client
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_it_survives_all_and_is_finished_by_somebody_else(make_world: MakeWorld, commit: bool) -> None:
+    """A crash, a checkpoint that stands for the segment of its record, and compaction, which writes it again."""
+    world = make_world(journal_segment_size_bytes=4096, checkpoint_distance_bytes=2048)
+    prepared(world, XID, b"binary").lose()
+    prepared(world, TEXT, b"text").lose()
+    first = world.segments()[0]
+    pump = world.connect()
+    pump.subscribe("pump", ACK_AUTO)
+    for _ in range(60):
+        pump.send(bytes(500), "pump")
+        world.settle()
+    assert first not in world.segments()
+    for _ in range(2):
+        world.crash_and_recover()
+        assert {each["xid"] for each in listed(world)} == {str(XID), TEXT}
+        world.check_at_rest()
+    assert finish(world, XID, commit=commit).errors == []
+    world.crash_and_recover()
+    assert [each["xid"] for each in listed(world)] == [TEXT]
+    assert finish(world, XID, commit=commit).errors == []
+    code = "XID_COMMITTED" if commit else "TRANSACTION_ROLLED_BACK"
+    assert finish(world, XID, commit=not commit).codes == [code]
+    assert finish(world, TEXT, commit=not commit).errors == []
+    assert drain(world) == [(b"binary" if commit else b"text", 0)]
+    world.check_at_rest()
+
+
+def test_the_text_that_writes_it_is_no_id(make_world: MakeWorld) -> None:
+    """Protocols that know text only could not say which is meant."""
+    world = make_world()
+    for xid in (str(XID), Xid(1 << 31, b"", b""), Xid(1, bytes(65), b""), Xid(1, b"", bytes(65))):
+        client = world.connect()
+        client.begin()
+        client.do(Prepare("t", xid, receipt="r"))
+        world.settle()
+        assert (client.codes, "r" in client.confirmed) == (["XID_INVALID"], False)
+
+
+def test_questions_and_repetitions(make_world: MakeWorld) -> None:
+    world = make_world()
+    asker = world.connect()
+    asker.do(Prepare("lost", XID, receipt="q"))
+    world.settle()
+    assert asker.codes == ["TRANSACTION_ROLLED_BACK"]
+    late = world.connect()
+    late.begin()
+    late.do(Prepare("t", XID, receipt="r"))
+    world.settle()
+    assert late.codes == ["TRANSACTION_ROLLED_BACK"], "it was declared not prepared"
+    other = Xid(XID.format, XID.global_id, b"other")
+    prepared(world, other, b"1")
+    again = world.connect()
+    again.begin()
+    again.do(Prepare("t", other, receipt="r"))
+    again.do(Finish(XID, True, "f"))
+    world.settle()
+    assert again.codes[:1] == ["XID_IN_USE"]
+    world.crash_and_recover()
+    assert finish(world, other).errors == []
+
+
+def test_branches_of_one_batch(make_world: MakeWorld) -> None:
+    world = make_world()
+    branches: list[AnyXid] = ["text", *(Xid(1, b"global", bytes([i])) for i in range(2))]
+    for i, xid in enumerate(branches):
+        client = world.connect()
+        client.begin()
+        client.send(b"%d" % i, transaction="t")
+        prepare(client, xid, owner="job", batch=1)
+    assert commit_batch(world, 1, *branches).outcomes == ["committed"]
+    world.crash_and_recover()
+    assert commit_batch(world, 1, *branches).outcomes == ["duplicate"]
+    assert drain(world) == [(b"0", 0), (b"1", 0), (b"2", 0)]
+
+
+@pytest.mark.parametrize("how", ["xa committed: ", "xa rolled back: "])
+def test_no_commit_has_its_outcome_id(make_world: MakeWorld, how: str) -> None:
+    world = make_world()
+    client = world.connect()
+    client.begin()
+    client.send(b"x", transaction="t")
+    client.commit(outcome_id=how + TEXT)
+    world.settle()
+    assert client.codes == ["OUTCOME_ID_INVALID"]
+    assert world.stored() == []

@@ -1,0 +1,141 @@
+"""A second reading of records, made from docs/journal-format.md alone: it knows nothing of the code that it checks."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+REASONS = ("acked", "expired", "dead-lettered", "purged", "fired")
+
+
+def read(payload: bytes, names: dict[int, str]) -> Iterator[dict[str, Any]]:
+    """What each record says, as `amq journal dump --bodies` prints it but for bodies, which are bytes. Adds to `names`
+    the destinations that are defined."""
+    position = 0
+    while position < len(payload):
+        size, crc, kind = struct.unpack_from("<IIB", payload, position)
+        body = payload[position + 9 : position + 9 + size]
+        assert crc == zlib.crc32(body, kind)
+        name, facts = _READ[kind]
+        yield {"type": name, **facts(body, names)}
+        position += 9 + size
+
+
+def _numbers(body: bytes, at: int, count: int | None = None) -> list[int]:
+    return list(struct.unpack_from(f"<{(len(body) - at) // 8 if count is None else count}Q", body, at))
+
+
+def _number(body: bytes, at: int = 0) -> int:
+    return int.from_bytes(body[at : at + 4], "little")
+
+
+def _destination(body: bytes, names: dict[int, str]) -> dict[str, Any]:
+    names[_number(body)] = body[5:].decode()
+    return {"id": _number(body), "destination": body[5:].decode()}
+
+
+def _sent(flags: int, priority: int, times: tuple[int, int], parts: list[bytes]) -> dict[str, Any]:
+    content_type, duplicate_id, properties, body = parts
+    return {
+        "priority": priority, "timestamp_ms": times[0], "expires_ms": times[1], "content_type": content_type.decode(),
+        "duplicate_id": duplicate_id.decode(), "properties": json.loads(properties or b"{}"), "text": bool(flags & 1),
+        "body_bytes": len(body), "body": body,
+    }  # fmt: skip
+
+
+def _cut(body: bytes, at: int, lengths: tuple[int, ...]) -> list[bytes]:
+    parts = []
+    for length in lengths:
+        parts.append(body[at : at + length])
+        at += length
+    return [*parts, body[at:]]
+
+
+def _message(body: bytes, names: dict[int, str]) -> dict[str, Any]:
+    seq, number, flags, priority, *times, t, d, p = struct.unpack_from("<QIBBQQHHI", body)
+    return {"destination": names[number], "seq": seq} | _sent(flags, priority, (*times,), _cut(body, 38, (t, d, p)))
+
+
+def _multicast(body: bytes, names: dict[int, str]) -> dict[str, Any]:
+    seq, count, flags, priority, *times, t, d, p, n = struct.unpack_from("<QIBBQQHHII", body)
+    holders = [struct.unpack_from("<II", body, 42 + 8 * i) for i in range(count)]
+    name, *parts = _cut(body, 42 + 8 * count, (n, t, d, p))
+    queues = [{"destination": names[number], "seq": seq + more} for number, more in holders]
+    sent = _sent(flags, priority, (*times,), parts)
+    return {"destination": name.decode(), "seq": seq, "queues": queues} | sent
+
+
+def _consumed(body: bytes, names: dict[int, str]) -> dict[str, Any]:
+    return {"destination": names[_number(body)], "reason": REASONS[body[4]], "seqs": _numbers(body, 9)}
+
+
+def _redelivered(body: bytes, names: dict[int, str]) -> dict[str, Any]:
+    counts = struct.iter_unpack("<QII", body[4:])
+    return {"destination": names[_number(body)], "counts": [
+        {"seq": seq, "deliveries": deliveries, "failures": failures} for seq, deliveries, failures in counts
+    ]}  # fmt: skip
+
+
+def _moved(body: bytes, names: dict[int, str]) -> dict[str, Any]:
+    end = 12 + 8 * _number(body, 8)
+    return {
+        "source": names[_number(body)], "target": names[_number(body, 4)], "seqs": _numbers(body[:end], 12),
+        "ids": json.loads(body[end:] or b"[]"),
+    }  # fmt: skip
+
+
+def _group(body: bytes, names: dict[int, str]) -> dict[str, Any]:
+    end = 12 + _number(body, 8)
+    return {"outcome_id": body[12:end].decode(), "records": list(read(body[end:], names))}
+
+
+def _prepared(body: bytes, _: dict[int, str]) -> dict[str, Any]:
+    end = 4 + _number(body)
+    keys = ("xid", "seq", "created_ms", "timeout_ms", "owner", "batch", "sends", "acks", "ids")
+    facts = dict(zip(keys, json.loads(body[4:end]), strict=True))
+    if isinstance(facts["xid"], list):
+        facts["xid"] = ":".join(["xa", *map(str, facts["xid"])])
+    seqs = iter(_numbers(body, end))
+    for key in ("sends", "acks"):
+        facts[key] = {name: [next(seqs) for _ in range(count)] for name, count in facts[key].items()}
+    assert next(seqs, None) is None
+    return facts
+
+
+def _resolved(body: bytes, _: dict[int, str]) -> dict[str, Any]:
+    xid = body[9:]
+    if body[8] & 2:
+        end = 5 + xid[4]
+        text = f"xa:{struct.unpack_from('<i', xid)[0]}:{xid[5:end].hex()}:{xid[end:].hex()}"
+    else:
+        text = xid.decode()
+    return {"seq": _numbers(body, 0, 1)[0], "committed": bool(body[8] & 1), "xid": text}
+
+
+def _marker(body: bytes, _: dict[int, str]) -> dict[str, Any]:
+    return {"batch": _numbers(body, 0, 1)[0], "owner": body[8:].decode()}
+
+
+def _marker_with_content(body: bytes, _: dict[int, str]) -> dict[str, Any]:
+    batch, rows, checksum = _numbers(body, 0, 3)
+    return {"batch": batch, "rows": rows, "checksum": checksum, "owner": body[24:].decode()}
+
+
+def _trimmed(body: bytes, _: dict[int, str]) -> dict[str, Any]:
+    epoch, number, *kept = _numbers(body, 0)
+    return {"epoch": epoch, "number": number, "kept": [kept[i : i + 3] for i in range(0, len(kept), 3)]}
+
+
+_READ = {
+    1: ("destination", _destination), 2: ("message", _message), 3: ("consumed", _consumed),
+    4: ("redelivered", _redelivered), 5: ("group", _group),
+    6: ("duplicates", lambda b, names: {"destination": names[_number(b)], "ids": json.loads(b[4:])}),
+    7: ("outcomes", lambda b, _: {"ids": json.loads(b)}), 8: ("trimmed", _trimmed),
+    9: ("previous", lambda b, _: {"end": _numbers(b, 0)[0]}), 10: ("multicast", _multicast), 11: ("moved", _moved),
+    12: ("prepared", _prepared), 13: ("resolved", _resolved), 14: ("marker", _marker),
+    15: ("subscription", lambda b, _: dict(zip(("destination", "definition"), json.loads(b), strict=True))),
+    16: ("marker", _marker_with_content),
+}  # fmt: skip
