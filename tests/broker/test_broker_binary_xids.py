@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.protocols.commands import ACK_AUTO, Finish, Prepare
+from amq.protocols.commands import Finish, Prepare
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.xid import AnyXid, Xid
 from tests.broker.test_broker_two_phase import commit_batch, drain, finish, listed, prepare
 from tests.broker.world import Client, World
