@@ -10,15 +10,16 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brokers import DEADLINE_S, WAITING, Broker, Brokers
+from brokers import ROOT as HERE
 from older import run
 from traffic import QUEUE, Producer, drain, send
 
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER
-from amq.lock.epoch import read_newest_epoch
 from amq.lock.presence import read_presence
 from amq.vfs import SystemVfs
 from bench.wire import Connection
@@ -138,7 +139,7 @@ def test_every_version_of_the_tools_reads_an_old_store(brokers: Brokers, old_amq
             send(connection, b"message %d" % number)
     old.kill()
     before = content(brokers.store)
-    for code in (old_amq, Path(__file__).resolve().parent.parent):
+    for code in (old_amq, HERE):
         for words in (["check"], ["stat"], ["dump"], ["export"]):
             done = run(code, "journal", *words, "--store", brokers.store)
             assert done.returncode == 0, (words, done.stderr)
@@ -353,8 +354,7 @@ def test_an_old_broker_gets_the_messages_by_export_and_import(brokers: Brokers, 
             send(connection, f"message {number}".encode(), color="red")
     new.stop()
     exported = tmp_path / "amq.jsonl"
-    here = Path(__file__).resolve().parent.parent
-    done = run(here, "journal", "export", "--store", brokers.store, "--output", exported)
+    done = run(HERE, "journal", "export", "--store", brokers.store, "--output", exported)
     assert done.returncode == 0, done.stderr
     target = tmp_path / "old store"
     done = run(old_amq, "journal", "import", "--store", target, exported)
@@ -365,12 +365,43 @@ def test_an_old_broker_gets_the_messages_by_export_and_import(brokers: Brokers, 
         assert_all_there(old, list(range(20)))
 
 
-def test_the_newest_epoch_says_which_version_a_store_has(brokers: Brokers, old_amq: Path) -> None:
-    brokers.master("a", old_amq).stop()
-    newest = read_newest_epoch(VFS, str(brokers.store))
-    assert newest is not None
-    assert newest.format == 1
-    brokers.master("b").stop()
-    newest = read_newest_epoch(VFS, str(brokers.store))
-    assert newest is not None
-    assert newest.format == 2
+# -- what people are told ----------------------------------------------------------------------------------------------
+
+
+def told(*words: str | Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(HERE, *words, "--json").stdout)
+    return found
+
+
+def test_the_tools_say_which_version_a_store_has(brokers: Brokers, old_amq: Path) -> None:
+    old = brokers.master("a", old_amq)
+    with old.connect() as connection:
+        send(connection, b"message 0")
+    stat, status = ("journal", "stat", "--store", brokers.store), ("status", "--store", brokers.store)
+    assert (told(*stat)["version"], told(*status)["version"]) == (1, 1)
+    assert "store of version 1; segments: 1 of version 1" in run(HERE, *stat).stdout
+    old.kill()
+    new = brokers.master("b")
+    with new.connect() as connection:
+        send(connection, b"message 1")
+    assert (told(*stat)["version"], told(*status)["version"]) == (2, 2)
+    assert "store of version 2; segments: 1 of version 1, 1 of version 2" in run(HERE, *stat).stdout
+
+
+def test_a_slave_that_is_too_old_is_named(brokers: Brokers, old_amq: Path) -> None:
+    """Not before a new broker was master: until then it can take over."""
+    status = ("status", "--store", brokers.store)
+    first, second, third = brokers.master("a", old_amq), brokers.slave("b", old_amq), brokers.slave("c")
+    assert {slave["name"]: slave["too_old"] for slave in told(*status)["slaves"]} == {"b": False, "c": False}
+    second.stop()
+    first.stop()
+    third.wait_serving()
+    second.start().wait_slave()
+    assert {slave["name"]: slave["too_old"] for slave in told(*status)["slaves"]} == {"b": True}
+    text = run(HERE, *status).stdout
+    assert "too old to take over: upgrade it" in text
+    assert "no slave could serve clients" in text
+    second.stop()
+    second.code = HERE
+    second.start().wait_slave()
+    assert {slave["name"]: slave["too_old"] for slave in told(*status)["slaves"]} == {"b": False}

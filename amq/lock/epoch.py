@@ -24,6 +24,7 @@ from amq.vfs import Vfs, listdir_fresh, write_all
 
 EPOCHS_DIRECTORY = "epochs"
 KIND = "epoch"
+STORE_VERSION = FORMATS[KIND]  # the version of a store is the format of its newest epoch: here the newest that is read
 EPOCHS_KEPT = 64
 _NAME = re.compile(r"([0-9]{10})\.json")
 _TEMPORARY = ".tmp"
@@ -38,7 +39,7 @@ class Epoch:
     sealed            segment name → bytes of it that count, for the segments of all epochs before this one
     started_wall_ms   when it began, by the owner's wall clock; for people
     reason            why the owner could begin; for people
-    format            that of its file. The segments of an epoch of format 1 have version 1; those of format 2, 1 or 2
+    format            that of its file, and so the version of the store as long as this epoch is the newest
     """
 
     number: int
@@ -46,7 +47,7 @@ class Epoch:
     sealed: Mapping[str, int]
     started_wall_ms: int
     reason: str
-    format: int = FORMATS[KIND]
+    format: int = STORE_VERSION
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,7 +59,7 @@ class Epoch:
         }
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any], path: str, version: int = FORMATS[KIND]) -> Epoch:
+    def from_json(cls, body: Mapping[str, Any], path: str, version: int = STORE_VERSION) -> Epoch:
         """The epoch that `to_json` wrote, in a file of format `version`. Raises CorruptError."""
         sealed = field(body, "sealed", dict, path)
         for name in sealed:
