@@ -72,7 +72,7 @@ def segment_json(report: SegmentReport) -> dict[str, Any]:
     return {
         "name": report.name, "state": report.state, "epoch": report.epoch, "number": report.number,
         "file_bytes": report.file_bytes, "bytes": report.end, "batches": report.batches, "records": report.records,
-        "torn_bytes": report.torn_bytes,
+        "torn_bytes": report.torn_bytes, "version": report.version,
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from amq.cli.journal_common import (
     tell_problems,
 )
 from amq.cli.output import duration_text, examples, json_option, print_json, print_table, size_text
+from amq.cli.store import store_version
 from amq.clock import SystemClock
 from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segment, plan
 from amq.journal.hidden import told_name
@@ -53,19 +55,21 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     about a message in an older segment. So an old message keeps the acknowledgements of its neighbours until compaction
     copies it forward. Remembered ids keep no segment: the broker writes them again when it deletes their segment. The
     command also shows the newest checkpoint and how much of the journal a start reads behind it. Bytes are those of
-    stored records; the JSON also has those of bodies (`message_bytes`, `live_bytes`). Messages of durable
+    stored records; the JSON also has those of bodies (`message_bytes`, `live_bytes`). The version of the store is the
+    format in which its last master wrote; older segments keep the version that they have. Messages of durable
     subscriptions, prepared and scheduled messages have rows of their own. The journal holds no non-persistent messages.
     """
     from amq.maintenance.checkpoints import find_checkpoints
 
     newest = next(iter(find_checkpoints(SystemVfs(), store)), None)
     inspection, liveness = look(store, read_config(store, options))
+    version = store_version(SystemVfs(), store)
     behind = newest.behind_bytes(inspection) if newest is not None else 0
     pins = liveness.pins()
     segments, destinations = _segments_json(inspection, liveness, pins), _destinations_json(liveness, pins)
     if as_json:
         print_json({
-            "segments": segments, "destinations": destinations,
+            "version": version, "segments": segments, "destinations": destinations,
             "remembered_ids": sum(map(len, liveness.duplicates.values())),
             "remembered_outcomes": len(liveness.outcomes),
             "checkpoint": None if newest is None else {**checkpoint_json(newest), "behind_bytes": behind},
@@ -77,6 +81,7 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
         _print_destinations(destinations)
         click.echo()
         _print_checkpoint(newest, behind)
+        _print_version(version, segments)
         tell_problems(inspection)
     if inspection.problems:
         raise click.exceptions.Exit(exits.STORE)
@@ -196,6 +201,13 @@ def _print_checkpoint(newest: CheckpointReport | None, behind_bytes: int) -> Non
         f"newest checkpoint: {size_text(newest.file_bytes)}, {age} old, at {newest.place}; a start reads "
         f"{size_text(behind_bytes)} behind it"
     )
+
+
+def _print_version(version: int | None, segments: list[dict[str, Any]]) -> None:
+    if version is not None:
+        counts = Counter(each["version"] for each in segments if each["version"])
+        told = ", ".join(f"{counts[each]:,} of version {each}" for each in sorted(counts))
+        click.echo(f"store of version {version}; segments: {told or 'none'}")
 
 
 def _print_segments(segments: list[dict[str, Any]]) -> None:

@@ -67,6 +67,9 @@ def status(
     `heartbeat_age_s` and `lag_s` (of a slave: the time since it last knew all that there was to know; null where it
     never did, or does not follow) compare the wall clocks of two hosts. Where the heartbeat seems old, this command
     watches for a new one for up to 5 seconds before it says "silent".
+
+    `version` is that of the store: the stored format in which its last master writes. A slave that is `too_old` cannot
+    read it and never takes over: upgrade it.
     """
     if url is not None and context.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
         store = None
@@ -115,6 +118,7 @@ def _of_store(store: str) -> dict[str, Any]:
         "lock": seen.lock,
         "epoch": epoch.number if epoch is not None else 0,
         "epoch_owner": epoch.owner.name if epoch is not None else "",
+        "version": epoch.format if epoch is not None else None,
         "since": _iso(epoch.started_wall_ms) if epoch is not None else None,
         "since_wall_ms": epoch.started_wall_ms if epoch is not None else None,
         "reason": epoch.reason if epoch is not None else "",
@@ -152,7 +156,10 @@ def _slaves(seen: StoreStatus) -> list[dict[str, Any]]:
         lag_s = max(0, now_ms - caught_up_ms) / 1000 if caught_up_ms else None
         why = broker.facts.get("cannot_listen")
         cannot_listen = why if isinstance(why, str) and why else None
-        found.append({**_broker(broker), "followed": followed, "lag_s": lag_s, "cannot_listen": cannot_listen})
+        found.append({
+            **_broker(broker), "followed": followed, "lag_s": lag_s, "cannot_listen": cannot_listen,
+            "too_old": seen.too_old(broker),
+        })  # fmt: skip
     return found
 
 
@@ -249,7 +256,7 @@ def _print_store(facts: dict[str, Any]) -> None:
     click.echo(f"lock     {facts['lock']}")
     slaves = "\n         ".join(f"{_who(slave)}{_slave_text(slave)}" for slave in facts["slaves"])
     click.echo(f"slaves   {slaves or 'none: nobody would take over'}")
-    if facts["slaves"] and all(slave["cannot_listen"] for slave in facts["slaves"]):
+    if facts["slaves"] and all(slave["cannot_listen"] or slave["too_old"] for slave in facts["slaves"]):
         click.echo("         no slave could serve clients")
     for difference in facts["options_differ"]:
         click.echo(f"options  differ: {difference['text']}")
@@ -265,7 +272,8 @@ def _who(broker: dict[str, Any]) -> str:
 
 def _slave_text(slave: dict[str, Any]) -> str:
     why = f"; could not serve clients: {slave['cannot_listen']}" if slave["cannot_listen"] else ""
-    return _lag_text(slave) + why
+    old = "; too old to take over: upgrade it" if slave["too_old"] else ""
+    return _lag_text(slave) + why + old
 
 
 def _lag_text(slave: dict[str, Any]) -> str:

@@ -26,6 +26,13 @@ def check_store(vfs: Vfs, store: str) -> None:
         )
 
 
+def store_version(vfs: Vfs, store: str) -> int | None:
+    """The version of the stored format in which the last master wrote, None where there was none. Raises CorruptError,
+    NewerFormatError, OSError."""
+    epoch = read_newest_epoch(vfs, store)
+    return None if epoch is None else epoch.format
+
+
 def read_sealing(vfs: Vfs, store: str) -> Sealing:
     """Number and sealed lengths of the newest epoch. Raises CorruptError, NewerFormatError, OSError."""
     epoch = read_newest_epoch(vfs, store)

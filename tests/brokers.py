@@ -35,12 +35,15 @@ LEASH = (
 
 
 class Broker:
-    """One broker process. `name` and `port` stay over restarts; `log` is what it wrote since its last start."""
+    """One broker process. `name` and `port` stay over restarts; `log` is what it wrote since its last start. `code` is
+    the directory in which the package `amq` lies that the next start runs: another one is another version."""
 
     def __init__(
-        self, store: Path, name: str, port: int, options: Mapping[str, object], config: Path | None = None
-    ) -> None:
+        self, store: Path, name: str, port: int, options: Mapping[str, object], config: Path | None = None,
+        code: Path = ROOT,
+    ) -> None:  # fmt: skip
         self.config = config
+        self.code = code
         self.store = store
         self.name = name
         self.port = port
@@ -65,7 +68,7 @@ class Broker:
                 "--name", self.name, "--store", str(self.store),
                 "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
             ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.code,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), name=f"log of {self.name}")
         self._reader.start()
@@ -194,21 +197,21 @@ class Brokers:
         self.options = {"lockKeepAlivePeriod": "1s", "lockAcquireSleepInterval": "100ms", "logFormat": "json"} | options
         self.brokers: dict[str, Broker] = {}
 
-    def add(self, name: str, **options: object) -> Broker:
+    def add(self, name: str, code: Path = ROOT, **options: object) -> Broker:
         """A broker that is not yet started."""
-        broker = Broker(self.store, name, free_port(), self.options | options, self.config)
+        broker = Broker(self.store, name, free_port(), self.options | options, self.config, code)
         self.brokers[f"{name}#{len(self.brokers)}"] = broker
         return broker
 
-    def master(self, name: str = "a", **options: object) -> Broker:
+    def master(self, name: str = "a", code: Path = ROOT, **options: object) -> Broker:
         """Start a broker and wait until it serves clients."""
-        broker = self.add(name, **options).start()
+        broker = self.add(name, code, **options).start()
         broker.wait_serving()
         return broker
 
-    def slave(self, name: str, **options: object) -> Broker:
+    def slave(self, name: str, code: Path = ROOT, **options: object) -> Broker:
         """Start a broker and wait until it waits for the lock."""
-        broker = self.add(name, **options).start()
+        broker = self.add(name, code, **options).start()
         broker.wait_slave()
         return broker
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import older
 import pytest
 import structlog
 from brokers import Brokers
@@ -48,6 +49,12 @@ def _logs_as_before() -> Iterator[None]:
     structlog.configure(**before)
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def old_amq(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory in which the package `amq` of 0.1 lies: give it to `Brokers.add` as `code`."""
+    return older.unpack("0.1", tmp_path_factory.mktemp("amq-0.1"))
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_a_checkpoint_of_a_newer_format_is_passed_over(world: World, monkeypatch
     with capture_logs() as log:
         state, _, _ = take_over(world, new_slave(world))
     assert state == right
-    assert all("has checkpoint format 1" in line["reason"] for line in log)
+    assert all("has checkpoint format 2" in line["reason"] for line in log)
 
 
 # -- a slave that follows

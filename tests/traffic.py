@@ -43,15 +43,18 @@ def send(
 
 class Producer(threading.Thread):
     """Sends numbered messages, `window` unconfirmed at a time, until stopped; resends after every failure under the
-    same `_AMQ_DUPL_ID`, as a failover client does."""
+    same `_AMQ_DUPL_ID`, as a failover client does. A broker that confirms nothing for `patience_s` is left."""
 
-    def __init__(self, brokers: Sequence[Broker], window: int = WINDOW, queue: str = QUEUE) -> None:
+    def __init__(
+        self, brokers: Sequence[Broker], window: int = WINDOW, queue: str = QUEUE, patience_s: float = DEADLINE_S
+    ) -> None:
         super().__init__(name="producer")
         self.confirmed: list[int] = []
         self.failure: BaseException | None = None
         self.failovers = 0
         self._brokers = brokers
         self._window = window
+        self._patience_s = patience_s
         self._queue = queue
         self._stopping = threading.Event()
         self._progress = threading.Condition()
@@ -93,7 +96,7 @@ class Producer(threading.Thread):
                             number += 1
                             self._send(connection, unconfirmed[-1])
                         first = unconfirmed[0]
-                        connection.receipt(str(first), DEADLINE_S)
+                        connection.receipt(str(first), self._patience_s)
                         with self._progress:
                             self.confirmed.append(unconfirmed.pop(0))
                             self._progress.notify_all()

@@ -27,7 +27,7 @@ from amq.vfs import Vfs, write_all
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
 CHECKPOINTS_KEPT = 2
-FORMAT = 1
+FORMAT = 2  # as that of segments: 0.1 wrote 1, and passes over what is newer
 (
     HEAD, QUEUE, ROWS, COUNTS, DUPLICATES, OUTCOMES, END, SHARED, PREPARED, MARKERS, SUBSCRIPTIONS,
 ) = range(1, 12)  # fmt: skip

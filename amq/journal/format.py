@@ -21,6 +21,9 @@ segment and is the start value of the two CRCs of every batch in it, so bytes of
 one) never validate here. Batches are numbered through the segments of an epoch,
 from 1. The header is durable before the first batch is written. The first record of a segment is `previous`: the sealed
 length of the segment before it in the same epoch. Flag 1: the batch holds a trim mark.
+
+`ver` is 2 in every segment that this amq makes, and 1 in those of 0.1. A record of version 1 means the same in a
+segment of version 2, so records are copied from one to the other byte for byte.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from amq.errors import CorruptError, NewerFormatError, StoreError
 from amq.message import LARGE_BODY_BYTES
 
 MAGIC = b"AMQJRNL\x01"
-VERSION = 1
+VERSION = 2
 BATCH_MAGIC = b"\xb7BAT"
 HEADER = struct.Struct("<8sHHIQQ16sI8xI")
 BATCH = struct.Struct("<4sIQQIIIII")
@@ -76,10 +79,11 @@ class SegmentHeader:
     number: int
     store_uuid: bytes
     salt: int
+    version: int = VERSION
 
     def encode(self) -> bytes:
         body = HEADER.pack(
-            MAGIC, VERSION, 0, HEADER_BYTES, self.epoch, self.number, self.store_uuid, self.salt, 0
+            MAGIC, self.version, 0, HEADER_BYTES, self.epoch, self.number, self.store_uuid, self.salt, 0
         )[:-4]  # fmt: skip
         return body + crc32(body).to_bytes(4, "little")
 
@@ -105,7 +109,7 @@ def decode_header(path: str, data: bytes) -> SegmentHeader | None:
         if begun:
             raise CorruptError(path, 0, "segment header fails its checksum")
         return None
-    return SegmentHeader(epoch, number, uuid, salt)
+    return SegmentHeader(epoch, number, uuid, salt, version)
 
 
 @dataclass(frozen=True, slots=True)

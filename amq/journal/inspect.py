@@ -68,6 +68,7 @@ class SegmentReport:
     file_bytes  size of the file, reserved space included
     end         bytes of it that count
     torn_bytes  written behind the last whole batch of an open segment: never confirmed, normal after a crash
+    version     of its format; 0 = not read
     """
 
     name: str
@@ -79,6 +80,7 @@ class SegmentReport:
     batches: int = 0
     records: int = 0
     torn_bytes: int = 0
+    version: int = 0
 
 
 class Found(NamedTuple):
@@ -235,6 +237,7 @@ class Inspection:
                     raise CorruptError(path, 0, "segment header is gone")
                 report.state = EMPTY
                 return []
+            report.version = header.version
             if self._store_uuid not in (None, header.store_uuid):  # as replay does
                 raise StoreError(f"{path} belongs to another store: move it out", code="STORE_FOREIGN_FILE")
             batches: list[tuple[int, BatchHeader, memoryview]] = []

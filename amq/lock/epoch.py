@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from amq.errors import CorruptError
-from amq.lock.document import decode, encode, field, read_file
+from amq.lock.document import FORMATS, decode_any, encode, field, read_file
 from amq.lock.host import Owner
 from amq.vfs import Vfs, listdir_fresh, write_all
 
 EPOCHS_DIRECTORY = "epochs"
 KIND = "epoch"
+STORE_VERSION = FORMATS[KIND]  # the version of a store is the format of its newest epoch: here the newest that is read
 EPOCHS_KEPT = 64
 _NAME = re.compile(r"([0-9]{10})\.json")
 _TEMPORARY = ".tmp"
@@ -38,6 +39,7 @@ class Epoch:
     sealed            segment name → bytes of it that count, for the segments of all epochs before this one
     started_wall_ms   when it began, by the owner's wall clock; for people
     reason            why the owner could begin; for people
+    format            that of its file, and so the version of the store as long as this epoch is the newest
     """
 
     number: int
@@ -45,6 +47,7 @@ class Epoch:
     sealed: Mapping[str, int]
     started_wall_ms: int
     reason: str
+    format: int = STORE_VERSION
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,8 +59,8 @@ class Epoch:
         }
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any], path: str) -> Epoch:
-        """The epoch that `to_json` wrote. Raises CorruptError."""
+    def from_json(cls, body: Mapping[str, Any], path: str, version: int = STORE_VERSION) -> Epoch:
+        """The epoch that `to_json` wrote, in a file of format `version`. Raises CorruptError."""
         sealed = field(body, "sealed", dict, path)
         for name in sealed:
             if field(sealed, name, int, path) < 0:
@@ -68,6 +71,7 @@ class Epoch:
             sealed,
             field(body, "started_wall_ms", int, path),
             field(body, "reason", str, path),
+            version,
         )
 
 
@@ -83,7 +87,8 @@ def newest_number(names: list[str]) -> int:
 def read_epoch(vfs: Vfs, store: str, number: int) -> Epoch:
     """Raises CorruptError, NewerFormatError, OSError."""
     path = epoch_path(store, number)
-    epoch = Epoch.from_json(decode(KIND, read_file(vfs, path), path), path)
+    version, body = decode_any(KIND, read_file(vfs, path), path)
+    epoch = Epoch.from_json(body, path, version)
     if epoch.number != number:
         raise CorruptError(path, 0, f"file says that it is epoch {epoch.number}")
     return epoch

@@ -4,9 +4,9 @@
 lock says whether it runs, the content says what it is and how far it has come; the file of a broker that stopped stays
 and means nothing. It is the only file of the store that a slave writes while it waits.
 
-The content is a document of kind `broker`: `role`, `owner`, `details` (how far it is now) and `facts` (what lasts:
-where it serves, its options, what it cannot do). A reader ignores a fact or a detail that it does not know, and every
-one may be missing, so versions may differ.
+The content is a document of kind `broker`: `role`, `owner`, `details` (how far it is now), `facts` (what lasts: where
+it serves, its options, what it cannot do) and `store_version`, the newest version of a store that it reads. A reader
+ignores a fact or a detail that it does not know, and every one may be missing, so versions may differ.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import structlog
 from amq.errors import AmqError, CorruptError
 from amq.lock import document
 from amq.lock.document import decode, encode, read_all
+from amq.lock.epoch import STORE_VERSION
 from amq.lock.host import Owner
 from amq.vfs import NotAFileError, Vfs, write_all
 
@@ -46,7 +47,8 @@ class NameInUseError(AmqError):
 class BrokerPresence:
     """A broker that runs on the store. `owner` is None (and `role` "") while it is just writing who it is. `details` is
     what it last said of how far it is: "followed" of a slave, "reading" of one that takes over. `facts` is what else it
-    says of itself (see `amq.group.Facts`).
+    says of itself (see `amq.group.Facts`). `store_version` is the newest version of a store that it reads: 0.1 does not
+    say so, and reads 1.
     """
 
     name: str
@@ -54,6 +56,7 @@ class BrokerPresence:
     owner: Owner | None
     details: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    store_version: int = STORE_VERSION
 
 
 class Presence:
@@ -128,7 +131,10 @@ class Presence:
 
     def _write(self) -> None:
         assert self._fd is not None
-        body = {"role": self._role, "owner": self._owner.to_json(), "details": self._details, "facts": self._facts}
+        body = {
+            "role": self._role, "owner": self._owner.to_json(), "details": self._details, "facts": self._facts,
+            "store_version": STORE_VERSION,
+        }  # fmt: skip
         without_urls = {"owner": self._owner.to_json() | {"transport_urls": []}}
         for shorter in ({}, without_urls, without_urls | {"facts": {}}):
             data = encode(KIND, body | shorter, RECORD_BYTES)
@@ -176,7 +182,8 @@ def _read(vfs: Vfs, fd: int, path: str, name: str) -> BrokerPresence:
             details, facts = (
                 found if isinstance(found := body.get(key), dict) else {} for key in ("details", "facts")
             )
-            return BrokerPresence(name, document.field(body, "role", str, path), owner, details, facts)
+            role, version = document.field(body, "role", str, path), body.get("store_version", 1)
+            return BrokerPresence(name, role, owner, details, facts, version if isinstance(version, int) else 1)
     return BrokerPresence(name, "", None)
 
 

@@ -67,6 +67,10 @@ class StoreStatus:
         others = (self.master, self.successor)
         return [broker for broker in self.brokers if broker not in others]
 
+    def too_old(self, broker: BrokerPresence) -> bool:
+        """Whether `broker` cannot read what the last master wrote, so that it never takes over."""
+        return self.epoch is not None and broker.store_version < self.epoch.format
+
     def _owner_of_epoch(self) -> BrokerPresence | None:
         if self.lock != "held" or self.epoch is None or self.released:
             return None

@@ -16,12 +16,14 @@ from lab.history import now_s
 PORT = 61613
 SERVING = "master: serving clients"
 WAITING = "slave: waiting for the lock"
+NOT_FOLLOWED = "the journal cannot be followed now"
 DEADLINE_S = 60.0
 Line = dict[str, Any]
 
 
 class Broker:
-    """The broker of `guest`, named as it is. `lines` is its whole log: (seconds on the lab's clock, line)."""
+    """The broker of `guest`, named as it is. `lines` is its whole log: (seconds on the lab's clock, line). `command` is
+    the `amq` that its next start runs."""
 
     def __init__(
         self, guest: Guest, place: Place, command: Sequence[str], store: str, options: Mapping[str, object],
@@ -32,8 +34,9 @@ class Broker:
         self.url = f"stomp://{guest.address}:{PORT}"
         self.lines: list[tuple[float, Line]] = []
         self.exit_code: int | None = None
+        self.command = command
         self._words = [
-            *command, "start", "--name", self.name, "--store", store, "--transport", f"stomp://0.0.0.0:{PORT}",
+            "start", "--name", self.name, "--store", store, "--transport", f"stomp://0.0.0.0:{PORT}",
             *flags, *(word for key, value in options.items() for word in ("-o", f"{key}={value}")),
         ]  # fmt: skip
         self._on_line = on_line
@@ -43,7 +46,7 @@ class Broker:
 
     def start(self) -> Broker:
         self.exit_code = None
-        self._pid = self.guest.spawn(self._words, self._read, self._exited)
+        self._pid = self.guest.spawn([*self.command, *self._words], self._read, self._exited)
         return self
 
     def kill(self) -> None:
@@ -57,6 +60,15 @@ class Broker:
             ended = self._changed.wait_for(lambda: self.exit_code is not None, DEADLINE_S)
         if not ended:
             raise ExpectationError(f"{self.name} does not stop: {self.tail()}")
+
+    def wait_exit(self) -> int:
+        """Until it ends by itself; its exit code."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.exit_code is not None, DEADLINE_S)
+            code = self.exit_code
+        if code is None:
+            raise ExpectationError(f"{self.name} does not end: {self.tail()}")
+        return code
 
     @property
     def marker(self) -> int:

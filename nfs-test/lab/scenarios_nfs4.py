@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lab import nfs
-from lab.broker import WAITING
+from lab.broker import NOT_FOLLOWED, WAITING, Broker
 from lab.history import now_s
 from lab.nfs import Nfs
 from lab.scenario import last_until, scenario
@@ -12,6 +14,7 @@ from lab.world import STORE, World
 CUT_S = 30.0
 FREEZE_S = 25.0
 COURTESY_S = 40.0  # four leases
+STORE_UNUSABLE = 4  # exit code
 
 
 @scenario("kill", "the master's process is killed", 20)
@@ -210,6 +213,43 @@ def hand_over(world: World) -> None:
         world.wait_takeover(since_s, epoch)
         marker = master.marker
         master.start().wait_event(WAITING, after=marker)
+
+
+@scenario("rolling-upgrade", "two brokers of 0.1 are upgraded, each through a takeover; then one of 0.1 comes back", 35)
+def rolling_upgrade(world: World) -> None:
+    old, new = world.older("0.1"), world.brokers[0].command
+    for broker in world.brokers:
+        broker.command = old
+    world.build()
+    first, second = world.brokers
+    _upgrade(second, new)
+    epoch, since_s = world.epoch, world.fault("killing the old master")
+    first.kill()
+    world.wait_takeover(since_s, epoch)
+    world.say("the old one comes back as a slave, and is upgraded")
+    marker = first.marker
+    first.start().wait_event(NOT_FOLLOWED, after=marker)
+    _upgrade(first, new)
+    epoch, since_s = world.epoch, world.fault("killing the new master")
+    second.kill()
+    world.wait_takeover(since_s, epoch)
+    world.say("0.1 comes back, and gets the lock")
+    second.command, marker = old, second.marker
+    second.start().wait_event(NOT_FOLLOWED, after=marker)
+    epoch, claim = world.epoch, first.guest.run(f"cat {STORE}/claim")
+    first.stop()
+    code, said = second.wait_exit(), second.tail()
+    world.expect(code == STORE_UNUSABLE and "upgrade this broker" in said, f"0.1 was not refused: {code}\n{said}")
+    world.expect(first.guest.run(f"cat {STORE}/claim") == claim, "a broker that was refused has claimed the store")
+    since_s = now_s()
+    first.start()
+    world.wait_takeover(since_s, epoch)
+
+
+def _upgrade(slave: Broker, command: Sequence[str]) -> None:
+    slave.stop()
+    slave.command, marker = command, slave.marker
+    slave.start().wait_event(WAITING, after=marker)
 
 
 def _nfs(world: World) -> Nfs:

@@ -20,6 +20,7 @@ from lab.history import History, Served, StoreFacts, now_s
 from lab.network import Network
 from lab.nfs import Nfs
 from lab.traffic import HEART_BEAT_MS, Traffic
+from tests.older import unpack
 
 PERIOD_S = 2.0  # lockKeepAlivePeriod
 DEPOSED_DEADLINE_S = 25.0  # on a soft mount a process that hangs in it can be replaced after as long
@@ -106,6 +107,11 @@ class World:
             self.say(f"{broker.name}: {json.dumps(line)}")
         if line.get("event") == SERVING:
             self.history.note(Served(broker.name, int(line["epoch"]), at_s))
+
+    def older(self, version: str) -> list[str]:
+        """The `amq` of an earlier release, for `Broker.command`."""
+        code = unpack(version, self.place.work / f"amq-{version}")
+        return ["env", f"PYTHONPATH={code}", *self.place.amq]
 
     # -- hurting -------------------------------------------------------------------------------------------------------
 

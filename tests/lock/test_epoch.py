@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.errors import CorruptError, NewerFormatError
-from amq.lock.document import decode, encode
+from amq.lock.document import decode, decode_any, encode
 from amq.lock.epoch import (
     Epoch,
     epoch_path,
@@ -176,6 +177,20 @@ def test_strange_json_is_damage(text: str) -> None:
 def test_newer_format_is_told_from_damage() -> None:
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode("kind", json.dumps({"format": 2, "entirely": "different"}).encode(), "path")
+
+
+def test_an_epoch_of_format_1_is_read() -> None:
+    """As 0.1 wrote it; whatever is written now has format 2."""
+    assert json.loads(encode("epoch", {}))["format"] == 2
+    old = b'{"amq":"epoch","body":{"number":7},"crc32":"%08x","format":1}\n'
+    checksum = zlib.crc32(b'["epoch",1,{"number":7}]')
+    assert decode_any("epoch", old % checksum, "path") == (1, {"number": 7})
+    with pytest.raises(CorruptError):
+        decode("epoch", old % (checksum ^ 1), "path")
+    with pytest.raises(CorruptError):
+        decode("epoch", (old % checksum).replace(b'"format":1', b'"format":2'), "path")
+    with pytest.raises(CorruptError):
+        decode("epoch", (old % checksum).replace(b'"format":1', b'"format":0'), "path")
 
 
 def test_another_kind_is_damage() -> None:

@@ -271,7 +271,7 @@ def test_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     broker.become_master()
     broker.fence()
     path = Path(epoch_path(str(tmp_path), 1))
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    path.write_bytes(path.read_bytes().replace(b'"format":2', b'"format":3'))
     claim = (tmp_path / CLAIM_FILE).read_bytes()
     assert broker.locker.try_acquire()
     with pytest.raises(NewerFormatError, match="upgrade"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -27,8 +28,10 @@ from amq.broker.transactions.two_phase import TwoPhase
 from amq.broker.waiters import Call
 from amq.client.leases import LeaseSubscription
 from amq.config.schema import BrokerConfig
+from amq.journal.format import SegmentHeader
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
 from amq.journal.records.message import Run
+from amq.lock import document
 from amq.lock.epoch import Epoch
 from amq.lock.lease import Lease
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
@@ -36,6 +39,7 @@ from amq.protocols.commands import CommitBatch, Prepare, SendMany
 from amq.protocols.commands import Lease as LeaseCommand
 from amq.replay import Replay
 from amq.slave import Progress
+from tests.simulation import upgrade
 from tests.simulation.mutants import Mutant
 
 MUTANTS: dict[str, Mutant] = {}
@@ -480,3 +484,33 @@ def the_lease_is_not_looked_at_inside_a_group() -> AbstractContextManager[object
         return replay._slave.finish(config, epoch, lambda *_: lease.check())
 
     return patch.object(Replay, "read", read)
+
+
+# -- a rolling upgrade -------------------------------------------------------------------------------------------------
+
+
+@mutant_of("upgrade")
+def epochs_look_like_those_of_0_1() -> AbstractContextManager[object]:
+    """The version in the headers of segments alone is met when the claim is written."""
+    return patch.dict(document.FORMATS, {"epoch": 1})
+
+
+@mutant_of("upgrade")
+@contextmanager
+def what_is_written_looks_like_0_1() -> Iterator[None]:
+    """Whatever is new in a record goes under an old header."""
+    real = SegmentHeader.encode
+
+    def encode(header: SegmentHeader) -> bytes:
+        return real(replace(header, version=1))
+
+    with epochs_look_like_those_of_0_1(), patch.object(SegmentHeader, "encode", encode):
+        yield
+
+
+@mutant_of("upgrade")
+def a_broker_of_0_1_does_not_refuse() -> AbstractContextManager[object]:
+    def decode_any(_kind: str, data: bytes, _path: str, _offset: int = 0) -> Any:
+        return json.loads(data)["body"]
+
+    return patch.object(upgrade.module("lock.epoch"), "decode", decode_any)

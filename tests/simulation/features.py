@@ -14,7 +14,7 @@ from tests.simulation.clients import Application
 from tests.simulation.oracle import Checker, Oracle
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import Slot, World
 
 Make = Callable[[str, str, Oracle, Random], Application]  # (name, url, oracle, dice)
 
@@ -38,3 +38,10 @@ class Feature(Checker):
     def applications(self) -> list[Make]:
         """Who uses it."""
         return []
+
+    def linked(self, slot: Slot, number: int) -> None:
+        """The broker of `slot` has linked epoch `number`."""
+
+    def excuses(self, slot: Slot, failure: Any) -> bool:  # noqa: ARG002 - for features to say
+        """May the broker of `slot` stop because of `failure`, None = nothing, although no broker of today may?"""
+        return False

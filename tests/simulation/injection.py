@@ -130,22 +130,13 @@ def _fill_disk(world: World, fault: Fault) -> None:
 
 
 def _hand_over(world: World, fault: Fault) -> None:
-    _stop(world, _slot(world, fault))
-
-
-def _stop(world: World, slot: Slot) -> None:
-    """The operator stops a broker in good order; its supervisor starts it again."""
-    process, service = slot.process, slot.service
-    if process is None or service is None or not process.alive or process.loop._kept == []:
-        return
-    world.oracle.log(f"operator stops {slot.name}")
-    process.loop.call_soon_threadsafe(lambda: process.loop.keep(process.loop.create_task(service.stop())))
+    world.stop_broker(_slot(world, fault))
 
 
 def _restart_all(world: World, fault: Fault) -> None:
     """The operator restarts every broker, one after the other."""
     for i, slot in enumerate(world.slots):
-        world.scheduler.after(i * fault.seconds * 0.3, partial(_stop, world, slot))
+        world.scheduler.after(i * fault.seconds * 0.3, partial(world.stop_broker, slot))
 
 
 def _kill_client(world: World, fault: Fault) -> None:

@@ -103,7 +103,7 @@ class Oracle:
         self._digest = hashlib.blake2b(digest_size=16)
         self._scheduler = scheduler
         self._server = server
-        self._vfs = PlainVfs(server)
+        self.vfs = PlainVfs(server)
         self._stored: dict[int, tuple[int, str]] = {}  # seq → (epoch that committed it, id)
         self._consumed: dict[int, int] = {}  # seq → epoch that committed its end
         self._ends: dict[str, tuple[int, int]] = {}  # segment → (how far it was committed, by which epoch)
@@ -253,7 +253,7 @@ class Oracle:
 
     def _check_sealed(self, name: str, end: int, epoch: int) -> None:
         try:
-            sealed = read_epoch(self._vfs, STORE, self._newest_epoch).sealed
+            sealed = read_epoch(self.vfs, STORE, self._newest_epoch).sealed
         except FileNotFoundError:
             return  # its name was lost with the power, before it was durable
         except (OSError, AmqError) as error:
@@ -281,13 +281,13 @@ class Oracle:
         """What the master took over, as a slave that followed or from a checkpoint, is what the journal says."""
         cold = State(broker.config)
         try:
-            sealed = read_epoch(self._vfs, STORE, broker.epoch).sealed
-            trimmed = replay(self._vfs, STORE, sealed, cold.apply, lambda _done, _total: None).trimmed
+            sealed = read_epoch(self.vfs, STORE, broker.epoch).sealed
+            trimmed = replay(self.vfs, STORE, sealed, cold.apply, lambda _done, _total: None).trimmed
         except AmqError as error:
             self.broken("P5", f"epoch {broker.epoch} began, and the journal cannot be read: {error}")
             return
         cold.settle(trimmed)
-        found, right = _summary(broker.state), _summary(cold)
+        found, right = summary(broker.state), summary(cold)
         wrong = [name for name in found.keys() | right.keys() if found.get(name) != right.get(name)]
         wrong += [name for name, queue in broker.state.queues.items() if not _as_often(queue, cold.queues.get(name))]
         if wrong:
@@ -296,10 +296,10 @@ class Oracle:
     def _begins(self, broker: Broker) -> None:
         """A new master has replayed the journal: is its state what was promised?"""
         epoch = broker.epoch
-        with self._undamaged():
+        with self.undamaged():
             try:
                 queues = broker.state.queues
-                by_queue = {name: stored(broker.state, queue, self._vfs, STORE) for name, queue in queues.items()}
+                by_queue = {name: stored(broker.state, queue, self.vfs, STORE) for name, queue in queues.items()}
             except AmqError as error:
                 self.broken("P5", f"epoch {epoch} cannot read what it has: {error}")
                 return
@@ -343,7 +343,7 @@ class Oracle:
             self.broken("P2", f"epoch {epoch} delivers {message.duplicate_id}, consumed in an epoch before or in it")
 
     @contextmanager
-    def _undamaged(self) -> Iterator[None]:
+    def undamaged(self) -> Iterator[None]:
         """The checker itself sees files as they were before bits turned over (seeds 6000358, 6000406)."""
         damaged = [(rot.inode, rot.inode.data, rot.inode.durable, rot.inode.version) for rot in self.rotten.values()]
         for rot in self.rotten.values():
@@ -371,16 +371,16 @@ class Oracle:
 
     def _problems(self) -> list[str]:
         try:
-            self._vfs.stat(f"{STORE}/journal")
+            self.vfs.stat(f"{STORE}/journal")
         except FileNotFoundError:
             return []
 
         def sealing() -> tuple[int, Any]:
-            newest = read_newest_epoch(self._vfs, STORE)
+            newest = read_newest_epoch(self.vfs, STORE)
             return (newest.number, newest.sealed) if newest is not None else (0, {})
 
         try:
-            inspection, _ = inspect(self._vfs, STORE, sealing)
+            inspection, _ = inspect(self.vfs, STORE, sealing)
         except (OSError, AmqError) as error:
             return [f"the journal cannot be checked: {error}"]
         return [f"journal check: {problem}" for problem in inspection.problems]
@@ -459,7 +459,7 @@ class Oracle:
         return patch.object(owner, name, see)
 
 
-def _summary(state: State) -> dict[str, object]:
+def summary(state: State) -> dict[str, object]:
     """What of its state the journal says: places, ids."""
     found: dict[str, object] = {"outcomes": [(id, seq) for id, (seq, _) in state.outcomes.items()]}
     found["prepared"] = {xid: prepared for xid, (prepared, _) in state.prepared.items()}

@@ -12,12 +12,14 @@ from tests.simulation.kept import Kept
 from tests.simulation.leased import Leases
 from tests.simulation.scheduled import Scheduled
 from tests.simulation.two_phase import TwoPhase
+from tests.simulation.upgrade import Upgrade
 
 CHANCE = 0.12
 FEATURES: dict[str, type[Feature]] = {
     "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
     "leases": Leases, "kept": Kept, "bulky": Bulky,
 }  # fmt: skip
+ASIDE: dict[str, type[Feature]] = {"upgrade": Upgrade}  # no seed has these; a test asks for them
 
 
 def choose(seed: int) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from tests.simulation.network import Network
 from tests.simulation.oracle import STORE, Oracle
 from tests.simulation.scheduler import HostDoor, Killed, Machine, Process, Scheduler, Task
 from tests.simulation.storage import Server
-from tests.simulation.swarm import FEATURES, choose
+from tests.simulation.swarm import ASIDE, FEATURES, choose
 
 PEACE_S = 90.0
 CHECK_EVERY_S = 3.1
@@ -69,13 +69,30 @@ async def anybody(_login: str, _passcode: str, _loopback: bool) -> str:
     return "anybody"
 
 
+class Release:
+    """The code that brokers run: here that of this checkout. `config` makes of one of ours what it takes."""
+
+    name = "today's"
+    service: Any = BrokerService
+    stopped: Any = Role.STOPPED
+    role_changed: Any = RoleChanged
+
+    def config(self, config: BrokerConfig) -> Any:
+        return config
+
+
+TODAY = Release()
+
+
 class Slot:
-    """One broker as its operator sees it: started again whenever it ends."""
+    """One broker as its operator sees it: started again whenever it ends. `release` is installed, `running` is what its
+    last process runs."""
 
     def __init__(self, name: str, machine: Machine, config: BrokerConfig) -> None:
         self.name = name
         self.machine = machine
         self.config = config
+        self.release = self.running = TODAY
         self.process: Process | None = None
         self.vfs: SimVfs | None = None
         self.service: BrokerService | None = None
@@ -83,7 +100,7 @@ class Slot:
     @property
     def master(self) -> bool:
         alive = self.process is not None and self.process.alive
-        return alive and self.service is not None and self.service.role is Role.MASTER
+        return alive and self.service is not None and self.service.role.value == Role.MASTER.value
 
 
 @dataclass
@@ -137,7 +154,8 @@ class World:
         self.trips: list[list[Any]] = []  # [fault, calls left]
         self.rotten: list[Callable[[], None]] = []  # how the operator restores what rotted
         self.features = choose(seed) if features is None else features
-        self.oracle.checkers = self._made = [FEATURES[name](self.oracle, seed) for name in self.features]
+        known = FEATURES | ASIDE
+        self.oracle.checkers = self._made = [known[name](self.oracle, seed) for name in self.features]
         self._make_brokers(rng)
         self.deaf = self._deafness()
         self.network.deaf = self._is_deaf
@@ -259,6 +277,7 @@ class World:
         if not slot.machine.up or (slot.process is not None and slot.process.alive):
             return
         slot.process = process = slot.machine.spawn(slot.name)
+        slot.running = slot.release
         process.loop.network = self.network
         process.stall_chance = 0.0 if self.peace else self.stall_chance
         process.stall_s = self.period_s
@@ -270,18 +289,20 @@ class World:
         process.run_loop(lambda: self._broker_main(slot, process, vfs))
 
     async def _broker_main(self, slot: Slot, process: Process, vfs: SimVfs) -> None:
-        service = BrokerService(
-            slot.config, anybody, vfs=vfs, clock=process, host=HostDoor(process),
+        release = slot.running
+        service = release.service(
+            release.config(slot.config), anybody, vfs=vfs, clock=process, host=HostDoor(process),
             entropy=Random(process.rng.getrandbits(64)), threads=process, make_runner=process.runner,
             replace_process=lambda: self._replace(slot, process), probe=self._probe if self.deaf else None,
         )  # fmt: skip
         slot.service = service
-        service.events.listen(RoleChanged, lambda event: self.oracle.log(f"{slot.name} is {event.role}"))
+        service.events.listen(release.role_changed, lambda event: self.oracle.log(f"{slot.name} is {event.role}"))
         await service.start()
-        await service.wait_for(Role.STOPPED)
+        await service.wait_for(release.stopped)
         failure = service.failure
         self.oracle.log(f"{slot.name} stopped: {failure.code if failure is not None else 'cleanly'}")
         excused = any(path in str(failure) for path in self.oracle.excused)
+        excused = excused or any(feature.excuses(slot, failure) for feature in self._made)
         if failure is not None and failure.code in FATAL_CODES and not excused:
             self.oracle.broken("P5", f"{slot.name} stopped with {failure.code}: {failure}")
         self.scheduler.after(0.001, lambda: self.end_process(slot.process if slot.process is process else None))
@@ -291,6 +312,14 @@ class World:
         self.oracle.log(f"{slot.name} replaces its process")
         self.end_process(process)
         raise Killed
+
+    def stop_broker(self, slot: Slot) -> None:
+        """The operator stops a broker in good order; its supervisor starts it again."""
+        process, service = slot.process, slot.service
+        if process is None or service is None or not process.alive or process.loop._kept == []:
+            return
+        self.oracle.log(f"operator stops {slot.name}")
+        process.loop.call_soon_threadsafe(lambda: process.loop.keep(process.loop.create_task(service.stop())))
 
     def end_process(self, process: Process | None, silent: bool = False) -> None:
         """Kill it (it may have ended by itself: then nothing is left to do but to close); its slot starts it again."""
@@ -348,7 +377,10 @@ class World:
         if not after:
             self.oracle.log(f"{slot.name} {method} {path} {detail}")
         elif method == "link" and "/epochs/" in path:
-            self.oracle.linked(int(path.rpartition("/")[2].partition(".")[0]))
+            number = int(path.rpartition("/")[2].partition(".")[0])
+            self.oracle.linked(number)
+            for feature in self._made:
+                feature.linked(slot, number)
         due = [trip for trip in self.trips if trip[0].strikes(method, path, after)]
         if not due:
             return

@@ -1,0 +1,39 @@
+"""Groups with brokers of 0.1 and of today: no promise is broken while they are upgraded, and both get their turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.pool import report, run_seed, run_seeds
+from tests.simulation.world import Result
+
+FEATURES = ("upgrade",)
+QUICK_SEEDS = (3, 4)
+DEEP_SEEDS = range(5, 85)
+WANTED = {
+    "epochs of 0.1": 120, "epochs of today": 160, "masters of 0.1": 100, "refused": 60, "installed": 150,
+    "confirmed": 12_000, "locks lost": 60, "checkpoints read": 100,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", QUICK_SEEDS)
+def test_a_group_is_upgraded(seed: int) -> None:
+    counts = _kept(run_seed(seed, features=FEATURES))
+    assert counts["epochs of 0.1"]
+    assert counts["epochs of today"]
+
+
+@pytest.mark.deep
+def test_no_promise_is_broken_while_groups_are_upgraded() -> None:
+    counts: Counter[str] = Counter()
+    for result in run_seeds(DEEP_SEEDS, features=FEATURES):
+        counts += _kept(result)
+    short = {kind: counts[kind] for kind, least in WANTED.items() if counts[kind] < least}
+    assert not short, f"too little happened: {short} of {counts}"
+
+
+def _kept(result: Result) -> Counter[str]:
+    assert not result.violation, report(result)
+    return result.counts

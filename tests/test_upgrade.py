@@ -1,0 +1,407 @@
+"""Acceptance: a rolling upgrade from 0.1. Real brokers of both versions on one store, killed and stopped.
+
+A broker of 0.1 that meets the store of a later master must refuse it, name the cure and leave no trace of a takeover:
+docs/master-slave.md, "Brokers of two versions in one group".
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import DEADLINE_S, WAITING, Broker, Brokers
+from brokers import ROOT as HERE
+from older import run
+from traffic import QUEUE, Producer, drain, send
+
+from amq.journal.checkpoint import list_checkpoints
+from amq.journal.format import HEADER
+from amq.lock.presence import read_presence
+from amq.vfs import SystemVfs
+from bench.wire import Connection
+
+pytestmark = pytest.mark.deep
+STORE_UNUSABLE = 4
+PATIENCE_S = 2.0  # of a producer whose broker stands still
+CURE = "upgrade this broker"
+NOT_FOLLOWED = "the journal cannot be followed now"
+DEPOSED = "mastership lost or refused: slave again"
+SMALL = {"journalSegmentSize": "64KiB", "journalBatchSize": "16KiB", "checkpointDistance": "32KiB"}
+VFS = SystemVfs()
+
+
+def versions(store: Path) -> dict[int, set[int]]:
+    """Epoch → the versions of its segments."""
+    found: dict[int, set[int]] = {}
+    for path in (store / "journal").glob("*.seg"):
+        _, version, _, _, epoch, *_ = HEADER.unpack_from(path.read_bytes())
+        if version:
+            found.setdefault(epoch, set()).add(version)
+    return found
+
+
+def epochs(store: Path) -> list[int]:
+    """The formats of the epoch files, oldest first."""
+    return [json.loads(path.read_text())["format"] for path in sorted((store / "epochs").glob("*.json"))]
+
+
+def content(store: Path) -> dict[str, bytes]:
+    """What a takeover would change. Each broker may say who it is, in `brokers/`."""
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in store.rglob("*")
+        if path.is_file() and path.parent.name != "brokers"
+    }
+
+
+def assert_refused(broker: Broker) -> None:
+    """It ended, and said why and what to do, before it took over."""
+    assert broker.wait_exit() == STORE_UNUSABLE, broker.log_text()
+    last = broker.log[-1]
+    assert (last["event"], last["code"]) == ("stopped", "STORE_NEWER_FORMAT")
+    assert "format 2 was written by a newer amq" in last["reason"]
+    assert CURE in last["reason"]
+    assert broker.said("role")[-1]["before"] == "slave"
+
+
+def assert_all_there(broker: Broker, confirmed: list[int], acknowledged: int = 0) -> None:
+    """Each confirmed message is there once, in order, but for the first ones, which were acknowledged."""
+    with broker.connect() as connection:
+        bodies = drain(connection, len(confirmed))
+    assert bodies == [f"message {number}".encode() for number in confirmed[acknowledged:]]
+
+
+def acknowledge(connection: Connection, count: int) -> None:
+    """Take and acknowledge that many messages."""
+    connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "some", "ack": "client", "prefetch-count": count})
+    frames = [connection.next_frame(DEADLINE_S) for _ in range(count)]
+    assert [frame.body for frame in frames] == [f"message {number}".encode() for number in range(count)]
+    connection.send("ACK", {"id": frames[-1].headers["ack"], "receipt": "acked"})
+    connection.receipt("acked", DEADLINE_S)
+
+
+def taken_by(master: Broker, old: Broker, after: int = 0) -> None:
+    """Wait until `old` noticed that the master is of a later version."""
+    line = old.wait_event(NOT_FOLLOWED, after=after)
+    assert CURE in line["reason"]
+    assert master.alive
+
+
+def followed(slave: Broker) -> int:
+    """How many messages it knows, by its own account."""
+    found = [each for each in read_presence(VFS, str(slave.store)) if each.name == slave.name]
+    return int(found[0].details.get("followed", {}).get("messages", 0)) if found else 0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.005)
+
+
+# -- a store of 0.1 ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["kill -9", "stop"])
+def test_a_store_of_an_old_broker_is_continued(brokers: Brokers, old_amq: Path, kill: bool) -> None:
+    old = brokers.master("a", old_amq, **SMALL)
+    producer = Producer([old, new := brokers.add("b", **SMALL)])
+    producer.start()
+    producer.wait_confirmed(1500)
+    with old.connect() as connection:
+        acknowledge(connection, 20)
+    assert list_checkpoints(VFS, str(brokers.store)), "a checkpoint of version 1 is there"
+    old.kill() if kill else old.stop()
+    assert epochs(brokers.store) == [1]
+    new.start().wait_serving()
+    assert new.said("checkpoint read"), "it begins where the checkpoint of 0.1 leaves off"
+    producer.wait_confirmed(100)
+    confirmed = producer.stop()
+    assert epochs(brokers.store) == [1, 2]
+    assert versions(brokers.store) == {1: {1}, 2: {2}}
+    new.kill()  # a store of both versions is read anew
+    new.start().wait_serving()
+    assert_all_there(new, confirmed, acknowledged=20)
+    with new.connect() as connection:  # what 0.1 remembered is known: the message is not stored again
+        send(connection, b"again", _AMQ_DUPL_ID="id-3")
+        assert drain(connection, 0) == []
+
+
+def test_every_version_of_the_tools_reads_an_old_store(brokers: Brokers, old_amq: Path) -> None:
+    old = brokers.master("a", old_amq, **SMALL)
+    with old.connect() as connection:
+        for number in range(3):
+            send(connection, b"message %d" % number)
+    old.kill()
+    before = content(brokers.store)
+    for code in (old_amq, HERE):
+        for words in (["check"], ["stat"], ["dump"], ["export"]):
+            done = run(code, "journal", *words, "--store", brokers.store)
+            assert done.returncode == 0, (words, done.stderr)
+    assert content(brokers.store) == before
+
+
+# -- an old broker meets the store of a new one ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["kill -9", "stop"])
+def test_an_old_broker_on_a_store_of_a_new_one_changes_nothing(brokers: Brokers, old_amq: Path, kill: bool) -> None:
+    new = brokers.master("a", **SMALL)
+    with new.connect() as connection:
+        for number in range(40):
+            send(connection, f"message {number}".encode() + b" " * 4000)
+    new.kill() if kill else new.stop()
+    before = content(brokers.store)
+    assert_refused(brokers.add("b", old_amq).start())
+    for words in (["check"], ["stat"], ["dump"], ["export"], ["repair"], ["repair", "--yes"]):
+        done = run(old_amq, "journal", *words, "--store", brokers.store)
+        assert done.returncode == STORE_UNUSABLE, (words, done.stdout, done.stderr)
+        assert "STORE_NEWER_FORMAT" in done.stderr
+    assert run(old_amq, "status", "--store", brokers.store).returncode == STORE_UNUSABLE
+    assert content(brokers.store) == before
+    new.start().wait_serving()
+    with new.connect() as connection:
+        assert [int(body.split()[1]) for body in drain(connection, 40)] == list(range(40))
+
+
+def test_an_old_slave_of_a_new_master_never_takes_over(brokers: Brokers, old_amq: Path) -> None:
+    """It follows nothing, and when the new master is killed it gets the lock, ends, and leaves the store as it was."""
+    new = brokers.master("a", **SMALL)
+    old = brokers.slave("b", old_amq, **SMALL)
+    producer = Producer([new, old])
+    producer.start()
+    producer.wait_confirmed(300)
+    taken_by(new, old)
+    new.kill()
+    before = content(brokers.store)
+    assert_refused(old)
+    assert content(brokers.store) == before
+    new.start().wait_serving()
+    producer.wait_confirmed(100)
+    assert_all_there(new, producer.stop())
+    assert set(epochs(brokers.store)) == {2}
+
+
+def test_a_new_slave_takes_over_where_an_old_one_waits_as_well(brokers: Brokers, old_amq: Path) -> None:
+    """Both want the lock. Whoever is first, a new broker becomes master, and at once."""
+    group = [brokers.master("a"), brokers.slave("b"), brokers.slave("old", old_amq)]
+    first, second, old = group
+    producer = Producer(group)
+    producer.start()
+    for _ in range(3):
+        producer.wait_confirmed(100)
+        mark = len(second.log)
+        first.kill()
+        second.wait_serving(after=mark)
+        if not old.alive:
+            assert_refused(old)
+            old.start().wait_slave()
+        first.start().wait_slave()
+        first, second = second, first
+    assert_all_there(first, producer.stop())
+    assert set(epochs(brokers.store)) == {2}
+
+
+# -- from an old master to a new one -----------------------------------------------------------------------------------
+
+
+def test_a_new_slave_follows_an_old_master_and_takes_over_from_it(brokers: Brokers, old_amq: Path) -> None:
+    old = brokers.master("a", old_amq, **SMALL)
+    new = brokers.slave("b", **SMALL)
+    producer = Producer([old, new])
+    producer.start()
+    producer.wait_confirmed(500)
+    with old.connect() as connection:
+        acknowledge(connection, 20)
+    wait_until(lambda: followed(new) > 500)
+    old.kill()
+    new.wait_serving()
+    assert new.said("journal read")[0]["followed_bytes"] > 0
+    producer.wait_confirmed(100)
+    old.start().wait_slave()  # nobody has upgraded it yet
+    taken_by(new, old)
+    new.kill()
+    assert_refused(old)
+    new.start().wait_serving()
+    old.code = new.code
+    old.start().wait_slave()  # now it is upgraded
+    new.stop()
+    old.wait_serving()
+    assert_all_there(old, producer.stop(), acknowledged=20)
+    assert epochs(brokers.store) == [1, 2, 2, 2]
+
+
+def test_an_old_master_that_was_deposed_while_it_stood_still_is_refused(brokers: Brokers, old_amq: Path) -> None:
+    """It loses its lock (somebody removes the file), a new broker takes over, and then it goes on."""
+    old = brokers.master("a", old_amq)
+    new = brokers.slave("b")
+    producer = Producer([old, new], patience_s=PATIENCE_S)
+    producer.start()
+    producer.wait_confirmed(200)
+    mark = len(old.log)
+    old.freeze()
+    (brokers.store / "lock").unlink()
+    new.wait_serving()
+    producer.wait_confirmed(100)
+    claim = (brokers.store / "claim").read_bytes()
+    old.thaw()
+    old.wait_event(WAITING, after=mark)
+    taken_by(new, old, mark)
+    producer.wait_confirmed(100)
+    assert (brokers.store / "claim").read_bytes() == claim
+    assert len(new.said("master: serving")) == 1, "the new master noticed nothing"
+    new.kill()
+    assert_refused(old)
+    assert (brokers.store / "claim").read_bytes() == claim
+    new.start().wait_serving()
+    assert_all_there(new, producer.stop())
+    assert epochs(brokers.store) == [1, 2, 2]
+
+
+# -- the other way round -----------------------------------------------------------------------------------------------
+
+
+def test_a_new_master_that_stood_still_keeps_its_store_from_an_old_broker(brokers: Brokers, old_amq: Path) -> None:
+    """Its lock is lost, an old broker gets it and is refused. So nobody has claimed the store: the master goes on."""
+    new = brokers.master("a")
+    old = brokers.slave("b", old_amq)
+    producer = Producer([new, old], patience_s=PATIENCE_S)
+    producer.start()
+    producer.wait_confirmed(200)
+    new.freeze()
+    before = content(brokers.store)
+    (brokers.store / "lock").unlink()
+    assert_refused(old)
+    assert {name: data for name, data in content(brokers.store).items() if name != "lock"} == {
+        name: data for name, data in before.items() if name != "lock"
+    }
+    new.thaw()
+    producer.wait_confirmed(100)
+    assert_all_there(new, producer.stop())
+    assert epochs(brokers.store) == [2], "the same mastership"
+
+
+def test_a_new_master_that_was_deposed_follows_its_successor_beside_an_old_broker(
+    brokers: Brokers, old_amq: Path
+) -> None:
+    """As above with a second new broker, whom the refused one leaves the lock."""
+    first, old, second = brokers.master("a"), brokers.slave("old", old_amq), brokers.slave("b")
+    producer = Producer([first, second, old], patience_s=PATIENCE_S)
+    producer.start()
+    producer.wait_confirmed(200)
+    mark = len(first.log)
+    first.freeze()
+    (brokers.store / "lock").unlink()
+    second.wait_serving()
+    producer.wait_confirmed(100)
+    first.thaw()
+    first.wait_event(DEPOSED, after=mark)
+    first.wait_event(WAITING, after=mark)
+    second.kill()
+    first.wait_serving(after=mark)
+    if old.alive:
+        first.kill()
+        assert_refused(old)
+        first.start().wait_serving()
+    else:
+        assert_refused(old)
+    assert_all_there(first, producer.stop())
+    assert set(epochs(brokers.store)) == {2}
+
+
+def test_a_new_broker_that_claimed_and_stood_still_loses_to_an_old_one(brokers: Brokers, old_amq: Path) -> None:
+    """A takeover that an old broker overtakes is no takeover: the newest epoch still has format 1, so that it may. Then
+    the new one waits, follows, and takes over in turn."""
+    old = brokers.master("a", old_amq, lockKeepAlivePeriod="4s")
+    producer_of = [old, other := brokers.add("c", old_amq, lockKeepAlivePeriod="4s"), new := brokers.slave("b")]
+    producer = Producer(producer_of, patience_s=PATIENCE_S)
+    producer.start()
+    producer.wait_confirmed(200)
+    claim = (brokers.store / "claim").read_bytes()
+    old.freeze()  # it keeps the wait of the candidate long: its process is still there
+    (brokers.store / "lock").unlink()
+    new.wait_event("lock acquired")
+    wait_until(lambda: (brokers.store / "claim").read_bytes() != claim)
+    new.freeze()
+    old.kill()
+    (brokers.store / "lock").unlink()
+    other.start().wait_serving()
+    producer.wait_confirmed(100)
+    mark = len(new.log)
+    new.thaw()
+    new.wait_event(DEPOSED, after=mark)
+    new.wait_event(WAITING, after=mark)
+    assert epochs(brokers.store) == [1, 1]
+    other.kill()
+    new.wait_serving(after=mark)
+    producer.wait_confirmed(100)
+    assert_all_there(new, producer.stop())
+    assert epochs(brokers.store) == [1, 1, 2]
+
+
+# -- no way back but this one ------------------------------------------------------------------------------------------
+
+
+def test_an_old_broker_gets_the_messages_by_export_and_import(brokers: Brokers, old_amq: Path, tmp_path: Path) -> None:
+    new = brokers.master("a")
+    with new.connect() as connection:
+        for number in range(20):
+            send(connection, f"message {number}".encode(), color="red")
+    new.stop()
+    exported = tmp_path / "amq.jsonl"
+    done = run(HERE, "journal", "export", "--store", brokers.store, "--output", exported)
+    assert done.returncode == 0, done.stderr
+    target = tmp_path / "old store"
+    done = run(old_amq, "journal", "import", "--store", target, exported)
+    assert done.returncode == 0, done.stderr
+    with Brokers(tmp_path, target) as others:
+        old = others.master("b", old_amq)
+        assert epochs(target) == [1, 1]
+        assert_all_there(old, list(range(20)))
+
+
+# -- what people are told ----------------------------------------------------------------------------------------------
+
+
+def told(*words: str | Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(HERE, *words, "--json").stdout)
+    return found
+
+
+def test_the_tools_say_which_version_a_store_has(brokers: Brokers, old_amq: Path) -> None:
+    old = brokers.master("a", old_amq)
+    with old.connect() as connection:
+        send(connection, b"message 0")
+    stat, status = ("journal", "stat", "--store", brokers.store), ("status", "--store", brokers.store)
+    assert (told(*stat)["version"], told(*status)["version"]) == (1, 1)
+    assert "store of version 1; segments: 1 of version 1" in run(HERE, *stat).stdout
+    old.kill()
+    new = brokers.master("b")
+    with new.connect() as connection:
+        send(connection, b"message 1")
+    assert (told(*stat)["version"], told(*status)["version"]) == (2, 2)
+    assert "store of version 2; segments: 1 of version 1, 1 of version 2" in run(HERE, *stat).stdout
+
+
+def test_a_slave_that_is_too_old_is_named(brokers: Brokers, old_amq: Path) -> None:
+    """Not before a new broker was master: until then it can take over."""
+    status = ("status", "--store", brokers.store)
+    first, second, third = brokers.master("a", old_amq), brokers.slave("b", old_amq), brokers.slave("c")
+    assert {slave["name"]: slave["too_old"] for slave in told(*status)["slaves"]} == {"b": False, "c": False}
+    second.stop()
+    first.stop()
+    third.wait_serving()
+    second.start().wait_slave()
+    assert {slave["name"]: slave["too_old"] for slave in told(*status)["slaves"]} == {"b": True}
+    text = run(HERE, *status).stdout
+    assert "too old to take over: upgrade it" in text
+    assert "no slave could serve clients" in text
+    second.stop()
+    second.code = HERE
+    second.start().wait_slave()
+    assert {slave["name"]: slave["too_old"] for slave in told(*status)["slaves"]} == {"b": False}
