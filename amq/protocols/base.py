@@ -42,7 +42,7 @@ class ServerProtocol(Protocol):
         """The facts of a subscription that `delivery` needs, computed once."""
         ...
 
-    def delivery(self, subscription: Any, message: Message, redelivered: int) -> bytes:
+    def delivery(self, subscription: Any, message: Message, redelivered: int, /) -> bytes:
         """One message for one subscription; `redelivered` = how many times it was delivered before."""
         ...
 
