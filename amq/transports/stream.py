@@ -55,7 +55,7 @@ class Stream:
         transport.set_write_buffer_limits(high=output_bytes_max)
 
     def write_now(self, data: bytes) -> None:
-        """`write` before the rest of this round: uvloop's transport writes at its end only. The transport keeps what the
+        """`write` before the rest of this round: uvloop's transport writes at its end. The transport keeps what the
         socket does not take.
         """
         if not self._waiting_bytes():
