@@ -434,8 +434,7 @@ class BrokerService:
     async def _open_transports(self, lease: Lease, epoch: Epoch, state: State, recovered: Recovered) -> None:
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
-            lambda: lease.valid(self._clock.monotonic()), self._authenticate, self._end, self._entropy,
-            self._make_runner, self.events,
+            lease.holds, self._authenticate, self._end, self._entropy, self._make_runner, self.events,
         )  # fmt: skip
         await self.master.listen()
 

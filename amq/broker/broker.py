@@ -73,13 +73,13 @@ class Broker(Core):
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
         self.leasing = Leasing(self, durables, self.two_phase)
+        self._checkpointer = Checkpointer(self, behind_bytes)
         for queue in state.queues.values():
             self.made(queue)
         self.reconfigure(config)
         if any(segment.key in state.trimmed for segment in journal.segments):
             journal.trim(state.trimmed)  # a crash came between the mark and the deletion
         self.trimmer = Trimmer(self, self.two_phase.ending.keys())
-        self._checkpointer = Checkpointer(self, behind_bytes)
         state.segments = {segment.code: segment for segment in journal.segments}
         state.server = self
         self.scheduler.start()
@@ -95,6 +95,7 @@ class Broker(Core):
             self.dirty[queue] = None  # it may be over its limit now
         self.topics.reconfigure()
         self.routing.reconfigure()
+        self._checkpointer.reconfigure()
         self.journal.set_limit(config.store_limit_bytes)
         self.wake()
 
@@ -126,13 +127,13 @@ class Broker(Core):
         self.dirty[queue] = None
         if message.segment is None:
             return True
-        queue.met(message.size)
         keeps = (
             not (queue.is_hidden or queue.fires or message.priority in queue.backlogs)
             and (len(message.body) <= LARGE_BODY_BYTES or self._is_awaited(queue))
             and queue.resident_bytes + self.memory.taken_bytes <= self.memory.paging_bytes
         )
         if not keeps:
+            queue.met(message.size)
             self.memory.free(message)
         return keeps
 
@@ -199,15 +200,17 @@ class Broker(Core):
 
     def _took_effect(self, batch: OpenBatch) -> None:
         """Tell those that waited for it."""
+        self.wake()
         for waiter, _ in batch.confirms:
             waiter.done()
         if self._awaiting:
             for record in batch.records:
                 for waiter in self._awaiting.pop(id(record), ()):
                     waiter.done()
-        self.trimmer.step()
-        self._checkpointer.step()
-        self.wake()
+        if len(self.journal.segments) > 1:
+            self.trimmer.step()
+        if self.journal.bytes_written >= self._checkpointer.due_bytes:
+            self._checkpointer.step()
 
     def rejected(self, refused: list[Confirm], records: list[Record]) -> None:
         """The disk is full: take back what these records had promised."""

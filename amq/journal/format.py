@@ -224,14 +224,14 @@ def gathered(chunks: Iterable[AnyChunk]) -> Iterator[AnyChunk | bytes]:
 
 def batch_pieces(
     chunks: list[Chunk], salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
-) -> Iterator[bytes]:
+) -> Iterable[bytes]:
     """A batch as pieces to be written one after the other: in one, or with large bodies where they lie."""
     if LargeRecord not in map(type, chunks):
-        yield encode_batch(b"".join(chunks), salt, epoch, number, records, wall_s, flags)  # type: ignore[arg-type]
-        return
+        payload = b"".join(chunks)  # type: ignore[arg-type]
+        return (encode_batch(payload, salt, epoch, number, records, wall_s, flags),)
     pieces = list(pieces_of(chunks))
     crc = salt
     for piece in pieces:
         crc = crc32(piece, crc)
     head = _batch_header(sum(map(len, pieces)), crc, salt, epoch, number, records, wall_s, flags)
-    yield from gathered([head, *pieces])
+    return gathered([head, *pieces])

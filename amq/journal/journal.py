@@ -12,7 +12,7 @@ import errno
 import os
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
@@ -176,8 +176,9 @@ class Journal:
         """Nothing is pending, on disk or in memory."""
         return self._busy is _Busy.NOTHING and not self.open and not self._waiting
 
-    def flush(self, inline: bool = False, unasked: bool = False) -> None:
-        """End of a turn of the event loop: write what gathered, unless a batch is on its way.
+    def flush(self, inline: bool = False, unasked: bool = False) -> bool:
+        """End of a turn of the event loop: write what gathered, unless a batch is on its way. Returns whether all that
+        is left is acknowledgements that nobody waits for.
 
         `inline`: few clients wait, so a small batch may be synced right here; on a fast disk that saves the two thread
         switches that cost a lone client a good part of its rate. `unasked`: write also what nobody waits for.
@@ -185,12 +186,17 @@ class Journal:
         while self._busy is _Busy.NOTHING and not self._dead:
             batch = self.open
             if self._waiting:
-                self._begin(self._waiting.popleft(), inline)
+                batch = self._waiting.popleft()
             elif batch.records or batch.confirms or (unasked and batch.consumed):
                 self.open = OpenBatch()
-                self._begin(batch, inline)
             else:
-                return
+                return bool(batch.consumed)
+            if batch.consumed:
+                self._add_consumed(batch)
+            self._batch = batch
+            is_small = len(batch.records) <= INLINE_RECORDS_MAX and batch.size <= INLINE_BYTES_MAX
+            self._write(inline and is_small and self._sync_s < INLINE_SYNC_S_MAX)
+        return False
 
     def on_their_way(self) -> list[OpenBatch]:
         """Batches that have not taken effect yet, or not wholly, oldest first."""
@@ -306,7 +312,8 @@ class Journal:
         self._waiting.append(self.open)
         self.open = OpenBatch()
 
-    def _begin(self, batch: OpenBatch, inline: bool) -> None:
+    def _add_consumed(self, batch: OpenBatch) -> None:
+        """The acknowledgements that gathered become records: one for each queue."""
         for name, seqs in batch.consumed.items():
             record = Consumed(name, ACKED, seqs)
             self.number_of(name)
@@ -317,9 +324,6 @@ class Journal:
             batch.size += len(chunk)
             batch.in_slices = batch.in_slices or len(seqs) > groups.LATE_RECORDS
         batch.consumed.clear()
-        self._batch = batch
-        is_small = len(batch.records) <= INLINE_RECORDS_MAX and batch.size <= INLINE_BYTES_MAX
-        self._write(inline and is_small and self._sync_s < INLINE_SYNC_S_MAX)
 
     def _write(self, inline: bool = False) -> None:
         """Write the batch in flight: into the current segment, or the next one where it does not fit."""
@@ -330,8 +334,8 @@ class Journal:
         if not batch.records:
             self._finish()  # only confirmations, of what is committed already
             return
-        file = self._file
-        size = BATCH_BYTES + batch.size + sum(32 + len(name) * 4 for name in batch.names) + 64
+        file, names = self._file, batch.names
+        size = BATCH_BYTES + batch.size + 32 * len(names) + 4 * sum(map(len, names)) + 64
         if file is None or (self._position + size > file.size and self._position > HEADER_BYTES):
             if self._next_file is None:
                 self._busy = _Busy.SEGMENT
@@ -339,10 +343,12 @@ class Journal:
                 return
             file = self._roll(self._next_file)
         self._busy = _Busy.WRITE
-        chunks: list[Chunk] = [Previous(self._previous_end).encode({})] if self._position == HEADER_BYTES else []
-        chunks += [Destination(self._ids[name], name).encode({}) for name in batch.names if name not in self._defined]
-        batch.offset = self._position + BATCH_BYTES + sum(map(len, chunks))
-        chunks += batch.chunks
+        chunks = batch.chunks
+        batch.offset = self._position + BATCH_BYTES
+        if self._position == HEADER_BYTES or not names.keys() <= self._defined:
+            before = self._before(names)
+            batch.offset += sum(map(len, before))
+            chunks = before + chunks
         position, number, wall_s = self._position, self.batches + 1, self._clock.wall_ms() // 1000
         job = partial(self._write_batch, file, chunks, position, number, wall_s, batch.flags)
         if not inline:
@@ -358,13 +364,21 @@ class Journal:
         else:
             self._written(end, None)
 
+    def _before(self, names: Iterable[str]) -> list[Chunk]:
+        """The records that a segment needs before the first that names these destinations."""
+        before: list[Chunk] = [Previous(self._previous_end).encode({})] if self._position == HEADER_BYTES else []
+        before += [Destination(self._ids[name], name).encode({}) for name in names if name not in self._defined]
+        return before
+
     def _write_batch(
         self, file: OpenSegment, chunks: list[Chunk], position: int, number: int, wall_s: int, flags: int
     ) -> int:
         """In the runner: one write (one more for each large body), one fdatasync. Returns where the batch ends."""
-        end, reserved = position, file.reserved
+        end, reserved = position + BATCH_BYTES + sum(map(len, chunks)), file.reserved
         try:
-            file.reserve(self._vfs, position + BATCH_BYTES + sum(map(len, chunks)))
+            if end > file.zeroed:
+                file.reserve(self._vfs, position, end)
+            end = position
             for piece in batch_pieces(chunks, file.salt, self._epoch, number, len(chunks), wall_s, flags):
                 write_all(self._vfs, file.fd, piece, end)
                 end += len(piece)
@@ -377,7 +391,8 @@ class Journal:
             self._vfs.fdatasync(file.fd)
         except OSError as error:
             raise SyncError(error.errno, error.strerror) from error
-        self._sync_s += (self._clock.monotonic() - started - self._sync_s) / 8
+        took_s = min(self._clock.monotonic() - started, 2 * INLINE_SYNC_S_MAX)  # one slow sync does not decide
+        self._sync_s += (took_s - self._sync_s) / 8
         return end
 
     def _written(self, end: int, error: Exception | None) -> None:
@@ -402,7 +417,8 @@ class Journal:
         batch.segment = self.segments[-1]
         batch.segment.end = end
         self._finish()
-        self.flush()
+        if self._waiting or self.open.records or self.open.confirms:
+            self.flush()
 
     def _finish(self) -> None:
         """The confirm rule: the batch is durable; it counts if the lease is valid now."""

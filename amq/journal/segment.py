@@ -28,6 +28,12 @@ from amq.vfs import FULL_ERRNOS, Vfs, listdir_fresh, write_all
 # and a write seldom has to ask for any.
 RESERVE_STEPS = 32
 FILL = 3 / 4  # of `journalSegmentSize` that a segment takes: what is behind it before it can go has room in the rest
+# The first write to a block that was only set aside makes the file system note that it is written now, and the sync
+# waits for that note too: on ext4 it takes 0.22 ms instead of 0.09. So zeros are written behind a small batch, and the
+# next hundred find blocks that are written. No reader can tell: space that was only set aside reads as zeros as well.
+ZEROS_BYTES = 128 << 10
+SMALL_BATCH_BYTES = 64 << 10  # larger ones fill many blocks, and to write these twice would cost more than the note
+BLOCK_BYTES = 4096
 # How far it is filled when the next one is made. Late, because until then compaction may use its room; and early enough
 # that no batch of usual size waits for it.
 PREPARE_AT = 7 / 8
@@ -164,7 +170,7 @@ class OpenSegment:
     that an NFSv4 server refuses the writes of a deposed master.
     """
 
-    __slots__ = ("fd", "name", "number", "reserved", "salt", "size")
+    __slots__ = ("fd", "name", "number", "reserved", "salt", "size", "zeroed")
 
     def __init__(self, fd: int, name: str, number: int, salt: int, size: int) -> None:
         self.fd = fd
@@ -173,17 +179,24 @@ class OpenSegment:
         self.salt = salt
         self.size = size
         self.reserved = 0
+        self.zeroed = 0  # blocks are written up to here, perhaps with zeros: a small batch has nothing to ask for
 
-    def reserve(self, vfs: Vfs, end: int) -> None:
-        """Have space set aside up to `end`, and some more. Raises OSError."""
+    def reserve(self, vfs: Vfs, start: int, end: int) -> None:
+        """Have space set aside up to `end`, and some more, for a batch that begins at `start`. Raises OSError."""
         if end > self.reserved:
             wanted = max(end, min(self.reserved + self.size // RESERVE_STEPS, self.size))
-            vfs.allocate(self.fd, wanted)
+            if not vfs.allocate(self.fd, wanted):
+                self.zeroed = self.size  # nothing is set aside here, so no block has to be noted
             self.reserved = wanted
+        zeroed = min((end + ZEROS_BYTES) // BLOCK_BYTES * BLOCK_BYTES, self.reserved)
+        if end > self.zeroed and end - start <= SMALL_BATCH_BYTES and zeroed - end >= BLOCK_BYTES:
+            write_all(vfs, self.fd, bytes(zeroed - end), end)
+            self.zeroed = zeroed
 
     def give_back(self, vfs: Vfs, reserved: int) -> None:
         """The disk is full: free the space that was taken behind the part that had been set aside before."""
         self.reserved = reserved
+        self.zeroed = min(self.zeroed, reserved)
         if vfs.fstat(self.fd).st_size > reserved:
             vfs.ftruncate(self.fd, reserved)
 
@@ -197,7 +210,7 @@ def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -
         if not vfs.try_lock(fd):
             raise OSError(errno.EACCES, "a new segment is locked by somebody else", path)
         file = OpenSegment(fd, name, header.number, header.salt, size)
-        file.reserve(vfs, HEADER_BYTES)
+        file.reserve(vfs, 0, HEADER_BYTES)
         write_all(vfs, fd, header.encode(), 0)
         vfs.fsync(fd)
         vfs.fsync_directory(directory)

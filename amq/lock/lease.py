@@ -64,6 +64,10 @@ class Lease:
         """Whether what is durable at monotonic time `now` may be confirmed."""
         return now < self.deadline
 
+    def holds(self) -> bool:
+        """Whether what is durable now may be confirmed."""
+        return self._clock.monotonic() < self.deadline
+
     def revoke(self) -> None:
         """Nothing more is confirmed under this lease; any thread, for ever."""
         with self._mutex:

@@ -44,7 +44,7 @@ class ServerProtocol(Protocol):
         """The facts of a consumer that `delivery` needs, computed once."""
         ...
 
-    def delivery(self, subscription: Any, message: Message, redelivered: int) -> bytes:
+    def delivery(self, subscription: Any, message: Message, redelivered: int, /) -> bytes:
         """One message for one consumer; `redelivered` = how many times it was delivered before."""
         ...
 

@@ -101,8 +101,8 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self._slices: deque[bytes | memoryview] = deque()  # a large body and what follows it: before all of `_out`
         self._lent_bytes = 0  # memory of large bodies that is ours until they are written
-        self._delivery: Callable[[Any, Message, int], bytes] | None = None
         self._socket_full = False
+        self._holds_back = False  # the session was told that there is no room for deliveries
         self._behind_bytes = 0  # of answers written since the socket is full: deliveries have stopped
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = False
@@ -207,8 +207,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._socket_full = True
-        if self.client is not None:
-            self.client.set_writable(False)
+        self._hold_back()
 
     def resume_writing(self) -> None:
         self._socket_full = False
@@ -223,6 +222,17 @@ class Connection(asyncio.Protocol):
         if self._behind_bytes:
             self._behind_bytes = 0
             self._read_for(OUTPUT)
+        self._let_go_on()
+
+    def _hold_back(self) -> None:
+        """No deliveries until the client has read."""
+        if self.client is not None:
+            self._holds_back = True
+            self.client.set_writable(False)
+
+    def _let_go_on(self) -> None:
+        """There is room for deliveries again."""
+        self._holds_back = False
         if self.client is not None and not self._closing:
             self.client.set_writable(True)
 
@@ -236,14 +246,14 @@ class Connection(asyncio.Protocol):
         if len(message.body) > LARGE_BODY_BYTES:
             self._deliver_large(subscription, message, redelivered)
             return
-        frame = self._delivery(subscription.wire, message, redelivered)  # type: ignore[misc]
+        frame = self.protocol.delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
         out = self._out
         if not out:
             self._hub.turn.unsent[self] = None
         out.append(frame)
         self._out_bytes += len(frame)
         if self._out_bytes > self._output_bytes_max:
-            self.client.set_writable(False)  # type: ignore[union-attr]
+            self._hold_back()
 
     def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
         frames = self.protocol.batch(subscription.wire, batch)  # type: ignore[union-attr]
@@ -252,7 +262,7 @@ class Connection(asyncio.Protocol):
         self._out.append(frames)
         self._out_bytes += len(frames)
         if self._out_bytes > self._output_bytes_max:
-            self.client.set_writable(False)  # type: ignore[union-attr]
+            self._hold_back()
 
     def _deliver_large(self, subscription: Subscription, message: Message, redelivered: int) -> None:
         """The body is not copied; where the disk has it too it is in memory for this socket alone, until written."""
@@ -264,17 +274,19 @@ class Connection(asyncio.Protocol):
             view = memoryview(piece)
             self._slices += [view[start : start + SLICE_BYTES] for start in range(0, len(view), SLICE_BYTES)]
         self._hub.turn.unsent[self] = None
-        self.client.set_writable(False)  # type: ignore[union-attr]
+        self._hold_back()
 
     def browsed(self, subscription: Subscription) -> None:
         self._put(self.protocol.end_of_browse(subscription.wire))  # type: ignore[union-attr]
 
     def confirm(self, receipt: object, outcome: str = "") -> None:
         data = self.protocol.receipt(receipt, outcome)  # type: ignore[union-attr]
-        out = self._out  # as `_put`, for each message of a producer with receipts: a call less
+        out = self._out  # as `_put`, for each message of a producer with receipts: two calls less
         if not out:
-            self._hub.turn.unsent[self] = None
-            self._hub.turn.wake()
+            turn = self._hub.turn
+            turn.unsent[self] = None
+            if not turn.is_due:
+                turn.wake()
         out.append(data)
         self._out_bytes += len(data)
 
@@ -361,9 +373,9 @@ class Connection(asyncio.Protocol):
             self._frame_since += paused_s if self._frame_since else 0.0
             stream.resume_reading()
 
-    def send_out(self) -> None:
+    def send_out(self, now: bool = False) -> None:
         """Write what gathered in this turn, in one piece; of large bodies, and what is behind them, as much as the
-        socket takes. Called by the turn, when the lease is valid."""
+        socket takes. `now`: before the turn goes on. Called by the turn, when the lease is valid."""
         stream, out = self._stream, self._out
         if stream is None or stream.is_closing() or self._said_goodbye:
             self._forget_output()  # committed for a client that broke the protocol meanwhile: it is not there any more
@@ -378,12 +390,12 @@ class Connection(asyncio.Protocol):
                 self._slices += out
                 self._write_slices(stream)
             else:
-                stream.write(b"".join(out) if len(out) > 1 else out[0])
+                (stream.write_now if now else stream.write)(b"".join(out) if len(out) > 1 else out[0])
             if not self._socket_full and not self._slices:
                 if self._behind_bytes:
                     self._caught_up()
-                elif self.client is not None:  # no further call here: it cost 5 % of the rate at a window of 1
-                    self.client.set_writable(True)
+                elif self._holds_back:
+                    self._let_go_on()
         if self._closing and not self._said_goodbye and not self._slices:
             self._said_goodbye = True
             stream.finish(self._hub.loop)
@@ -427,7 +439,6 @@ class Connection(asyncio.Protocol):
             self.protocol = self._hub.protocol("stomp", self._owner)
             self._refuse(error)
             return None
-        self._delivery = self.protocol.delivery
         return self.protocol
 
     async def _connect(self) -> None:

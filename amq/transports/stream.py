@@ -12,6 +12,7 @@ WebSocket, plain or over TLS, fits between: it is an asyncio.Protocol above one 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 
@@ -32,8 +33,8 @@ class Stream:
     """
 
     __slots__ = (
-        "_fd", "_transport", "abort", "ignored_bytes", "is_closing", "pause_reading", "peer_address", "peer_name",
-        "resume_reading", "socket", "write",
+        "_fd", "_transport", "_waiting_bytes", "abort", "ignored_bytes", "is_closing", "pause_reading",
+        "peer_address", "peer_name", "resume_reading", "socket", "write",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport, output_bytes_max: int) -> None:
@@ -44,6 +45,7 @@ class Stream:
         self.pause_reading: Callable[[], None] = transport.pause_reading
         self.resume_reading: Callable[[], None] = transport.resume_reading
         self.write: Callable[[bytes], None] = transport.write
+        self._waiting_bytes: Callable[[], int] = transport.get_write_buffer_size
         peer = transport.get_extra_info("peername")
         self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "?"
         self.peer_address: str = peer[0] if peer else ""
@@ -51,6 +53,20 @@ class Stream:
         self._fd = self.socket.fileno() if self.socket is not None else -1
         self.ignored_bytes = 0  # that the client said after our last word
         transport.set_write_buffer_limits(high=output_bytes_max)
+
+    def write_now(self, data: bytes) -> None:
+        """`write` before the rest of this round: uvloop's transport writes at its end. The transport keeps what the
+        socket does not take.
+        """
+        if not self._waiting_bytes():
+            try:
+                written = os.write(self._fd, data)
+            except OSError:  # full, broken or gone: the transport finds that out too, and knows what to do
+                written = 0
+            if written == len(data):
+                return
+            data = data[written:]
+        self.write(data)
 
     def finish(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ARG002
         """All is said: the client sees the end when it has read it. Its input is read on."""
@@ -78,6 +94,9 @@ class TlsStream(Stream):
     """TLS over TCP: closed in both directions at once, or not at all."""
 
     __slots__ = ()
+
+    def write_now(self, data: bytes) -> None:
+        self.write(data)
 
     def finish(self, loop: asyncio.AbstractEventLoop) -> None:
         """All is said. The client closes when it has read it; where it waits for us, TLS is closed as soon as it is

@@ -24,7 +24,7 @@ ALARM_MIN_S = 0.001  # the loop's timers may go off a little early
 class Sender(Protocol):
     """A connection that has output."""
 
-    def send_out(self) -> None: ...
+    def send_out(self, now: bool = False) -> None: ...
 
 
 class Turn:
@@ -33,10 +33,12 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop, valid: Callable[[], bool]) -> None:
         self._loop = loop
         self._unasked: asyncio.TimerHandle | None = None
+        self._lone = True  # do so few clients talk that there is nothing to gather from others?
+        self._unasked_since = 0  # batches that there had been when that timer began
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_s = 0.0  # monotonic
         self._valid = valid
-        self._scheduled = False
+        self.is_due = False  # at the end of this round
         self._broker: Broker | None = None
         self._journal: Journal | None = None
         self.talkers: deque[int] = deque(maxlen=16)  # numbers of connections that sent something lately
@@ -56,31 +58,35 @@ class Turn:
 
     def wake(self) -> None:
         """There is something to do at the end of this round."""
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.is_due:
+            self.is_due = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
         broker, journal = self._broker, self._journal
         if broker is None or journal is None:
-            self._scheduled = False
+            self.is_due = False
             return
-        lone = len(set(self.talkers)) <= LONE_PEERS_MAX
+        self._lone = lone = len(set(self.talkers)) <= LONE_PEERS_MAX
         try:
             journal.flush(lone)
         finally:  # only now: what a batch that was synced right here has woken follows in this turn
-            self._scheduled = False
+            self.is_due = False
         if not self._valid():
             return  # `lease_renewed` wakes us again
+        unsent = self.unsent
+        while lone and unsent:  # receipts: a producer that waits for each goes on while we deliver
+            unsent.popitem()[0].send_out(now=True)
+        batch = journal.open
         broker.dispatch()
-        journal.flush()
-        if self._unasked is None and journal.open.consumed and journal.only_unasked():
-            self._unasked = self._loop.call_later(UNASKED_DELAY_S, self._flush_unasked)
+        more = batch.consumed or batch.records or batch.confirms or journal.open is not batch
+        if more and journal.flush() and self._unasked is None:
+            self._wait_unasked(journal)
         for timers in (broker.redelivery, broker.scheduler):
             if timers.timers and (due_s := timers.due_s) is not None:
                 self._wake_at(due_s, broker.clock.monotonic())
-        while self.unsent:
-            self.unsent.popitem()[0].send_out()
+        while unsent:
+            unsent.popitem()[0].send_out()
 
     def _wake_at(self, due_s: float, now_s: float) -> None:
         """Run at that moment, monotonic, if nothing else makes us."""
@@ -95,7 +101,18 @@ class Turn:
         self._alarm = None
         self.wake()
 
+    def _wait_unasked(self, journal: Journal) -> None:
+        self._unasked_since = journal.batches
+        self._unasked = self._loop.call_later(UNASKED_DELAY_S, self._flush_unasked)
+
     def _flush_unasked(self) -> None:
+        """Acknowledgements that found no company are written alone. Where a batch was written since the timer began,
+        it took those along that waited then: the others wait anew, so each for twice the delay at most."""
         self._unasked = None
-        if self._journal is not None:
-            self._journal.flush(unasked=True)
+        journal = self._journal
+        if journal is None:
+            return
+        if journal.batches == self._unasked_since:
+            journal.flush(self._lone, unasked=True)
+        elif journal.only_unasked():
+            self._wait_unasked(journal)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from amq.journal.journal import Journal, SyncError
+from amq.journal.journal import INLINE_SYNC_S_MAX, Journal, SyncError
 from amq.journal.records import Consumed, Group
+from amq.journal.segment import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES
 from amq.journal.space import RESERVE_NAME
 from amq.journal.writer import JournalThread
 from amq.message import Message
@@ -189,6 +190,60 @@ def test_acknowledgements_that_nobody_asked_about_wait_for_company(world: World)
     world.journal.flush()
     world.runner.step()
     assert len(world.records) == 2
+
+
+def test_blocks_behind_small_batches_are_written_ahead(tmp_path: Path, vfs: FaultyVfs) -> None:
+    """A sync need not wait until the file system has noted that a block is written: one write in many does that."""
+    world = World(tmp_path, vfs, journal_segment_size_bytes=32 << 20)
+    count, size = 300, 1000
+    writes = calls(vfs, "pwrite")
+    for _ in range(count):
+        world.send(size=size)
+        world.commit()
+    ahead = calls(vfs, "pwrite") - writes - count
+    assert 0 < ahead <= count * (size + 100) / ZEROS_BYTES + 1
+    end = world.journal.segments[-1].end
+    assert end % BLOCK_BYTES
+    data = Path(world.directory, world.segments()[0]).read_bytes()
+    assert not any(data[end:])
+    assert len(data) > end
+    world.end()
+    world.begin()
+    assert [message.seq for message in world.messages()] == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("case", ["large batches", "nothing can be set aside"])
+def test_no_block_is_written_twice_where_that_gains_nothing(tmp_path: Path, vfs: FaultyVfs, case: str) -> None:
+    if case != "large batches":
+        vfs.answer("allocate", False)
+    world = World(tmp_path, vfs, journal_segment_size_bytes=32 << 20)
+    size = SMALL_BATCH_BYTES if case == "large batches" else 1000
+    writes, count = calls(vfs, "pwrite"), 3 * ZEROS_BYTES // size
+    for _ in range(count):
+        world.send(size=size)
+        world.commit()
+    assert calls(vfs, "pwrite") - writes == count
+
+
+def test_one_slow_sync_does_not_end_the_syncs_in_place(world: World, vfs: FaultyVfs) -> None:
+    """A lone client is served by the event loop itself as long as most syncs are quick."""
+
+    def is_inline(sync_s: float) -> bool:
+        vfs.before("fdatasync", lambda: world.clock.advance(sync_s))
+        world.send()
+        world.journal.flush(inline=True)
+        is_inline = len(world.records) == world.sent
+        world.runner.drain()
+        assert len(world.records) == world.sent
+        return is_inline
+
+    quick, slow = INLINE_SYNC_S_MAX / 4, 100 * INLINE_SYNC_S_MAX
+    assert all(is_inline(quick) for _ in range(20))
+    assert is_inline(slow)
+    assert all(is_inline(quick) for _ in range(5))
+    assert [is_inline(slow) for _ in range(10)].count(True) < 8
+    assert not is_inline(slow)
+    assert [is_inline(quick) for _ in range(20)][-1]
 
 
 # -- a full disk ------------------------------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import uvloop
 
+from amq.broker.sessions.connection import ClientConnection
 from amq.clock import SystemClock
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer
@@ -151,7 +153,8 @@ class Served:
             return "alice"
 
         self.hub: Any = SimpleNamespace(
-            clock=SystemClock(), turn=self._turn, broker=world.broker, config=world.config, loop=self._loop,
+            clock=SystemClock(), turn=self._turn, epoch=world.broker.epoch, config=world.config, loop=self._loop,
+            admit=partial(ClientConnection, world.broker), lend=world.broker.lend, take_back=world.broker.take_back,
             protocol=lambda name, owner: StompServer(limits, owner=owner),  # noqa: ARG005
             authenticate=authenticate, opened=self._opened, closed=self._closed,
         )  # fmt: skip

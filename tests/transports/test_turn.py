@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from amq.transports.turn import Turn
+from amq.transports.turn import UNASKED_DELAY_S, Turn
 from tests.broker.test_broker_dead_letters import consumer, send
-from tests.broker.world import World
+from tests.broker.world import Client, World
 
 
 class Timer:
@@ -153,3 +153,91 @@ def test_a_turn_that_fails_is_not_the_last(world: World, monkeypatch: pytest.Mon
     turn.wake()
     assert loop.soon
     loop.run()
+
+
+def lone_consumer(world: World) -> tuple[Any, Client]:
+    """A loop whose turns serve the world, and a consumer that has the first of its messages."""
+    loop: Any = Loop(world)
+    turn = Turn(loop, lambda: world.valid)
+    world.broker.wake = turn.wake
+    turn.serve(world.broker, world.journal)
+    send(world, b"0")
+    client = consumer(world)
+    loop.run()
+    client.send_out()
+    return loop, client
+
+
+def test_an_acknowledgement_goes_with_the_next_message(world: World) -> None:
+    """A lone producer and consumer need one sync a message, also where the timer of an earlier one goes off between."""
+    loop, client = lone_consumer(world)
+    batches = world.journal.batches
+    for number in range(1, 20):
+        client.ack(client.bodies[-1], receipt=False)
+        loop.run()
+        while loop.timers[0].at_s < world.clock.monotonic() + UNASKED_DELAY_S / 3:
+            loop.sleep()
+        world.clock.advance(UNASKED_DELAY_S / 3)
+        client.send(b"%d" % number)
+        loop.run()
+        client.send_out()
+        assert client.bodies[-1] == b"%d" % number
+        assert world.journal.batches == batches + number
+
+
+def test_an_acknowledgement_waits_for_company_no_longer_than_twice_the_delay(world: World) -> None:
+    loop, client = lone_consumer(world)
+    client.ack(b"0", receipt=False)
+    loop.run()
+    world.clock.advance(UNASKED_DELAY_S / 2)
+    client.send(b"1")
+    loop.run()
+    client.send_out()
+    client.ack(b"1", receipt=False)
+    loop.run()
+    came_s, batches = world.clock.monotonic(), world.journal.batches
+    while world.journal.batches == batches:
+        loop.sleep()
+    assert UNASKED_DELAY_S <= world.clock.monotonic() - came_s <= 2 * UNASKED_DELAY_S
+    assert not world.journal.open
+
+
+class Output:
+    """A connection whose output is noted when it leaves."""
+
+    def __init__(self, left: list[str], name: str) -> None:
+        self._left = left
+        self._name = name
+
+    def send_out(self, now: bool = False) -> None:
+        assert now == (self._name == "receipt" and not self._left)
+        self._left.append(self._name)
+
+
+@pytest.mark.parametrize(
+    ("talkers", "order"), [(2, ["receipt", "work", "delivery"]), (3, ["work", "delivery", "receipt"])]
+)
+def test_a_lone_producer_has_its_receipt_before_others_get_messages(
+    world: World, monkeypatch: pytest.MonkeyPatch, talkers: int, order: list[str]
+) -> None:
+    loop: Any = Loop(world)
+    turn = Turn(loop, lambda: world.valid)
+    turn.serve(world.broker, world.journal)
+    loop.run()
+    left: list[str] = []
+    turn.talkers.extend(range(talkers))
+    turn.unsent[Output(left, "receipt")] = None
+
+    def dispatch() -> None:
+        left.append("work")
+        turn.unsent[Output(left, "delivery")] = None
+
+    monkeypatch.setattr(world.broker, "dispatch", dispatch)
+    world.valid = False
+    turn.wake()
+    loop.run()
+    assert left == []
+    world.valid = True
+    turn.wake()
+    loop.run()
+    assert left == order

@@ -368,7 +368,11 @@ class Queue:
         """`message` is stored from now on, and waits in memory. The hot path: one call."""
         size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         self.enqueued += 1
-        self.stored_bytes += message.size if message.segment is not None else size
+        if message.segment is None:
+            self.stored_bytes += size
+        else:
+            self.stored_bytes += message.size
+            self.pending_bytes -= message.size  # it was expected
         self.resident_bytes += size
         if message.expires_ms:
             self.expiring += 1
@@ -376,8 +380,10 @@ class Queue:
         self.messages[seq] = message
         priority = message.priority
         level = self.levels[priority]
-        if level and level[-1].seq < seq and self.selection is None and priority <= self._top:
+        if self.selection is None and (level[-1].seq < seq if level else level is not _NO_MESSAGES):
             level.append(message)  # as `push` does nearly always
+            if priority > self._top:
+                self._top = priority
         else:
             self.push(message)
 

@@ -16,12 +16,15 @@ from amq.broker.state.snapshot import Block, dump
 from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
 
 PIECE_BYTES = 256 << 10  # written and synced at once
+NEVER = 1 << 62
 SIZE_RATIO = 4  # the journal grows by so many times the size of a checkpoint before the next one
 _log = structlog.get_logger("amq.broker")
 
 
 class Checkpointer:
-    """Call `step` after each committed batch. `behind_bytes` = how much of the journal no checkpoint covers as yet."""
+    """Call `step` after a committed batch with which the journal's `bytes_written` has come to `due_bytes`.
+    `behind_bytes` = how much of the journal no checkpoint covers as yet.
+    """
 
     def __init__(self, core: Core, behind_bytes: int) -> None:
         self._core = core
@@ -30,19 +33,29 @@ class Checkpointer:
         self._last_bytes = 0  # size of the last one
         self._file: CheckpointFile | None = None
         self._blocks: Generator[Block, None, None] | None = None
+        self.reconfigure()
+
+    def reconfigure(self) -> None:
+        """`checkpointDistance` may have changed."""
+        self._set_due(self._file)
+
+    def _set_due(self, file: CheckpointFile | None) -> None:
+        """`file` is being written from now on; None = the next one can begin when it is due."""
+        distance = self._core.config.checkpoint_distance_bytes
+        self._file = file
+        self.due_bytes = self._covered_bytes + max(distance, SIZE_RATIO * self._last_bytes)
+        if file is not None or not distance:
+            self.due_bytes = NEVER
 
     def step(self) -> None:
-        """Begin the next checkpoint, if it is time."""
-        distance = self._core.config.checkpoint_distance_bytes
+        """Begin the next checkpoint, which is due."""
         journal = self._journal
-        grown = journal.bytes_written - self._covered_bytes
-        if self._file is not None or not distance or grown < max(distance, SIZE_RATIO * self._last_bytes):
-            return
         position = journal.position()
         if position is None or journal.full:
             return
         self._covered_bytes = journal.bytes_written
-        self._file = journal.checkpoint(position)
+        self._set_due(journal.checkpoint(position))
+        assert self._file is not None
         self._blocks = dump(self._core.state, lambda: journal.segments)
         self._write(self._file.frame(HEAD, encode_head(position, self._core.state.trimmed, journal.store_uuid)))
 
@@ -74,7 +87,7 @@ class Checkpointer:
             return
         assert self._file is not None
         self._last_bytes = self._file.size
-        self._file = None
+        self._set_due(None)
         _log.debug("checkpoint written", size_bytes=self._last_bytes)
 
     def _failed(self, error: Exception) -> None:
@@ -92,5 +105,6 @@ class Checkpointer:
     def _forget(self) -> CheckpointFile | None:
         if self._blocks is not None:
             self._blocks.close()
-        file, self._file, self._blocks = self._file, None, None
+        file, self._blocks = self._file, None
+        self._set_due(None)
         return file

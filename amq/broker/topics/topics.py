@@ -102,7 +102,7 @@ class TopicQueue(Queue):
 
     def store(self, message: Message) -> None:
         super().store(message)
-        self.stored_bytes = 0
+        self.stored_bytes = self.pending_bytes = 0
 
     def remove(self, message: Message) -> None:
         super().remove(message)

@@ -104,10 +104,10 @@ class StompServer:
         self._default_persistent = default_persistent
         self._identity = identity
         self._owner = owner
+        self._write_as("1.0")
         self._strict_destinations = strict_destinations
         self._connected = False
         self._closed = False
-        self._deliveries = Deliveries("1.0", message_id_prefix, owner)
         self._destinations: Remembered[str] = Remembered(_DESTINATIONS_BYTES_MAX)  # as written → full name
         self._subscriptions: dict[str, _Subscription] = {}
         self._by_index: dict[str, _Subscription] = {}  # by index, as written in `ack`; also some that have ended
@@ -254,7 +254,7 @@ class StompServer:
             heartbeat_ms = _heartbeat_ms(headers["heart-beat"])
         self.version = self._reader.version = version
         self._reader.limits = self._limits
-        self._deliveries = Deliveries(version, self._message_id_prefix, self._owner)
+        self._write_as(version)
         self._connected = True
         get = headers.get
         return Connect(
@@ -481,9 +481,9 @@ class StompServer:
         id = known.id if known.named else ""
         return self._deliveries.format(id, known.index, known.acknowledges, known.destination)
 
-    def delivery(self, subscription: DeliveryFormat, message: Message, redelivered: int) -> bytes:
-        """One message for one subscription; `redelivered` = how many times it was delivered before."""
-        return self._deliveries.encode(subscription, message, redelivered)
+    def _write_as(self, version: str) -> None:
+        self._deliveries = Deliveries(version, self._message_id_prefix, self._owner)
+        self.delivery: Callable[[DeliveryFormat, Message, int], bytes] = self._deliveries.encode
 
     def large_delivery(self, subscription: DeliveryFormat, message: Message, redelivered: int) -> tuple[bytes, ...]:
         """The same, in pieces: the message's body is one of them."""

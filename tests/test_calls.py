@@ -1,0 +1,108 @@
+"""How many Python calls of the broker one persistent message takes, from its SEND to its delivery and its receipt.
+
+At a window of 1 a message shares nothing with others, and after each sleep the processor's caches are cold: a call
+costs about a microsecond there. These figures may only go down; docs/architecture.md ("Two walks") has them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import uvloop
+
+import amq
+from amq.journal import journal
+from tests.service_world import Services
+
+ROOT = Path(amq.__file__).parent
+MESSAGES = 20  # of which the one with the fewest calls counts: now and then a timer goes off beside it
+CALLS_MAX = {"inline": 53, "thread": 54}
+FILES_MAX = {"inline": 22, "thread": 21}
+
+
+class Calls:
+    """While it is entered, counts the calls of functions in `amq` on this thread, by file and name."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            path = Path(frame.f_code.co_filename)
+            if path.is_relative_to(ROOT):
+                self.counts[str(path.relative_to(ROOT)), frame.f_code.co_qualname] += 1
+
+
+class Wire:
+    """A client's socket, without any code of `amq`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.write = writer.write
+
+    @classmethod
+    async def connect(cls, port: int) -> Wire:
+        wire = cls(*await asyncio.open_connection("127.0.0.1", port))
+        wire.write(b"CONNECT\naccept-version:1.2\nhost:/\n\n\0")
+        assert (await wire.read()).startswith(b"CONNECTED")
+        return wire
+
+    async def read(self) -> bytes:
+        """The next frame."""
+        return await self._reader.readuntil(b"\0")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def one_message(store: Path) -> Counter[tuple[str, str]]:
+    services = Services(store)
+    try:
+        _, port = await services.master()
+        producer, consumer = await Wire.connect(port), await Wire.connect(port)
+        consumer.write(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client-individual\nreceipt:0\n\n\0")
+        await consumer.read()
+        found = [await count(producer, consumer) for _ in range(MESSAGES)]
+        producer.close()
+        consumer.close()
+        return min(found, key=Counter.total)
+    finally:
+        await services.stop()
+
+
+async def count(producer: Wire, consumer: Wire) -> Counter[tuple[str, str]]:
+    with Calls() as calls:
+        producer.write(b"SEND\ndestination:/queue/a\nreceipt:1\ncontent-length:5\n\nhello\0")
+        receipt = await producer.read()
+        message = await consumer.read()
+    assert receipt.startswith(b"RECEIPT")
+    assert message.startswith(b"MESSAGE")
+    ack = message.partition(b"\nack:")[2].partition(b"\n")[0]
+    consumer.write(b"ACK\nid:" + ack + b"\nreceipt:2\n\n\0")
+    await consumer.read()
+    return calls.counts
+
+
+@pytest.mark.parametrize("sync", ["inline", "thread"])
+def test_calls_of_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str) -> None:
+    monkeypatch.setattr(journal, "INLINE_SYNC_S_MAX", 60.0 if sync == "inline" else 0.0)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        counts = runner.run(one_message(tmp_path))
+    files = {path for path, _ in counts}
+    told = "\n".join(f"{count} {path} {name}" for (path, name), count in sorted(counts.items()))
+    assert counts.total() <= CALLS_MAX[sync], told
+    assert len(files) <= FILES_MAX[sync], told
