@@ -154,7 +154,7 @@ class Durables:
         return not names or names <= {record.queue for record in self._known.values()}
 
     def change(self, record: Subscribed, definition: dict[str, Any]) -> Subscribed:
-        """`record`, which is there, has that definition from now on: other topics, say. What waits stays."""
+        """`record`, which is there, has that definition from now on: other topics, say. Its messages stay."""
         changed = Subscribed(record.queue, definition)
         assert self.knows(record)
         assert _key(changed) == _key(record)

@@ -63,7 +63,7 @@ class Subscribed(BaseRecord):
 
     @property
     def user(self) -> str:
-        """To whom it belongs, "" = nobody said."""
+        """Its owner, "" = nobody said."""
         return str(self.definition.get("user", ""))
 
     @property
