@@ -35,7 +35,7 @@ def words_of(name: str) -> list[str]:
 
 def shelves(name: str) -> tuple[str, str, str]:
     """Full names of a queue and of the two hidden ones that belong to it, by the name of any of them."""
-    real = real_name(name)
+    real = name.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
     return real, SENT_SCHEME + real, HELD_SCHEME + real
 
 

@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from amq.errors import StoreError
+from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.records import Content, describe
 from amq.journal.records.subscription import checked
 from amq.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message
@@ -60,7 +61,8 @@ class Exported:
     """A message, and how often it was delivered and came back, of which so many times as a failure.
 
     Its `seq` is the one that it had; its `duplicate_id` the one that its destination remembered, or "". `queue` is
-    that of the durable subscription for which it waits, "" = it is in the queue that is its destination. `sent_by` and
+    that of the durable subscription for which it waits, or `retained://NAME` where it is the retained message of the
+    topic to which it was sent; "" = it is in the queue that is its destination. `sent_by` and
     `held_by` are xids of prepared transactions: of the one that sent it, so that nobody may see it yet; of the one that
     acknowledged it, and gives it back where it is rolled back.
     """
@@ -340,6 +342,8 @@ def _read_item(found: Mapping[str, Any]) -> Item:
     deliveries, failures = (_number(found, name, _U32_MAX, 0) for name in ("deliveries", "failures"))
     queue = _text(found, "queue", "")
     sent_by, held_by = (from_json(found.get(name, "")) for name in ("sent_by", "held_by"))
+    if queue.startswith(RETAINED_SCHEME) and (queue != RETAINED_SCHEME + destination or held_by):
+        raise ValueError(f"a retained message of {destination} stands in {queue}")
     if sent_by and (queue or held_by):
         raise ValueError("a message that a prepared transaction sent is in no queue yet")
     return Exported(message, deliveries, failures, queue, sent_by, held_by)
