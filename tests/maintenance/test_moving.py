@@ -27,7 +27,7 @@ from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.importing import Import, Result
-from amq.message import Message
+from amq.message import TEXT, Message
 from amq.protocols.commands import CommitBatch
 from amq.vfs import SystemVfs, Vfs
 from tests.broker.test_broker_retained import retain
@@ -213,7 +213,7 @@ def with_subscriptions(path: Path) -> World:
     producer = world.connect()
     for number, color in enumerate(["red", "blue", "red"]):
         producer.send(b"%d" % number, "topic://t.a", properties={"color": color}, duplicate_id=f"p{number}")
-    producer.send(b"no id", "topic://t.b", text=True, priority=7)
+    producer.send(b"no id", "topic://t.b", content=TEXT, priority=7)
     world.settle()
     client = world.connect("c")
     client.subscribe("topic://t.>", id="d", subscription_name="all", message_id_prefix="ID:old-")
