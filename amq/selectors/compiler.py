@@ -187,11 +187,14 @@ class _Writer:
             return f"{self.text(condition.left)} == {self.text(condition.right)}"  # None equals no string
         left_test, left = self.bound_text(condition.left)
         right_test, right = self.bound_text(condition.right)
-        typed = all(isinstance(side, Property) for side in sides)
-        if typed or (not condition.same and any(isinstance(side, Property) for side in sides)):
+        typed = [name for name, side in zip((left, right), sides, strict=True) if isinstance(side, Property)]
+        if len(typed) == 2:
             test = f"{'same' if condition.same else 'differ'}({left}, {right})"
-            return f"({left_test}{right_test}{'' if wanted else 'not '}{test})"
-        return f"({left_test}{right_test}{left} {'==' if condition.same is wanted else '!='} {right})"
+        elif typed and not condition.same:
+            test = f"({typed[0]}.__class__ is str and {left} != {right})"
+        else:
+            return f"({left_test}{right_test}{left} {'==' if condition.same is wanted else '!='} {right})"
+        return f"({left_test}{right_test}{'' if wanted else 'not '}{test})"
 
     def _compare(self, condition: CompareNumbers, wanted: bool) -> str:
         """NaN makes every comparison false, which is right for TRUE; for FALSE one must ask whether it is NULL."""
