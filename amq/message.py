@@ -1,11 +1,25 @@
-"""Message: what a producer handed over, independent of the protocol it came by."""
+"""Message: what a producer handed over, independent of the protocol it came by.
+
+A message that another protocol than STOMP brought may keep the form in which it came (`Native`). It goes out unchanged
+to a consumer of that protocol; `head`, `neutral` and `headers` show it to everybody else. Invariant: a message without
+an envelope has text properties only and is BYTES or TEXT, so that the hot path asks one question.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from sys import getsizeof
-from typing import Self
+from typing import Final, NamedTuple, Self, TypeAlias
 
+from amq import values
+from amq.destination import wire_name
+from amq.errors import CommandError
+from amq.values import Properties
+
+BYTES, TEXT, MAP, STREAM, OBJECT, NONE = range(6)
+CONTENTS = ("bytes", "text", "map", "stream", "object", "none")  # their names
 DEFAULT_PRIORITY = 4
 # A larger body is never joined with anything: it is written, read and delivered where it lies, and is in memory only on
 # its way. Measured: to write one in pieces costs 26 µs against 10 at 4 KiB, the same at 128 KiB, 545 against 613 at
@@ -18,11 +32,112 @@ SUBSCRIPTION_SCHEME = "subscription://"  # of the queues of durable subscription
 ORIGINAL_DESTINATION = "original-destination"  # property: where a message for another destination was sent
 
 
-def wire_name(name: str) -> str:
-    """The full name as it stands in headers: `/queue/orders`, of a composite one `/queue/a,/topic/b`, of a temporary
-    one as others than its owner know it."""
-    parts = [part.replace("://", "/", 1) for part in name.split(",")]
-    return ",".join(["/remote-" + part if part.startswith("temp-") else "/" + part for part in parts])
+# Headers of text protocols for which an envelope has fields.
+CORRELATION_ID, REPLY_TO, TYPE = "correlation-id", "reply-to", "type"
+LIFTED: Final = frozenset({CORRELATION_ID, REPLY_TO, TYPE})
+BINARY_ID = "ID:AMQP_BINARY:"  # text of an id that is bytes begins so, then hex; so the mapping of AMQP to JMS has it
+JSON_TYPE = "application/json"
+SHORT_BYTES_MAX = 65_535  # of content type and duplicate id, each
+SECTION_BYTES_MAX = 16 << 20  # of properties and envelope, encoded
+_UINT64_MAX = (1 << 64) - 1
+_ENVELOPE_BYTES = 150  # of an envelope, beside what it holds
+# What is read of a native form is kept in memory if it takes no more than this beside it. It is counted from the
+# beginning, read or not: so nothing that is counted ever changes.
+_READ_BYTES, _READ_SHARE = 512, 8
+_NAMES = ("queue", "topic", "temp-queue", "temp-topic")
+_WIRE_PREFIXES: Final = {f"/{'remote-' if kind.startswith('temp') else ''}{kind}/": f"{kind}://" for kind in _NAMES}
+
+
+def _full_name(wire: str) -> str:
+    """The full name of which `wire` is the `wire_name`; any other text as it is."""
+    parts = wire.split(",")
+    for at, part in enumerate(parts):
+        prefix = part[: part.find("/", 1) + 1]
+        if prefix not in _WIRE_PREFIXES or part == prefix:
+            return wire
+        parts[at] = _WIRE_PREFIXES[prefix] + part.removeprefix(prefix)
+    return ",".join(parts)
+
+
+def _is_full_name(text: str) -> bool:
+    return all(part.startswith(tuple(_WIRE_PREFIXES.values())) for part in text.split(","))
+
+
+@dataclass(slots=True, eq=True)
+class Native:
+    """The form in which a message came: its body is in the spelling of `protocol`, and `data` is whatever else that
+    keeps, such as properties as they were received."""
+
+    protocol: str
+    data: bytes
+    read: Head | None = field(default=None, compare=False, repr=False)  # see `head`
+
+
+class Envelope(NamedTuple):
+    """Facts about a message that only some producers give.
+
+    message_id      the producer's own id, ""
+    correlation_id  None = there is none
+    reply_to        full name of a destination, or the producer's text as it is where that is none; ""
+    type            JMSType, subject; ""
+    sent_ms         the producer's clock, milliseconds since 1970, 0
+    native          None = body and properties are neutral
+    """
+
+    message_id: str = ""
+    correlation_id: str | bytes | None = None
+    reply_to: str = ""
+    type: str = ""
+    sent_ms: int = 0
+    native: Native | None = None
+
+    @property
+    def correlation_text(self) -> str | None:
+        """The correlation id as text. An id of bytes has a spelling that `lift` makes the same bytes of."""
+        id = self.correlation_id
+        return BINARY_ID + id.hex().upper() if isinstance(id, bytes) else id
+
+    @property
+    def reply_text(self) -> str:
+        """`reply_to` as it stands in headers."""
+        return wire_name(self.reply_to) if _is_full_name(self.reply_to) else self.reply_to
+
+
+class Lifted(Envelope):
+    """An envelope that `lift` made: all properties beside it are text, the content is BYTES or TEXT, and `headers`
+    gives back the headers that it was made of."""
+
+    __slots__ = ()
+
+
+Head: TypeAlias = "tuple[Properties | None, Envelope]"
+EMPTY: Final = Envelope()
+
+
+def lift(headers: dict[str, str]) -> Lifted | None:
+    """The envelope of a message that came with these headers, None where it has none. It takes those out of `headers`
+    that it can give back as they were; the others stay there, and count before it."""
+    id = headers.pop(CORRELATION_ID, None)
+    reply, kind = headers.get(REPLY_TO), headers.get(TYPE)
+    correlation_id = _binary(id) if id and id.startswith(BINARY_ID) else id
+    if reply:
+        full = _full_name(reply)
+        if full != reply or not _is_full_name(full):
+            del headers[REPLY_TO]
+        reply = full
+    if kind:
+        del headers[TYPE]
+    if id is None and not reply and not kind:
+        return None
+    return Lifted("", correlation_id, reply or "", kind or "")
+
+
+def _binary(id: str) -> str | bytes:
+    try:
+        found = bytes.fromhex(id.removeprefix(BINARY_ID))
+    except ValueError:
+        return id
+    return found if Envelope(correlation_id=found).correlation_text == id else id
 
 
 class Shared:
@@ -57,63 +172,67 @@ class Message:
 
     destination     full name, `queue://orders` or `topic://prices`
     body            bytes as sent
-    properties      application and protocol-neutral headers, str → str, in the order sent
+    properties      of the application, in the order sent; where the message is native those that the broker must see
     content_type    MIME type or ""
     priority        0 (lowest) to 9
     persistent      survives a takeover
     timestamp_ms    wall clock of the broker at arrival
     expires_ms      absolute wall-clock milliseconds, 0 = never
     duplicate_id    id given by the producer for duplicate detection, or ""
-    text            True when the producer sent text rather than bytes (STOMP: no content-length)
+    content         what the body is: BYTES, TEXT (STOMP: no content-length), MAP (an encoded map of `amq.values`),
+                    STREAM (an encoded list), OBJECT (opaque), NONE (there is no body)
+    envelope        what only some producers give; None = nothing, and properties are text, and content BYTES or TEXT
     segment         where the journal keeps it; None = not in the journal
     offset, size    of its record in that segment, bytes
-    header_bytes    that `properties` take in memory
+    header_bytes    that properties and envelope take in memory, or will at most
     shared          what several holders of the message share; None = it has one
     seq             store-wide sequence number, unique and growing over the life of the store; 0 = not stored yet
     """
 
     __slots__ = (
-        "body", "content_type", "destination", "duplicate_id", "expires_ms", "header_bytes", "offset", "persistent",
-        "priority", "properties", "segment", "seq", "shared", "size", "text", "timestamp_ms",
+        "body", "content", "content_type", "destination", "duplicate_id", "envelope", "expires_ms", "header_bytes",
+        "offset", "persistent", "priority", "properties", "segment", "seq", "shared", "size", "timestamp_ms",
     )  # fmt: skip
 
     def __init__(
         self,
         destination: str,
         body: bytes,
-        properties: dict[str, str] | None = None,
+        properties: Properties | None = None,
         content_type: str = "",
         priority: int = DEFAULT_PRIORITY,
         persistent: bool = True,
         timestamp_ms: int = 0,
         expires_ms: int = 0,
         duplicate_id: str = "",
-        text: bool = False,
+        content: int = BYTES,
         seq: int = 0,
+        envelope: Envelope | None = None,
     ) -> None:
         self.destination = destination
         self.body = body
         self.properties = properties
-        self.header_bytes = _memory_of(properties) if properties else 0
+        self.header_bytes = _memory_of(properties, envelope) if properties or envelope else 0
         self.content_type = content_type
         self.priority = priority
         self.persistent = persistent
         self.timestamp_ms = timestamp_ms
         self.expires_ms = expires_ms
         self.duplicate_id = duplicate_id
-        self.text = text
+        self.content = content
         self.seq = seq
+        self.envelope = envelope
         self.segment: object = None
         self.shared: Shared | None = None
         self.offset = 0
         self.size = 0
 
     @classmethod
-    def made_of(cls, message: Message, destination: str, properties: dict[str, str] | None, seq: int = 0) -> Self:
-        """`message` as it goes to `destination` with these properties. The body is shared."""
+    def made_of(cls, message: Message, destination: str, properties: Properties | None, seq: int = 0) -> Self:
+        """`message` as it goes to `destination` with these properties. Body and envelope are shared."""
         return cls(
             destination, message.body, properties, message.content_type, message.priority, message.persistent,
-            message.timestamp_ms, message.expires_ms, message.duplicate_id, message.text, seq,
+            message.timestamp_ms, message.expires_ms, message.duplicate_id, message.content, seq, message.envelope,
         )  # fmt: skip
 
     @property
@@ -171,15 +290,15 @@ class Copier:
 
     def __init__(self, message: Message) -> None:
         self._message = message
-        self._led: dict[str, str] | None = None
+        self._led: Properties | None = None
         self._led_bytes = message.header_bytes
 
-    def led(self) -> tuple[dict[str, str], int]:
+    def led(self) -> tuple[Properties, int]:
         """Properties of a message for another destination, and the memory that they take."""
         if self._led is None:
             original = {ORIGINAL_DESTINATION: wire_name(self._message.destination)}
             self._led = {**(self._message.properties or {}), **original}
-            self._led_bytes = _memory_of(self._led)
+            self._led_bytes = _memory_of(self._led, self._message.envelope)
         return self._led, self._led_bytes
 
     def copy(self, queue_name: str, seq: int = 0) -> Copy:
@@ -204,17 +323,189 @@ class Copier:
         return message
 
 
-def _memory_of(properties: dict[str, str]) -> int:
+def _memory_of(properties: Properties | None, envelope: Envelope | None) -> int:
     """By contents alone, so that a replay counts the same."""
-    places = HEADER_OVERHEAD_BYTES * len(properties)
-    return places + sum(map(getsizeof, properties)) + sum(map(getsizeof, properties.values()))
+    size = 0
+    if properties:
+        size += HEADER_OVERHEAD_BYTES * len(properties)
+        size += sum(map(getsizeof, properties)) + sum(map(getsizeof, properties.values()))
+    if envelope is not None:
+        *texts, _, native = envelope
+        size += _ENVELOPE_BYTES + sum([getsizeof(text) for text in texts if text])
+        if native is not None:
+            size += len(native.data) + _read_bytes_max(native)
+    return size
+
+
+def _read_bytes_max(native: Native) -> int:
+    return _READ_BYTES + _READ_SHARE * len(native.data) if native.data else 0
 
 
 def alike(like: Message, bodies: Iterable[bytes]) -> list[Message]:
-    """Messages without properties and ids that differ from `like` in their bodies alone."""
-    destination, content_type, priority, text = like.destination, like.content_type, like.priority, like.text
+    """Messages without properties, ids and envelope that differ from `like` in their bodies alone."""
+    destination, content_type, priority, content = like.destination, like.content_type, like.priority, like.content
     persistent, timestamp_ms, expires_ms = like.persistent, like.timestamp_ms, like.expires_ms
     return [
-        Message(destination, body, None, content_type, priority, persistent, timestamp_ms, expires_ms, "", text)
+        Message(destination, body, None, content_type, priority, persistent, timestamp_ms, expires_ms, "", content)
         for body in bodies
     ]
+
+
+def check(message: Message) -> None:
+    """To be called by the codec of each protocol whose own limits do not see to this, before it hands over a message:
+    it can be stored. Raises CommandError."""
+    assert message.content in range(len(CONTENTS))
+    envelope, properties = message.envelope, message.properties
+    if envelope is None:
+        assert message.content <= TEXT, "it needs an envelope"
+        assert values.are_texts((properties or {}).values()), "it needs an envelope"
+    if not (0 <= message.timestamp_ms <= _UINT64_MAX and 0 <= message.expires_ms <= _UINT64_MAX):
+        raise _unfit("a time is before 1970, or does not fit into 64 bits")
+    if not 0 <= message.priority <= 9:
+        raise _unfit("its priority is not from 0 to 9")
+    if not values.are_values((properties or {}).values()):
+        raise _unfit("a property is neither text, bytes, a number nor a truth")
+    try:
+        message.destination.encode()
+        longest = max(len(message.content_type.encode()), len(message.duplicate_id.encode()))
+        parts = [*(() if envelope is None else envelope[:5])]
+        if envelope is not None and envelope.native is not None:
+            parts += envelope.native.protocol, envelope.native.data
+        section = len(values.encode([dict(properties or {}), *parts]))
+    except ValueError as error:
+        raise _unfit(str(error)) from error
+    if longest > SHORT_BYTES_MAX:
+        raise _unfit(f"content type or id for duplicate detection has more than {SHORT_BYTES_MAX} bytes")
+    if section > SECTION_BYTES_MAX:
+        raise _unfit(f"its properties and headers have {section} bytes, at most {SECTION_BYTES_MAX}: use the body")
+
+
+def _unfit(why: str) -> CommandError:
+    return CommandError(f"the message cannot be stored: {why}", code="MESSAGE_INVALID")
+
+
+# -- native forms ------------------------------------------------------------------------------------------------------
+
+
+class Content(NamedTuple):
+    """The neutral body of a message, and what it is."""
+
+    content: int
+    body: bytes
+    content_type: str = ""
+
+
+class Reader(NamedTuple):
+    """Reads the native forms of one protocol. Both functions are pure, and raise ValueError for what is none.
+
+    head     properties and envelope, from the native data alone: the body may be on the disk
+    content  what the body says
+    """
+
+    head: Callable[[Message], Head]
+    content: Callable[[Message], Content]
+
+
+_readers: Final[dict[str, Reader]] = {}
+
+
+def register(protocol: str, reader: Reader) -> None:
+    """From now on `reader` reads what came by `protocol`: called once, by the module of its codec."""
+    assert _readers.setdefault(protocol, reader) is reader, "there is one already"
+
+
+def is_native(message: Message) -> bool:
+    """Is its body in the spelling of a protocol?"""
+    return message.envelope is not None and message.envelope.native is not None
+
+
+def head(message: Message) -> tuple[Properties | None, Envelope | None]:
+    """Neutral properties and envelope. Those of a native form are read once and stay in memory as long as that does,
+    unless they take more than is counted for them."""
+    envelope = message.envelope
+    if envelope is None or envelope.native is None:
+        return message.properties, envelope
+    native = envelope.native
+    found = native.read
+    if found is None:
+        found = _read_head(message, envelope)
+        if _memory_of(*found) <= _read_bytes_max(native):
+            native.read = found
+    properties = {**(found[0] or {}), **message.properties} if message.properties else found[0]
+    return properties, found[1]
+
+
+def _read_head(message: Message, envelope: Envelope) -> Head:
+    assert envelope.native is not None
+    reader = _readers.get(envelope.native.protocol)
+    if reader is not None:
+        with suppress(ValueError):  # it is as if its protocol were unknown
+            properties, found = reader.head(message)
+            return properties, found._replace(native=None)
+    return None, envelope._replace(native=None)
+
+
+def neutral(message: Message) -> Message:
+    """The same with neutral properties and body; itself where it is not native. Where its protocol is unknown, or its
+    body none of that, the bare body is BYTES."""
+    envelope = message.envelope
+    if envelope is None or envelope.native is None:
+        return message
+    properties, found = head(message)
+    reader, content = _readers.get(envelope.native.protocol), Content(BYTES, message.body, message.content_type)
+    if reader is not None:
+        with suppress(ValueError):  # as above
+            content = reader.content(message)
+    return _with(message, content, properties, found)
+
+
+def plain(message: Message) -> Message:
+    """The same for those who know BYTES and TEXT alone: of a map or stream they see JSON. Itself where it is so."""
+    message = neutral(message)
+    if message.content <= TEXT:
+        return message
+    content = Content(BYTES, message.body, message.content_type)
+    if message.content in (MAP, STREAM):
+        with suppress(ValueError):  # of a body that no codec wrote the bytes are all that can be shown
+            content = Content(TEXT, values.to_json(values.decode(message.body)).encode("utf-8", "replace"), JSON_TYPE)
+    return _with(message, content, message.properties, message.envelope)
+
+
+def _with(message: Message, content: Content, properties: Properties | None, envelope: Envelope | None) -> Message:
+    found = Message(
+        message.destination, content.body, properties, content.content_type, message.priority, message.persistent,
+        message.timestamp_ms, message.expires_ms, message.duplicate_id, content.content, message.seq, envelope,
+    )  # fmt: skip
+    found.segment, found.offset, found.size = message.segment, message.offset, message.size
+    return found
+
+
+def headers(message: Message) -> Mapping[str, str]:
+    """Properties as text, with those of the envelope that are headers of text protocols. A property of such a name
+    counts. A native message shows what the broker sees of it: take `neutral` before."""
+    envelope = message.envelope
+    if envelope is None:
+        return message.properties or {}  # type: ignore[return-value]  # all of them are text
+    found: dict[str, str] = {}
+    id = envelope.correlation_id
+    if id is not None:
+        found[CORRELATION_ID] = id if isinstance(id, str) else envelope.correlation_text or ""
+    if envelope.reply_to:
+        found[REPLY_TO] = envelope.reply_text
+    if envelope.type:
+        found[TYPE] = envelope.type
+    if message.properties:
+        found |= message.properties if envelope.__class__ is Lifted else values.texts(message.properties)  # type: ignore[arg-type]
+    return found
+
+
+def header(message: Message, name: str) -> str | None:
+    """One of the headers of `message`, also of a native one; None where it has none of that name."""
+    properties, envelope = head(message)
+    if properties and name in properties:
+        return values.text(properties[name])
+    if envelope is None or name not in LIFTED:
+        return None
+    return {CORRELATION_ID: envelope.correlation_text, REPLY_TO: envelope.reply_text or None}.get(
+        name, envelope.type or None
+    )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,18 +34,18 @@ from amq.journal.format import BATCH_BYTES, RECORD, RECORD_BYTES, segment_key
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.inspect import ROUNDS_MAX, Inspection
 from amq.journal.records import GROUP, GROUP_HEAD, REASONS, Consumed, Moved, Redelivered
-from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE
+from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE, decode_message
 from amq.journal.records.multicast import Multicast
+from amq.journal.records.section import EXTENDED
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import Batch, list_segments, read_batches, read_file, read_header
 from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
-from amq.message import Copy
+from amq.message import CORRELATION_ID, Copy, Message, headers, plain
 from amq.vfs import SystemVfs, Vfs
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
 
 ROWS_PER_BATCH = 16_384
 BYTES_PER_BATCH = 32 << 20  # of bodies; a single body may be larger
-KEY_PROPERTY = "correlation-id"  # the key of a message
 SEQ_EPOCH_BITS = 44  # a seq is an epoch and a number below it: docs/journal-format.md
 SEQ_MAX = (1 << 63) - 1
 US_MAX = (1 << 63) - 1
@@ -298,35 +298,58 @@ class _SegmentReader:
         stops = positions + RECORD_BYTES + heads["size"]
         if (bodies > stops).any():
             raise CorruptError(self._path, int(positions[np.argmax(bodies > stops)]), "message: impossible lengths")
+        others, sizes = self._extended(heads, positions, stops), stops - bodies
+        for row, message in others.items():
+            sizes[row] = len(message.body)
         found = {
-            **self._properties(properties, bodies),
+            **self._properties(properties, bodies, others),
             "destination": _dictionary(queues, [shown(name) for name in names]),
             "offset": pa.array(heads["seq"].astype(np.int64)), "timestamp": _times(heads["timestamp"] * 1000),
             "messageId": self._texts(ids, properties),
             "kind": _same(MESSAGES, len(heads)), "redelivered": _same(False, len(heads)),
-            "queue": _dictionary(queues, names), "bodyBytes": pa.array(stops - bodies),
-            "contentType": self._texts(types, ids),
+            "queue": _dictionary(queues, names), "bodyBytes": pa.array(sizes),
+            "contentType": self._texts(types, ids, {row: each.content_type for row, each in others.items()}),
             "priority": pa.array(heads["priority"].astype(np.int32)),
             "expires": _ends(heads["expires"]), "position": pa.array(positions),
         }  # fmt: skip
         if self._wants_values:
             data, ends = self._data, zip(bodies.tolist(), stops.tolist(), strict=True)
-            found["value"] = pa.array([data[start:stop] for start, stop in ends], pa.binary())
+            values = [data[start:stop] for start, stop in ends]
+            for row, message in others.items():
+                values[row] = message.body
+            found["value"] = pa.array(values, pa.binary())
         return len(heads), found
 
-    def _texts(self, starts: _Numbers, stops: _Numbers) -> pa.Array:
-        """Texts of the segment; an empty one becomes null."""
-        if (starts == stops).all():
+    def _extended(self, heads: _Numbers, positions: _Numbers, stops: _Numbers) -> dict[int, Message]:
+        """By row those messages whose record says more than JSON can, as consumers of text see them."""
+        found = {}
+        for row in np.flatnonzero(heads["flags"] & EXTENDED).tolist():
+            position, stop = int(positions[row]), int(stops[row])
+            try:
+                found[row] = plain(decode_message(self._data, position, stop, ""))
+            except (ValueError, RecursionError) as error:
+                raise CorruptError(self._path, position, f"message: {error}") from error
+        return found
+
+    def _texts(self, starts: _Numbers, stops: _Numbers, others: Mapping[int, str] | None = None) -> pa.Array:
+        """Texts of the segment, `others` by row; an empty one becomes null."""
+        if (starts == stops).all() and not others:
             return pa.nulls(len(starts), pa.string())
         data, ends = self._data, zip(starts.tolist(), stops.tolist(), strict=True)
-        return pa.array([data[start:stop] or None for start, stop in ends], pa.binary()).cast(pa.string())
+        texts = [data[start:stop] or None for start, stop in ends]
+        for row, text in (others or {}).items():
+            texts[row] = text.encode() or None
+        return pa.array(texts, pa.binary()).cast(pa.string())
 
-    def _properties(self, starts: _Numbers, stops: _Numbers) -> dict[str, pa.Array]:
+    def _properties(self, starts: _Numbers, stops: _Numbers, others: Mapping[int, Message]) -> dict[str, pa.Array]:
         """The columns made from properties. Many messages have the same properties, which are parsed only once."""
         if not self._wants_headers and (starts == stops).all():
             return {}
+        if others:
+            starts = starts.copy()
+            starts[list(others)] = stops[list(others)]
         data, ends = self._data, zip(starts.tolist(), stops.tolist(), strict=True)
-        read: dict[bytes, dict[str, str]] = {b"": {}}
+        read: dict[bytes, Mapping[str, str]] = {b"": {}}
         found = []
         for start, stop in ends:
             text = data[start:stop]
@@ -334,6 +357,8 @@ class _SegmentReader:
             if properties is None:
                 properties = read[text] = json.loads(text)
             found.append(properties)
+        for row, message in others.items():
+            found[row] = headers(message)
         columns = {"key": pa.array(map(_key, found), pa.string())}
         if self._wants_headers:
             columns["headers"] = pa.array([list(each.items()) for each in found], _HEADERS)
@@ -347,7 +372,8 @@ class _SegmentReader:
             and wanted.offsets[0] <= copy.seq <= wanted.offsets[1]
             and wanted.times_us[0] <= copy.timestamp_ms * 1000 <= wanted.times_us[1]
         ]  # fmt: skip
-        properties = [copy.properties or {} for copy in copies]
+        messages = [plain(copy) for copy in copies]
+        properties = [headers(message) for message in messages]
         found = {
             "key": pa.array(map(_key, properties), pa.string()),
             "destination": pa.array([shown(copy.destination) for copy in copies], pa.string()),
@@ -357,14 +383,14 @@ class _SegmentReader:
             "redelivered": _same(False, len(copies)), "kind": _same(MESSAGES, len(copies)),
             "headers": pa.array([list(each.items()) for each in properties], _HEADERS),
             "queue": pa.array([copy.queue_name for copy in copies], pa.string()),
-            "bodyBytes": pa.array([len(copy.body) for copy in copies], pa.int64()),
-            "contentType": pa.array([copy.content_type or None for copy in copies], pa.string()),
+            "bodyBytes": pa.array([len(each.body) for each in messages], pa.int64()),
+            "contentType": pa.array([each.content_type or None for each in messages], pa.string()),
             "priority": pa.array([copy.priority for copy in copies], pa.int32()),
             "expires": _ends(np.array([copy.expires_ms for copy in copies], np.int64)),
             "position": pa.array([copy.offset for copy in copies], pa.int64()),
         }  # fmt: skip
         if self._wants_values:
-            found["value"] = pa.array([copy.body for copy in copies], pa.binary())
+            found["value"] = pa.array([each.body for each in messages], pa.binary())
         return len(copies), found
 
     def _events_batch(self) -> tuple[int, dict[str, pa.Array]]:
@@ -422,8 +448,8 @@ def shown(queue: str) -> str:
     return queue.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
 
 
-def _key(properties: dict[str, str]) -> str | None:
-    return properties.get(KEY_PROPERTY)
+def _key(properties: Mapping[str, str]) -> str | None:
+    return properties.get(CORRELATION_ID)
 
 
 def _within(values: _Numbers, bounds: tuple[int, int]) -> _Numbers:

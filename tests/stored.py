@@ -62,8 +62,8 @@ def stored_state(state: State, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING)
     queues = {}
     for name, queue in state.queues.items():
         messages = {
-            message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.text,
-                          message.duplicate_id, message.timestamp_ms, message.content_type)
+            message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.content,
+                          message.duplicate_id, message.timestamp_ms, message.content_type, message.envelope)
             for message in stored(state, queue, vfs, store).values()
             if message.segment is not None and message.segment.key not in trimmed  # type: ignore[attr-defined]
         }  # fmt: skip

@@ -21,11 +21,12 @@ FUNCTION_LINES_MAX = 70
 LINE_CHARS_MAX = 120
 
 # Who may import whom; docs/architecture.md says why. A name with a dot allows that one module of a room.
-LEAVES = {"errors", "destination", "message", "xid", "clock", "threads", "remembered"}
+LEAVES = {"errors", "destination", "message", "values", "xid", "clock", "threads", "remembered"}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "destination": set(),
-    "message": {"destination"},
+    "message": {"errors", "destination", "values"},
+    "values": set(),
     "xid": set(),
     "remembered": set(),
     "clock": set(),
@@ -35,9 +36,9 @@ IMPORTS: dict[str, set[str]] = {
     "security": {"errors", "clock"},
     "lock": LEAVES | {"vfs"},
     "journal": LEAVES | {"vfs", "config"},
-    "selectors": {"errors", "message"},
+    "selectors": {"errors", "message", "values"},
     "broker": LEAVES | {"journal", "security", "config", "selectors", "protocols.commands"},
-    "protocols": {"errors", "destination", "message", "xid", "remembered"},
+    "protocols": {"errors", "destination", "message", "values", "xid", "remembered"},
     "transports": LEAVES | {"protocols", "broker", "journal", "security", "config"},
     "client": LEAVES | {"protocols", "transports"},
     "master": LEAVES | {"vfs", "config", "security", "journal", "broker", "protocols", "transports"},

@@ -43,8 +43,9 @@ from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import StoreFullError
 from amq.journal.batch import Confirm, OpenBatch, Waiter
+from amq.journal.hidden import is_prepared
 from amq.journal.journal import Journal
-from amq.journal.records import Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
+from amq.journal.records import EXPIRED, Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
 from amq.journal.records.message import Run
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 
@@ -274,6 +275,8 @@ class Broker(Core):
     def expire(self, queue: Queue, messages: list[Message]) -> None:
         if queue.fires:
             self.scheduler.fire(queue, messages)
+        elif queue.is_hidden:  # a retained message goes nowhere else, and nobody consumed it
+            self.journal.append_record(Consumed(queue.name, EXPIRED, [message.seq for message in messages]))
         else:
             self.redelivery.expire(queue, messages)
 
@@ -332,7 +335,7 @@ class Broker(Core):
         self.topics.recovery_buffer.sweep(now_ms)
         self.replays.sweep()
         for queue in list(self.state.expiring):
-            if not queue.expiring or queue.is_hidden or queue.fires:
+            if not queue.expiring or is_prepared(queue.name) or queue.fires:
                 del self.state.expiring[queue]
                 continue
             expired = queue.take_expired(now_ms)

@@ -29,7 +29,7 @@ _SCHEMES = (QUEUE_SCHEME, TOPIC_SCHEME, TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_
 
 def shelves(name: str) -> tuple[str, str, str]:
     """Full names of a queue and of the two hidden ones that belong to it, by the name of any of them."""
-    real = real_name(name)
+    real = name.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
     return real, SENT_SCHEME + real, HELD_SCHEME + real
 
 

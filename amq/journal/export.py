@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 from amq.errors import CorruptError, StoreError
-from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, real_name
+from amq.journal.hidden import HELD_SCHEME, RETAINED_SCHEME, SENT_SCHEME, real_name
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
 from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, InDoubt, Item
 from amq.journal.liveness import LiveIndex, Liveness, Place
@@ -202,6 +202,7 @@ class Export:
         if place.destination.startswith(SENT_SCHEME):
             return None
         held_by = self._held.get(seq, "") if place.destination.startswith(HELD_SCHEME) else ""
+        retained = place.destination if place.destination.startswith(RETAINED_SCHEME) else ""
         place = place._replace(destination=real_name(place.destination))
         if not self._is_wanted(place.destination) or self._has_ended(place.destination):
             return None
@@ -214,6 +215,7 @@ class Export:
         if ids is None or ids.get(message.duplicate_id, (-1, ""))[0] != seq:
             message.duplicate_id = ""  # forgotten: a younger message may have it by now
         queue = place.destination if place.destination.startswith(SUBSCRIPTION_SCHEME) else ""
+        queue = retained or queue
         self._sent.discard(seq)
         if held_by:
             self._held_given[held_by] = self._held_given.get(held_by, 0) + 1

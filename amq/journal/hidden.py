@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from amq.message import SUBSCRIPTION_SCHEME
 
-# Hidden queues, two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.
-# Nobody can address them, and no ids are remembered for them.
+# Hidden queues: nobody can address them, all in them waits on disk alone, and no ids are remembered for them. There are
+# two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.
 SENT_SCHEME = "sent://"
 HELD_SCHEME = "held://"
+RETAINED_SCHEME = "retained://"  # one for each topic that has a retained message; it may expire there
 _SCHEDULE_SCHEME = "schedule://"
+_TOLD = (
+    (SENT_SCHEME, "prepared, for "), (HELD_SCHEME, "prepared, taken from "), (RETAINED_SCHEME, "retained message of "),
+)  # fmt: skip
 
 
 def is_hidden(destination: str) -> bool:
-    """Is it a queue of prepared transactions?"""
+    """Is it a queue of prepared transactions, or of a retained message?"""
+    return destination.startswith((SENT_SCHEME, HELD_SCHEME, RETAINED_SCHEME))
+
+
+def is_prepared(destination: str) -> bool:
+    """Is it a queue of prepared transactions? Nothing expires there."""
     return destination.startswith((SENT_SCHEME, HELD_SCHEME))
 
 
 def real_name(destination: str) -> str:
-    """Of the queue to which a hidden one belongs; of any other its own."""
-    return destination.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME)
+    """Of the queue or topic to which a hidden one belongs; of any other its own."""
+    return destination.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME).removeprefix(RETAINED_SCHEME)
 
 
 def told_name(destination: str) -> str:
     """The name for people of a queue that nobody can address; other names as they are."""
-    for scheme, what in ((SENT_SCHEME, "prepared, for "), (HELD_SCHEME, "prepared, taken from ")):
+    for scheme, what in _TOLD:
         if destination.startswith(scheme):
             return what + told_name(destination.removeprefix(scheme))
     if destination.startswith(SUBSCRIPTION_SCHEME):

@@ -1,6 +1,6 @@
 """The file that `amq journal export` writes and `import` reads: newline-delimited JSON. Spec: docs/journal-tools.md.
 
-    header      {"amq": "journal export", "version": 1, "store": UUID, "epoch": N, "exported": TIME, "destinations": …}
+    header      {"amq": "journal export", "version": 2, "store": UUID, "epoch": N, "exported": TIME, "destinations": …}
     remembered  {"type": "remembered", "destination": NAME, "ids": [...]}     ids of messages that are no longer stored
     outcomes    {"type": "outcomes", "ids": [...]}                            commits that took place
     batch       {"type": "batch", "owner": NAME, "batch": N, …}               newest committed batch of a pipeline
@@ -23,14 +23,26 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
-from amq.errors import StoreError
+from amq.errors import CommandError, StoreError
+from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.records import Content, describe
 from amq.journal.records.subscription import checked
-from amq.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message
+from amq.message import (
+    CONTENTS,
+    DEFAULT_PRIORITY,
+    SUBSCRIPTION_SCHEME,
+    TEXT,
+    Envelope,
+    Message,
+    Native,
+    check,
+    lift,
+)
+from amq.values import Value, are_texts, from_typed_json
 from amq.xid import AnyXid, from_json, to_json
 
 KIND = "journal export"
-VERSION = 1
+VERSION = 2  # 1: properties are texts, those of headers among them; `text` instead of `content`, no envelopes
 IDS_PER_LINE = 1000
 END_TYPE = "end"
 _SHORT_BYTES_MAX = (1 << 16) - 1  # as the journal has it
@@ -60,7 +72,8 @@ class Exported:
     """A message, and how often it was delivered and came back, of which so many times as a failure.
 
     Its `seq` is the one that it had; its `duplicate_id` the one that its destination remembered, or "". `queue` is
-    that of the durable subscription for which it waits, "" = it is in the queue that is its destination. `sent_by` and
+    that of the durable subscription for which it waits, or `retained://NAME` where it is the retained message of the
+    topic to which it was sent; "" = it is in the queue that is its destination. `sent_by` and
     `held_by` are xids of prepared transactions: of the one that sent it, so that nobody may see it yet; of the one that
     acknowledged it, and gives it back where it is rolled back.
     """
@@ -324,25 +337,65 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         body = base64.b64decode(_text(found, "body_base64"), validate=True)
     else:
         body = _text(found, "body").encode()
-    properties = found.get("properties") or {}
-    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        raise ValueError("properties are not all text")
-    "".join((*properties, *properties.values())).encode()  # no halves of surrogate pairs: no protocol can carry them
+    properties, envelope = _properties(found), _envelope(found)
+    kind_of_body = CONTENTS.index(found["content"]) if "content" in found else int(found.get("text") is True)
+    if envelope is None and are_texts(properties.values()) and kind_of_body <= TEXT:
+        envelope = lift(properties)  # type: ignore[arg-type]  # all of them are text
+    else:
+        envelope = envelope or Envelope()
     destination = _text(found, "destination")
     if not destination.encode():
         raise ValueError("a message without destination")
     message = Message(
         destination, body, properties or None, _short(found, "content_type"),
         _number(found, "priority", 9, DEFAULT_PRIORITY), True, _number(found, "timestamp_ms", _U64_MAX),
-        _number(found, "expires_ms", _U64_MAX, 0), _short(found, "duplicate_id"), found.get("text") is True,
-        _number(found, "seq", _U64_MAX),
+        _number(found, "expires_ms", _U64_MAX, 0), _short(found, "duplicate_id"), kind_of_body,
+        _number(found, "seq", _U64_MAX), envelope,
     )  # fmt: skip
+    try:
+        check(message)
+    except CommandError as error:
+        raise ValueError(error.description) from error
     deliveries, failures = (_number(found, name, _U32_MAX, 0) for name in ("deliveries", "failures"))
     queue = _text(found, "queue", "")
     sent_by, held_by = (from_json(found.get(name, "")) for name in ("sent_by", "held_by"))
+    if queue.startswith(RETAINED_SCHEME) and (queue != RETAINED_SCHEME + destination or held_by):
+        raise ValueError(f"a retained message of {destination} stands in {queue}")
     if sent_by and (queue or held_by):
         raise ValueError("a message that a prepared transaction sent is in no queue yet")
     return Exported(message, deliveries, failures, queue, sent_by, held_by)
+
+
+def _properties(found: Mapping[str, Any]) -> dict[str, Value]:
+    written = found.get("properties") or {}
+    if not isinstance(written, dict):
+        raise ValueError("properties are no object")
+    properties = {name: from_typed_json(value) for name, value in written.items()}
+    for each in (*properties, *properties.values()):
+        if isinstance(each, str):
+            each.encode()  # no halves of surrogate pairs: no protocol can carry them
+    return properties
+
+
+def _envelope(found: Mapping[str, Any]) -> Envelope | None:
+    facts = found.get("envelope")
+    if facts is None:
+        return None
+    if not isinstance(facts, dict):
+        raise ValueError("field 'envelope' is no object")
+    native, correlation_id = facts.get("native"), facts.get("correlation_id")
+    if native is not None:
+        protocol, data = native
+        if not isinstance(protocol, str):
+            raise ValueError("the protocol of a native form is no text")
+        native = Native(protocol, base64.b64decode(data, validate=True))
+    if correlation_id is not None and not isinstance(correlation_id := from_typed_json(correlation_id), str | bytes):
+        raise ValueError("a correlation id is neither text nor bytes")
+    names = ("message_id", "reply_to", "type")
+    texts = {name: _text(facts, name, "") for name in names}
+    return Envelope(
+        correlation_id=correlation_id, sent_ms=_number(facts, "sent_ms", _U64_MAX, 0), native=native, **texts
+    )
 
 
 def _text(found: Mapping[str, Any], name: str, default: str | None = None) -> str:

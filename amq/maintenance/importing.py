@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from amq.broker.broker import Broker
 from amq.broker.events import RoleChanged
-from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, check_queue
+from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, check_queue, is_topic
 from amq.broker.scheduling.scheduler import check_scheduled
 from amq.broker.transactions.transaction import memory_bytes
 from amq.broker.waiters import Call
@@ -25,6 +25,7 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
 from amq.journal.batch import Waiter
 from amq.journal.export import store_uuid
+from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.interchange import Batch, Durable, Exported, Ids, InDoubt, Item, Reader
 from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
 from amq.journal.writer import JournalThread
@@ -171,6 +172,9 @@ class Import:
 
     def _store(self, broker: Broker, item: Exported, origin: str) -> None:
         message = item.message
+        if item.queue.startswith(RETAINED_SCHEME):
+            self._retain(broker, message, item.queue)
+            return
         # The time too: a store that was restored from a backup gives its seqs once more, to other messages.
         message.duplicate_id = message.duplicate_id or f"{origin}:{message.seq}:{message.timestamp_ms}"
         if item.queue:
@@ -196,6 +200,19 @@ class Import:
             broker.journal.append_record(
                 Redelivered(message.queue_name, [(message.seq, item.deliveries, item.failures)])
             )
+
+    def _retain(self, broker: Broker, message: Message, name: str) -> None:
+        """The store's own retained message stays."""
+        if not is_topic(message.destination) or "," in message.destination:
+            raise AmqError(f"{name}: only a topic has a retained message; export again", code="EXPORT_DAMAGED")
+        queue = broker.state.queue(name)
+        if queue.stored_bytes or queue.pending_bytes:
+            self.result.skipped += 1
+            return
+        message.duplicate_id = ""
+        message.send_to(name)
+        with self._full_disk_told():
+            broker.store(message, self._waiter(len(message.body) + 1, self._is_stored))
 
     def _store_for_subscription(self, broker: Broker, copy: Copy, message: Message, waiter: Waiter) -> None:
         copy.original, copy.shared = message, Shared(None, encodes=False)

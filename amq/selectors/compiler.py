@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from amq.message import Message
+from amq.message import Message, head
 from amq.selectors import syntax, values
 from amq.selectors.syntax import (
     Always,
@@ -44,7 +44,14 @@ Matches = Callable[[Message], bool]
 
 _SHAPES_MAX = 128  # each with its source and code: some 2 KB, 200 KB at most
 _OPERATIONS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}
-_FUNCTIONS = {name: getattr(values, name) for name in (*_OPERATIONS.values(), "negate", "number")}
+_FUNCTIONS = {name: getattr(values, name) for name in (*_OPERATIONS.values(), "negate", "number", "same", "differ")}
+_LINES = (
+    "  def matches(m):",
+    "    p, e = m.properties or {}, m.envelope",
+    "    if e is not None and e.native is not None:",
+    "      p, e = head(m)",
+    "      p = p or {}",
+)
 
 
 def compiled(condition: Condition, message_id_prefix: str) -> Matches:
@@ -58,9 +65,9 @@ def compiled(condition: Condition, message_id_prefix: str) -> Matches:
 @lru_cache(maxsize=_SHAPES_MAX)
 def _factory(source: str, constants: int) -> Callable[..., Any]:
     names = "".join(f", c{index}" for index in range(constants))
-    lines = [f"def factory(prefix{names}):", "  def matches(m):", "    p = m.properties or {}", f"    return {source}"]
+    lines = [f"def factory(prefix{names}):", *_LINES, f"    return {source}", "  return matches"]
     scope: dict[str, Any] = {}
-    exec("\n".join([*lines, "  return matches"]), _FUNCTIONS, scope)
+    exec("\n".join(lines), {**_FUNCTIONS, "head": head}, scope)
     factory: Callable[..., Any] = scope["factory"]
     return factory
 
@@ -83,7 +90,9 @@ class _Writer:
     def text(self, value: TextValue) -> str:
         """None for NULL."""
         if isinstance(value, Property):
-            return f"p.get({self.constant(value.name)})"
+            name = self.constant(value.name)
+            header = syntax.ENVELOPE_HEADERS.get(value.name)
+            return f"p.get({name})" if header is None else f"p.get({name}, {syntax.TEXT_HEADERS[header]})"
         if isinstance(value, TextHeader):
             return syntax.TEXT_HEADERS[value.name]
         return self.constant(value.value)
@@ -153,8 +162,14 @@ class _Writer:
         if isinstance(condition, InTexts):
             return f"({test}{name} not in {self.constant(frozenset(condition.values))})"
         if isinstance(condition, Truth):
-            return f"({test}{name}.lower() {'==' if wanted else '!='} {self.constant(str(condition.value).lower())})"
-        return f"({test}{self._like(condition, name, wanted)})"
+            spelled = self.constant(str(condition.value).lower())
+            true = f"({name}.lower() == {spelled} if {name}.__class__ is str else {name} is {condition.value})"
+            return f"({test}{true})" if wanted else f"({test}not {true})"
+        like = self._like(condition, name, wanted)
+        if isinstance(condition.left, Property):
+            is_text = f"{name}.__class__ is str"
+            like = f"{is_text} and {like}" if wanted else f"(not {is_text} or {like})"
+        return f"({test}{like})"
 
     def _null(self, condition: IsNull, wanted: bool) -> str:
         value = condition.left
@@ -166,12 +181,20 @@ class _Writer:
         return f"({name} := {self.number(value)}) {'!=' if wanted else '=='} {name}"
 
     def _same_text(self, condition: SameText, wanted: bool) -> str:
-        same = condition.same is wanted
-        if same and (isinstance(condition.left, Text) or isinstance(condition.right, Text)):
+        """Values of different types make both = and <> FALSE."""
+        sides = (condition.left, condition.right)
+        if condition.same and wanted and any(isinstance(side, Text) for side in sides):
             return f"{self.text(condition.left)} == {self.text(condition.right)}"  # None equals no string
         left_test, left = self.bound_text(condition.left)
         right_test, right = self.bound_text(condition.right)
-        return f"({left_test}{right_test}{left} {'==' if same else '!='} {right})"
+        typed = [name for name, side in zip((left, right), sides, strict=True) if isinstance(side, Property)]
+        if len(typed) == 2:
+            test = f"{'same' if condition.same else 'differ'}({left}, {right})"
+        elif typed and not condition.same:
+            test = f"({typed[0]}.__class__ is str and {left} != {right})"
+        else:
+            return f"({left_test}{right_test}{left} {'==' if condition.same is wanted else '!='} {right})"
+        return f"({left_test}{right_test}{'' if wanted else 'not '}{test})"
 
     def _compare(self, condition: CompareNumbers, wanted: bool) -> str:
         """NaN makes every comparison false, which is right for TRUE; for FALSE one must ask whether it is NULL."""

@@ -8,12 +8,13 @@ nothing but the calls before.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Final, Generic, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from amq.message import Message
+from amq.message import Message, head
 from amq.selectors.selector import Selector
 from amq.selectors.syntax import (
+    ENVELOPE_HEADERS,
     And,
     AsNumber,
     CompareNumbers,
@@ -25,13 +26,16 @@ from amq.selectors.syntax import (
     Property,
     SameText,
     Text,
+    TextHeader,
     Value,
 )
-from amq.selectors.values import number
+from amq.selectors.values import NAN, number
 
 Key = TypeVar("Key", bound=Hashable)
 PLACES_MAX: Final = 100  # of one selector: one with more is asked each time, for a place takes 300 bytes
-Place = tuple[str, str | int | float]  # a property, and the text or the number that it is
+Name = str | TextHeader  # of a property, or one of _HEADERS
+Place = tuple[Name, str | int | float]  # and the text or the number that it is
+_HEADERS: Final = {name: TextHeader(name) for name in ENVELOPE_HEADERS.values()}
 
 
 class _Places(NamedTuple):
@@ -55,7 +59,7 @@ class _Entry(Generic[Key]):
 
 
 _Bucket = dict[_Entry[Key], None]
-_Table = dict[str, dict[str | int | float, _Bucket[Key]]]
+_Table = dict[Name, dict[str | int | float, _Bucket[Key]]]
 
 
 class SelectorIndex(Generic[Key]):
@@ -107,7 +111,9 @@ class SelectorIndex(Generic[Key]):
     def matching(self, message: Message) -> list[Key]:
         """The keys whose selectors match `message`."""
         found = [key for entry in self._unplaced if entry.matches(message) for key in entry.keys]
-        properties = message.properties
+        properties: Mapping[Name, object] | None = message.properties  # type: ignore[assignment]
+        if message.envelope is not None:
+            properties = _seen(message)
         if not properties:
             return found
         seen: set[_Entry[Key]] = set()
@@ -121,11 +127,11 @@ class SelectorIndex(Generic[Key]):
                     found.extend(entry.keys)
         return found
 
-    def _buckets(self, properties: dict[str, str]) -> list[_Bucket[Key]]:
+    def _buckets(self, properties: Mapping[Name, Any]) -> list[_Bucket[Key]]:
         """Those of the places at which a message with these properties is."""
         buckets = []
-        for table, convert in ((self._texts, str), (self._numbers, number)):
-            names = table if len(table) < len(properties) else properties
+        for table, convert in ((self._texts, _text), (self._numbers, number)):
+            names: Iterable[Name] = table if len(table) < len(properties) else properties
             for name in names:
                 if name in table and name in properties:
                     bucket = table[name].get(convert(properties[name]))
@@ -155,12 +161,12 @@ class SelectorIndex(Generic[Key]):
             places = dict.fromkeys(place for part in known for place in part.places)
             return _Places(tuple(places), all(part.enough for part in known))
         if isinstance(condition, SameText) and condition.same:
-            if isinstance(condition.left, Property) and isinstance(condition.right, Text):
-                return _Places(((condition.left.name, condition.right.value),), True)
-            if isinstance(condition.left, Text) and isinstance(condition.right, Property):
-                return _Places(((condition.right.name, condition.left.value),), True)
-        if isinstance(condition, InTexts) and isinstance(condition.left, Property):
-            return _Places(tuple((condition.left.name, value) for value in condition.values), True)
+            left, right = condition.left, condition.right
+            name, text = (_name(right), left) if isinstance(left, Text) else (_name(left), right)
+            if name is not None and isinstance(text, Text):
+                return _Places(((name, text.value),), True)
+        if isinstance(condition, InTexts) and (name := _name(condition.left)) is not None:
+            return _Places(tuple((name, value) for value in condition.values), True)
         if isinstance(condition, CompareNumbers) and condition.operator == "=":
             if isinstance(condition.right, Number):
                 return _numeric(condition.left, (condition.right.value,))
@@ -175,7 +181,32 @@ class SelectorIndex(Generic[Key]):
         return waiting, len(way.places)
 
 
+def _name(value: Value) -> Name | None:
+    """Under which a selector that says something of `value` may wait."""
+    if isinstance(value, Property):
+        return value.name
+    return value if isinstance(value, TextHeader) and value.name in _HEADERS else None
+
+
+def _text(value: object) -> str | float:
+    """The text of a property; of any other value something that nobody waits for."""
+    return value if isinstance(value, str) else NAN
+
+
+def _seen(message: Message) -> dict[Name, object]:
+    """Properties and headers of a message with an envelope, as `compiler` sees them."""
+    properties, envelope = head(message)
+    assert envelope is not None
+    texts = (envelope.correlation_text, envelope.reply_text or None, envelope.type or None)
+    found: dict[Name, object] = {}
+    for (name, header), text in zip(ENVELOPE_HEADERS.items(), texts, strict=True):
+        if text is not None:
+            found[name] = found[_HEADERS[header]] = text
+    found.update(properties or {})
+    return found
+
+
 def _numeric(left: Value, values: tuple[int | float, ...]) -> _Places | None:
-    if isinstance(left, AsNumber) and isinstance(left.text, Property):
-        return _Places(tuple((left.text.name, value) for value in values), True)
+    if isinstance(left, AsNumber) and (name := _name(left.text)) is not None:
+        return _Places(tuple((name, value) for value in values), True)
     return None

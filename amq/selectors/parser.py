@@ -44,7 +44,7 @@ from amq.selectors.values import INT64_MIN, LIKE_SEARCH_CHARACTERS_MAX, LikePatt
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _UNKNOWN_AT_MATCHING = frozenset({"JMSRedelivered", "JMSXDeliveryCount"})
-_HEADERS = (*syntax.NUMBER_HEADERS, *(n for n in syntax.TEXT_HEADERS if n[0] == "J"), *syntax.PROPERTY_HEADERS)
+_HEADERS = (*syntax.NUMBER_HEADERS, *(n for n in syntax.TEXT_HEADERS if n[0] == "J"))
 Node = Value | Condition
 
 
@@ -332,8 +332,6 @@ class _Parser:
         return self.fail("expected a name, a string, a number, TRUE, FALSE, NOT or (")
 
     def _name(self, name: str, at: int) -> Value:
-        if name in syntax.PROPERTY_HEADERS:
-            return Property(syntax.PROPERTY_HEADERS[name])
         if name in syntax.NUMBER_HEADERS:
             return NumberHeader(name)
         if name == "JMSMessageID" and not self.with_message_id:

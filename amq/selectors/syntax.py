@@ -1,7 +1,8 @@
 """The syntax tree of a selector: conditions over typed values.
 
 There are two kinds of values: texts (properties, headers and strings) and numbers; a text where a number is needed is
-wrapped in `AsNumber`. Conditions are TRUE, FALSE or UNKNOWN. Invariant: a tree is not deeper than `DEPTH_MAX`.
+wrapped in `AsNumber`. A property may turn out to be of another type when the message is there.
+Conditions are TRUE, FALSE or UNKNOWN. Invariant: a tree is not deeper than `DEPTH_MAX`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from amq.message import CORRELATION_ID, REPLY_TO, TYPE
 from amq.selectors.values import LikePattern
 
 DEPTH_MAX: Final = 50
@@ -152,7 +154,8 @@ Test = Always | SameText | CompareNumbers | Between | Truth | InTexts | InNumber
 Condition = Test | Not | And | Or
 CONDITIONS: Final = (Always, SameText, CompareNumbers, Between, Truth, InTexts, InNumbers, Like, IsNull, Not, And, Or)
 
-# Name in a selector → Python expression over the message `m`; those in NULLABLE give None for NULL.
+# Name in a selector → Python expression over the message `m` and its envelope `e`, both neutral; those in NULLABLE give
+# None for NULL.
 NUMBER_HEADERS: Final = {
     "JMSPriority": "m.priority",
     "JMSTimestamp": "m.timestamp_ms",
@@ -161,13 +164,16 @@ NUMBER_HEADERS: Final = {
 TEXT_HEADERS: Final = {
     "JMSDestination": "m.destination",
     "JMSDeliveryMode": "('PERSISTENT' if m.persistent else 'NON_PERSISTENT')",
-    "JMSMessageID": "(prefix + str(m.seq))",
+    "JMSMessageID": "(prefix + str(m.seq) if e is None or not e.message_id else e.message_id)",
+    "JMSCorrelationID": "(None if e is None else e.correlation_text)",
+    "JMSReplyTo": "(None if e is None else e.reply_text or None)",
+    "JMSType": "(None if e is None else e.type or None)",
     "_AMQ_DUPL_ID": "(m.duplicate_id or None)",
     "content-type": "(m.content_type or None)",
 }
-NULLABLE: Final = frozenset({"_AMQ_DUPL_ID", "content-type"})
-# JMS name → the property in which protocols keep it.
-PROPERTY_HEADERS: Final = {"JMSCorrelationID": "correlation-id", "JMSReplyTo": "reply-to", "JMSType": "type"}
+# Header of text protocols → the same for JMS. A property of that name counts before it.
+ENVELOPE_HEADERS: Final = {CORRELATION_ID: "JMSCorrelationID", REPLY_TO: "JMSReplyTo", TYPE: "JMSType"}
+NULLABLE: Final = frozenset({"_AMQ_DUPL_ID", "content-type", *ENVELOPE_HEADERS.values()})
 
 
 def depth(value: Value) -> int:

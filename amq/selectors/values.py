@@ -1,8 +1,10 @@
 """Values of selectors: numbers from strings, arithmetic, LIKE patterns.
 
-Numbers are `int` in the range of 64 bits (exact) or `float` (approximate); NaN stands for NULL and for a string that is
-no number. Invariant: nothing here raises, whatever a message holds, and each call takes time linear in its input; only
-a LIKE search for a piece that has `_` in it takes the product of both lengths, so that these are limited.
+A property is text, a number, a truth or bytes (`amq.values`). Text counts as a number or a truth where one is needed
+and it is one; no other value is taken for one of another type. Numbers are `int` in the range of 64 bits (exact) or
+`float` (approximate); NaN stands for NULL and for a string that is no number. Invariant: nothing here raises, whatever
+a message holds, and each call takes time linear in its input; only a LIKE search for a piece that has `_` in it takes
+the product of both lengths, so that these are limited.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import math
 import re
 from typing import Final
+
+from amq.values import Value
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NAN: Final = math.nan
@@ -19,10 +23,10 @@ LIKE_SEARCH_CHARACTERS_MAX: Final = 250
 _NUMBER_CHARACTERS = "+-.0123456789eE"
 
 
-def number(text: str | None) -> int | float:
-    """The number that `text` is; NaN where it is none, or None."""
-    if text is None:
-        return NAN
+def number(text: Value | None) -> int | float:
+    """The number that a property is; NaN where it is none, or None."""
+    if not isinstance(text, str):
+        return text if isinstance(text, int | float) and not isinstance(text, bool) else NAN
     if len(text) < 19 and text.isdecimal() and text.isascii():
         return int(text)
     if len(text) > NUMBER_CHARACTERS_MAX:
@@ -33,6 +37,21 @@ def number(text: str | None) -> int | float:
         return float(text) if "." in text or "e" in text or "E" in text else _fitting(int(text))
     except ValueError:
         return NAN
+
+
+def same(left: Value, right: Value) -> bool:
+    """Are two properties equal?"""
+    return left == right and _kind(left) is _kind(right)
+
+
+def differ(left: Value, right: Value) -> bool:
+    """Are two properties of one type, and not equal?"""
+    return left != right and _kind(left) is _kind(right)
+
+
+def _kind(value: Value) -> type:
+    """The kind of values with which this one can be compared."""
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else value.__class__
 
 
 def add(left: float, right: float) -> int | float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amq.message import headers
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
@@ -24,8 +25,7 @@ def told(client: Client) -> list[tuple[str, dict[str, str]]]:
     found = []
     for delivery in client.deliveries:
         fields = json.loads(delivery.body)
-        properties = delivery.message.properties or {}
-        assert properties == {"type": "Advisory", **fields}
+        assert headers(delivery.message) == {"type": "Advisory", **fields}
         assert fields.pop("originBrokerName") is not None
         found.append((delivery.message.destination.removeprefix("topic://ActiveMQ.Advisory."), fields))
     client.deliveries.clear()

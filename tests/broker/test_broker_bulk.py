@@ -136,7 +136,7 @@ def scattered(world: World, seed: int, together: bool) -> None:
         for _ in range(dice.randrange(1, 6)):
             bodies = [dice.randbytes(dice.randrange(30)) for _ in range(dice.randrange(1, 40))]
             command = many(
-                *bodies, queue=dice.choice("ab"), priority=dice.choice([4, 4, 9]), text=dice.random() < 0.5,
+                *bodies, queue=dice.choice("ab"), priority=dice.choice([4, 4, 9]), content=int(dice.random() < 0.5),
                 content_type=dice.choice(["", "a/b"]), expires_ms=dice.choice([0, 0, 1 << 41]),
             )  # fmt: skip
             ones = [Send(message, "", "t") for message in command.messages]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.message import TEXT
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
@@ -35,7 +36,7 @@ def test_a_refused_message_moves_with_its_reason(
 ) -> None:
     world = make_world(dead_letter_strategy=strategy)
     send(world, b"x", persistent=persistent, priority=7, properties={"colour": "red"}, content_type="text/plain",
-         text=True, expires_ms=world.clock.wall_ms() + 1000, duplicate_id="d")  # fmt: skip
+         content=TEXT, expires_ms=world.clock.wall_ms() + 1000, duplicate_id="d")  # fmt: skip
     client = consumer(world)
     receipt = client.nack(b"x")
     world.settle()
@@ -51,7 +52,7 @@ def test_a_refused_message_moves_with_its_reason(
         "colour": "red", "original-destination": "/queue/a", "dead-letter-reason": "refused by the consumer",
         "dead-letter-deliveries": "1",
     }  # fmt: skip
-    assert (message.priority, message.content_type, message.text) == (7, "text/plain", True)
+    assert (message.priority, message.content_type, message.content) == (7, "text/plain", TEXT)
     assert (message.persistent, message.expires_ms, message.duplicate_id) == (persistent, 0, "")
 
 

@@ -14,7 +14,7 @@ from amq.journal import format as journal_format
 from amq.journal.live import Segment
 from amq.journal.records import Group, Record, encode_record, messages_in
 from amq.journal.records import group as groups
-from amq.message import Message
+from amq.message import TEXT, Message
 from amq.protocols.commands import Finish, Prepare, SendMany
 from amq.protocols.stomp.subscribing import ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.notation import Ack
@@ -322,7 +322,7 @@ def test_a_prepared_one_can_be_committed_when_all_of_it_is_there(world: World) -
 
 
 @pytest.mark.parametrize("fields", [
-    {}, {"content_type": "text/plain"}, {"duplicate_id": "é"}, {"properties": {"é": "\n"}}, {"text": True},
+    {}, {"content_type": "text/plain"}, {"duplicate_id": "é"}, {"properties": {"é": "\n"}}, {"content": TEXT},
 ])  # fmt: skip
 def test_the_bytes_are_those_of_a_small_one(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]) -> None:
     group = Group([Message("queue://a", body, seq=1, **fields) for body in BODIES], "outcome", 7)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from amq.journal.records import Record, encode_record, record_bytes
 from amq.journal.records import group as groups
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
-from amq.message import Copy, Message
+from amq.message import TEXT, Copy, Message
 from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
@@ -22,7 +22,8 @@ MakeWorld = Callable[..., World]
 SLICE = 3
 BODIES = [b"%02d" % number for number in range(20)]
 FIELDS: list[dict[str, object]] = [
-    {}, {"properties": {"é": "\n", "colour": "blue"}}, {"persistent": False}, {"content_type": "text/é", "text": True},
+    {}, {"properties": {"é": "\n", "colour": "blue"}}, {"persistent": False},
+    {"content_type": "text/é", "content": TEXT},
 ]  # fmt: skip
 
 

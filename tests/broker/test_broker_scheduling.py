@@ -10,6 +10,7 @@ from amq.broker.queues.backlog import CHUNK_ROWS
 from amq.broker.scheduling import scheduler
 from amq.config.destinations import DestinationOptions
 from amq.journal.checkpoint import list_checkpoints
+from amq.message import TEXT
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
@@ -46,7 +47,7 @@ def schedule(world: World, *bodies: bytes, queue: str = "a", persistent: bool = 
 def test_it_comes_at_its_time_and_once(world: World, persistent: bool) -> None:
     client = consumer(world)
     sent_ms = world.clock.wall_ms()
-    send(world, b"x", persistent=persistent, properties={**DELAY, "colour": "red"}, priority=7, text=True,
+    send(world, b"x", persistent=persistent, properties={**DELAY, "colour": "red"}, priority=7, content=TEXT,
          content_type="text/plain")  # fmt: skip
     assert (scheduled(world), world.stored()) == ([b"x"], [])
     world.check_at_rest()
@@ -56,8 +57,8 @@ def test_it_comes_at_its_time_and_once(world: World, persistent: bool) -> None:
     later(world, 0.001)
     assert client.bodies == [b"x"]
     message = client.deliveries[0].message
-    assert (message.destination, message.priority, message.content_type, message.text) == (
-        "queue://a", 7, "text/plain", True,
+    assert (message.destination, message.priority, message.content_type, message.content) == (
+        "queue://a", 7, "text/plain", TEXT,
     )  # fmt: skip
     assert (message.persistent, message.expires_ms, message.timestamp_ms) == (persistent, 0, sent_ms + 5000)
     assert message.properties is not None

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from amq.broker.storage import checkpointing
-from amq.journal import format, records
+from amq.journal import format
 from amq.journal.live import Segment
+from amq.journal.records import group, message
 from amq.message import LARGE_BODY_BYTES
 from tests.crash.disk import WRITE
 from tests.crash.script import Script, body_of
@@ -314,7 +315,8 @@ class Workload(NamedTuple):
         piece, ratio = (1, 0) if self.is_dumping else (checkpointing.PIECE_BYTES, checkpointing.SIZE_RATIO)
         with (
             mock.patch.multiple(checkpointing, PIECE_BYTES=piece, SIZE_RATIO=ratio),
-            mock.patch.object(records, "LARGE_BODY_BYTES", self.large_bytes),
+            mock.patch.object(group, "LARGE_BODY_BYTES", self.large_bytes),
+            mock.patch.object(message, "LARGE_BODY_BYTES", self.large_bytes),
             mock.patch.object(format, "LARGE_BODY_BYTES", self.large_bytes),
         ):
             script = Script(**self.options)

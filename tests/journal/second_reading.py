@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -41,9 +43,79 @@ def _sent(flags: int, priority: int, times: tuple[int, int], parts: list[bytes])
     content_type, duplicate_id, properties, body = parts
     return {
         "priority": priority, "timestamp_ms": times[0], "expires_ms": times[1], "content_type": content_type.decode(),
-        "duplicate_id": duplicate_id.decode(), "properties": json.loads(properties or b"{}"), "text": bool(flags & 1),
-        "body_bytes": len(body), "body": body,
+        "duplicate_id": duplicate_id.decode(), "body_bytes": len(body), "body": body,
+        **(_extended(properties, flags) if flags & 128 else _plain(properties, flags)),
     }  # fmt: skip
+
+
+CONTENTS = ("bytes", "text", "map", "stream", "object", "none")
+PLACES = {"/queue/": "queue://", "/topic/": "topic://", "/remote-temp-queue/": "temp-queue://",
+          "/remote-temp-topic/": "temp-topic://"}  # fmt: skip
+
+
+def _plain(section: bytes, flags: int) -> dict[str, Any]:
+    properties = json.loads(section or b"{}")
+    envelope: dict[str, Any] = {}
+    if "correlation-id" in properties:
+        id = properties.pop("correlation-id")
+        found = re.fullmatch("ID:AMQP_BINARY:((?:[0-9A-F]{2})*)", id)
+        envelope["correlation_id"] = {"bytes": base64.b64encode(bytes.fromhex(found[1])).decode()} if found else id
+    if properties.get("reply-to"):
+        parts = [re.fullmatch("(/[a-z-]+/)(.+)", part, re.DOTALL) for part in properties["reply-to"].split(",")]
+        if all(part is not None and part[1] in PLACES for part in parts):
+            envelope["reply_to"] = ",".join(PLACES[part[1]] + part[2] for part in parts if part)
+            del properties["reply-to"]
+        else:
+            envelope["reply_to"] = properties["reply-to"]
+            if not all(part.startswith((*PLACES.values(),)) for part in properties["reply-to"].split(",")):
+                del properties["reply-to"]
+    if properties.get("type"):
+        envelope["type"] = properties.pop("type")
+    return {"content": CONTENTS[flags & 1], "properties": properties} | ({"envelope": envelope} if envelope else {})
+
+
+def _extended(section: bytes, flags: int) -> dict[str, Any]:
+    facts, end = _value(section, 0)
+    assert end == len(section)
+    names = {"i": "message_id", "c": "correlation_id", "r": "reply_to", "t": "type", "s": "sent_ms", "n": "native"}
+    envelope = {names[key]: value for key, value in facts.items() if key in names}
+    if "sent_ms" in envelope:
+        envelope["sent_ms"] = envelope["sent_ms"]["int64"]
+    if "native" in envelope:
+        envelope["native"][1] = envelope["native"][1]["bytes"]
+    content = facts["k"]["int64"] if "k" in facts else flags & 1
+    return {"content": CONTENTS[content], "properties": facts.get("p", {}), "envelope": envelope}
+
+
+NUMBERS = {3: ("int8", "b"), 4: ("int16", "h"), 5: ("int32", "i"), 6: ("int64", "q"), 7: ("float32", "f"),
+           8: ("float64", "d")}  # fmt: skip
+
+
+def _value(data: bytes, at: int) -> tuple[Any, int]:
+    """A value with its type, as a dump shows it, and where it ends."""
+    tag, at = data[at], at + 1
+    if tag < 3:
+        return (None, {"bool": False}, {"bool": True})[tag], at
+    if tag in NUMBERS:
+        name, code = NUMBERS[tag]
+        (number,) = struct.unpack_from("<" + code, data, at)
+        special = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+        return {name: special.get(str(number), number)}, at + struct.calcsize("<" + code)
+    size, at = _number(data, at), at + 4
+    if tag in (9, 10):
+        found = data[at : at + size]
+        text = found.decode("utf-8", "surrogatepass") if tag == 9 else {"bytes": base64.b64encode(found).decode()}
+        return text, at + size
+    items: list[Any] = []
+    names: list[str] = []
+    for _ in range(size):
+        if tag == 11:
+            length = _number(data, at)
+            names.append(data[at + 4 : at + 4 + length].decode("utf-8", "surrogatepass"))
+            at += 4 + length
+        item, at = _value(data, at)
+        items.append(item)
+    return (dict(zip(names, items, strict=True)) if tag == 11 else items), at
 
 
 def _cut(body: bytes, at: int, lengths: tuple[int, ...]) -> list[bytes]:

@@ -23,7 +23,11 @@ from amq.journal.interchange import (
     Writer,
     check_whole,
 )
-from amq.message import Message
+from amq.message import BYTES, Envelope, Message
+from amq.message import TEXT as SENT_AS_TEXT
+from amq.values import Int32
+from tests.typed import facts, typed
+from tests.typed import messages as typed_messages
 
 HEADER = Header("ab" * 16, 7, 1_700_000_000_000, None)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -36,7 +40,7 @@ def messages() -> st.SearchStrategy[Message]:
         st.one_of(st.binary(max_size=50), TEXT.map(str.encode), st.just("\u2028\r\n\0".encode())),
         st.one_of(st.none(), st.dictionaries(TEXT, TEXT, min_size=1, max_size=3)),
         TEXT, st.integers(0, 9), st.just(True), U64, U64, TEXT, st.booleans(), U64,
-    )  # fmt: skip
+    ) | typed_messages()  # fmt: skip
 
 
 def items() -> st.SearchStrategy[Item]:
@@ -55,10 +59,9 @@ def items() -> st.SearchStrategy[Item]:
 
 def fields(item: Item) -> object:
     if isinstance(item, Exported):
-        message = {name: getattr(item.message, name) for name in Message.__slots__}
+        message = facts(item.message)
         counts = item.deliveries, item.failures
-        return message | {"counts": counts, "queue": item.queue, "properties": item.message.properties or None,
-                          "by": (item.sent_by, item.held_by)}  # fmt: skip
+        return message | {"counts": counts, "queue": item.queue, "by": (item.sent_by, item.held_by)}
     return item
 
 
@@ -201,3 +204,42 @@ def test_an_edited_file_has_no_checksum() -> None:
     assert check_whole("f", io.BytesIO(edited)) == HEADER
     with pytest.raises(StoreError):
         read(header + line + end)
+
+
+def old_line(**more: object) -> bytes:
+    facts = {"type": "message", "destination": "queue://a", "seq": 1, "body": "x", "timestamp_ms": 0, **more}
+    return json.dumps(facts).encode() + b"\n"
+
+
+def test_a_file_of_version_1_is_read() -> None:
+    reader = Reader("f")
+    reader.feed(json.dumps(json.loads(HEADER.encode()) | {"version": 1}).encode() + b"\n")
+    text = reader.feed(old_line(text=True, properties={"colour": "red", "type": "t", "reply-to": "/queue/r"}))
+    bare = reader.feed(old_line(text=False, properties={}))
+    assert isinstance(text, Exported)
+    assert isinstance(bare, Exported)
+    assert (text.message.content, text.message.properties) == (SENT_AS_TEXT, {"colour": "red"})
+    assert text.message.envelope == Envelope(reply_to="queue://r", type="t")
+    assert (bare.message.content, bare.message.properties, bare.message.envelope) == (BYTES, None, None)
+
+
+def test_types_need_no_envelope_in_a_file_that_a_person_wrote() -> None:
+    reader = Reader("f")
+    reader.feed(HEADER.encode())
+    found = reader.feed(old_line(content="map", body_base64="CwAAAAA=", properties={"n": {"int32": 7}}))
+    assert isinstance(found, Exported)
+    assert typed(found.message.properties) == typed({"n": Int32(7)})
+    assert found.message.envelope == Envelope()
+
+
+@pytest.mark.parametrize("more", [
+    {"content": "blob"}, {"content": 1}, {"properties": {"a": {"int8": 500}}}, {"properties": {"a": None}},
+    {"envelope": []}, {"envelope": {"type": 1}}, {"envelope": {"native": ["x"]}}, {"envelope": {"native": [1, ""]}},
+    {"envelope": {"native": ["x", "?"]}}, {"envelope": {"correlation_id": {"bool": True}}},
+    {"envelope": {"sent_ms": -1}}, {"envelope": {"sent_ms": 1 << 63}}, {"envelope": {"native": ["x", 5]}},
+])  # fmt: skip
+def test_what_no_export_writes_is_refused(more: dict[str, object]) -> None:
+    reader = Reader("f")
+    reader.feed(HEADER.encode())
+    with pytest.raises(StoreError, match="line 2: "):
+        reader.feed(old_line(**more))

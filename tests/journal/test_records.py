@@ -39,8 +39,10 @@ from amq.journal.records import (
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.subscription import Subscribed
-from amq.message import Message
+from amq.message import TEXT, Message
 from amq.xid import Xid
+from tests.typed import facts as typed_facts
+from tests.typed import messages as typed_messages
 
 IDS = {"queue://a": 1, "queue://ü/β": 2}
 HEAD = b"".join(Destination(number, name).encode({}) for name, number in IDS.items())
@@ -53,6 +55,14 @@ messages = st.builds(
     Message, names, st.binary(max_size=300), st.none() | st.dictionaries(text, text, min_size=1, max_size=3), text,
     st.integers(0, 9), st.just(True), u64, u64, text, st.booleans(), u64,
 )  # fmt: skip
+
+
+messages |= typed_messages().map(lambda message: named(message, "queue://a"))
+
+
+def named(message: Message, destination: str) -> Message:
+    message.destination = destination
+    return message
 
 
 @st.composite
@@ -94,6 +104,8 @@ def facts(record: Record) -> object:
     if isinstance(record, Multicast):
         return (Multicast, record.queues, record.seqs, facts(record.message))
     apart = ("segment", "origin", "offset", "size", "places")  # where it stands, and what it was made of
+    if isinstance(record, Message):
+        return (type(record), typed_facts(record))
     return (type(record), *(getattr(record, slot) for slot in record.__slots__ if slot not in apart))
 
 
@@ -202,6 +214,7 @@ def test_what_takes_space_and_names_destinations() -> None:
 @given(messages, st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(1, 1 << 60))
 def test_a_run_is_in_the_journal_what_its_messages_are(like: Message, bodies: list[bytes], seq: int) -> None:
     like.properties, like.duplicate_id, like.body = None, "", b""
+    like.envelope, like.content = None, like.content & TEXT
     run = Run(like, bodies)
     run.seq = seq
     written, alone = encode_record(run, IDS), [encode_record(message, IDS) for message in run.messages()]

@@ -18,6 +18,7 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, StoreError
 from amq.journal.export import Export, MessageReader, store_uuid
 from amq.journal.follower import replay
+from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.inspect import Sealing
 from amq.journal.interchange import Durable, Exported, Header, Ids, Item, Writer
 from amq.journal.liveness import Liveness, Place
@@ -26,9 +27,10 @@ from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.importing import Import, Result
-from amq.message import Message
+from amq.message import TEXT, Message
 from amq.protocols.commands import CommitBatch
 from amq.vfs import SystemVfs, Vfs
+from tests.broker.test_broker_retained import retain
 from tests.broker.world import World
 from tests.fakes import FakeClock, FaultyVfs
 from tests.journal.test_interchange import items, message
@@ -211,7 +213,7 @@ def with_subscriptions(path: Path) -> World:
     producer = world.connect()
     for number, color in enumerate(["red", "blue", "red"]):
         producer.send(b"%d" % number, "topic://t.a", properties={"color": color}, duplicate_id=f"p{number}")
-    producer.send(b"no id", "topic://t.b", text=True, priority=7)
+    producer.send(b"no id", "topic://t.b", content=TEXT, priority=7)
     world.settle()
     client = world.connect("c")
     client.subscribe("topic://t.>", id="d", subscription_name="all")
@@ -280,6 +282,31 @@ def test_the_session_of_a_client_moves_with_all_that_it_says(tmp_path: Path) -> 
         assert found | more == found
         assert found["topics"] == ["topic://t.>", "topic://*"]
         assert [row[0] for row in waiting(new)["all"]] == [b"1", b"2", b"no id"]
+
+
+def test_retained_messages_move_and_the_stores_own_stay(tmp_path: Path) -> None:
+    world = used_store(tmp_path / "old")
+    for topic, body in (("topic://a.b", b"old"), ("topic://a.b", b"new"), ("topic://c", b"other")):
+        retain(world, body, topic)
+    found = list(export(tmp_path / "old", state=(world.epoch, world.sealed)).items())
+    told = [(item.message.destination, item.message.body) for item in found
+            if isinstance(item, Exported) and item.queue.startswith(RETAINED_SCHEME)]  # fmt: skip
+    assert told == [("topic://a.b", b"new"), ("topic://c", b"other")]
+    (only,) = export(tmp_path / "old", state=(world.epoch, world.sealed), wanted=["topic://c"]).items()
+    assert isinstance(only, Exported)
+    assert only.queue == RETAINED_SCHEME + "topic://c"
+    world.close()
+    mine = Exported(Message("topic://c", b"mine", seq=1), queue=RETAINED_SCHEME + "topic://c")
+    assert load(tmp_path / "new", lines([mine])).stored == 1
+    for _ in range(2):
+        assert load(tmp_path / "new", lines(found)).ended
+        state = replayed(tmp_path / "new")
+        kept = {name: [row[0] for row in rows] for name, rows in content(state).items() if "retained" in name}
+        assert kept == {RETAINED_SCHEME + "topic://a.b": [b"new"], RETAINED_SCHEME + "topic://c": [b"mine"]}
+    for queue, name in ((RETAINED_SCHEME + "topic://d", "topic://c"), (RETAINED_SCHEME + "queue://a", "queue://a")):
+        with pytest.raises(AmqError) as caught:
+            load(tmp_path / "new", lines([Exported(Message(name, b"1", seq=1), queue=queue)]))
+        assert caught.value.code == "EXPORT_DAMAGED"
 
 
 def test_a_subscription_of_that_name_that_is_another_is_left_alone(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from amq.journal.salvage import Salvage
 from amq.lock.epoch import epoch_path, read_newest_epoch
 from amq.maintenance.repair import ROOM_BYTES, is_whole
 from amq.message import Message
+from tests.broker.test_broker_retained import retain
 from tests.broker.test_broker_two_phase import commit_batch, prepared, with_order
 from tests.broker.world import World as BrokerWorld
 from tests.fakes import FaultyVfs
@@ -407,6 +408,21 @@ def test_a_body_that_looks_like_records_is_not_read_behind_a_damaged_length(tmp_
     salvage.fold(liveness)
     assert list(liveness.live.seqs()) == [1]
     assert salvage.damages
+
+
+def test_a_retained_message_is_kept(tmp_path: Path) -> None:
+    world = used_store(tmp_path)
+    retain(world, b"retained")
+    world.crash_and_recover()
+    write_epoch(world.store, world.epoch - 1, {name: end for name, end in world.sealed.items() if name < "00000004"})
+    write_epoch(world.store, world.epoch, world.sealed)
+    world.crash()
+    path = next(path for path in segments(tmp_path) if b"retained" not in path.read_bytes()[400:])
+    patch(path, 300, b"\0\1\2")
+    assert repair(tmp_path).run().damages
+    queue = replayed(tmp_path).queues["retained://topic://a.b"]
+    assert [message.body for message in queue.messages.values()] == [b"retained"]
+    assert (queue.stored, queue.is_hidden) == (1, True)
 
 
 def test_durable_subscriptions_and_what_waits_for_them(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from amq.destination import ANY_REST, ANY_WORD, Pattern
 from amq.errors import AmqError
-from amq.message import Message
+from amq.message import BYTES, TEXT, Envelope, Message, lift
 from amq.protocols.commands import (
     OLDEST,
     Abort,
@@ -99,7 +99,7 @@ def nack(
 def sent(
     destination: str = "queue://a", body: bytes = b"", *, transaction: str = "", receipt: str = "", **more: Any
 ) -> Send:  # fmt: skip
-    more.setdefault("text", True)
+    more["content"] = TEXT if more.pop("text", True) else BYTES
     return Send(Message(destination, body, **more), receipt or None, transaction)
 
 
@@ -138,7 +138,8 @@ CASES = [
     Case("every header", TO_A + b"persistent:false\npriority:9\nexpires:1700000000000\n"
          b"content-type:a/b\n_AMQ_DUPL_ID:d1\ncorrelation-id:c\nreply-to:/queue/r\ntype:t\nJMSXGroupID:g\n\n\0",
          [sent(persistent=False, priority=9, expires_ms=1700000000000, content_type="a/b", duplicate_id="d1",
-               properties={"correlation-id": "c", "reply-to": "/queue/r", "type": "t", "JMSXGroupID": "g"})]),
+               properties={"JMSXGroupID": "g"},
+               envelope=Envelope(correlation_id="c", reply_to="queue://r", type="t"))]),
     Case("persistent spelled in capitals", TO_A + b"persistent:False\n\n\0", [sent(persistent=False)]),
     Case("persistent", TO_A + b"persistent:true\n\n\0", [sent(persistent=True)]),
     Case("amq-msg-type text", TO_A + b"content-length:1\namq-msg-type:text\n\nx\0",
@@ -371,7 +372,7 @@ CASES = [
     Case("undefined escape in a name", TO_A + b"\\t:x\n\n\0", [error("ESCAPE_UNDEFINED")], ESCAPING),
     Case("1.1 has no \\r", TO_A + b"x:\\r\n\n\0", [error("ESCAPE_UNDEFINED")], ("1.1",)),
     *(Case(f"composite destination {written}", f"SEND\ndestination:{written}\n\n\0".encode(),
-           [SendToMany(Message(full, b"", text=True), tuple(full.split(",")))]) for written, full in (
+           [SendToMany(Message(full, b"", content=TEXT), tuple(full.split(",")))]) for written, full in (
         ("/queue/a,b", "queue://a,queue://b"), ("/topic/a,b,/queue/c", "topic://a,topic://b,queue://c"),
         ("queue://a,topic://b", "queue://a,topic://b"))),
     Case("the same destination twice", b"SEND\ndestination:/queue/a,a\n\n\0", [sent()]),
@@ -401,7 +402,7 @@ CASES = [
         ("/temp-queue/a", "temp-queue://0-0.a"), ("temp-topic://a.b", "temp-topic://0-0.a.b"),
         ("/remote-temp-queue/3-17.a", "temp-queue://3-17.a"), ("/remote-temp-topic/0-0.a", "temp-topic://0-0.a"))),
     *(Case(f"reply-to {written}", f"SEND\ndestination:/queue/a\nreply-to:{written}\n\n\0".encode(),
-           [sent(properties={"reply-to": known}, text=True)]) for written, known in (
+           [sent(envelope=lift({"reply-to": known}))]) for written, known in (
         ("/temp-queue/a", "/remote-temp-queue/0-0.a"), ("/temp-topic/a", "/remote-temp-topic/0-0.a"),
         ("/queue/a", "/queue/a"), ("/remote-temp-queue/3-1.a", "/remote-temp-queue/3-1.a"), ("anything", "anything"))),
     Case("reply-to without a name", TO_A + b"reply-to:/temp-queue/\n\n\0", [error("DESTINATION_INVALID")]),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stomp_cases import PREFIX, SMALL, one_by_one, opened
 from test_stomp_server import deliver, general_path_only
 
-from amq.message import Message
+from amq.message import BYTES, TEXT, Message
 from amq.protocols.commands import Command, Disconnect, Failure, Malformed, Send
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, VERSIONS, FrameReader, encode
 from amq.protocols.stomp.server import StompServer
@@ -100,7 +100,8 @@ def test_fast_path_equals_general_path(
 )
 def test_delivery_is_one_frame(version: str, more: dict[str, str], body: bytes, redelivered: int, ack: str) -> None:
     """Whatever properties a message has, its MESSAGE is one well-formed frame whose own headers are the broker's."""
-    message = Message("queue://a", body, more, timestamp_ms=1, text=b"x" in body, persistent=False, seq=3)
+    content = TEXT if b"x" in body else BYTES
+    message = Message("queue://a", body, more, timestamp_ms=1, content=content, persistent=False, seq=3)
     reader = FrameReader(DELIVERY_LIMITS, version)
     (frame,) = reader.feed(deliver(version, message, redelivered, ack))
     assert reader.error is None

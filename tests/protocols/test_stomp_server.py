@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stomp_cases import CASES, PREFIX, SMALL, Case, connect, one_by_one, opened, plain
 
 from amq.errors import CommandError, ProtocolError
-from amq.message import Batch, Message, Shared
+from amq.message import TEXT, Batch, Message, Shared
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Failure, Malformed, Subscribe
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits
@@ -275,7 +275,7 @@ PLAIN = b"destination:/queue/a\ntimestamp:17\npersistent:true\ncontent-length:2\
         ("1.1", message(), {}, b"subscription:s\nmessage-id:ID\\c1f3a-5\n" + PLAIN),
         ("1.0", message(), {}, b"subscription:s\nmessage-id:ID:1f3a-5\n" + PLAIN),
         ("1.0", message(), {"id": ""}, b"message-id:ID:1f3a-5\n" + PLAIN),
-        ("1.1", message(text=True, persistent=False), {"id": "a\\c"}, b"subscription:a\\c\nmessage-id:ID\\c1f3a-5\n"
+        ("1.1", message(content=TEXT, persistent=False), {"id": "a\\c"}, b"subscription:a\\c\nmessage-id:ID\\c1f3a-5\n"
          b"destination:/queue/a\ntimestamp:17\n\nhi\0"),
         ("1.1", message(priority=9, expires_ms=99, content_type="a/b;c:d", duplicate_id="x:y",
                         properties={"k:\n": "v\\", "type": "t"}), {"redelivered": 2},
@@ -291,8 +291,8 @@ def test_delivery(version: str, made: Message, more: dict[str, object], written:
 @pytest.mark.parametrize("ack", ["auto", "client", "client-individual"])
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
 def test_what_is_written_once_for_all_is_what_is_written_for_each(version: str, ack: str) -> None:
-    plain_ones = [message(), message(text=True, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
-    shared = [message(), message(text=True, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
+    plain_ones = [message(), message(content=TEXT, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
+    shared = [message(), message(content=TEXT, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
     for made in shared:
         made.shared = Shared(None)
     batch = Batch(shared)
@@ -334,7 +334,7 @@ def test_a_temporary_destination_is_called_as_its_reader_knows_it() -> None:
 
 
 def test_text_with_a_nul_has_a_length() -> None:
-    made = Message("queue://a", b"a\0b", text=True)
+    made = Message("queue://a", b"a\0b", content=TEXT)
     (frame,) = FrameReader().feed(deliver("1.2", made))
     assert frame.body == b"a\0b"
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.message import Message
+from amq.message import Envelope, Message
 from amq.selectors import Selector, SelectorIndex
+from amq.values import Float32, Int32
+from tests.typed import tiny
 
 VALUES = ["x", "y", "1", "1.0", "2", "it's", "true", ""]
-NAMES = st.sampled_from(["a", "b", "c", "JMSType"])
+NAMES = st.sampled_from(["a", "b", "c", "JMSType", "type", "JMSCorrelationID", "JMSReplyTo", '"reply-to"'])
 TEXTS = st.sampled_from(VALUES).map(lambda value: "'" + value.replace("'", "''") + "'")
 NUMBERS = st.sampled_from(["1", "1.0", "2", "-0.0", "0"])
 
@@ -40,11 +43,24 @@ def conditions(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 SELECTORS = st.recursive(TESTS, conditions, max_leaves=5)
-MESSAGES = st.builds(
-    lambda properties, priority: Message("topic://t", b"", properties or None, priority=priority),
-    st.dictionaries(st.sampled_from(["a", "b", "c", "type", "other", "more"]), st.sampled_from(VALUES)),
-    st.integers(3, 6),
-)
+KEYS = st.sampled_from(["a", "b", "c", "type", "other", "more", "JMSType", "reply-to"])
+TYPED = st.sampled_from(VALUES) | st.sampled_from([Int32(1), 2, Float32(1), 0.0, math.nan, True, False, b"x", b"1"])
+IDS = st.none() | st.sampled_from(VALUES) | st.sampled_from([b"", b"x"])
+ENVELOPES = st.builds(
+    Envelope, st.just(""), IDS, st.sampled_from(["", "x", "1", "queue://x"]), st.sampled_from(["", "x", "1", "true"]),
+    st.just(0), st.none(),
+)  # fmt: skip
+MESSAGES = st.one_of(
+    st.builds(
+        lambda properties, priority: Message("topic://t", b"", properties or None, priority=priority),
+        st.dictionaries(KEYS, st.sampled_from(VALUES)), st.integers(3, 6),
+    ),
+    st.builds(
+        lambda properties, envelope: Message("topic://t", b"", properties or None, envelope=envelope),
+        st.dictionaries(KEYS, TYPED), ENVELOPES,
+    ),
+    st.builds(lambda properties: tiny("topic://t", b"", properties), st.dictionaries(KEYS, TYPED)),
+)  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)

@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.message import Message
+from amq.message import Envelope, Message
 from amq.selectors import Selector
+from amq.values import texts
+from tests.typed import tiny
 
 NUMBERS, TEXTS, TRUTHS = ("n", "m", "k"), ("s", "t"), ("f", "g")
 INTEGERS = st.integers(-20, 20) | st.sampled_from([2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), -(2**63) + 1, 10**18])
@@ -102,13 +104,19 @@ def expected(sqlite: sqlite3.Connection, condition: str, row: Row) -> bool | Non
     return None if value is None else bool(value)
 
 
-def answered(condition: str, row: Row) -> bool | None:
+def message_of(row: Row, form: str) -> Message:
     properties = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in zip((*NUMBERS, *TEXTS, *TRUTHS), row, strict=True)
-        if value is not None
+        name: value for name, value in zip((*NUMBERS, *TEXTS, *TRUTHS), row, strict=True) if value is not None
     }
-    message = Message("queue://q", b"", properties)
+    if form == "native":
+        return tiny("queue://q", b"", dict(properties))
+    if form == "typed":
+        return Message("queue://q", b"", properties, envelope=Envelope())
+    return Message("queue://q", b"", texts(properties))
+
+
+def answered(condition: str, row: Row, form: str = "text") -> bool | None:
+    message = message_of(row, form)
     is_true, is_false = Selector(condition).matches(message), Selector(f"NOT ({condition})").matches(message)
     assert not (is_true and is_false)
     return True if is_true else False if is_false else None
@@ -117,7 +125,8 @@ def answered(condition: str, row: Row) -> bool | None:
 @settings(max_examples=1500, deadline=None)
 @given(condition=CONDITION, row=ROW)
 def test_as_sqlite(sqlite: sqlite3.Connection, condition: str, row: Row) -> None:
-    assert answered(condition, row) is expected(sqlite, condition, row)
+    right = expected(sqlite, condition, row)
+    assert [answered(condition, row, form) for form in ("text", "typed", "native")] == [right] * 3
 
 
 @settings(max_examples=300, deadline=None)

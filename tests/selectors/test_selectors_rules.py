@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amq.errors import AmqError
-from amq.message import Message
+from amq.message import Message, lift
 from amq.selectors import Selector, SelectorError
 from amq.selectors.lexer import SELECTOR_CHARACTERS_MAX
 
@@ -23,9 +23,11 @@ ORDER = {
 
 
 def message() -> Message:
+    properties = dict(ORDER)
+    envelope = lift(properties)
     return Message(
-        "queue://orders", b"body", dict(ORDER), content_type="text/plain", priority=7, persistent=True,
-        timestamp_ms=1_700_000_000_000, expires_ms=5, duplicate_id="d-1", seq=42,
+        "queue://orders", b"body", properties, content_type="text/plain", priority=7, persistent=True,
+        timestamp_ms=1_700_000_000_000, expires_ms=5, duplicate_id="d-1", seq=42, envelope=envelope,
     )  # fmt: skip
 
 

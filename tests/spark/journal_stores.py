@@ -6,14 +6,23 @@ import os
 from pathlib import Path
 from typing import Any
 
+from amq import values
 from amq.journal.records import ACKED, DEAD_LETTERED, Consumed, Group, Marker, Moved, Prepared, Redelivered, Resolved
 from amq.journal.records.multicast import Multicast
-from amq.message import Copy, Message
+from amq.message import BYTES, MAP, TEXT, Copy, Envelope, Message, Native
+from amq.values import Int32, Value
 from pyspark_amq.journal import SEQ_EPOCH_BITS
 from tests.files import write_epoch
 from tests.journal.journal_world import World
 
 QUEUES = ("queue://a", "queue://b", "sent://queue://b")
+# What JSON cannot say of a message: properties, envelope, content.
+EXTENDED: tuple[tuple[dict[str, Value] | None, Envelope, int], ...] = (
+    ({"n": Int32(7), "yes": True, "raw": b"\x00"}, Envelope("ID:1", b"\x01\xff", "queue://r", "order"), BYTES),
+    (None, Envelope(correlation_id="c-1"), MAP),
+    (None, Envelope(correlation_id="plain"), TEXT),
+    ({"JMSXGroupID": "g"}, Envelope(correlation_id="c-2", native=Native("unknown", b"data")), BYTES),
+)
 
 
 def made(path: Path, **config: Any) -> World:
@@ -45,7 +54,7 @@ def fill(world: World, rounds: int) -> None:
             world.journal.append(each)
         rich = message(
             world, "queue://a", properties={"correlation-id": f"k{number}", "café": "\N{SNOWMAN}"}, priority=9,
-            content_type="text/plain", duplicate_id=f"ID:{number}", expires_ms=1_800_000_000_000, text=True,
+            content_type="text/plain", duplicate_id=f"ID:{number}", expires_ms=1_800_000_000_000, content=TEXT,
         )  # fmt: skip
         copy = message(world, "queue://c", seq=plain[0].seq)
         dead = Group([Consumed("queue://a", DEAD_LETTERED, [plain[3].seq]), message(world, "queue://DLQ")])
@@ -60,6 +69,14 @@ def fill(world: World, rounds: int) -> None:
         names = ["queue://a", "subscription://s", "queue://b"]
         copies = [Copy.of(topic, name, seq) for name, seq in zip(names, seqs, strict=True)]
         world.journal.append_record(Multicast(topic, names, seqs, copies))
+        for properties, envelope, content in EXTENDED:
+            typed = message(
+                world, "queue://a", properties=properties, envelope=envelope, content=content, content_type="a/b"
+            )
+            typed.body = values.encode({"n": number}) if content == MAP else b"extended"
+            world.journal.append(typed)
+            copies = [Copy.of(typed, name, typed.seq + 3_000 + n) for n, name in enumerate(names)]
+            world.journal.append_record(Multicast(typed, names, [copy.seq for copy in copies], copies))
         world.journal.append_record(Prepared("x1", 3, 4, 5, "owner", 6, {"queue://b": [7]}))
         world.journal.append_record(Resolved("x1", True, 8))
         world.journal.append_record(Marker("owner", number))

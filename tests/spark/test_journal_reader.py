@@ -20,7 +20,8 @@ from amq.journal.format import BATCH_BYTES, HEADER_BYTES
 from amq.journal.inspect import Inspection
 from amq.journal.records import REASONS, Consumed, Group, Moved, Record, Redelivered, Trimmed
 from amq.journal.records.multicast import Multicast
-from amq.message import Copy, Message
+from amq.message import Copy, Message, headers
+from amq.message import plain as as_text
 from amq.vfs import SystemVfs
 from pyspark_amq import journal
 from pyspark_amq.journal import Wanted
@@ -84,13 +85,14 @@ def rows_of(record: Record, wall_ms: int) -> Iterator[dict[str, Any]]:
         for copy in record.held():
             yield from rows_of(copy, wall_ms)
     elif isinstance(record, Message):
-        properties = record.properties or {}
+        shown = as_text(record)  # as consumers of text see it
+        properties = headers(shown)
         yield {
-            "kind": "message", "key": properties.get("correlation-id"), "value": record.body, "offset": record.seq,
+            "kind": "message", "key": properties.get("correlation-id"), "value": shown.body, "offset": record.seq,
             "destination": record.destination.replace("sent://", ""), "queue": record.queue_name,
             "timestamp": record.timestamp_ms, "messageId": record.duplicate_id or None, "redelivered": False,
-            "headers": list(properties.items()), "bodyBytes": len(record.body), "priority": record.priority,
-            "contentType": record.content_type or None, "expires": record.expires_ms or None,
+            "headers": list(properties.items()), "bodyBytes": len(shown.body), "priority": record.priority,
+            "contentType": shown.content_type or None, "expires": record.expires_ms or None,
         }  # fmt: skip
     elif isinstance(record, Consumed):
         reason, queue = REASONS[record.reason], record.destination
@@ -372,3 +374,18 @@ def test_a_segment_that_somebody_removed_fails_the_query(tmp_path: Path, lost: i
     world.end()
     if lost == 0:
         assert [part.segment for part in journal.plan(world.store)][: len(segments) - 1] == segments[1:]
+
+
+def test_extended_messages_are_as_consumers_of_text_see_them(world: World) -> None:
+    found = [row for row in rows(world) if row["kind"] == "message" and row["key"] is not None]
+    first = next(row for row in found if row["key"] == "ID:AMQP_BINARY:01FF")
+    assert dict(first["headers"]) == {
+        "correlation-id": "ID:AMQP_BINARY:01FF", "reply-to": "/queue/r", "type": "order", "n": "7", "yes": "true",
+        "raw": "AA==",
+    }  # fmt: skip
+    assert (first["value"], first["contentType"], first["bodyBytes"]) == (b"extended", "a/b", 8)
+    maps = [row for row in found if row["key"] == "c-1"]
+    assert {row["contentType"] for row in maps} == {"application/json"}
+    assert {row["value"] for row in maps} == {b'{"n": %d}' % number for number in range(30)}
+    bare = next(row for row in found if row["key"] == "c-2")
+    assert (bare["value"], dict(bare["headers"])) == (b"extended", {"correlation-id": "c-2", "JMSXGroupID": "g"})

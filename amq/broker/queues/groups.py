@@ -12,6 +12,7 @@ from zlib import crc32
 from amq.broker.queues.backlog import NEVER
 from amq.broker.queues.queue import GROUP_ID, Subscription
 from amq.message import Message
+from amq.values import text
 
 GROUP_SEQ = "JMSXGroupSeq"
 LAST_SEQ = "-1"  # as GROUP_SEQ: the last message of its group
@@ -37,7 +38,7 @@ class Groups:
         properties = message.properties
         if not properties or GROUP_ID not in properties:
             return -1
-        return crc32(properties[GROUP_ID].encode("utf-8", "replace")) % self._count
+        return crc32(text(properties[GROUP_ID]).encode("utf-8", "replace")) % self._count
 
     def is_owned(self, bucket: int) -> bool:
         return bucket in self._owners
@@ -92,4 +93,5 @@ def _holds(owner: Subscription, held: list[int]) -> bool:
 
 def ends_group(message: Message) -> bool:
     """Is it the last of its group? Messages that follow under that name are another group."""
-    return bool(message.properties) and message.properties.get(GROUP_SEQ) == LAST_SEQ  # type: ignore[union-attr]
+    properties = message.properties
+    return properties is not None and GROUP_SEQ in properties and text(properties[GROUP_SEQ]) == LAST_SEQ

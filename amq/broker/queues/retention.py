@@ -19,7 +19,7 @@ from amq.broker.core import Core
 from amq.broker.queues.backlog import NEVER, Place
 from amq.broker.queues.queue import PRIORITIES, Dispatcher, Queue
 from amq.journal.records import PURGED, Consumed
-from amq.message import Message
+from amq.message import Message, header
 
 WINDOW_ROWS = 2048
 UNREAD_ROWS = 64  # messages that were moved here, read at once
@@ -67,8 +67,7 @@ class RetentionPolicy:
     def came(self, message: Message) -> None:
         """`message` is stored in the queue."""
         self._is_used = True
-        properties = message.properties
-        if properties is None or (key := properties.get(self._key)) is None:
+        if (key := header(message, self._key)) is None:
             return
         seq, newest = message.seq, self._newest.get(key, 0)
         if newest and newest != seq:

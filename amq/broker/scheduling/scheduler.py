@@ -29,6 +29,7 @@ from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import FIRED, PURGED, Consumed, Group
 from amq.message import Message
+from amq.values import Properties, text
 
 MANAGEMENT = TOPIC_SCHEME + "ActiveMQ.Scheduler.Management"
 ACTION = "AMQ_SCHEDULER_ACTION"
@@ -171,10 +172,11 @@ class Scheduler:
                 on_disk = [place.seq for backlog in schedule.backlogs.values() for place in backlog]
                 self._remove(schedule, [*schedule.messages, *on_disk])
         elif action == "REMOVE":
-            found = _SEQ.fullmatch(properties.get(JOB_ID, ""))
+            job = text(properties.get(JOB_ID, ""))
+            found = _SEQ.fullmatch(job)
             if found is None:
                 raise CommandError(
-                    f"{JOB_ID} {properties.get(JOB_ID, '')[:80]!r} is the id of no scheduled message: give its "
+                    f"{JOB_ID} {job[:80]!r} is the id of no scheduled message: give its "
                     "message-id, as `amq schedule list` shows it, such as 17592186044417",
                     code="SCHEDULE_INVALID",
                 )
@@ -184,7 +186,7 @@ class Scheduler:
                     self._remove(schedule, [seq])
         else:
             raise CommandError(
-                f"{ACTION} {action[:40]!r} is not known here: it is REMOVE, with {JOB_ID}, or REMOVEALL",
+                f"{ACTION} {text(action)[:40]!r} is not known here: it is REMOVE, with {JOB_ID}, or REMOVEALL",
                 code="SCHEDULE_INVALID",
             )
         if waiter is not None:
@@ -295,14 +297,15 @@ class Scheduler:
         route = self._routing.of(schedule.target)
         for message in messages:
             properties = message.properties or {}
-            expires_ms = int(properties.get(EXPIRES, "0"))
+            expires_ms = int(text(properties.get(EXPIRES, "0")))
             job = properties.get(JOB_ID) or str(message.seq)
             due = fall_due(properties, message.expires_ms, now_ms)
             if due.is_delivered:
                 delivered = Message(
                     schedule.target, message.body,
                     {**{name: value for name, value in properties.items() if name not in _OURS}, JOB_ID: job},
-                    message.content_type, message.priority, message.persistent, now_ms, expires_ms, "", message.text,
+                    message.content_type, message.priority, message.persistent, now_ms, expires_ms, "", message.content,
+                    0, message.envelope,
                 )  # fmt: skip
                 firing.add(self._routing.copies(delivered, route, None))
             for due_ms, rest in due.again if expires_ms == 0 or expires_ms > now_ms else ():
@@ -324,16 +327,16 @@ def check_scheduled(message: Message) -> None:
     if isinstance(source(target), Pattern):
         raise CommandError(f"{message.destination}: a message is scheduled for one destination")
     Timing.parse(properties)
-    if not message.expires_ms or not _EXPIRY.fullmatch(properties.get(EXPIRES, "0")):
+    if not message.expires_ms or not _EXPIRY.fullmatch(text(properties.get(EXPIRES, "0"))):
         raise CommandError(f"{message.destination}: a message that does not say when it falls due, or when it expires")
 
 
 def _waiting(
-    message: Message, name: str, properties: dict[str, str], due_ms: int, persistent: bool, timestamp_ms: int, id: str
+    message: Message, name: str, properties: Properties, due_ms: int, persistent: bool, timestamp_ms: int, id: str
 ) -> Message:
     """The message that waits in the schedule of that name."""
     assert name.startswith(SCHEDULE_SCHEME)
     return Message(
         name, message.body, properties, message.content_type, message.priority, persistent, timestamp_ms, due_ms, id,
-        message.text,
+        message.content, 0, message.envelope,
     )  # fmt: skip

@@ -8,12 +8,12 @@ its next time.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
 from amq.broker.scheduling.cron import Cron
 from amq.errors import CommandError
+from amq.values import Properties, Value, text
 
 DELAY, PERIOD, REPEAT = "AMQ_SCHEDULED_DELAY", "AMQ_SCHEDULED_PERIOD", "AMQ_SCHEDULED_REPEAT"
 CRON, DELIVERY = "AMQ_SCHEDULED_CRON", "_AMQ_SCHED_DELIVERY"
@@ -34,21 +34,22 @@ class Timing(NamedTuple):
     at_ms: int
 
     @classmethod
-    def parse(cls, properties: Mapping[str, str]) -> Timing:
+    def parse(cls, properties: Properties) -> Timing:
         """Raises CommandError with the value, and an example of a good one."""
         number = partial(_number, properties)
-        repeat = properties.get(REPEAT, "0")
+        repeat = text(properties.get(REPEAT, "0"))
         timing = cls(
             number(DELAY, "60000 for one minute", TIME_MAX_MS),
             number(PERIOD, "60000 for one minute", TIME_MAX_MS),
             FOREVER if repeat == str(FOREVER) else number(REPEAT, "9 for ten deliveries, or -1 for no end", REPEAT_MAX),
-            Cron(properties[CRON]) if CRON in properties else None,
+            Cron(text(properties[CRON])) if CRON in properties else None,
             number(DELIVERY, "1893456000000, milliseconds since 1970", TIME_MAX_MS),
         )
         if timing.repeat and not timing.period_ms:
             raise _invalid(REPEAT, repeat, f"it needs {PERIOD}, the milliseconds between two deliveries, such as 60000")
         if DELIVERY in properties and (DELAY in properties or CRON in properties):
-            raise _invalid(DELIVERY, properties[DELIVERY], f"give either this or {DELAY} or {CRON}: {DELAY}:60000")
+            written = text(properties[DELIVERY])
+            raise _invalid(DELIVERY, written, f"give either this or {DELAY} or {CRON}: {DELAY}:60000")
         return timing
 
     def first_ms(self, now_ms: int) -> int:
@@ -62,16 +63,16 @@ class Due(NamedTuple):
     """The fate of a message that fell due: is it delivered now, and (when, with which headers) it comes again."""
 
     is_delivered: bool
-    again: list[tuple[int, dict[str, str]]]
+    again: list[tuple[int, dict[str, Value]]]
 
 
-def fall_due(properties: Mapping[str, str], due_ms: int, now_ms: int) -> Due:
+def fall_due(properties: Properties, due_ms: int, now_ms: int) -> Due:
     """A message with these headers fell due at `due_ms`, and it is `now_ms`, the same or later.
 
     With a cron entry that begins a series of its own each time, where headers ask for one: first after the delay.
     """
     timing = Timing.parse(properties)
-    again = []
+    again: list[tuple[int, dict[str, Value]]] = []
     rest = {name: value for name, value in properties.items() if name not in (CRON, DELAY, DELIVERY)}
     if timing.cron is not None:
         again.append((timing.cron.next_ms(max(due_ms, now_ms)), dict(properties)))
@@ -84,12 +85,12 @@ def fall_due(properties: Mapping[str, str], due_ms: int, now_ms: int) -> Due:
     return Due(True, again)
 
 
-def _number(properties: Mapping[str, str], name: str, example: str, maximum: int) -> int:
-    text = properties.get(name, "0")
-    if not _NUMBER.fullmatch(text) or int(text) > maximum:
-        raise _invalid(name, text, f"it is no number from 0 to {maximum}; give, for example, {example}")
-    return int(text)
+def _number(properties: Properties, name: str, example: str, maximum: int) -> int:
+    written = text(properties.get(name, "0"))
+    if not _NUMBER.fullmatch(written) or int(written) > maximum:
+        raise _invalid(name, written, f"it is no number from 0 to {maximum}; give, for example, {example}")
+    return int(written)
 
 
-def _invalid(name: str, text: str, why: str) -> CommandError:
-    return CommandError(f"{name} {text[:80]!r}: {why}", code="SCHEDULE_INVALID")
+def _invalid(name: str, written: str, why: str) -> CommandError:
+    return CommandError(f"{name} {written[:80]!r}: {why}", code="SCHEDULE_INVALID")

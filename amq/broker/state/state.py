@@ -456,7 +456,7 @@ class State(ServingFold[Segment]):
         noted = self.paged_out.setdefault(queue, {})
         times = columns[4] if len(columns) > 4 else repeat(0)
         for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
-            stub = Message(queue.name, b"", None, "", priority, True, 0, expires_ms, "", False, seq)
+            stub = Message(queue.name, b"", None, "", priority, True, 0, expires_ms, seq=seq)
             stub.segment, stub.offset, stub.size = self.segments[code], offset, size
             noted[seq] = stub
 

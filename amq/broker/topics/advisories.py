@@ -21,7 +21,7 @@ from amq.broker.events import (
 from amq.broker.names import ADVISORY_PREFIX, is_temporary
 from amq.broker.topics.topics import TopicQueue, Topics
 from amq.destination import Pattern, plain_name, wire_name
-from amq.message import DEFAULT_PRIORITY, Message, Shared
+from amq.message import DEFAULT_PRIORITY, TEXT, Envelope, Message, Shared
 
 MASTER = ADVISORY_PREFIX + "MasterBroker"
 
@@ -118,8 +118,8 @@ class Advisories:
             return
         facts = {"originBrokerName": core.config.name, **facts}
         message = Message(
-            name, json.dumps(facts).encode(), {"type": "Advisory", **facts}, "application/json", DEFAULT_PRIORITY,
-            False, core.clock.wall_ms(), text=True,
+            name, json.dumps(facts).encode(), facts, "application/json", DEFAULT_PRIORITY, False, core.clock.wall_ms(),
+            content=TEXT, envelope=Envelope(type="Advisory"),
         )  # fmt: skip
         message.shared = Shared(None)
         self._topics.publish(message)

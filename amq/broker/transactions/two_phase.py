@@ -39,7 +39,7 @@ from amq.journal.records import (
     Resolved,
 )
 from amq.journal.records.message import Run
-from amq.message import SUBSCRIPTION_SCHEME, Message
+from amq.message import SUBSCRIPTION_SCHEME, TEXT, Message
 from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
 from amq.xid import AnyXid, Xid, outcome_id, parse
 
@@ -483,7 +483,7 @@ class TwoPhase:
         }  # fmt: skip
         message = Message(
             PREPARED_NAME, json.dumps(facts).encode(), {"xid": str(prepared.xid)}, "application/json", persistent=False,
-            timestamp_ms=prepared.created_ms, text=True,
+            timestamp_ms=prepared.created_ms, content=TEXT,
         )  # fmt: skip
         message.seq = prepared.seq
         return message

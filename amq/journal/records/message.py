@@ -18,10 +18,10 @@ from typing import Any, Protocol
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32
 from amq.journal.hidden import is_hidden
 from amq.journal.records.base import BaseRecord, S
-from amq.message import LARGE_BODY_BYTES, Message, alike
+from amq.journal.records.section import decode_section, describe_section, encode_section
+from amq.message import LARGE_BODY_BYTES, TEXT, Message, alike
 
 MESSAGE = 2
-TEXT = 1
 # seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties
 MESSAGE_HEAD = struct.Struct("<QIBBQQHHI")
 MESSAGE_BYTES = MESSAGE_HEAD.size  # of a message without body, names and properties
@@ -38,11 +38,15 @@ def encode_message(message: Message, destination: int) -> Chunk:
 
     On the hot path: head and CRC in one pack, one join. A large body stays where it is.
     """
-    properties = json.dumps(message.properties).encode() if message.properties else b""
+    flags = message.content
+    if message.envelope is not None:
+        flags, properties = encode_section(message)
+    else:
+        properties = json.dumps(message.properties).encode() if message.properties else b""
     content_type = message.content_type.encode()
     duplicate_id = message.duplicate_id.encode()
     head = MESSAGE_HEAD.pack(
-        message.seq, destination, TEXT if message.text else 0, message.priority, message.timestamp_ms,
+        message.seq, destination, flags, message.priority, message.timestamp_ms,
         message.expires_ms, len(content_type), len(duplicate_id), len(properties),
     )  # fmt: skip
     if len(message.body) > LARGE_BODY_BYTES:
@@ -63,26 +67,23 @@ def decode_message(payload: bytes | memoryview, position: int, stop: int, name: 
     if m > stop or priority > _PRIORITY_MAX:
         raise ValueError("impossible lengths or priority")
     duplicate_id = str(payload[j:k], "utf-8") if n_dup else ""
-    if bodies:
+    if not bodies:
+        return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, flags & TEXT, seq)
+    body, content_type = bytes(payload[m:stop]), str(payload[i:j], "utf-8") if n_type else ""
+    if not n_props:
         return Message(
-            name, bytes(payload[m:stop]), _properties(bytes(payload[k:m])) if n_props else None,
-            str(payload[i:j], "utf-8") if n_type else "", priority, True, timestamp, expires, duplicate_id,
-            bool(flags & TEXT), seq,
-        )  # fmt: skip
-    return Message(name, b"", None, "", priority, True, timestamp, expires, duplicate_id, bool(flags & TEXT), seq)
+            name, body, None, content_type, priority, True, timestamp, expires, duplicate_id, flags & TEXT, seq
+        )
+    properties, content, envelope = decode_section(payload[k:m], flags)
+    return Message(
+        name, body, properties, content_type, priority, True, timestamp, expires, duplicate_id, content, seq, envelope
+    )
 
 
 def body_offset(head: bytes) -> int:
     """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
     *_, content_type, duplicate_id, properties = FRAMED_MESSAGE.unpack_from(head)
     return int(FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
-
-
-def _properties(text: bytes) -> dict[str, str]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("properties are no JSON object")
-    return found
 
 
 def message_bytes(message: Message) -> int:
@@ -100,7 +101,9 @@ def tail_bytes(message: Message) -> int:
         if max(lengths) > 0xFFFF:
             raise struct.error("content type and duplicate id have at most 65535 bytes")
         size += sum(lengths)
-    if message.properties:
+    if message.envelope is not None:
+        size += len(encode_section(message)[1])
+    elif message.properties:
         size += len(json.dumps(message.properties))  # all of it is ASCII
     return size
 
@@ -117,8 +120,8 @@ def describe_message(message: Message, bodies: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "type": "message", "destination": message.destination, "seq": message.seq, "body_bytes": len(message.body),
         "priority": message.priority, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
-        "duplicate_id": message.duplicate_id, "content_type": message.content_type, "text": message.text,
-        "properties": message.properties or {},
+        "duplicate_id": message.duplicate_id, "content_type": message.content_type,
+        **describe_section(message),
     }  # fmt: skip
     if bodies:
         try:
@@ -204,7 +207,7 @@ class Run(BaseRecord):
         """The records of its messages, each as `encode_message` makes it."""
         like, content_type = self.like, self.like.content_type.encode()
         head = MESSAGE_HEAD.pack(
-            0, ids[like.destination], TEXT if like.text else 0, like.priority, like.timestamp_ms, like.expires_ms,
+            0, ids[like.destination], like.content, like.priority, like.timestamp_ms, like.expires_ms,
             len(content_type), 0, 0,
         )[_U64.size :] + content_type  # fmt: skip
         beside = _U64.size + len(head)

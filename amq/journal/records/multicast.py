@@ -16,11 +16,12 @@ from typing import Any
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
 from amq.journal.records.base import BaseRecord, S
 from amq.journal.records.message import Storing, describe_message, tail_bytes
-from amq.message import LARGE_BODY_BYTES, Copier, Copy, Message
+from amq.journal.records.section import decode_section, encode_section
+from amq.message import LARGE_BODY_BYTES, TEXT, Copier, Copy, Envelope, Message
+from amq.values import Properties
 
 MULTICAST = 10
 HOLDERS_MAX = 20_000  # in one record; it stays small beside a large body
-_TEXT = 1
 # first seq, holders, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties, name
 _HEAD = struct.Struct("<QIBBQQHHII")
 _HOLDER = struct.Struct("<II")  # number of the queue, its seq less the first one
@@ -72,11 +73,15 @@ class Multicast(BaseRecord):
 
     def encode(self, ids: Mapping[str, int], /) -> Chunk:
         message, seqs = self.message, self.seqs
-        properties = json.dumps(message.properties).encode() if message.properties else b""
+        flags = message.content
+        if message.envelope is not None:
+            flags, properties = encode_section(message)
+        else:
+            properties = json.dumps(message.properties).encode() if message.properties else b""
         content_type, duplicate_id = message.content_type.encode(), message.duplicate_id.encode()
         name = message.destination.encode()
         head = _HEAD.pack(
-            seqs[0], len(seqs), _TEXT if message.text else 0, message.priority, message.timestamp_ms,
+            seqs[0], len(seqs), flags, message.priority, message.timestamp_ms,
             message.expires_ms, len(content_type), len(duplicate_id), len(properties), len(name),
         )  # fmt: skip
         holders = _holders((ids[queue] for queue in self.queues), seqs)
@@ -169,14 +174,14 @@ def decode_copy(payload: bytes | memoryview, stop: int, queue_name: str, seq: in
 
 def _message(payload: bytes | memoryview, at: _Layout, stop: int, bodies: bool) -> Message:
     duplicate_id = str(payload[at.duplicate_id : at.properties], "utf-8")
-    properties: dict[str, str] | None = None
+    properties: Properties | None = None
+    envelope: Envelope | None = None
+    content = at.flags & TEXT
     if bodies and at.body > at.properties:
-        properties = json.loads(bytes(payload[at.properties : at.body]))
-        if not isinstance(properties, dict):
-            raise ValueError("properties are no JSON object")
+        properties, content, envelope = decode_section(bytes(payload[at.properties : at.body]), at.flags)
     message = Message(
         str(payload[at.name : at.content_type], "utf-8"), b"", properties, "", at.priority, True, at.timestamp_ms,
-        at.expires_ms, duplicate_id, bool(at.flags & _TEXT), at.holders[0][1],
+        at.expires_ms, duplicate_id, content, at.holders[0][1], envelope,
     )  # fmt: skip
     if bodies:
         message.content_type = str(payload[at.content_type : at.duplicate_id], "utf-8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.message import DEFAULT_PRIORITY, Batch, Message
+from amq.message import DEFAULT_PRIORITY, TEXT, Batch, Lifted, Message, headers, plain
 from amq.protocols.stomp.destination import wire_name
 from amq.protocols.stomp.frame import escape
 from amq.remembered import Remembered
@@ -63,7 +63,9 @@ class Deliveries:
         self._bare = DeliveryFormat("", header_line("message-id", message_id_prefix, version)[:-1], "")
         self._wire_names: Remembered[str] = Remembered(_NAMES_BYTES_MAX)  # full name → "\ndestination:…\ntimestamp:"
 
-    def format(self, subscription: str, index: int, explicit_ack: bool, destination: str) -> DeliveryFormat:
+    def format(
+        self, subscription: str, index: int, explicit_ack: bool, destination: str = ""
+    ) -> DeliveryFormat:
         """For the subscription that the client calls `subscription` ("" = it gave no id) and the codec `index`."""
         version = self._version
         start = "MESSAGE\n"
@@ -81,16 +83,21 @@ class Deliveries:
         if message.shared is not None and message.shared.encoded is not None and not redelivered and not head_only:
             own = f"{form.ack[1:]}{message.seq}\n".encode() if form.ack else b""
             return b"%b%b%b" % (form.start, own, self._common(message))
+        if message.envelope is not None and message.envelope.__class__ is not Lifted:
+            message = plain(message)
         seq = message.seq
         body = message.body
         ack = f"{form.ack}{seq}" if form.ack else ""
         destination = self._wire_names.get(message.destination) or self._wire_name(message.destination)
         optional = "persistent:true\n" if message.persistent else ""
-        if not message.text or b"\0" in body:
+        if message.content != TEXT or b"\0" in body:
             optional = f"{optional}content-length:{len(body)}\n"
         if message.priority != DEFAULT_PRIORITY:
             optional = f"{optional}priority:{message.priority}\n"
-        if message.content_type or message.duplicate_id or message.expires_ms or message.properties or redelivered:
+        if (
+            message.content_type or message.duplicate_id or message.expires_ms or message.properties or redelivered
+            or message.envelope is not None
+        ):
             optional += self._rare_headers(message, redelivered)
         head = f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n".encode("utf-8", "replace")
         return head if head_only else head + body + b"\0"
@@ -116,8 +123,9 @@ class Deliveries:
         assert shared.encoded is not None
         common = shared.encoded.get(self._key)
         if common is None:
-            head = self.encode(self._bare, message, 0, head_only=True)
-            common = shared.encoded[self._key] = head + message.body + b"\0"
+            shown = message if message.envelope is None else plain(message)
+            head = self.encode(self._bare, shown, 0, head_only=True)
+            common = shared.encoded[self._key] = head + shown.body + b"\0"
         return common
 
     def _rare_headers(self, message: Message, redelivered: int) -> str:
@@ -131,10 +139,11 @@ class Deliveries:
             lines.append(header_line("content-type", message.content_type, version))
         if message.duplicate_id:
             lines.append(header_line("_AMQ_DUPL_ID", message.duplicate_id, version))
-        if message.properties:
-            for name, value in message.properties.items():
+        properties = message.properties if message.envelope is None else headers(message)
+        if properties:
+            for name, value in properties.items():
                 if name not in RESERVED:
-                    lines.append(header_line(name, value, version))
+                    lines.append(header_line(name, value, version))  # type: ignore[arg-type]  # all of them are text
         return "".join(lines)
 
     def _wire_name(self, destination: str) -> str:

@@ -20,7 +20,9 @@ def take(
     """Take the frames at `position` whose command, headers and blank line are `block`, as those of `like` were. Returns
     where they end."""
     first = like.message
-    if like.receipt or first.properties is not None or first.duplicate_id or not data.startswith(block, position):
+    if like.receipt or first.properties is not None or first.duplicate_id or first.envelope is not None:
+        return position
+    if not data.startswith(block, position):
         return position
     if b"\ncontent-length:" in block:
         bodies = _measured(data, position, block, len(first.body))

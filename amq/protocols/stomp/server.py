@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from amq.destination import told
 from amq.errors import AmqError, ProtocolError
-from amq.message import DEFAULT_PRIORITY, Batch, Message
+from amq.message import BYTES, DEFAULT_PRIORITY, LIFTED, SHORT_BYTES_MAX, TEXT, Batch, Envelope, Message, lift, plain
 from amq.protocols.commands import (
     CREDIT_MAX,
     OLDEST,
@@ -50,9 +50,10 @@ _DESTINATIONS_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for 
 _RETIRED_MAX: Final = 1000  # ended subscriptions whose acknowledgements, on their way, are still understood
 _ERROR_MESSAGE_CHARACTERS_MAX: Final = 200
 _ACK_BYTES_MAX: Final = 48  # of an ACK that has nothing but an id
-STORED_HEADER_BYTES_MAX: Final = 65_535  # of a header that the journal stores with a length of 16 bits
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+_KINDS: Final = {"text": TEXT, "bytes": BYTES}
+_NO_PROPERTIES: Final = RESERVED | LIFTED
 
 
 class _Subscription:
@@ -163,7 +164,7 @@ class StompServer:
         """
         reader, limits, append = self._reader, self._limits, commands.append
         data, position, size = reader.buffer, reader.offset, len(reader.buffer)
-        block_max = min(limits.header_block_bytes_max, limits.header_bytes_max, STORED_HEADER_BYTES_MAX)
+        block_max = min(limits.header_block_bytes_max, limits.header_bytes_max, SHORT_BYTES_MAX)
         known = self._by_index
         ack_start = b"ACK\nid:" if self.version == "1.2" else b"\0"
         try:
@@ -267,11 +268,11 @@ class StompServer:
         pop = headers.pop
         written = pop("destination", "")
         destination = self._destinations.get(written) or self._destination(written, "SEND")
-        text = pop("content-length", None) is None
+        content = BYTES if pop("content-length", None) is not None else TEXT
         receipt = pop("receipt", None) or None
         persistent = self._default_persistent
         if not headers and "," not in destination:
-            return Send(Message(destination, body, None, "", DEFAULT_PRIORITY, persistent, 0, 0, "", text), receipt)
+            return Send(Message(destination, body, None, "", DEFAULT_PRIORITY, persistent, 0, 0, "", content), receipt)
         transaction = _transaction(headers) if "transaction" in headers else ""
         persistent_text = pop("persistent", None)
         if persistent_text is not None:
@@ -280,21 +281,24 @@ class StompServer:
         duplicate_id = pop("_AMQ_DUPL_ID", "")
         priority = DEFAULT_PRIORITY
         expires_ms = 0
+        envelope: Envelope | None = None
         if headers:
             if "priority" in headers:
                 priority = _number("priority", pop("priority"), 9)
             if "expires" in headers:
                 expires_ms = _number("expires", pop("expires"), _INT64_MAX)
-            if "reply-to" in headers:
-                headers["reply-to"] = reply_to(headers["reply-to"], self._owner)
-            kind = headers.get("amq-msg-type")
-            if kind in ("text", "bytes"):
-                text = kind == "text"
-            if not RESERVED.isdisjoint(headers):
-                headers = {name: value for name, value in headers.items() if name not in RESERVED}
+            if "amq-msg-type" in headers:
+                content = _KINDS.get(headers["amq-msg-type"], content)
+            if not _NO_PROPERTIES.isdisjoint(headers):
+                if not RESERVED.isdisjoint(headers):
+                    headers = {name: value for name, value in headers.items() if name not in RESERVED}
+                if "reply-to" in headers:
+                    headers["reply-to"] = reply_to(headers["reply-to"], self._owner)
+                envelope = lift(headers)
         message = Message(
-            destination, body, headers or None, content_type, priority, persistent, 0, expires_ms, duplicate_id, text
-        )
+            destination, body, headers or None, content_type, priority, persistent, 0, expires_ms, duplicate_id,
+            content, 0, envelope,
+        )  # fmt: skip
         if "," in destination:
             names = destinations(written, self._owner, self._strict_destinations)
             if len(names) > 1:
@@ -487,6 +491,7 @@ class StompServer:
 
     def large_delivery(self, subscription: DeliveryFormat, message: Message, redelivered: int) -> tuple[bytes, ...]:
         """The same, in pieces: the message's body is one of them."""
+        message = plain(message)
         return self._deliveries.encode(subscription, message, redelivered, head_only=True), message.body, b"\0"
 
     def end_of_browse(self, subscription: DeliveryFormat) -> bytes:
@@ -521,9 +526,9 @@ def _unknown_id(command: str, header: str, value: str, source: str) -> ProtocolE
 def _check_lengths(headers: dict[str, str]) -> None:
     """Raises ProtocolError where a header of a SEND is longer than the journal can store."""
     for name in ("content-type", "_AMQ_DUPL_ID"):
-        if name in headers and len(headers[name].encode()) > STORED_HEADER_BYTES_MAX:
+        if name in headers and len(headers[name].encode()) > SHORT_BYTES_MAX:
             raise ProtocolError(
-                f"header {name} has more than {STORED_HEADER_BYTES_MAX} bytes, which is the most that can be stored: "
+                f"header {name} has more than {SHORT_BYTES_MAX} bytes, which is the most that can be stored: "
                 "send a shorter one",
                 code="HEADER_TOO_LONG",
             )
