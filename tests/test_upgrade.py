@@ -18,6 +18,7 @@ from brokers import ROOT as HERE
 from older import run
 from traffic import QUEUE, Producer, drain, send
 
+import amq
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER
 from amq.lock.presence import read_presence
@@ -84,6 +85,17 @@ def acknowledge(connection: Connection, count: int) -> None:
     connection.receipt("acked", DEADLINE_S)
 
 
+def received(consumer: Any, count: int) -> list[Any]:
+    """So many messages, acknowledged."""
+    found = []
+    for number in range(count):
+        message = consumer.receive(DEADLINE_S)
+        assert message is not None, f"only {number} of {count} messages came"
+        message.ack()
+        found.append(message)
+    return found
+
+
 def taken_by(master: Broker, old: Broker, after: int = 0) -> None:
     """Wait until `old` noticed that the master is of a later version."""
     line = old.wait_event(NOT_FOLLOWED, after=after)
@@ -130,6 +142,85 @@ def test_a_store_of_an_old_broker_is_continued(brokers: Brokers, old_amq: Path, 
     with new.connect() as connection:  # what 0.1 remembered is known: the message is not stored again
         send(connection, b"again", _AMQ_DUPL_ID="id-3")
         assert drain(connection, 0) == []
+
+
+@pytest.mark.parametrize("follows", [True, False], ids=["a slave", "a start"])
+def test_whatever_an_old_broker_keeps_is_kept(brokers: Brokers, old_amq: Path, follows: bool) -> None:
+    """A durable subscription, a prepared transaction, a batch, a scheduled message."""
+    old = brokers.master("a", old_amq, **SMALL)
+    new = brokers.add("b", **SMALL)
+    if follows:
+        new.start().wait_slave()
+    address = f"failover:(stomp://127.0.0.1:{old.port},stomp://127.0.0.1:{new.port})"
+    with amq.connect(address, client_id="away") as away:
+        away.session().consumer("/topic/prices", subscription="s").close()
+    with amq.connect(address) as client:
+        producer = client.session().producer("/topic/prices")
+        for number in range(400):  # for some checkpoints
+            producer.send(b"%d" % number + b" " * 200, headers={"n": number})
+        orders = client.session().producer("/queue/orders")
+        for number in range(3):
+            orders.send(b"order %d" % number, headers={"color": "red"}, priority=number)
+        client.session().producer("/queue/later").send(b"later", headers={"AMQ_SCHEDULED_DELAY": 3_600_000})
+        for xid in ("in doubt", "part of a batch"):
+            session = client.session(transacted=True)
+            session.producer("/queue/done").send(xid.encode())
+            if xid == "in doubt":
+                message = session.consumer("/queue/orders").receive(DEADLINE_S)
+                assert message is not None
+                assert message.body == b"order 2"
+            session.prepare(xid, owner="" if xid == "in doubt" else "job", batch=7, prepared_timeout=600)
+        assert client.commit_batch("job", 7, ["part of a batch"]) == "committed"
+        client.abort()
+    old.kill()
+    if not follows:
+        new.start()
+    new.wait_serving()
+    assert versions(brokers.store)[1] == {1}
+    with amq.connect(address) as client:
+        (prepared,) = client.recover()
+        assert (prepared.xid, prepared.sends, prepared.acks) == ("in doubt", {"/queue/done": 1}, {"/queue/orders": 1})
+        assert client.commit_batch("job", 7, ["part of a batch"]) == "duplicate"
+        client.rollback_prepared("in doubt")
+        consumer = client.session().consumer("/queue/orders")
+        found = received(consumer, 3)
+        assert [each.body for each in found] == [b"order 2", b"order 1", b"order 0"]
+        assert all(each.headers["color"] == "red" for each in found)
+        assert [each.body for each in received(client.session().consumer("/queue/done"), 1)] == [b"part of a batch"]
+    with amq.connect(address, client_id="away") as away:
+        consumer = away.session().consumer("/topic/prices", subscription="s")
+        assert [int(each.body) for each in received(consumer, 400)] == list(range(400))
+    (job,) = json.loads(run(HERE, "schedule", "list", "--url", address, "--json").stdout)
+    assert job["destination"] == "/queue/later"
+
+
+def test_a_damaged_old_store_is_repaired(brokers: Brokers, old_amq: Path) -> None:
+    old = brokers.master("a", old_amq)
+    with old.connect() as connection:
+        for number in range(20):
+            send(connection, b"message %d" % number)
+    old.kill()
+    (segment,) = (brokers.store / "journal").glob("*.seg")
+    segment.write_bytes(segment.read_bytes().replace(b"message 7", b"MESSAGE 7"))
+    done = run(HERE, "journal", "repair", "--store", brokers.store, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert_refused(brokers.add("b", old_amq).start())
+    assert_all_there(brokers.master("c"), [number for number in range(20) if number != 7])
+
+
+def test_spark_reads_the_journals_of_both(brokers: Brokers, old_amq: Path) -> None:
+    journal = pytest.importorskip("pyspark_amq.journal")
+    for code in (old_amq, HERE):
+        broker = brokers.master("a", code)
+        with broker.connect() as connection:
+            send(connection, f"of {code.name}".encode())
+        broker.kill()
+    parts, columns = journal.plan(str(brokers.store)), journal.schema()
+    rows = [row for part in parts for batch in journal.read_part(part, columns) for row in batch.to_pylist()]
+    assert [row["value"] for row in rows if row["kind"] == "message"] == [
+        f"of {code.name}".encode() for code in (old_amq, HERE)
+    ]
+    assert versions(brokers.store) == {1: {1}, 2: {2}}
 
 
 def test_every_version_of_the_tools_reads_an_old_store(brokers: Brokers, old_amq: Path) -> None:
