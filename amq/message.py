@@ -63,7 +63,7 @@ def _is_full_name(text: str) -> bool:
     return all(part.startswith(tuple(_WIRE_PREFIXES.values())) for part in text.split(","))
 
 
-@dataclass(slots=True, eq=True)
+@dataclass(slots=True)
 class Native:
     """The form in which a message came: its body is in the spelling of `protocol`, and `data` is whatever else that
     keeps, such as properties as they were received."""
@@ -111,7 +111,6 @@ class Lifted(Envelope):
 
 
 Head: TypeAlias = "tuple[Properties | None, Envelope]"
-EMPTY: Final = Envelope()
 
 
 def lift(headers: dict[str, str]) -> Lifted | None:

@@ -146,7 +146,7 @@ class Staging(Storing[S], Protocol[S]):
 
 
 class Run(BaseRecord):
-    """`like` is what the messages are but for seq and body. They have no properties and no ids.
+    """`like` is what the messages are but for seq and body. They have no properties, no ids and no envelope.
 
     bodies        at least one
     seq           of the first, 0 = not given yet; those of the others follow
