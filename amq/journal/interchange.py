@@ -1,11 +1,12 @@
 """The file that `amq journal export` writes and `import` reads: newline-delimited JSON. Spec: docs/journal-tools.md.
 
-    header      {"amq": "journal export", "version": 2, "store": UUID, "epoch": N, "exported": TIME, "destinations": …}
+    header      {"amq": "journal export", "version": 1, "store": UUID, "epoch": N, "exported": TIME, "destinations": …}
     remembered  {"type": "remembered", "destination": NAME, "ids": [...]}     ids of messages that are no longer stored
     outcomes    {"type": "outcomes", "ids": [...]}                            commits that took place
     batch       {"type": "batch", "owner": NAME, "batch": N, …}               newest committed batch of a pipeline
     subscription {"type": "subscription", "queue": NAME, "definition": {...}} a durable one, and where its messages wait
     message     {"type": "message", "destination": NAME, "seq": N, "body": TEXT or "body_base64": BYTES, …}
+    typed message  the same of a message that is more than text headers and a body of bytes or text
     prepared    {"type": "prepared", "xid": ID, "sends": N, "acks": N, …}     so many messages before it are its
     end         {"type": "end", "messages": N, "crc32": "xxxxxxxx", "problems": N}
 
@@ -33,16 +34,19 @@ from amq.message import (
     SUBSCRIPTION_SCHEME,
     TEXT,
     Envelope,
+    Lifted,
     Message,
     Native,
     check,
+    headers,
     lift,
 )
 from amq.values import Value, are_texts, from_typed_json
 from amq.xid import AnyXid, from_json, to_json
 
 KIND = "journal export"
-VERSION = 2  # 1: properties are texts, those of headers among them; `text` instead of `content`, no envelopes
+VERSION = 1
+TYPED = "typed message"  # a message with what amq 0.1 does not know; it refuses a file with such a line
 IDS_PER_LINE = 1000
 END_TYPE = "end"
 _SHORT_BYTES_MAX = (1 << 16) - 1  # as the journal has it
@@ -85,8 +89,20 @@ class Exported:
     sent_by: AnyXid = ""
     held_by: AnyXid = ""
 
+    @property
+    def is_plain(self) -> bool:
+        """Are all its properties text, its content bytes or text, and has it no more than what headers say?"""
+        envelope = self.message.envelope
+        return (envelope is None or isinstance(envelope, Lifted)) and not self.queue.startswith(RETAINED_SCHEME)
+
     def encode(self) -> bytes:
         facts = describe(self.message, bodies=True)
+        if self.is_plain:  # as amq 0.1 reads it
+            facts["text"] = facts.pop("content") == "text"
+            facts["properties"] = headers(self.message) or {}
+            facts.pop("envelope", None)
+        else:
+            facts["type"] = TYPED
         for name in ("queue", "sent_by", "held_by"):
             if value := getattr(self, name):
                 facts[name] = to_json(value)
@@ -331,7 +347,7 @@ def _read_item(found: Mapping[str, Any]) -> Item:
     if kind == "prepared":
         numbers = (_number(found, name, _U64_MAX) for name in ("batch", "created_ms", "timeout_ms", "sends", "acks"))
         return InDoubt(from_json(found.get("xid")), _text(found, "owner"), *numbers)
-    if kind != "message":
+    if kind not in ("message", TYPED):
         raise ValueError(f"a line of type {kind!r} is unknown")
     if "body_base64" in found:
         body = base64.b64decode(_text(found, "body_base64"), validate=True)
