@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.journal import segment
 from tests.crash.explorer import Explorer
 from tests.crash.mutants import MUTANTS
 from tests.crash.oracle import Violation
@@ -32,6 +33,18 @@ def test_crash_states(name: str, record_property: Callable[[str, object], None])
     assert explorer.states > explorer.prefixes / 2, "hardly anything was explored"
     record_property("states", explorer.states)
     print(f"{name}: {len(script.disk.log)} calls, {explorer.states} states recovered twice")
+
+
+@pytest.mark.parametrize("name", ["queues", "full"])
+def test_crash_states_of_zeros_written_ahead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments as small as these have none otherwise."""
+    for constant, value in (("RESERVE_STEPS", 2), ("ZEROS_BYTES", 512), ("BLOCK_BYTES", 64)):
+        monkeypatch.setattr(segment, constant, value)
+    script = WORKLOADS[name].script()
+    assert any(call.data and not any(call.data) for call in script.disk.log)
+    explorer = Explorer(script.config, IMAGES, DEEP_EVERY)
+    explorer.explore(script.disk.image, script.disk.log, script.oracle)
+    assert explorer.states > explorer.prefixes / 2, "hardly anything was explored"
 
 
 @pytest.mark.parametrize("mutant", sampled(MUTANTS, 8), ids=lambda mutant: mutant.what)
