@@ -10,21 +10,12 @@ from amq.journal.inspect import inspect
 from amq.protocols.commands import Finish, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.xid import AnyXid, Xid
-from tests.broker.test_broker_two_phase import commit_batch, drain, finish, listed, prepare
-from tests.broker.world import Client, World
+from tests.broker.test_broker_two_phase import commit_batch, drain, finish, listed, prepare, prepared
+from tests.broker.world import World
 
 MakeWorld = Callable[..., World]
 XID = Xid(-7, b"\x00global,\xff", bytes(64))
 TEXT = "-7:00676c6f62616c2cff:" + "00" * 64  # of the same outcome id, if both were remembered alike
-
-
-def prepared(world: World, xid: AnyXid, body: bytes) -> Client:
-    client = world.connect()
-    client.begin()
-    client.send(body, transaction="t")
-    token = prepare(client, xid)
-    assert (client.errors, token in client.confirmed) == ([], True)
-    return client
 
 
 @pytest.mark.parametrize("commit", [False, True])

@@ -43,7 +43,7 @@ def commit_batch(
     return client
 
 
-def prepared(world: World, xid: str = "x", *bodies: bytes, **fields: Any) -> Client:
+def prepared(world: World, xid: AnyXid = "x", *bodies: bytes, **fields: Any) -> Client:
     """A transaction that sends `bodies` to /queue/a is prepared."""
     client = world.connect()
     client.begin()

@@ -22,8 +22,9 @@ from amq.journal.salvage import Salvage
 from amq.lock.epoch import epoch_path, read_newest_epoch
 from amq.maintenance.repair import ROOM_BYTES, is_whole
 from amq.message import Message
+from amq.xid import Xid
 from tests.broker.test_broker_retained import retain
-from tests.broker.test_broker_two_phase import commit_batch, prepared, with_order
+from tests.broker.test_broker_two_phase import commit_batch, finish, prepared, with_order
 from tests.broker.world import World as BrokerWorld
 from tests.fakes import FaultyVfs
 from tests.files import flip, patch, write_epoch
@@ -220,6 +221,10 @@ def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
     with_order(world)
     prepared(world, "part", b"1", owner="job", batch=7, timeout_ms=0)
     commit_batch(world, 7, "part", content=(3, 1 << 63))
+    ended, open_ = Xid(1, b"ended", b""), Xid(1, b"open", b"\0")
+    for xid in (ended, open_):
+        prepared(world, xid, b"2", timeout_ms=0)
+    assert finish(world, ended, commit=False).errors == []
     write_epoch(world.store, world.epoch, {})
     world.crash()
     truth = replayed(tmp_path)
@@ -230,9 +235,11 @@ def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
     assert {xid: each for xid, (each, _) in found.prepared.items()} == {
         xid: each for xid, (each, _) in truth.prepared.items()
     }
+    assert open_ in found.prepared
+    assert "xa rolled back: 1:656e646564:" in found.outcomes
     assert [marker for marker, _ in found.prepared.markers.values()] == [Marker("job", 7, Content(3, 1 << 63))]
     holding = sorted(name for name, queue in found.queues.items() if queue.messages)
-    assert holding == ["held://queue://a", "queue://a", "sent://queue://b"]
+    assert holding == ["held://queue://a", "queue://a", "sent://queue://a", "sent://queue://b"]
     assert is_whole(VFS, str(tmp_path))
 
 

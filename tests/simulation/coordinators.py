@@ -14,6 +14,7 @@ from amq.broker.transactions.leasing import LEASE
 from amq.client import aio
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.records import Prepared
+from amq.xid import Xid
 from tests.simulation.alike import Mixer, Piece, single
 from tests.simulation.clients import CALL_S, Application, address, application_id
 from tests.simulation.oracle import Oracle
@@ -33,6 +34,7 @@ class Branch:
     confirmed   somebody was told that it is prepared; `refused`: that it never will be
     tried       how somebody tried to end it
     alike       those of `sends` that have no id for the broker: no other branch sends them
+    coordinator who prepares it
     repeats     it sends what was stored before, or something twice, so it must not be prepared
     record      what the journal says, `epoch` since when, and with how many `runs`
     ended       was it committed? As the journal says; `told`: as somebody was told
@@ -45,6 +47,7 @@ class Branch:
     owner: str = ""
     batch: int = 0
     alike: frozenset[str] = frozenset()
+    coordinator: str = ""
     repeats: bool = False
     decision: bool | None = None
     confirmed: bool = False
@@ -91,7 +94,10 @@ class Participant(Application):
         timeout_s = self.rng.choice((0, 0, None, 1.0))
         sends = [message_id for piece in pieces for message_id in piece.ids]
         alike = frozenset(message_id for piece in pieces if piece.alike for message_id in piece.ids)
-        branch = Branch(xid or f"{self.name}/{self._number}", sends, acks, timeout_s, owner, batch, alike)
+        if not xid:  # some as a transaction manager names them
+            is_binary = self._number % 3 == 0
+            xid = str(Xid(-self._number, self.name.encode(), b"")) if is_binary else f"{self.name}/{self._number}"
+        branch = Branch(xid, sends, acks, timeout_s, owner, batch, alike, self.name)
         self._manager.begin(branch)
         return branch
 

@@ -23,7 +23,7 @@ from amq.broker.state import snapshot
 from amq.broker.transactions import two_phase
 from amq.broker.transactions.leasing import LEASE
 from amq.journal.batch import OpenBatch
-from amq.journal.hidden import is_hidden
+from amq.journal.hidden import is_prepared
 from amq.journal.records import (
     Consumed,
     Copies,
@@ -36,7 +36,7 @@ from amq.journal.records import (
 from amq.journal.records.message import Run
 from amq.message import Message
 from amq.transports.connection import Connection
-from amq.xid import XID_COMMITTED, XID_ROLLED_BACK
+from amq.xid import outcome_id, parse
 from tests.simulation.alike import SECOND, Contents, messages_of
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.coordinators import WORKERS, Branch, Coordinator, Job, PreparedMover, Recoverer, Worker
@@ -109,7 +109,7 @@ class TwoPhase(Feature):
 
     def stored(self, name: str) -> list[str]:
         """Ids with which that application sent something that is committed, as it was told."""
-        return [message_id for branch in self.branches.values() if branch.told and branch.xid.startswith(f"{name}/")
+        return [message_id for branch in self.branches.values() if branch.told and branch.coordinator == name
                 for message_id in branch.sends if message_id not in branch.alike]  # fmt: skip
 
     def decide(self, branch: Branch, commit: bool) -> None:
@@ -170,24 +170,24 @@ class TwoPhase(Feature):
                 self.oracle.counts["prepared messages copied"] += copied
 
     def _group(self, broker: Broker, group: Group) -> None:
-        ends = [each for each in group.records if isinstance(each, Resolved) and not each.xid.startswith(LEASE)]
+        ends = [each for each in group.records if isinstance(each, Resolved) and not str(each.xid).startswith(LEASE)]
         for record in group.records:
             if isinstance(record, Prepared):
                 runs = sum(isinstance(part, Run) for part in group.records)
                 self._learn(record, broker.epoch, {message.seq: message for message in messages_of(group)}, runs)
         for end in ends:
-            branch = self.branches[end.xid]
+            branch = self.branches[str(end.xid)]
             if branch.record is None or branch.ended is not None:
                 self._broken(f"{end.xid} ends, and is not prepared: it ended with committed = {branch.ended}")
                 return
         if ends:
             self._check_whole(group, ends)
             for end in ends:
-                self._end(self.branches[end.xid], end.committed, broker.epoch)
+                self._end(self.branches[str(end.xid)], end.committed, broker.epoch)
         for record in group.records:
             if isinstance(record, Marker) and ends:  # else it is written again
-                self._mark(record, frozenset(end.xid for end in ends if end.committed))
-            elif isinstance(record, Moved) and ends and not is_hidden(record.target):
+                self._mark(record, frozenset(str(end.xid) for end in ends if end.committed))
+            elif isinstance(record, Moved) and ends and not is_prepared(record.target):
                 source = broker.state.queue(record.source)
                 places = [source.find(seq) for seq in record.seqs]
                 size = sum(place.size for place in places if place is not None)
@@ -197,7 +197,7 @@ class TwoPhase(Feature):
         """It is prepared, says the journal, which has `stored` for it, and some of that in `runs`."""
         if record.owner.startswith(LEASE):
             return  # see leased.py
-        branch = self.branches.get(record.xid)
+        branch = self.branches.get(str(record.xid))
         if branch is None:
             self._broken(f"{record.xid} is prepared, and nobody did that")
             return
@@ -220,7 +220,7 @@ class TwoPhase(Feature):
         """Does `group` do all that it must for those that end with it, and nothing else?"""
         wanted: list[tuple[str, str, int]] = []
         for end in ends:
-            record = self.branches[end.xid].record
+            record = self.branches[str(end.xid)].record
             assert record is not None
             for name, seqs in record.sends.items():
                 wanted += [(SENT_SCHEME + name, name if end.committed else "", seq) for seq in seqs]
@@ -270,14 +270,14 @@ class TwoPhase(Feature):
 
     def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
         epoch = broker.epoch
-        shelves: dict[str, set[int]] = {name: set() for name in found if is_hidden(name)}
+        shelves: dict[str, set[int]] = {name: set() for name in found if is_prepared(name)}
         for message in [message for here in found.values() for message in here.values()]:
             self.contents.check(message)
         for record, _ in broker.state.prepared.values():
             there = [found.get(SENT_SCHEME + name, {}) for name in record.sends]
             self._learn(record, epoch, ChainMap(*there))
-            if record.xid in self.branches:
-                self.oracle.counts["runs taken over"] += self.branches[record.xid].runs
+            if branch := self.branches.get(str(record.xid)):
+                self.oracle.counts["runs taken over"] += branch.runs
             for scheme, part in ((SENT_SCHEME, record.sends), (HELD_SCHEME, record.acks)):
                 for name, seqs in part.items():
                     shelves.setdefault(scheme + name, set()).update(seqs)
@@ -285,10 +285,10 @@ class TwoPhase(Feature):
             if seqs != found.get(name, {}).keys():
                 self._broken(f"epoch {epoch} has {sorted(found.get(name, {}))} in {name}, prepared are {sorted(seqs)}")
         for branch in self.branches.values():
-            if branch.record is None or branch.xid in broker.state.prepared:
+            if branch.record is None or parse(branch.xid) in broker.state.prepared:
                 continue
-            committed = XID_COMMITTED + branch.xid in broker.state.outcomes
-            if committed == (XID_ROLLED_BACK + branch.xid in broker.state.outcomes):
+            committed = outcome_id(parse(branch.xid), True) in broker.state.outcomes
+            if committed == (outcome_id(parse(branch.xid), False) in broker.state.outcomes):
                 self._broken(f"{branch.xid} was prepared, and epoch {epoch} does not know what became of it")
             elif branch.ended is None:  # durable when its master died, and not yet confirmed
                 self._end(branch, committed, epoch)

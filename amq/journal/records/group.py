@@ -17,7 +17,6 @@ from amq.journal.records.record import (
     destinations_of,
     encode_record,
     messages_in,
-    place,
     record_bytes,
     takes_space,
 )
@@ -97,7 +96,7 @@ class Group(BaseRecord):
         sizes = array("Q", self.measured.sizes)
         for at in range(len(sizes), len(records)):
             record = self.records[at]
-            if takes_space(record):
+            if isinstance(record, Message) or record.takes_space():
                 sizes.append(record_bytes(record))
             else:
                 chunk = records[at] = encode_record(record, ids)
@@ -119,7 +118,10 @@ class Group(BaseRecord):
         """The group stands at `offset` of its segment: so its records, of which these are given, stand there and
         behind."""
         for record, (start, size) in zip(self.records[begin:end], self.places[begin:end], strict=True):
-            place(record, offset + start, size)
+            if isinstance(record, Message):
+                record.offset, record.size = offset + start, size
+            else:
+                record.place(offset + start, size)
 
     def apply(self, fold: Grouping[S], segment: S, /) -> None:
         for record in self.records:
