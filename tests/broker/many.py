@@ -63,8 +63,8 @@ class ManyClient(Client):
         return session
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
-        super().deliver(subscription, message, redelivered)
         given = Given(subscription.wire, subscription.id, message.seq, message.body, redelivered)
+        super().deliver(subscription, message, redelivered)  # which lends a large body
         self._out += [lambda: self.given.append(given), lambda: self.events.append(given)]
 
     def browsed(self, subscription: Subscription) -> None:

@@ -32,9 +32,8 @@ def client(world: World) -> ManyClient:
     return client
 
 
-def send(client: ManyClient, body: bytes, to: str = "a", session: int = 0, transaction: str = "", **fields: object) -> str:
-    message = Message(f"queue://{to}", body, **fields)  # type: ignore[arg-type]
-    return client.ask(Send(message, None, transaction), session=session)
+def send(client: ManyClient, body: bytes, to: str = "a", session: int = 0, transaction: str = "") -> str:
+    return client.ask(Send(Message(f"queue://{to}", body), None, transaction), session=session)
 
 
 def test_two_sessions_have_consumers_of_the_same_name(world: World, client: ManyClient) -> None:
@@ -86,8 +85,8 @@ def test_a_command_to_a_session_that_is_not_open_fails_with_the_scope_of_a_sessi
     world: World, client: ManyClient
 ) -> None:
     commands = [
-        Send(Message("queue://a", b"x")), Subscribe("c", "queue://a"), Settle(1, "c"), SettleSet([1, 2], "c"), Begin("t"),
-        Commit("t"), Abort("t"), Credit("c", 1), Unsubscribe("c"), CloseSession(7),
+        Send(Message("queue://a", b"x")), Subscribe("c", "queue://a"), Settle(1, "c"), SettleSet([1, 2], "c"),
+        Begin("t"), Commit("t"), Abort("t"), Credit("c", 1), Unsubscribe("c"), CloseSession(7),
         Send(Message("queue://a", b"x"), None, "t"), Settle(1, "c", None, "t"),
     ]  # fmt: skip
     for command in commands:
