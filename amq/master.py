@@ -7,12 +7,11 @@ committed) or `fence` (dirty: sockets closed at once, nothing written, state for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 import structlog
 
-import amq
 from amq.broker.broker import Broker
 from amq.broker.events import Events
 from amq.broker.queues.queue import Peer
@@ -22,13 +21,12 @@ from amq.broker.state.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
-from amq.errors import AmqError, CorruptError, ProtocolError, TransportError
+from amq.errors import AmqError, CorruptError, TransportError
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
 from amq.protocols.base import ServerProtocol
-from amq.protocols.stomp.frame import Limits
-from amq.protocols.stomp.server import StompServer
+from amq.served import PROTOCOLS, Served, Surroundings, codec_for
 from amq.transports.connection import Connection
 from amq.transports.turn import Turn
 from amq.vfs import Vfs
@@ -64,6 +62,7 @@ class Master:
         entropy: Random,
         make_runner: MakeRunner,
         events: Events,
+        protocols: Sequence[Served] = PROTOCOLS,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -75,6 +74,7 @@ class Master:
         self.accepted = 0
         self.epoch = epoch
         self._name = name
+        self._protocols = protocols
         self._host_name = host_name
         self._authenticate = authenticate
         self._failed = failed
@@ -214,20 +214,17 @@ class Master:
 
     # -- Hub ----------------------------------------------------------------------------------------------------------
 
-    def protocol(self, name: str, owner: str) -> ServerProtocol:
-        """A new codec for one connection; `owner` = what the names of its temporary destinations begin with."""
-        config = self.config
-        if name != "stomp":
-            raise ProtocolError(f"this port speaks STOMP, the client speaks {name}", code="PROTOCOL_UNSUPPORTED")
-        limits = Limits(
-            config.max_header_count, config.max_header_size_bytes, config.max_header_block_size_bytes,
-            config.max_frame_size_bytes,
-        )  # fmt: skip
-        return StompServer(
-            limits, self.message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
-            (("amq-broker", self._name), ("amq-epoch", str(self.epoch))), owner,
-            config.stomp_strict_destinations,
-        )  # fmt: skip
+    def protocol(self, first: bytes, owner: str) -> ServerProtocol | None:
+        """A new codec for a connection that begins with the bytes `first`, None = more of them are needed. `owner` =
+        what the names of its temporary destinations begin with. Raises ProtocolError."""
+        return codec_for(self._protocols, first, self._surroundings(), owner)
+
+    def answering(self, owner: str) -> ServerProtocol:
+        """A codec that tells an error to a client whose protocol is not known."""
+        return self._protocols[0].make(self._surroundings(), owner)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self.config, self._name, self.epoch, self.message_id_prefix)
 
     def admit(self, peer: Peer, owner: str, client: Client) -> ClientConnection:
         """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""

@@ -14,7 +14,7 @@ import errno
 import math
 import os
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from enum import Enum
@@ -41,6 +41,7 @@ from amq.lock.shared_file import SharedFileLocker
 from amq.lock.waker import RETRY_DELAYS_S, watch
 from amq.master import LISTEN_PATIENCE_S, Authenticate, MakeRunner, Master
 from amq.replay import Replay
+from amq.served import PROTOCOLS, Served
 from amq.slave import Progress, Slave
 from amq.threads import Event, SystemThreads, Threads
 from amq.transports.probe import refusals
@@ -89,6 +90,7 @@ class BrokerService:
         make_runner: MakeRunner | None = None,
         replace_process: Callable[[], None] | None = None,
         probe: Probe | None = refusals,
+        protocols: Sequence[Served] = PROTOCOLS,
     ) -> None:
         self.config = config
         self.role = Role.STARTING
@@ -115,6 +117,7 @@ class BrokerService:
         self._held: list[int] = []  # descriptors that hold the locks of old segments
         self._presence: Presence | None = None
         self._probe = probe
+        self._protocols = protocols
         self._group: Group | None = None
         self._role_changed = asyncio.Condition()
 
@@ -435,6 +438,7 @@ class BrokerService:
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
             lease.holds, self._authenticate, self._end, self._entropy, self._make_runner, self.events,
+            self._protocols,
         )  # fmt: skip
         await self.master.listen()
 

@@ -41,13 +41,14 @@ IMPORTS: dict[str, set[str]] = {
     "protocols": {"errors", "destination", "message", "values", "xid", "remembered"},
     "transports": LEAVES | {"protocols", "broker", "journal", "security", "config"},
     "client": LEAVES | {"protocols", "transports"},
-    "master": LEAVES | {"vfs", "config", "security", "journal", "broker", "protocols", "transports"},
+    "served": {"errors", "config", "protocols"},
+    "master": LEAVES | {"vfs", "config", "security", "journal", "broker", "protocols", "transports", "served"},
     "slave": LEAVES | {"vfs", "config", "journal", "broker", "lock"},
     "replay": LEAVES | {"config", "journal", "broker", "lock", "slave"},
     "group": LEAVES | {"vfs", "config", "lock", "transports.probe"},
     "service": LEAVES
     | {"vfs", "config", "security", "journal", "broker", "lock", "master", "slave", "replay", "group"}
-    | {"transports.probe"},
+    | {"transports.probe", "served"},
     "maintenance": LEAVES | {"vfs", "config", "journal", "lock", "broker", "master", "service"},
     "doctor": LEAVES | {"vfs", "config", "lock"},
     "cli": LEAVES

@@ -168,6 +168,10 @@ class Core(ABC):
         """Are messages of `queue` being read from the disk?"""
         return self.pager.is_reading(queue)
 
+    def lacks_memory(self, queue: Queue) -> bool:
+        """Are messages of `queue` going to be read from the disk when there is memory for them?"""
+        return self.pager.lacks_memory(queue)
+
     def is_held(self, queue: Queue) -> bool:
         """Is nobody given anything from `queue`, since a transaction takes effect there?"""
         return self._effect is not None and queue.name in self._effect.held

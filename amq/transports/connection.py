@@ -26,7 +26,6 @@ from amq.errors import AccessError, AmqError, ProtocolError
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Failure, Scope, Subscribe
-from amq.protocols.detect import detect
 from amq.transports import liveness
 from amq.transports.stream import Stream, stream_over
 from amq.transports.turn import Turn
@@ -64,7 +63,14 @@ class Hub(Protocol):
 
     def lend(self, queue: Queue, message: Message) -> int: ...
     def take_back(self, size: int) -> None: ...
-    def protocol(self, name: str, owner: str) -> ServerProtocol: ...
+    def protocol(self, first: bytes, owner: str) -> ServerProtocol | None:
+        """A codec for a connection that begins so; None = more bytes are needed. Raises ProtocolError."""
+        ...
+
+    def answering(self, owner: str) -> ServerProtocol:
+        """A codec that tells an error to a client whose protocol is not known."""
+        ...
+
     async def authenticate(self, login: str, passcode: str, loopback: bool) -> str: ...
     def opened(self, connection: Connection) -> bool: ...
     def closed(self, connection: Connection) -> None: ...
@@ -129,7 +135,7 @@ class Connection(asyncio.Protocol):
         if stream.socket is not None and ttl_s and liveness.watch(stream.socket, ttl_s):
             self._watched = stream.socket
         if not self._hub.opened(self):
-            self.protocol = self._hub.protocol("stomp", self._owner)
+            self.protocol = self._hub.answering(self._owner)
             self._refuse(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
             return
         self._last_read = self._hub.clock.monotonic()
@@ -430,13 +436,9 @@ class Connection(asyncio.Protocol):
     def _detect(self, data: bytes) -> ServerProtocol | None:
         self._first += data
         try:
-            name = detect(self._first)
-            if name is None:
-                return None
-            self.protocol = self._hub.protocol(name, self._owner)
+            self.protocol = self._hub.protocol(self._first, self._owner)
         except ProtocolError as error:
-            # The nearest thing to an answer that a stranger can read.
-            self.protocol = self._hub.protocol("stomp", self._owner)
+            self.protocol = self._hub.answering(self._owner)
             self._refuse(error)
             return None
         return self.protocol
@@ -448,7 +450,7 @@ class Connection(asyncio.Protocol):
             return
         command = self._held.pop(0)
         if not isinstance(command, Connect):
-            self._refuse(getattr(command, "error", ProtocolError("the first frame must be CONNECT or STOMP")))
+            self._refuse(getattr(command, "error", ProtocolError("log in before anything else")))
             return
         loopback = self._stream is not None and is_loopback(self._stream.peer_address)
         self._unread(LOGIN)
@@ -478,7 +480,7 @@ class Connection(asyncio.Protocol):
         if self._closing or self.client is not None:
             return
         if self._seemed_silent:
-            self.protocol = self.protocol or self._hub.protocol("stomp", self._owner)
+            self.protocol = self.protocol or self._hub.answering(self._owner)
         why = f"no login within {self._hub.config.connect_timeout_s:g} s"
         self._too_late(ProtocolError(why, code="CONNECT_TIMEOUT"), self._connect_late)
 

@@ -10,7 +10,7 @@ import gc
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ import uvloop
 
 from amq.broker.sessions.connection import ClientConnection
 from amq.clock import SystemClock
-from amq.protocols.stomp.frame import Limits
-from amq.protocols.stomp.server import StompServer
+from amq.served import PROTOCOLS, Surroundings, codec_for
+from amq.served import Served as Protocol
 from amq.transports.connection import Connection
 from amq.transports.turn import Turn
 from tests.broker.world import World
@@ -141,8 +141,9 @@ class TlsPeer(Peer):
 class Served:
     """A broker that serves. `authenticate` lets everybody in unless a test replaces it."""
 
-    def __init__(self, world: World, limits: Limits | None = None) -> None:
+    def __init__(self, world: World, protocols: Sequence[Protocol]) -> None:
         self.world = world
+        surroundings = Surroundings(world.config, "broker", world.epoch, world.broker.message_id_prefix)
         self._loop = asyncio.get_running_loop()
         self._turn = Turn(self._loop, lambda: True)
         self._count = 0
@@ -153,9 +154,10 @@ class Served:
             return "alice"
 
         self.hub: Any = SimpleNamespace(
-            clock=SystemClock(), turn=self._turn, epoch=world.broker.epoch, config=world.config, loop=self._loop,
+            clock=SystemClock(), turn=self._turn, epoch=world.epoch, config=world.config, loop=self._loop,
             admit=partial(ClientConnection, world.broker), lend=world.broker.lend, take_back=world.broker.take_back,
-            protocol=lambda name, owner: StompServer(limits, owner=owner),  # noqa: ARG005
+            protocol=lambda first, owner: codec_for(protocols, first, surroundings, owner),
+            answering=lambda owner: protocols[0].make(surroundings, owner),
             authenticate=authenticate, opened=self._opened, closed=self._closed,
         )  # fmt: skip
         world.broker.wake = self._turn.wake
@@ -235,14 +237,14 @@ class Served:
 
 
 def serve(
-    path: Path, test: Callable[[Served], Awaitable[None]], limits: Limits | None = None,
+    path: Path, test: Callable[[Served], Awaitable[None]], protocols: Sequence[Protocol] = PROTOCOLS,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop, **config: Any,
 ) -> None:  # fmt: skip
-    """Run `test` with a broker of that configuration."""
+    """Run `test` with a broker of that configuration, which serves `protocols`."""
     world = World(path, journal_segment_size_bytes=64 << 20, **config)
 
     async def main() -> None:
-        served = Served(world, limits)
+        served = Served(world, protocols)
         try:
             await test(served)
         finally:

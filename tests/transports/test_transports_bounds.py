@@ -10,11 +10,14 @@ import pytest
 
 from amq.errors import AccessError
 from amq.protocols.commands import Failure, Scope
-from amq.protocols.stomp.frame import Limits
 from amq.transports import connection as connection_module
 from tests.transports.served import CONNECT, Peer, Served, frame, serve
 
 MIB = 1 << 20
+GENEROUS = {
+    "max_header_count": 100_000, "max_header_size_bytes": MIB, "max_header_block_size_bytes": MIB,
+    "max_frame_size_bytes": 100 * MIB,
+}  # fmt: skip
 LIMIT = {"consumer_buffer_size_bytes": 64 << 10}
 SEND = b"SEND\ndestination:/topic/nobody\nreceipt:%d\n\nx\0"
 
@@ -39,7 +42,7 @@ def test_a_stranger_sends_no_body_and_few_headers(tmp_path: Path, said: bytes, c
         peer = await served.connect(said)
         assert b"code:" + code in peer.read()
 
-    serve(tmp_path, test, Limits(100_000, MIB, MIB, 100 * MIB))
+    serve(tmp_path, test, **GENEROUS)
 
 
 def test_those_who_are_connected_may_send_more(tmp_path: Path) -> None:
@@ -49,7 +52,7 @@ def test_those_who_are_connected_may_send_more(tmp_path: Path) -> None:
         await served.say(peer, frame("SEND", {"destination": "/queue/a", "receipt": 1, **headers}, b"x" * MIB))
         await served.until(lambda: b"RECEIPT" in peer.read(), "the receipt")
 
-    serve(tmp_path, test, Limits(100_000, MIB, MIB, 100 * MIB))
+    serve(tmp_path, test, **GENEROUS)
 
 
 def test_strangers_cost_nearly_nothing(tmp_path: Path) -> None:

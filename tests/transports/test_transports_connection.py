@@ -29,8 +29,8 @@ def test_a_login_that_comes_too_late_lets_nobody_in(tmp_path: Path) -> None:
             return "alice"
 
         hub: Any = SimpleNamespace(
-            clock=SystemClock(), turn=turn, epoch=world.broker.epoch, config=world.config, loop=loop,
-            protocol=lambda name, owner: StompServer(owner=owner),  # noqa: ARG005
+            clock=SystemClock(), turn=turn, epoch=world.epoch, config=world.config, loop=loop,
+            protocol=lambda first, owner: StompServer(owner=owner),  # noqa: ARG005
             authenticate=authenticate, opened=lambda _: True, closed=lambda _: None,
         )  # fmt: skip
         turn.serve(world.broker, world.journal)

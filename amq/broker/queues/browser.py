@@ -65,12 +65,12 @@ class Browser(Subscription):
         self.is_ready = False
 
     def looks(self, core: Looking) -> bool:  # noqa: ARG002
-        return self._looking
+        return not self.done
 
     def end(self) -> None:
         """The browse ends. Again = nothing."""
         if not self.done:
-            self.done = True
+            self.done = self.ended = True
             self._core.memory.give_back(self.held_bytes)
             self._batch.clear()
             self._leave()

@@ -92,6 +92,10 @@ class Pager:
         """Is anything of `queue` being read?"""
         return any((queue, priority) in self._under_way for priority in queue.backlogs)
 
+    def lacks_memory(self, queue: Queue) -> bool:
+        """Is anything of `queue` going to be read when there is memory for it?"""
+        return queue in self._hungry and bool(queue.backlogs)
+
     def take_oldest(self, queue: Queue, size_bytes: int, then: Callable[[list[Message]], None]) -> None:
         """Hand to `then` the oldest waiting messages, of any priority, as far as they are on disk; nothing where that
         is being read already. They are in no level."""

@@ -112,6 +112,7 @@ class Looking(Protocol):
 
     def is_held(self, queue: Queue) -> bool: ...
     def is_reading(self, queue: Queue) -> bool: ...
+    def lacks_memory(self, queue: Queue) -> bool: ...
 
 
 class SelectiveDispatch(Protocol):
@@ -173,13 +174,17 @@ class Subscription:
         self.prefetch = prefetch
         self.refund = int(command.credit is None)  # credit that each acknowledgement gives back: see `pulling`
         self.unlimited = self.auto and command.credit is None  # it is bounded by its socket alone
-        self.credit = command.credit if command.credit is not None else UNLIMITED if self.auto else prefetch
+        self.begin_with(command.credit if command.credit is not None else UNLIMITED if self.auto else prefetch)
         self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
         self.is_ready = False
         self.ended = False
         self.wire = self.peer.subscribed(command, owner.number)
 
     is_guest = False  # True: it consumes the queue beside others, and does not keep it alive
+
+    def begin_with(self, credit: int) -> None:
+        """It may get so many messages at first."""
+        self.credit = credit
 
     def park(self) -> None:
         """It left the line, where it was met without being ready; only a guest is."""
@@ -236,9 +241,10 @@ class Subscription:
         self.credit = credit
 
     def looks(self, core: Looking) -> bool:
-        """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction?"""
+        """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction? If it
+        holds messages, these may be what fills the memory: then it waits for none."""
         queue = self.queue
-        if core.is_held(queue) or core.is_reading(queue):
+        if core.is_held(queue) or core.is_reading(queue) or (not self.unacked and core.lacks_memory(queue)):
             return True
         return queue.selection is not None and queue.selection.is_looking
 

@@ -75,6 +75,7 @@ class Redelivery:
 
     def put_back(self, queue: Queue, messages: list[Message]) -> None:
         """To their old places, to be delivered again at once; how often they were delivered is stored."""
+        messages = [message for message in messages if message.seq in queue.messages]  # a subscription may have ended
         self._store_counts(queue, messages)
         self._enqueue(queue, messages)
 

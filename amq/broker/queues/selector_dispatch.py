@@ -140,8 +140,8 @@ class SelectorDispatch:
 
     @property
     def is_looking(self) -> bool:
-        """Is it reading a window of the messages on disk?"""
-        return self._looking
+        """Is it reading a window of the messages on disk, or does it go on in the next turn?"""
+        return self._looking or self.steps <= 0
 
     def dispatch(self, now_ms: int) -> None:
         """Hand out messages that a consumer with room wants."""

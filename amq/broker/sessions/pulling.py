@@ -43,9 +43,13 @@ class Pulling:
             return
         withdrawn, self.withdrawn = self.withdrawn, []
         for subscription, waiter in withdrawn:
-            if subscription.credit > 0 and not subscription.ended and subscription.looks(self._core):
+            if subscription.credit > 0 and not subscription.ended and self._may_get_more(subscription):
                 self.withdrawn.append((subscription, waiter))
                 continue
             subscription.make_unready()
             subscription.grant(0)
             waiter.done()
+
+    def _may_get_more(self, subscription: Subscription) -> bool:
+        """Of what is there now: its socket is full for the moment, or the broker has not looked everywhere."""
+        return not subscription.is_ready or subscription.looks(self._core)

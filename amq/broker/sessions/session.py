@@ -610,6 +610,7 @@ class Session:
             subscription.end()
             return
         if isinstance(subscription, WildcardSubscription):
+            subscription.ended = True
             subscription.make_unready()
             self._broker.wildcards.unsubscribe(subscription)
             oldest = next(iter(subscription.unacked), None)

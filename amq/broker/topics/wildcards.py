@@ -55,10 +55,11 @@ class Member(Subscription):
         self, wildcard: WildcardSubscription, command: Subscribe, queue: Queue, owner: Owner, prefix: str
     ) -> None:
         self.wildcard = wildcard
-        credit = wildcard.credit
         super().__init__(command, queue, owner, wildcard.prefetch, prefix)
-        wildcard.credit = credit
         self.unacked = _Held(wildcard.unacked)
+
+    def begin_with(self, credit: int) -> None:
+        """The wildcard subscription has had it."""
 
     @property
     def credit(self) -> int:
@@ -172,7 +173,10 @@ class WildcardSubscription(Subscription):
         return True
 
     def looks(self, core: Looking) -> bool:
-        return self in self._wildcards.waking or any(member.looks(core) for member in self.members.values())
+        wildcards = self._wildcards
+        if self in wildcards.waking or self in wildcards.joining:
+            return True
+        return any(member.looks(core) for member in self.members.values())
 
     def settle(self, seqs: Sequence[int]) -> list[Message]:
         settled = super().settle(seqs)

@@ -1,0 +1,69 @@
+"""The protocols that a broker's ports serve: each a name, how its first bytes look, and how its codec is made.
+
+Invariant: nothing else in `amq/` knows which protocols there are. A new one is an entry of `PROTOCOLS`; whoever makes a
+`Master` may pass another table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import amq
+from amq.config.schema import BrokerConfig
+from amq.errors import ProtocolError
+from amq.protocols.base import ServerProtocol
+from amq.protocols.detect import SIGNATURES, Signature, detect
+from amq.protocols.stomp.frame import Limits
+from amq.protocols.stomp.server import StompServer
+
+
+class Surroundings(NamedTuple):
+    """The facts of its broker that a codec is told. `message_id_prefix` stands before a message's seq in its id."""
+
+    config: BrokerConfig
+    broker: str
+    epoch: int
+    message_id_prefix: str
+
+
+class Served(NamedTuple):
+    """A protocol. `title` is its name for people; `make(surroundings, owner)` a codec for one new connection, whose
+    temporary destinations have names that begin with `owner`, `3-17.`."""
+
+    name: str
+    title: str
+    signatures: Sequence[Signature]
+    make: Callable[[Surroundings, str], ServerProtocol]
+
+
+def codec_for(
+    table: Sequence[Served], first: bytes, surroundings: Surroundings, owner: str
+) -> ServerProtocol | None:
+    """The codec for a connection that begins with the bytes `first`; None = more of them are needed. Raises
+    ProtocolError where nothing of `table` begins so."""
+    name = detect(first, [(each.name, signature) for each in table for signature in each.signatures])
+    if name is None:
+        return None
+    for each in table:
+        if each.name == name:
+            return each.make(surroundings, owner)
+    titles = " and ".join(each.title for each in table)
+    raise ProtocolError(f"this port speaks {titles}, the client speaks {name}", code="PROTOCOL_UNSUPPORTED")
+
+
+def _stomp(surroundings: Surroundings, owner: str) -> StompServer:
+    config = surroundings.config
+    limits = Limits(
+        config.max_header_count, config.max_header_size_bytes, config.max_header_block_size_bytes,
+        config.max_frame_size_bytes,
+    )  # fmt: skip
+    return StompServer(
+        limits, surroundings.message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
+        (("amq-broker", surroundings.broker), ("amq-epoch", str(surroundings.epoch))), owner,
+        config.stomp_strict_destinations,
+    )  # fmt: skip
+
+
+# The first one also answers strangers: it is the nearest thing to an answer that they can read.
+PROTOCOLS: Final = (Served("stomp", "STOMP", SIGNATURES["stomp"], _stomp),)

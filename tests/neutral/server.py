@@ -1,0 +1,223 @@
+"""NeutralServer: the broker's side of the neutral protocol (`tests.neutral.wire`). Bytes in, commands out; replies in,
+bytes out.
+
+It is the proof that the contract of protocols and broker knows no protocol: nothing in `amq/` knows of this one, which
+has many sessions, credit, outcomes, exact names and errors that keep the connection. Invariant: `receive` never raises,
+and yields nothing after `Malformed` or `Disconnect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from amq.errors import AmqError, ProtocolError
+from amq.message import Batch, Message
+from amq.protocols.commands import (
+    CREDIT_MAX,
+    Abort,
+    Begin,
+    CloseSession,
+    Command,
+    Commit,
+    Connect,
+    Credit,
+    Disconnect,
+    Failure,
+    InSession,
+    LeaseReading,
+    Malformed,
+    OpenSession,
+    Outcome,
+    Scope,
+    Send,
+    SendToMany,
+    Settle,
+    SettleSet,
+    Subscribe,
+    Unsubscribe,
+)
+from amq.served import Served, Surroundings
+from tests.neutral.wire import FRAME_BYTES_MAX, HEAD, MAGIC, Op, frame, read_source, unpack
+
+
+class NeutralServer:
+    """Implements `amq.protocols.base.ServerProtocol`. `epoch` is told to clients. The token of a command, and what
+    `delivery` needs of a consumer, begin with its session."""
+
+    name = "neutral"
+    survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
+
+    def __init__(self, epoch: int = 0) -> None:
+        self._epoch = epoch
+        self._data = b""
+        self._is_magic_read = self._is_closed = False
+
+    def receive(self, data: bytes) -> list[Command]:
+        commands: list[Command] = []
+        session = 0  # that of the commands which come next: each read begins in session 0
+        self._data += b"" if self._is_closed else data
+        try:
+            while (found := self._next()) is not None:
+                op, number, receipt, values = found
+                inside = 0 if op in (Op.OPEN, Op.CONNECT) else number
+                if inside != session:
+                    commands.append(InSession(inside))
+                    session = inside
+                if op != Op.BEAT:
+                    commands.append(_READERS[op](number, (number, receipt) if receipt else None, *values))
+                if op == Op.DISCONNECT:
+                    self.close()
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:  # a frame that no reader takes
+            why = ProtocolError(f"a frame that is none: {type(error).__name__}: {error}", code="FRAME_INVALID")
+            commands.append(Malformed(why))
+            self.close()
+        return commands
+
+    def _next(self) -> tuple[int, int, int, list[Any]] | None:
+        """The next frame that is here: operation, session, number of the command, values. Raises ValueError."""
+        if not self._is_magic_read:
+            if len(self._data) < len(MAGIC):
+                return None
+            self._data, self._is_magic_read = self._data.removeprefix(MAGIC), True
+        if len(self._data) < HEAD.size:
+            return None
+        size, op, session, number = HEAD.unpack_from(self._data)
+        if not HEAD.size - 4 <= size <= FRAME_BYTES_MAX:
+            raise ValueError(f"it has {size} bytes")
+        if len(self._data) < 4 + size:
+            return None
+        values = unpack(self._data[HEAD.size : 4 + size])
+        self._data = self._data[4 + size :]
+        return op, session, number, values
+
+    def close(self) -> None:
+        self._is_closed, self._data = True, b""
+
+    def pending(self) -> bool:
+        return bool(self._data)
+
+    def connected(self, session: str, heartbeat_ms: tuple[int, int]) -> bytes:
+        return frame(Op.CONNECTED, session, self._epoch, *heartbeat_ms)
+
+    def receipt(self, receipt: Any, outcome: str = "") -> bytes:
+        return frame(Op.DONE, outcome, session=receipt[0], number=receipt[1])
+
+    def error(self, failure: Failure) -> bytes:
+        error, number = failure.error, failure.receipt[1] if isinstance(failure.receipt, tuple) else 0
+        code = error.code if isinstance(error, AmqError) else "INTERNAL_ERROR"
+        return frame(
+            Op.FAILED, failure.scope.name, failure.consumer, code, str(error), session=failure.session, number=number
+        )
+
+    def subscription(self, command: Subscribe, session: int) -> tuple[int, str]:
+        return session, command.id
+
+    def delivery(self, subscription: tuple[int, str], message: Message, redelivered: int) -> bytes:
+        about = {
+            "properties": message.properties or {}, "content_type": message.content_type, "text": message.text,
+            "priority": message.priority, "persistent": message.persistent, "timestamp_ms": message.timestamp_ms,
+            "expires_ms": message.expires_ms, "duplicate_id": message.duplicate_id,
+        }  # fmt: skip
+        session, consumer = subscription
+        values = consumer, message.seq, redelivered, message.destination, about, message.body
+        return frame(Op.DELIVERY, *values, session=session)
+
+    def large_delivery(self, subscription: Any, message: Message, redelivered: int) -> tuple[bytes, ...]:
+        whole = self.delivery(subscription, message, redelivered)
+        return whole[: len(whole) - len(message.body)], message.body
+
+    def end_of_browse(self, subscription: tuple[int, str]) -> bytes:
+        return frame(Op.BROWSED, subscription[1], session=subscription[0])
+
+    def batch(self, subscription: Any, batch: Batch) -> bytes:
+        return b"".join([self.delivery(subscription, message, 0) for message in batch.messages])
+
+    def heartbeat(self) -> bytes:
+        return frame(Op.BEAT)
+
+
+# -- frames → commands: each takes session, token and values, and raises ValueError or TypeError for those of no command
+
+
+def _connect(_session: int, _token: Any, login: str, passcode: str, client_id: str, instance: str) -> Command:
+    return Connect(_text(login), _text(passcode), _text(client_id), "", (0, 0), _text(instance))
+
+
+def _send(_session: int, token: Any, destinations: list[str], body: bytes, about: dict[str, Any]) -> Command:
+    names = tuple(dict.fromkeys(map(_name, destinations)))
+    fields = {name: _checked(value, _ABOUT[name]) for name, value in about.items() if name != "transaction"}
+    message = Message(names[0], _checked(body, bytes), **fields)
+    transaction = _text(about.get("transaction", ""))
+    if len(names) > 1:
+        return SendToMany(message, names, token, transaction)
+    return Send(message, token, transaction)
+
+
+def _subscribe(_session: int, token: Any, id: str, sources: list[Any], options: dict[str, Any]) -> Command:
+    fields = {name: _checked(value, _OPTIONS[name]) for name, value in options.items()}
+    if "reading" in fields:
+        fields["reading"] = LeaseReading(*map(_checked, fields["reading"], (_BIG, str, _BIG)))
+    named = tuple(dict.fromkeys(map(read_source, sources)))
+    return Subscribe(_text(id), named if len(named) > 1 else named[0], receipt=token, **fields)
+
+
+def _credit(_session: int, token: Any, id: str, credit: int, drain: bool) -> Command:
+    return Credit(_text(id), _checked(credit, range(CREDIT_MAX + 1)), token, _checked(drain, bool))
+
+
+def _settle(_session: int, token: Any, consumer: str, which: Any, outcome: str, transaction: str) -> Command:
+    """`which` = the seq of one delivery, a list of some, or a map: a range."""
+    after = _text(consumer), token, _text(transaction), Outcome[outcome]
+    if isinstance(which, dict):
+        return Settle(_checked(which["last"], _BIG), *after, first=_checked(which["first"], _BIG))
+    if isinstance(which, list):
+        return SettleSet([_checked(seq, _BIG) for seq in which], *after)
+    return Settle(_checked(which, _BIG), *after)
+
+
+_READERS: dict[int, Callable[..., Command]] = {
+    Op.CONNECT: _connect, Op.SEND: _send, Op.SUBSCRIBE: _subscribe, Op.CREDIT: _credit, Op.SETTLE: _settle,
+    Op.OPEN: lambda session, token: OpenSession(session, token),
+    Op.CLOSE: lambda session, token: CloseSession(session, token),
+    Op.UNSUBSCRIBE: lambda _session, token, id, name: Unsubscribe(_text(id), token, _text(name)),
+    Op.BEGIN: lambda _session, token, transaction: Begin(_text(transaction), token),
+    Op.COMMIT: lambda _session, token, transaction, outcome_id: Commit(_text(transaction), token, _text(outcome_id)),
+    Op.ABORT: lambda _session, token, transaction: Abort(_text(transaction), token),
+    Op.DISCONNECT: lambda _session, token: Disconnect(token),
+}  # fmt: skip
+_BIG = range(1 << 62)
+_ABOUT: dict[str, type | range] = {
+    "properties": dict, "content_type": str, "text": bool, "priority": range(10), "persistent": bool,
+    "expires_ms": _BIG, "duplicate_id": str,
+}  # fmt: skip
+_OPTIONS: dict[str, type | range] = {
+    "acknowledges": bool, "prefetch": range(1 << 31), "credit": range(CREDIT_MAX + 1), "selector": str,
+    "browser": bool, "subscription_name": str, "shared": bool, "exclusive": bool, "priority": range(-128, 128),
+    "no_local": bool, "retroactive": bool, "pending_limit": range(-1, 1 << 31), "reading": list,
+}  # fmt: skip
+
+
+def _checked(value: Any, kind: type | range) -> Any:
+    """`value`, which is of that type, or a number of that range. Raises ValueError."""
+    if (type(value) is not int or value not in kind) if isinstance(kind, range) else type(value) is not kind:
+        raise ValueError(f"{value!r} is not {kind}")
+    return value
+
+
+def _text(value: Any) -> str:
+    return str(_checked(value, str))
+
+
+def _name(value: Any) -> str:
+    source = read_source(value)
+    if not isinstance(source, str):
+        raise ValueError(f"{value!r} is not one destination")
+    return source
+
+
+def _make(surroundings: Surroundings, _owner: str) -> NeutralServer:
+    return NeutralServer(surroundings.epoch)
+
+
+NEUTRAL = Served("neutral", "the neutral protocol", [tuple(MAGIC)], _make)
