@@ -51,5 +51,5 @@ class Pulling:
             waiter.done()
 
     def _may_get_more(self, subscription: Subscription) -> bool:
-        """Of what is there now: its socket is full for the moment, or the broker has not looked everywhere."""
+        """Is its socket full for the moment, or has the broker not looked everywhere?"""
         return not subscription.is_ready or subscription.looks(self._core)
