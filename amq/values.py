@@ -292,7 +292,7 @@ def from_typed_json(found: Any) -> Value:
         if name == "bytes" and isinstance(written, str):
             return base64.b64decode(written, validate=True)
         if name in _MAKERS and written.__class__ in _SPELLED.get(name, (int,)):
-            value = _MAKERS[name](written)
+            value = _MAKERS[name](float(written) if isinstance(written, str) else written)
             encode(value)  # it fits into 64 bits
             return value
     raise ValueError(f"{str(found)[:100]!r} is no value of a property")

@@ -7,7 +7,7 @@ import math
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amq import values
@@ -122,6 +122,9 @@ def test_json_for_those_who_know_no_types() -> None:
 
 
 @given(VALUES)
+@example(Float32(math.inf))
+@example(Float32(math.nan))
+@example(-math.inf)
 def test_json_with_types(value: Value) -> None:
     written = json.dumps(values.to_typed_json(value), allow_nan=False)
     assert typed(values.from_typed_json(json.loads(written))) == typed(value)
