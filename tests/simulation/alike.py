@@ -13,7 +13,7 @@ from random import Random
 from amq.client import aio
 from amq.journal.records import Group, Prepared
 from amq.journal.records.message import Run
-from amq.message import DEFAULT_PRIORITY, Message
+from amq.message import DEFAULT_PRIORITY, TEXT, Message
 from tests.simulation.limits import identity
 from tests.simulation.oracle import Oracle
 
@@ -93,7 +93,7 @@ Facts = tuple[str, bytes, int, bool, bool]  # id, body, priority, is it text, ca
 
 def facts_of(message: Message) -> Facts:
     """What must stay as it was sent."""
-    return identity(message), message.body, message.priority, message.text, message.expires_ms > 0
+    return identity(message), message.body, message.priority, message.content == TEXT, message.expires_ms > 0
 
 
 class Contents:
