@@ -23,6 +23,7 @@ from amq.client.machine import DISCONNECT_S_MAX, PRIORITY_PROBE_EVERY_S, REFUSAL
 from amq.client.requests import EventKind
 from amq.client.states import State
 from amq.errors import AccessError, ProtocolError, SelectorError
+from amq.protocols.commands import Failure
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.protocols.stomp.server import StompServer
 from amq.security import authentication
@@ -95,7 +96,7 @@ def test_what_the_broker_says_of_logins_is_understood(code: str) -> None:
 def test_a_wrong_selector_is_shown_with_its_caret() -> None:
     with pytest.raises(SelectorError) as raised:
         Selector("price > AND urgent")
-    written = StompServer(message_id_prefix="ID:x-").error(raised.value)
+    written = StompServer(message_id_prefix="ID:x-").error(Failure(raised.value))
     (frame,) = FrameReader().feed(written)
     error = error_of(frame)
     assert isinstance(error, SelectorError)
