@@ -24,7 +24,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(40):
         client.send(b"last %d " % number + b"z" * 500, "ab"[number % 2])
         world.settle()
-    world.broker.config = replace(world.config, checkpoint_distance_bytes=1)
+    world.broker.reconfigure(replace(world.config, checkpoint_distance_bytes=1))
     for number in range(4):
         client.send(b"beside a checkpoint %d " % number + b"z" * 500, "ab"[number % 2])
         world.settle()
