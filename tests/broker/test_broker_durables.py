@@ -514,3 +514,16 @@ def test_an_old_checkpoint_knows_ids_of_one_that_ended(tmp_path: Path, seed: int
     count = dice.randrange(5, 60)
     walk(world, [(dice.choice(STEPS), dice.randrange(6), dice.choice([10, 400, 3000])) for _ in range(count)])
     world.close()
+
+
+def test_a_subscriber_who_knows_nothing_of_the_further_facts_goes_on_with_it(world: World) -> None:
+    """As one of another protocol does; its messages stay, and so do those facts."""
+    leave(world, subscriber(world))
+    send(world, b"1")
+    session(world, TOPIC, options={TOPIC: {"qos": 1}}, expires_s=60, user="u")
+    world.settle()
+    client = subscriber(world)
+    assert (client.bodies, client.codes) == ([b"1"], [])
+    (record,) = world.broker.state.subscriptions.values()
+    assert (record.expires_s, record.user) == (60, "u")
+    world.check_at_rest()

@@ -280,8 +280,9 @@ def _sources(record: Subscribed) -> tuple[Source, ...]:
 
 
 def _meaning(definition: dict[str, Any]) -> dict[str, Any]:
-    """The part of a definition that decides whether two are one: a store that was imported has other message ids."""
-    return {name: value for name, value in definition.items() if name != "message_id_prefix"}
+    """The part of a definition that decides whether two are one. A store that was imported has other message ids; and a
+    subscriber of one protocol does not know the further keys that another one has added."""
+    return {name: definition.get(name) for name in ("client_id", "name", "topics", "exact", "selector", "no_local")}
 
 
 def _means(source: Source, topic: str) -> bool:
