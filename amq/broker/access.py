@@ -29,6 +29,7 @@ from amq.protocols.commands import (
     Credit,
     Disconnect,
     Finish,
+    Invalid,
     Lease,
     Malformed,
     OpenSession,
@@ -158,7 +159,7 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
 }
 # Commands that only go on with what the same connection was let in to do, or end it.
 FREE: frozenset[type[Command]] = frozenset({
-    Settle, SettleSet, Credit, Begin, Commit, Abort, Disconnect, Malformed, OpenSession, CloseSession,
+    Settle, SettleSet, Credit, Begin, Commit, Abort, Disconnect, Invalid, Malformed, OpenSession, CloseSession,
 })  # fmt: skip
 # For a `Send` the session asks only where it does not remember that its user may.
 ASKED_ELSEWHERE = FREE | {Send}

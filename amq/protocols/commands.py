@@ -422,3 +422,15 @@ class Malformed(Command):
     def __init__(self, error: Exception, receipt: object = None) -> None:
         self.error = error
         self.receipt = receipt
+
+
+class Invalid(Command):
+    """A command that the protocol has understood, and that cannot be carried out: it fails with `error`, and those
+    behind it go on. A transaction of which it would have been a part never commits without it."""
+
+    __slots__ = ("error", "transaction")
+
+    def __init__(self, error: Exception, receipt: object = None, transaction: str = "") -> None:
+        self.error = error
+        self.receipt = receipt
+        self.transaction = transaction

@@ -25,7 +25,7 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
-from amq.protocols.commands import Command, Connect, Failure, Scope, Subscribe
+from amq.protocols.commands import Command, Connect, Failure, InSession, Scope, Subscribe
 from amq.transports import liveness
 from amq.transports.stream import Stream, stream_over
 from amq.transports.turn import Turn
@@ -171,6 +171,8 @@ class Connection(asyncio.Protocol):
             if commands:
                 self.client.handle(commands)
         elif commands:
+            if self._held:
+                self._held.append(InSession(0))  # where each read begins
             self._held.extend(commands)
             if self._login is None:
                 self._login = hub.loop.create_task(self._connect())

@@ -284,6 +284,7 @@ class World:
         self.standby = Standby(self.vfs, self.config)
         self.clients: list[Client] = []
         self.on_deliver: Callable[[Client, Subscription, Message, int], None] = lambda *_: None
+        self.on_wake: Callable[[], None] = lambda: None
         self._receipts = 0
         os.makedirs(os.path.join(self.store, JOURNAL_DIRECTORY), exist_ok=True)
         self.start()
@@ -340,6 +341,7 @@ class World:
 
     def wake(self) -> None:
         self.woken = True
+        self.on_wake()
 
     def turn(self, *, inline: bool = False, unasked: bool = False) -> None:
         """As amq.transports.turn does it."""

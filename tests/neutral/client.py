@@ -39,6 +39,7 @@ class NeutralClient:
     def __init__(self) -> None:
         self.connected = ""
         self.epoch = 0
+        self.message_id_prefix = ""
         self.done: dict[int, str] = {}
         self.errors: list[Failed] = []
         self.deliveries: list[Delivered] = []
@@ -60,7 +61,7 @@ class NeutralClient:
 
     def _told(self, op: int, session: int, number: int, values: list[Any]) -> None:
         if op == Op.CONNECTED:
-            self.connected, self.epoch = values[:2]
+            self.connected, self.epoch, self.message_id_prefix = values[:3]
         elif op == Op.DONE:
             assert number not in self.done, "one command, two answers"
             self.done[number] = values[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from amq.errors import AmqError, ProtocolError
+from amq.errors import AmqError, CommandError, ProtocolError
 from amq.message import Batch, Message
 from amq.protocols.commands import (
     CREDIT_MAX,
@@ -25,6 +25,7 @@ from amq.protocols.commands import (
     Disconnect,
     Failure,
     InSession,
+    Invalid,
     LeaseReading,
     Malformed,
     OpenSession,
@@ -38,18 +39,19 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 from amq.served import Served, Surroundings
+from tests.neutral.messages import BIG, NAME, checked, own, read_message, told
 from tests.neutral.wire import FRAME_BYTES_MAX, HEAD, MAGIC, Op, frame, read_source, unpack
 
 
 class NeutralServer:
-    """Implements `amq.protocols.base.ServerProtocol`. `epoch` is told to clients. The token of a command, and what
-    `delivery` needs of a consumer, begin with its session."""
+    """Implements `amq.protocols.base.ServerProtocol`. Clients are told `epoch` and `message_id_prefix`. The token of a
+    command, and what `delivery` needs of a consumer, begin with its session."""
 
-    name = "neutral"
+    name = NAME
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
 
-    def __init__(self, epoch: int = 0) -> None:
-        self._epoch = epoch
+    def __init__(self, epoch: int = 0, message_id_prefix: str = "ID:") -> None:
+        self._identity = epoch, message_id_prefix
         self._data = b""
         self._is_magic_read = self._is_closed = False
 
@@ -98,7 +100,7 @@ class NeutralServer:
         return bool(self._data)
 
     def connected(self, session: str, heartbeat_ms: tuple[int, int]) -> bytes:
-        return frame(Op.CONNECTED, session, self._epoch, *heartbeat_ms)
+        return frame(Op.CONNECTED, session, *self._identity, *heartbeat_ms)
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         return frame(Op.DONE, outcome, session=receipt[0], number=receipt[1])
@@ -114,18 +116,12 @@ class NeutralServer:
         return session, command.id
 
     def delivery(self, subscription: tuple[int, str], message: Message, redelivered: int) -> bytes:
-        about = {
-            "properties": message.properties or {}, "content_type": message.content_type, "text": message.text,
-            "priority": message.priority, "persistent": message.persistent, "timestamp_ms": message.timestamp_ms,
-            "expires_ms": message.expires_ms, "duplicate_id": message.duplicate_id,
-        }  # fmt: skip
-        session, consumer = subscription
-        values = consumer, message.seq, redelivered, message.destination, about, message.body
-        return frame(Op.DELIVERY, *values, session=session)
+        values = subscription[1], message.seq, redelivered, message.destination, told(message), own(message).body
+        return frame(Op.DELIVERY, *values, session=subscription[0])
 
     def large_delivery(self, subscription: Any, message: Message, redelivered: int) -> tuple[bytes, ...]:
-        whole = self.delivery(subscription, message, redelivered)
-        return whole[: len(whole) - len(message.body)], message.body
+        whole, body = self.delivery(subscription, message, redelivered), own(message).body
+        return whole[: len(whole) - len(body)], body
 
     def end_of_browse(self, subscription: tuple[int, str]) -> bytes:
         return frame(Op.BROWSED, subscription[1], session=subscription[0])
@@ -146,34 +142,35 @@ def _connect(_session: int, _token: Any, login: str, passcode: str, client_id: s
 
 def _send(_session: int, token: Any, destinations: list[str], body: bytes, about: dict[str, Any]) -> Command:
     names = tuple(dict.fromkeys(map(_name, destinations)))
-    fields = {name: _checked(value, _ABOUT[name]) for name, value in about.items() if name != "transaction"}
-    message = Message(names[0], _checked(body, bytes), **fields)
-    transaction = _text(about.get("transaction", ""))
+    try:
+        message, transaction = read_message(names[0], checked(body, bytes), about)
+    except CommandError as error:
+        return Invalid(error.with_traceback(None), token, _text(about.get("transaction", "")))
     if len(names) > 1:
         return SendToMany(message, names, token, transaction)
     return Send(message, token, transaction)
 
 
 def _subscribe(_session: int, token: Any, id: str, sources: list[Any], options: dict[str, Any]) -> Command:
-    fields = {name: _checked(value, _OPTIONS[name]) for name, value in options.items()}
+    fields = {name: checked(value, _OPTIONS[name]) for name, value in options.items()}
     if "reading" in fields:
-        fields["reading"] = LeaseReading(*map(_checked, fields["reading"], (_BIG, str, _BIG)))
+        fields["reading"] = LeaseReading(*map(checked, fields["reading"], (BIG, str, BIG)))
     named = tuple(dict.fromkeys(map(read_source, sources)))
     return Subscribe(_text(id), named if len(named) > 1 else named[0], receipt=token, **fields)
 
 
 def _credit(_session: int, token: Any, id: str, credit: int, drain: bool) -> Command:
-    return Credit(_text(id), _checked(credit, range(CREDIT_MAX + 1)), token, _checked(drain, bool))
+    return Credit(_text(id), checked(credit, range(CREDIT_MAX + 1)), token, checked(drain, bool))
 
 
 def _settle(_session: int, token: Any, consumer: str, which: Any, outcome: str, transaction: str) -> Command:
     """`which` = the seq of one delivery, a list of some, or a map: a range."""
     after = _text(consumer), token, _text(transaction), Outcome[outcome]
     if isinstance(which, dict):
-        return Settle(_checked(which["last"], _BIG), *after, first=_checked(which["first"], _BIG))
+        return Settle(checked(which["last"], BIG), *after, first=checked(which["first"], BIG))
     if isinstance(which, list):
-        return SettleSet([_checked(seq, _BIG) for seq in which], *after)
-    return Settle(_checked(which, _BIG), *after)
+        return SettleSet([checked(seq, BIG) for seq in which], *after)
+    return Settle(checked(which, BIG), *after)
 
 
 _READERS: dict[int, Callable[..., Command]] = {
@@ -186,11 +183,6 @@ _READERS: dict[int, Callable[..., Command]] = {
     Op.ABORT: lambda _session, token, transaction: Abort(_text(transaction), token),
     Op.DISCONNECT: lambda _session, token: Disconnect(token),
 }  # fmt: skip
-_BIG = range(1 << 62)
-_ABOUT: dict[str, type | range] = {
-    "properties": dict, "content_type": str, "text": bool, "priority": range(10), "persistent": bool,
-    "expires_ms": _BIG, "duplicate_id": str,
-}  # fmt: skip
 _OPTIONS: dict[str, type | range] = {
     "acknowledges": bool, "prefetch": range(1 << 31), "credit": range(CREDIT_MAX + 1), "selector": str,
     "browser": bool, "subscription_name": str, "shared": bool, "exclusive": bool, "priority": range(-128, 128),
@@ -198,15 +190,8 @@ _OPTIONS: dict[str, type | range] = {
 }  # fmt: skip
 
 
-def _checked(value: Any, kind: type | range) -> Any:
-    """`value`, which is of that type, or a number of that range. Raises ValueError."""
-    if (type(value) is not int or value not in kind) if isinstance(kind, range) else type(value) is not kind:
-        raise ValueError(f"{value!r} is not {kind}")
-    return value
-
-
 def _text(value: Any) -> str:
-    return str(_checked(value, str))
+    return str(checked(value, str))
 
 
 def _name(value: Any) -> str:
@@ -217,7 +202,7 @@ def _name(value: Any) -> str:
 
 
 def _make(surroundings: Surroundings, _owner: str) -> NeutralServer:
-    return NeutralServer(surroundings.epoch)
+    return NeutralServer(surroundings.epoch, surroundings.message_id_prefix)
 
 
 NEUTRAL = Served("neutral", "the neutral protocol", [tuple(MAGIC)], _make)

@@ -13,17 +13,20 @@ from amq.broker.broker import Broker
 from amq.broker.names import SCHEDULE_SCHEME, SENT_SCHEME
 from amq.broker.queues import groups
 from amq.broker.queues.backlog import Columns
-from amq.broker.queues.queue import Queue
+from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.queues.redelivery import Redelivery
 from amq.broker.queues.retention import RetentionPolicy
 from amq.broker.scheduling import scheduler
 from amq.broker.scheduling.scheduler import Firing, Scheduler
 from amq.broker.scheduling.timing import REPEAT, Due
+from amq.broker.sessions.connection import ClientConnection
 from amq.broker.state import state
 from amq.broker.state.prepared import PreparedTransactions
 from amq.broker.state.state import State
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions import bulk, leasing
 from amq.broker.transactions.leasing import Leasing
+from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import TwoPhase
 from amq.broker.waiters import Call
 from amq.client.leases import LeaseSubscription
@@ -35,7 +38,7 @@ from amq.lock import document
 from amq.lock.epoch import Epoch
 from amq.lock.lease import Lease
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
-from amq.protocols.commands import CommitBatch, Prepare, SendMany
+from amq.protocols.commands import CloseSession, CommitBatch, Prepare, SendMany
 from amq.protocols.commands import Lease as LeaseCommand
 from amq.replay import Replay
 from amq.slave import Progress
@@ -514,3 +517,53 @@ def a_broker_of_0_1_does_not_refuse() -> AbstractContextManager[object]:
         return json.loads(data)["body"]
 
     return patch.object(upgrade.module("lock.epoch"), "decode", decode_any)
+
+
+# -- the neutral protocol ----------------------------------------------------------------------------------------------
+
+
+@mutant_of("neutral")
+def what_is_released_counts() -> AbstractContextManager[object]:
+    def put_back(redelivery: Redelivery, queue: Queue, messages: list[Message]) -> None:
+        redelivery.give_back(queue, messages, [message.seq for message in messages])
+
+    return patch.object(Redelivery, "put_back", put_back)
+
+
+@mutant_of("neutral")
+def a_drain_leaves_the_credit() -> AbstractContextManager[object]:
+    real = Subscription.grant
+
+    def grant(subscription: Subscription, credit: int) -> None:
+        if credit:
+            real(subscription, credit)
+
+    return patch.object(Subscription, "grant", grant)
+
+
+@mutant_of("neutral")
+def the_end_of_a_session_forgets_what_it_held() -> AbstractContextManager[object]:
+    real = ClientConnection.close_session
+
+    def close_session(connection: ClientConnection, command: CloseSession) -> None:
+        for subscription in connection.sessions[command.session]._subscriptions.values():
+            subscription.unacked = {}
+        real(connection, command)
+
+    return patch.object(ClientConnection, "close_session", close_session)
+
+
+@mutant_of("neutral")
+def a_range_settles_one_too_many() -> AbstractContextManager[object]:
+    real = Subscription.between
+
+    def between(subscription: Subscription, first: int, last: int) -> list[int]:
+        found, held = real(subscription, first, last), list(subscription.unacked)
+        return held[held.index(first) : held.index(last) + 2] if found else found
+
+    return patch.object(Subscription, "between", between)
+
+
+@mutant_of("neutral")
+def what_was_settled_in_a_transaction_that_is_rolled_back_is_lost() -> AbstractContextManager[object]:
+    return patch.object(Transaction, "_give_back", lambda *_arguments, **_options: None)

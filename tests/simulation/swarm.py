@@ -10,6 +10,7 @@ from tests.simulation.features import Feature
 from tests.simulation.grouped import Groups
 from tests.simulation.kept import Kept
 from tests.simulation.leased import Leases
+from tests.simulation.neutral import Neutral
 from tests.simulation.scheduled import Scheduled
 from tests.simulation.two_phase import TwoPhase
 from tests.simulation.upgrade import Upgrade
@@ -17,7 +18,7 @@ from tests.simulation.upgrade import Upgrade
 CHANCE = 0.12
 FEATURES: dict[str, type[Feature]] = {
     "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
-    "leases": Leases, "kept": Kept, "bulky": Bulky,
+    "leases": Leases, "kept": Kept, "bulky": Bulky, "neutral": Neutral,
 }  # fmt: skip
 ASIDE: dict[str, type[Feature]] = {"upgrade": Upgrade}  # no seed has these; a test asks for them
 

@@ -17,6 +17,10 @@ WANTED = {
     "scheduled": {"scheduled": 200, "fell due": 200, "fell due again": 80},
     "leases": {"leases": 55, "leased messages read": 200, "leases given back": 10},
     "kept": {"last values": 30, "dropped from queue://v": 30, "dropped from queue://r": 30},
+    "neutral": {
+        "drained": 250, "accepted by range or set": 100, "released by range or set": 15, "failed by range or set": 8,
+        "rejected by range or set": 8, "sessions closed": 5, "sessions' transactions": 40, "sent again in sessions": 5,
+    },
     "bulky": {"taking effect in slices": 10, "large transactions read": 2},
     "two-phase": {
         "prepared": 50, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3,

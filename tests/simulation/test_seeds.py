@@ -21,6 +21,8 @@ WANTED = {  # of all 300 together
     "for durable subscriptions": 3_000, "not missed": 3_000, "subscriptions ended": 10,
     "scheduled": 1_500, "fell due": 1_500, "fell due again": 600,
     "leases": 350, "leases acknowledged": 280, "leases given back": 50,
+    "drained": 2_000, "accepted by range or set": 800, "released by range or set": 150, "sessions closed": 50,
+    "sessions' transactions": 300, "sent again in sessions": 50,
     "last values": 400, "dropped from queue://v": 200, "dropped from queue://r": 200,
     "taking effect in slices": 240, "large transactions read": 65,
     "in groups": 1_000, "prepared": 800, "two-phase rollbacks": 100, "ended by a later master": 30,

@@ -31,9 +31,11 @@ from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.errors import AmqError
 from amq.message import LARGE_BODY_BYTES
+from amq.served import PROTOCOLS
 from amq.service import BrokerService, Role
 from amq.transports.probe import Refusal
 from tests.large import large_from
+from tests.neutral.server import NEUTRAL
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault, schedule
@@ -294,6 +296,7 @@ class World:
             release.config(slot.config), anybody, vfs=vfs, clock=process, host=HostDoor(process),
             entropy=Random(process.rng.getrandbits(64)), threads=process, make_runner=process.runner,
             replace_process=lambda: self._replace(slot, process), probe=self._probe if self.deaf else None,
+            protocols=(*PROTOCOLS, NEUTRAL),
         )  # fmt: skip
         slot.service = service
         service.events.listen(release.role_changed, lambda event: self.oracle.log(f"{slot.name} is {event.role}"))

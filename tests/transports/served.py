@@ -143,12 +143,26 @@ class Served:
 
     def __init__(self, world: World, protocols: Sequence[Protocol]) -> None:
         self.world = world
-        surroundings = Surroundings(world.config, "broker", world.epoch, world.broker.message_id_prefix)
+        self._protocols = protocols
         self._loop = asyncio.get_running_loop()
-        self._turn = Turn(self._loop, lambda: True)
         self._count = 0
         self.connections: dict[int, Connection] = {}
         self._peers: dict[int, Peer] = {}
+        self._serve()
+
+    def take_over(self) -> None:
+        """The broker's process dies, and the sockets of its clients with it. Another master serves."""
+        self.stop()
+        self.connections = {}
+        self._peers = {}
+        self.world.on_wake = lambda: None
+        self.world.crash_and_recover()
+        self._serve()
+
+    def _serve(self) -> None:
+        world, protocols = self.world, self._protocols
+        self._turn = Turn(self._loop, lambda: True)
+        surroundings = Surroundings(world.config, "broker", world.epoch, world.broker.message_id_prefix)
 
         async def authenticate(login: str, passcode: str, loopback: bool) -> str:  # noqa: ARG001
             return "alice"
@@ -160,7 +174,7 @@ class Served:
             answering=lambda owner: protocols[0].make(surroundings, owner),
             authenticate=authenticate, opened=self._opened, closed=self._closed,
         )  # fmt: skip
-        world.broker.wake = self._turn.wake
+        world.on_wake = self._turn.wake
         self._turn.serve(world.broker, world.journal)
 
     def _opened(self, connection: Connection) -> bool:

@@ -40,6 +40,7 @@ from amq.protocols.commands import (
     Disconnect,
     Failure,
     Finish,
+    Invalid,
     Lease,
     Malformed,
     OpenSession,
@@ -121,7 +122,7 @@ class Session:
 
     def spoil(self, command: Command) -> None:
         """`command` failed: a transaction of which it would have been a part never commits without it."""
-        if isinstance(command, Send | SendMany | Settle) and command.transaction in self._transactions:
+        if isinstance(command, Send | SendMany | Settle | Invalid) and command.transaction in self._transactions:
             self._transactions.pop(command.transaction).roll_back()
 
     def end_with(self, subscription: Subscription, error: Exception) -> None:
@@ -512,6 +513,9 @@ class Session:
         waiter.done()
         self.peer.close()
 
+    def _invalid(self, command: Invalid) -> None:
+        raise command.error
+
     def _malformed(self, command: Malformed) -> None:
         self.peer.fail(Failure(command.error, Scope.CONNECTION, command.receipt))
 
@@ -565,6 +569,7 @@ class Session:
         Lease: _lease,
         SettleLeases: _settle_leases,
         Disconnect: _disconnect,
+        Invalid: _invalid,
         Malformed: _malformed,
     }
 

@@ -1,0 +1,414 @@
+"""The neutral protocol over sockets: everything that the contract has, each with its promise, on one connection where
+that may be; and STOMP's clients beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from amq.broker.sessions import connection
+from amq.destination import ANY_REST, ANY_WORD, Pattern
+from amq.errors import ProtocolError
+from amq.protocols.commands import Outcome, Scope
+from amq.protocols.detect import detect
+from amq.served import codec_for
+from tests.neutral.client import NeutralClient
+from tests.neutral.server import NEUTRAL, NeutralServer
+from tests.neutral.wire import MAGIC, Op, frame
+from tests.neutral.world import TABLE, Link, link, play, stomp
+from tests.transports.served import Served
+
+Q = "queue://q"
+
+
+# -- the port ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_port_serves_both(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        ours, theirs = await link(served), await stomp(served)
+        await ours.do(ours.subscribe("c", Q, acknowledges=False))
+        await theirs.say("SEND", b"from STOMP", destination="/queue/q", color="red")
+        [got] = await ours.gets(1)
+        assert (got.body, got.destination, got.about["properties"]) == (b"from STOMP", Q, {"color": "red"})
+        await ours.do(ours.unsubscribe("c"))
+        await theirs.say("SUBSCRIBE", id=1, destination="/queue/q")
+        await ours.do(ours.send(Q, b"to STOMP", properties={"color": "green"}))
+        [message] = await theirs.messages(1)
+        assert message.endswith(b"\n\nto STOMP")
+        assert b"\ncolor:green\n" in message
+
+    play(tmp_path, test)
+
+
+def test_its_first_bytes_tell_it_from_others() -> None:
+    known = [(NEUTRAL.name, signature) for signature in NEUTRAL.signatures]
+    for size in range(len(MAGIC)):
+        assert detect(MAGIC[:size], known) is None
+    assert detect(MAGIC, known) == "neutral"
+    assert detect(MAGIC + b"anything", known) == "neutral"
+    assert detect(b"CONNECT\n", known) == "stomp"
+    with pytest.raises(ProtocolError, match="right port"):
+        detect(MAGIC)
+    with pytest.raises(ProtocolError, match="STOMP and the neutral protocol, the client speaks mqtt"):
+        codec_for(TABLE, b"\x10\x0c\0\4MQTT\4\2\0\x3c\0\0", None, "")  # type: ignore[arg-type]
+
+
+def test_first_bytes_may_come_one_by_one(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client = NeutralClient()
+        peer = await served.connect()
+        for byte in client.connect():
+            await served.say(peer, bytes([byte]))
+        await served.until(lambda: client.receive(peer.read()) or client.connected, "the login")
+
+    play(tmp_path, test)
+
+
+def test_nothing_goes_before_the_login(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client = Link(served, await served.connect())
+        await client.say(MAGIC, client.send(Q, b"x"))
+        await client.until(lambda: client.errors, "an error")
+        assert client.errors[0].scope is Scope.CONNECTION
+        assert served.world.stored("q") == []
+
+    play(tmp_path, test)
+
+
+def test_what_comes_while_the_login_is_checked_is_carried_out_in_its_sessions(tmp_path: Path) -> None:
+    """Each read begins in session 0, also where several are carried out together."""
+
+    async def test(served: Served) -> None:
+        peer = await served.connect()
+        client = Link(served, peer)
+        read = peer.connection.data_received  # both come before the login can begin
+        read(client.connect() + client.open(3) + client.begin("t", session=3))
+        read(client.begin("t"))  # in session 0
+        await client.until(lambda: len(client.done) == 3, "three answers")
+        assert client.errors == []
+        await client.do(client.commit("t", session=3))
+        await client.do(client.commit("t"))
+
+    play(tmp_path, test)
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_apart_and_end_apart(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served, "me", "instance")
+        await client.do(client.open(1), client.open(2))
+        for session in (1, 2):
+            await client.do(client.subscribe("c", f"queue://{session}", session=session, acknowledges=True))
+            await client.do(client.begin("t", session=session))
+            await client.do(client.send("queue://out", b"%d" % session, session=session, transaction="t"))
+            await client.do(client.send(f"queue://{session}", b"for %d" % session))
+        found = await client.gets(2)
+        assert [(each.session, each.body) for each in found] == [(1, b"for 1"), (2, b"for 2")]
+        await client.do(client.settle(found[0].seq, "c", session=1, transaction="t"))
+        await client.do(client.settle(found[1].seq, "c", session=2, transaction="t"))
+        await client.do(client.close(1))
+        await client.do(client.commit("t", session=2))
+        assert served.world.stored("out") == [b"2"]
+        assert served.world.stored("1") == [b"for 1"]
+        assert served.world.stored("2") == []
+        await client.do(client.subscribe("c", "queue://1", session=0, acknowledges=True))
+        assert [each.redelivered for each in await client.gets(1)] == [1]
+        served.world.check()
+
+    play(tmp_path, test)
+
+
+def test_so_many_sessions_and_no_more(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served)
+        await client.do(*(client.open(n) for n in range(1, connection.SESSIONS_MAX)))
+        assert len(client.done) == connection.SESSIONS_MAX - 1
+        await client.say(client.open(connection.SESSIONS_MAX))
+        await client.until(lambda: client.errors, "an error")
+        assert client.errors[0][2:5] == (Scope.COMMAND, "", "SESSIONS_TOO_MANY")
+        await client.do(client.close(500))
+        await client.do(client.open(connection.SESSIONS_MAX))
+        await client.do(client.subscribe("c", Q, session=connection.SESSIONS_MAX))
+
+    play(tmp_path, test)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_ends_what_its_scope_says_and_nothing_else(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served)
+        await client.do(client.open(1))
+        await client.do(client.subscribe("c", Q, session=1, acknowledges=True))
+        wrong = [
+            (client.settle(99, "c", session=1), Scope.COMMAND, "UNKNOWN_DELIVERY"),
+            (client.subscribe("d", Q, session=1, selector="a ="), Scope.COMMAND, "INVALID_SELECTOR"),
+            (client.commit("none", session=1), Scope.COMMAND, "UNKNOWN_TRANSACTION"),
+            (client.send("nonsense://q", b"", session=1), Scope.COMMAND, "DESTINATION_REFUSED"),
+            (client.send(Q, b"", session=7), Scope.SESSION, "UNKNOWN_SESSION"),
+        ]
+        for number, (said, _, _) in enumerate(wrong, client.number - len(wrong) + 1):
+            await client.say(said)
+            await client.until(lambda number=number: any(each.number == number for each in client.errors), "an error")
+        assert [(each.scope, each.code) for each in client.errors] == [each[1:] for each in wrong]
+        assert [each.session for each in client.errors] == [1, 1, 1, 1, 7]
+        assert client.is_open
+        client.errors.clear()
+        await client.do(client.send(Q, b"m"))
+        assert [each.consumer for each in await client.gets(1)] == ["c"], "it is there as before"
+        await client.say(b"\0\0\0\1\0\0\0\0\0\0\0\0")
+        await client.until(lambda: client.errors, "an error")
+        assert client.errors[0].scope is Scope.CONNECTION
+        assert not client.is_open
+
+    play(tmp_path, test)
+
+
+def test_a_slow_consumer_of_a_topic_ends_once_and_its_connection_stays(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served)
+        await client.do(client.open(1))
+        slow = client.subscribe("slow", "topic://t", session=1, credit=1, acknowledges=True, pending_limit=3)
+        await client.do(slow, client.subscribe("quick", "topic://t", session=1, acknowledges=False))
+        for n in range(10):
+            await client.say(client.send("topic://t", b"%d" % n))
+        await client.until(lambda: client.errors and len(client.done) == 13, "an error, and all answers")
+        assert [each[:1] + each[2:5] for each in client.errors] == [(1, Scope.CONSUMER, "slow", "SLOW_CONSUMER")]
+        assert [each.consumer for each in await client.gets(11)].count("quick") == 10
+        await client.say(client.credit("slow", 5, session=1))
+        assert client.errors.pop().scope is Scope.COMMAND, "it is not there any more"
+        await client.do(client.subscribe("slow", "topic://t", session=1, acknowledges=False))
+        served.world.check()
+
+    play(tmp_path, test, slow_consumer_policy="disconnect")
+
+
+def test_a_lease_that_ends_while_it_is_browsed_ends_its_consumer_once(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client, theirs = await link(served), await stomp(served)
+        for n in range(5):
+            await client.do(client.send(Q, b"%d" % n))
+        await theirs.say("LEASE", destination="/queue/q", cursor="k", after=0, messages=5)
+        await client.do(client.open(1))
+        [(lease, _)] = served.world.broker.state.prepared.values()
+        number = lease.seq
+        reading = [number, "k", 0]
+        look = client.subscribe(
+            "look", Q, session=1, browser=True, reading=reading, prefetch=2, acknowledges=True
+        )
+        await client.do(look)
+        found = await client.gets(2)
+        await theirs.say("COMMIT", destination="/queue/q", cursor="k", through=number)
+        await client.say(client.settle(found[0].seq, "look", session=1))
+        await client.until(lambda: client.errors, "an error")
+        assert [each[:1] + each[2:4] for each in client.errors] == [(1, Scope.CONSUMER, "look")]
+        assert client.is_open
+        await client.do(client.send(Q, b"later"))
+        await client.do(client.subscribe("look", Q, session=1, acknowledges=False))
+        assert [each.body for each in await client.gets(1)] == [b"later"]
+        assert len(client.errors) == 1
+
+    play(tmp_path, test)
+
+
+# -- flow and outcomes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acknowledges", [True, False])
+def test_credit_is_drained(tmp_path: Path, acknowledges: bool) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served)
+        for n in range(3):
+            await client.do(client.send(Q, b"%d" % n))
+        await client.do(client.subscribe("c", Q, credit=1, acknowledges=acknowledges))
+        assert [each.body for each in await client.gets(1)] == [b"0"]
+        await client.do(client.credit("c", 10, drain=True))
+        number = client.number
+        assert [each.body for each in await client.gets(2)] == [b"1", b"2"]
+        assert client.told[-1] == number, "the answer is behind all deliveries"
+        await client.do(client.send(Q, b"late"))
+        assert await client.gets(0) == []
+        await client.do(client.credit("c", 1))
+        assert [each.body for each in await client.gets(1)] == [b"late"]
+        await client.until(lambda: len(served.world.stored("q")) == (4 if acknowledges else 0), "what is left")
+
+    play(tmp_path, test)
+
+
+def test_a_drain_beyond_the_socket(tmp_path: Path) -> None:
+    """More than the socket takes at once: the answer waits for the client to read."""
+
+    async def test(served: Served) -> None:
+        client = await link(served)
+        for n in range(40):
+            await client.do(client.send(Q, b"%2d" % n + bytes(60 << 10)))
+        await client.do(client.subscribe("c", Q, credit=0, acknowledges=False))
+        await client.do(client.credit("c", 100, drain=True))
+        assert [each.body[:2] for each in await client.gets(40)] == [b"%2d" % n for n in range(40)]
+        assert client.told[-1] == client.number
+
+    play(tmp_path, test, consumer_buffer_size_bytes=64 << 10)
+
+
+@pytest.mark.parametrize("transaction", ["", "t"])
+def test_the_four_outcomes(tmp_path: Path, transaction: str) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served)
+        await client.do(client.subscribe("c", Q, credit=6, acknowledges=True))
+        await client.do(*(client.send(Q, b"%d" % n) for n in range(6)))
+        seqs = [each.seq for each in await client.gets(6)]
+        if transaction:
+            await client.do(client.begin("t"))
+        await client.do(client.settle(seqs[0], "c", Outcome.ACCEPTED, transaction=transaction))
+        await client.do(client.settle(seqs[2], "c", Outcome.RELEASED, transaction=transaction, first=seqs[1]))
+        await client.do(client.settle([seqs[4], seqs[3]], "c", Outcome.FAILED, transaction=transaction))
+        await client.do(client.settle(seqs[5], "c", Outcome.REJECTED, transaction=transaction))
+        if transaction:
+            await client.do(client.commit("t"))
+        await client.do(client.credit("c", 9, drain=True))
+        found = [(each.body, each.redelivered) for each in await client.gets(4)]
+        assert found == [(b"1", 0), (b"2", 0), (b"3", 1), (b"4", 1)]
+        assert served.world.stored("DLQ.q") == [b"5"]
+        served.world.check()
+
+    play(tmp_path, test)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+STRANGE = ("queue://a,b", "queue://a.*", "queue://>", "queue://a,queue://b", "queue://x://y,z.>", "queue://*")
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_name_reaches_the_queue_of_that_name_and_no_other(tmp_path: Path, name: str) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served)
+        others = ["queue://a", "queue://b", "queue://a.b", "queue://x"]
+        await client.do(*(client.subscribe(other, other, acknowledges=False) for other in others))
+        await client.do(client.send(name, b"1"), client.send([name, "queue://two"], b"2"))
+        assert await client.gets(0) == []
+        served.take_over()
+        client = await link(served)
+        assert served.world.stored(name.removeprefix("queue://")) == [b"1", b"2"]
+        await client.do(client.subscribe("c", name, credit=9, acknowledges=True))
+        found = await client.gets(2)
+        assert {each.destination for each in found} == {name}
+        await client.do(client.settle(found[0].seq, "c", Outcome.REJECTED), client.settle(found[1].seq, "c"))
+        dead = "queue://DLQ." + name.removeprefix("queue://")
+        await client.do(client.subscribe("dead", dead, acknowledges=False))
+        [letter] = await client.gets(1)
+        assert (letter.body, letter.destination) == (b"1", dead)
+        assert set(served.world.broker.state.queues) >= {"queue://two"}
+        assert not [each for each in others if served.world.stored(each.removeprefix("queue://"))]
+        served.world.check()
+
+    play(tmp_path, test)
+
+
+def test_a_durable_subscription_to_a_topic_of_a_strange_name(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served, "me")
+        topic = "topic://a,b.*"
+        await client.do(client.subscribe("c", topic, subscription_name="s", acknowledges=True))
+        await client.do(client.unsubscribe("c"))
+        served.take_over()
+        client = await link(served, "me")
+        await client.do(client.send(topic, b"exact"), client.send("topic://a,b.c", b"other"))
+        await client.do(client.subscribe("c", topic, subscription_name="s", acknowledges=True))
+        assert [(each.body, each.destination) for each in await client.gets(1)] == [(b"exact", topic)]
+
+    play(tmp_path, test)
+
+
+def test_patterns_and_several_destinations(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        client = await link(served)
+        words = Pattern("queue://", ("a", ANY_WORD, "c")), Pattern("topic://", ("t", ANY_REST))
+        await client.do(client.subscribe("c", *words, acknowledges=True))
+        to = ["queue://a.b.c", "queue://a.*.c", "queue://a.c", "topic://t", "topic://t.u.v", "topic://u"]
+        await client.do(client.send(to, b"m"))
+        found = await client.gets(4)
+        names = sorted(each.destination for each in found)
+        assert names == ["queue://a.*.c", "queue://a.b.c", "topic://t", "topic://t.u.v"]
+        assert served.world.stored("a.c") == [b"m"]
+        await client.do(client.settle([each.seq for each in found], "c"))
+        assert served.world.stored("a.b.c") == []
+        await client.say(client.send([Q, "nonsense://x"], b"none of these"))
+        assert client.errors.pop().scope is Scope.COMMAND
+        assert served.world.stored("q") == []
+
+    play(tmp_path, test)
+
+
+# -- durable subscriptions across protocols ----------------------------------------------------------------------------
+
+
+async def publish(client: Link, *bodies: bytes) -> None:
+    for body in bodies:
+        await client.do(client.send("topic://t", body, properties={"color": "red" if b"r" in body else "green"}))
+
+
+@pytest.mark.parametrize("selector", ["", "color = 'red'", "JMSMessageID LIKE 'ID:%' AND color = 'red'"])
+@pytest.mark.parametrize("takes_over", [True, False])
+def test_one_that_stomp_began_goes_on_here_and_back(tmp_path: Path, selector: str, takes_over: bool) -> None:
+    """It is the same: what it holds stays, its messages come once, and nothing of its meaning belongs to a protocol."""
+
+    async def test(served: Served) -> None:
+        chosen = {"selector": selector} if selector else {}
+        subscription = {"id": 1, "destination": "/topic/t", "activemq.subscriptionName": "s", "ack": "client", **chosen}
+        theirs = await stomp(served, "me")
+        await theirs.say("SUBSCRIBE", **subscription)
+        await theirs.hang_up()
+        producer = await link(served)
+        await publish(producer, b"r1", b"g1", b"r2")
+        expected = [b"r1", b"r2"] if selector else [b"r1", b"g1", b"r2"]
+        known = list(served.world.broker.state.subscriptions)
+        if takes_over:
+            served.take_over()
+        client = await link(served, "me")
+        ours = client.subscribe("c", "topic://t", subscription_name="s", acknowledges=True, credit=9, **chosen)
+        await client.do(ours)
+        found = await client.gets(len(expected))
+        assert [each.body for each in found] == expected
+        await client.do(client.settle(found[0].seq, "c"))
+        await client.hang_up()
+        producer = await link(served)
+        await publish(producer, b"g2", b"r3")
+        if takes_over:
+            served.take_over()
+        theirs = await stomp(served, "me")
+        await theirs.say("SUBSCRIBE", **subscription)
+        rest = [*expected[1:], *([b"r3"] if selector else [b"g2", b"r3"])]
+        messages = await theirs.messages(len(rest))
+        assert [each.rpartition(b"\n\n")[2] for each in messages] == rest
+        assert list(served.world.broker.state.subscriptions) == known
+        await theirs.say("UNSUBSCRIBE", id=1, **{"activemq.subscriptionName": "s"})
+        assert list(served.world.broker.state.subscriptions) == []
+        served.world.check()
+
+    play(tmp_path, test)
+
+
+# -- garbage -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_frame_ends_the_connection_and_is_told() -> None:
+    for said in (
+        frame(Op.CONNECTED, "1", 1), frame(Op.SEND, [], b"", {}), frame(Op.SEND, [Q], "text", {}),
+        frame(Op.SEND, [Q], b"", {"priority": 10}), frame(Op.SEND, [Q], b"", {"nonsense": 1}),
+        frame(Op.SUBSCRIBE, "c", [], {}), frame(Op.SUBSCRIBE, "c", [["queue://"]], {}),
+        frame(Op.SETTLE, "c", [], "ACCEPTED", ""), frame(Op.SETTLE, "c", 1, "LOST", ""),
+        frame(Op.SETTLE, "c", {"first": 1}, "ACCEPTED", ""), frame(Op.CREDIT, "c", -1, False), b"\xff" * 20,
+    ):  # fmt: skip
+        server = NeutralServer()
+        found = server.receive(MAGIC + frame(Op.BEAT) + said + frame(Op.BEGIN, "t"))
+        assert [type(each).__name__ for each in found] == ["Malformed"], said
+        assert not server.pending()
+        assert server.receive(frame(Op.BEGIN, "t")) == []
+
+
