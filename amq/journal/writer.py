@@ -51,18 +51,18 @@ class JournalThread:
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
-            self._do(*item)
-            del item  # while this thread waits it holds on to nothing: a job may have 100 MiB with it
-
-    def _do(self, job: Job, done: Done) -> None:
-        result, failure = None, None
-        try:
-            result = job()
-        except Exception as error:  # noqa: BLE001 (the owner of the job decides about any error)
-            failure = error
-        try:
-            self._post(done, result, failure)
-        except RuntimeError:  # the event loop has ended: after a fence nobody waits for the last jobs
-            if not self._is_closed:
-                raise
-        failure = None  # its traceback leads here: a circle that would hold on to the job
+            job, done = item
+            del item
+            result, failure = None, None
+            try:
+                result = job()
+            except Exception as error:  # noqa: BLE001 (the owner of the job decides about any error)
+                failure = error
+            del job  # before anybody hears of its end: it may have 100 MiB with it, and this thread may have to wait
+            try:
+                self._post(done, result, failure)
+            except RuntimeError:  # the event loop has ended: after a fence nobody waits for the last jobs
+                if not self._is_closed:
+                    raise
+            failure = None  # its traceback leads here: a circle that would hold on to the job
+            del done, result
