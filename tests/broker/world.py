@@ -267,7 +267,11 @@ class Client:
 
 
 class World:
-    """One store, one broker at a time, any number of clients. `valid` = the lease is."""
+    """One store, one broker at a time, any number of clients. `valid` = the lease is; `on_wake()` is called when a turn
+    is asked for.
+    """
+
+    on_wake: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, path: Path | str, epoch_salt: int = 0, **config: Any) -> None:
         """`epoch_salt`: two worlds with the same one make segments of the same salts."""
@@ -284,7 +288,6 @@ class World:
         self.standby = Standby(self.vfs, self.config)
         self.clients: list[Client] = []
         self.on_deliver: Callable[[Client, Subscription, Message, int], None] = lambda *_: None
-        self.on_wake: Callable[[], None] = lambda: None
         self._receipts = 0
         os.makedirs(os.path.join(self.store, JOURNAL_DIRECTORY), exist_ok=True)
         self.start()

@@ -75,7 +75,7 @@ class Release:
     """The code that brokers run: here that of this checkout. `config` makes of one of ours what it takes."""
 
     name = "today's"
-    service: Any = BrokerService
+    service: Any = staticmethod(partial(BrokerService, protocols=(*PROTOCOLS, NEUTRAL)))
     stopped: Any = Role.STOPPED
     role_changed: Any = RoleChanged
 
@@ -296,7 +296,6 @@ class World:
             release.config(slot.config), anybody, vfs=vfs, clock=process, host=HostDoor(process),
             entropy=Random(process.rng.getrandbits(64)), threads=process, make_runner=process.runner,
             replace_process=lambda: self._replace(slot, process), probe=self._probe if self.deaf else None,
-            protocols=(*PROTOCOLS, NEUTRAL),
         )  # fmt: skip
         slot.service = service
         service.events.listen(release.role_changed, lambda event: self.oracle.log(f"{slot.name} is {event.role}"))
