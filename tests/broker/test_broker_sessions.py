@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from amq.broker.sessions import connection
@@ -12,6 +14,7 @@ from amq.protocols.commands import (
     CloseSession,
     Commit,
     Credit,
+    Disconnect,
     OpenSession,
     Outcome,
     Scope,
@@ -193,8 +196,8 @@ def test_sessions_of_one_client_do_not_steal_each_others_link(world: World) -> N
     assert newer.bodies_of("x") == [b"m"]
 
 
-def test_a_session_that_waits_for_room_holds_up_no_other(tmp_path: object) -> None:
-    world = World(str(tmp_path), queue_limit_bytes=500)
+def test_a_session_that_waits_for_room_holds_up_no_other(make_world: Callable[..., World]) -> None:
+    world = make_world(queue_limit_bytes=500)
     client = ManyClient(world)
     client.open(1, 2)
     client.consume("keeps it read", "b", session=2)
@@ -219,7 +222,6 @@ def test_a_session_that_waits_for_room_holds_up_no_other(tmp_path: object) -> No
     assert len(client.bodies_of("drain", 2)) == 20
     assert client.failures == []
     world.check_at_rest()
-    world.close()
 
 
 def test_unknown_deliveries_leave_everything_as_it_was(world: World, client: ManyClient) -> None:
@@ -248,4 +250,31 @@ def test_unknown_deliveries_leave_everything_as_it_was(world: World, client: Man
     world.settle()
     assert world.stored("a") == []
     assert world.stored("b") == [b"foreign"]
+    world.check_at_rest()
+
+
+def test_a_disconnect_comes_behind_all_that_waits_in_any_session(make_world: Callable[..., World]) -> None:
+    """Its answer says that all before it is done."""
+    world = make_world(queue_limit_bytes=500)
+    client = ManyClient(world)
+    client.open(1, 2)
+    client.consume("keeps it read", "b", session=2)
+    send(client, b"held", "b")
+    world.settle()
+    receipts = []
+    for n in range(10):
+        for session, queue in ((1, "a"), (2, "c")):
+            receipts.append(send(client, b"%d" % n + bytes(100), queue, session=session))
+    end = client.ask(Disconnect())
+    world.settle()
+    assert end not in client.confirmed
+    for queue in "ac":
+        other = ManyClient(world)
+        other.consume("c", queue, acknowledges=False)
+        world.settle()
+        assert len(other.bodies) == 10
+    assert set(receipts) < set(client.confirmed)
+    assert client.confirmed[-1] == end
+    assert client.refused
+    assert client.errors == client.failures == []
     world.check_at_rest()

@@ -50,20 +50,24 @@ class Application:
         return True
 
     async def run(self) -> None:
-        assert self.process is not None
         while True:
-            try:
-                connection = await aio.connect(
-                    self._url, timeout=CALL_S, clock=self.process, rng=Random(self.rng.getrandbits(64)),
-                    client_id=self.client_id, names=SimNames(self.process),
-                )  # fmt: skip
-                try:
-                    await self.work(connection)
-                finally:
-                    await connection.abort()
-            except AmqError as error:
-                self.oracle.log(f"{self.name}: {error.code}")
+            await self.once()
             await asyncio.sleep(self.rng.random() * 0.5)
+
+    async def once(self) -> None:
+        """Connect, and work as long as the connection lasts."""
+        assert self.process is not None
+        try:
+            connection = await aio.connect(
+                self._url, timeout=CALL_S, clock=self.process, rng=Random(self.rng.getrandbits(64)),
+                client_id=self.client_id, names=SimNames(self.process),
+            )  # fmt: skip
+            try:
+                await self.work(connection)
+            finally:
+                await connection.abort()
+        except AmqError as error:
+            self.oracle.log(f"{self.name}: {error.code}")
 
     async def work(self, connection: aio.Connection) -> None:
         raise NotImplementedError

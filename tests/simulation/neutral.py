@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 
@@ -118,30 +118,33 @@ class Wire(NeutralClient, asyncio.Protocol):
         return next((each for each in self.errors if each.number == number), None)
 
 
+async def knock(
+    application: Application, url: str, heard: Callable[[Delivered], None], use: Callable[[Wire], Awaitable[None]]
+) -> None:
+    """At all doors of `url`, one after the other: where the master opens, `use` the connection as long as it lasts."""
+    for host, port in ADDRESS.findall(url):
+        wire = Wire(application.oracle, heard)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda wire=wire: wire, host, int(port))
+            wire.say(wire.connect(application.client_id))
+            await wire.until(lambda wire=wire: wire.connected)
+            await use(wire)
+        except (OSError, TimeoutError) as error:
+            application.oracle.log(f"{application.name}: {type(error).__name__}")
+        finally:
+            if wire.transport is not None:
+                wire.transport.abort()
+
+
 class NeutralApplication(Application):
     """Base: finds the master by knocking at all doors, works, connects again."""
 
     def __init__(self, name: str, url: str, oracle: Oracle, rng: Random, feature: Neutral) -> None:
         super().__init__(name, url, oracle, rng)
         self.feature = feature
-        self._addresses = [(host, int(port)) for host, port in ADDRESS.findall(url)]
 
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            for host, port in self._addresses:
-                wire = Wire(self.oracle, self.heard)
-                try:
-                    await loop.create_connection(lambda wire=wire: wire, host, port)
-                    wire.say(wire.connect(self.client_id))
-                    await wire.until(lambda wire=wire: wire.connected)
-                    await self.use(wire)
-                except (OSError, TimeoutError) as error:
-                    self.oracle.log(f"{self.name}: {type(error).__name__}")
-                finally:
-                    if wire.transport is not None:
-                        wire.transport.abort()
-                await asyncio.sleep(self.rng.random() * 0.5)
+    async def once(self) -> None:
+        await knock(self, self._url, self.heard, self.use)
 
     def heard(self, got: Delivered) -> None:
         raise AssertionError(f"{self.name} consumes nothing, and got {got}")

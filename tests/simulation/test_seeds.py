@@ -19,6 +19,7 @@ WANTED = {  # of all 300 together
     "cuts": 500, "sent again": 4_000, "known already": 2_500,
     "pause": 30, "kill": 30, "power_off": 30, "crash_server": 30, "trip": 100, "replaced": 3,
     "for durable subscriptions": 3_000, "not missed": 3_000, "subscriptions ended": 10,
+    "taken up by another protocol": 600,
     "scheduled": 1_500, "fell due": 1_500, "fell due again": 600,
     "leases": 350, "leases acknowledged": 280, "leases given back": 50,
     "drained": 2_000, "accepted by range or set": 800, "released by range or set": 150, "sessions closed": 50,

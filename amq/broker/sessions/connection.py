@@ -150,6 +150,10 @@ class ClientConnection:
     def holds_deliveries(self) -> bool:
         return any(session.holds_deliveries() for session in self.sessions.values())
 
+    def session_that_waits(self) -> Session | None:
+        """One whose commands wait for room, None = there is no such one."""
+        return next((session for session in self.sessions.values() if session.is_held_up), None)
+
     def pause(self, session: int) -> None:
         """Do not read the client: that session waits."""
         self._paused.add(session)

@@ -78,6 +78,10 @@ class Connection(Protocol):
     def close_session(self, command: CloseSession) -> None: ...
     def close(self) -> None: ...
     def holds_deliveries(self) -> bool: ...
+    def session_that_waits(self) -> Session | None:
+        """One whose commands wait for room."""
+        ...
+
     def pause(self, session: int) -> None: ...
     def resume(self, session: int) -> None: ...
 
@@ -501,6 +505,10 @@ class Session:
         self._confirm_now(command)
 
     def _disconnect(self, command: Disconnect) -> None:
+        waiting = self._connection.session_that_waits()
+        if waiting is not None:  # the answer says that all before it is done, whichever session it was in
+            waiting.stall(command)
+            return
         self._connection.close()
         if command.receipt is not None:
             waiter = self._waiter(command)

@@ -1,0 +1,63 @@
+"""Names in which a comma, `*` or `>` stand for themselves: an export and its import keep each as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from amq.broker.state.state import State
+from amq.destination import Pattern, pattern_words
+from amq.journal.interchange import Durable, Exported
+from amq.message import SUBSCRIPTION_SCHEME, Message
+from amq.protocols.commands import Begin, Outcome, Prepare, Send, SendToMany
+from tests.broker.many import ManyClient
+from tests.broker.world import World
+from tests.maintenance.test_moving import export, lines, load, load_all, replayed
+
+NAMES = ("queue://a,b", "queue://a.*", "queue://>", "queue://a,queue://b", "queue://*")
+TOPIC = "topic://t,u.*"
+
+
+def bodies(state: State) -> dict[str, list[tuple[str, bytes]]]:
+    """Of queues that somebody can address, with the names that the messages have."""
+    return {
+        name: [(message.destination, message.body) for _, message in sorted(queue.messages.items())]
+        for name, queue in state.queues.items()
+        if queue.messages and not name.startswith(SUBSCRIPTION_SCHEME)
+    }
+
+
+def test_an_export_and_its_import_keep_them(tmp_path: Path) -> None:
+    world = World(tmp_path / "old")
+    client = ManyClient(world, client_id="me")
+    client.consume("exact", TOPIC, subscription_name="exact")
+    client.consume("pattern", Pattern("topic://", pattern_words("t,u.*")), subscription_name="pattern")
+    world.settle()
+    for name in NAMES:
+        client.ask(Send(Message(name, name.encode(), duplicate_id=f"id of {name}")))
+        client.consume(name, name)
+    client.ask(SendToMany(Message(NAMES[0], b"two"), NAMES[:2]))
+    client.ask(Send(Message(TOPIC, b"literal")))
+    client.ask(Send(Message("topic://t,u.v", b"of the pattern")))
+    world.settle()
+    client.settle(NAMES[1].encode(), outcome=Outcome.REJECTED)
+    client.ask(Begin("t"))
+    client.ask(Send(Message(NAMES[2], b"prepared"), None, "t"))
+    client.ask(Prepare("t", "xid"))
+    world.settle()
+    assert client.failures == []
+    found = list(export(tmp_path / "old", state=(world.epoch, world.sealed)).items())
+    names = {item.message.destination for item in found if isinstance(item, Exported)}
+    assert {*NAMES, "queue://DLQ.a.*"} <= names
+    assert len([item for item in found if isinstance(item, Durable)]) == 2
+    load(tmp_path / "new", lines(found))
+    new = replayed(tmp_path / "new")
+    load_all(world.broker.state, tmp_path / "old")
+    subscriptions = {record.definition["name"]: record for record in new.subscriptions.values()}
+    assert subscriptions["exact"].definition["exact"] == [TOPIC]
+    assert "exact" not in subscriptions["pattern"].definition
+    waiting = {name: [each.body for each in new.queues[record.queue].messages.values()]
+               for name, record in subscriptions.items()}  # fmt: skip
+    assert waiting == {"exact": [b"literal"], "pattern": [b"literal", b"of the pattern"]}
+    assert bodies(new) == bodies(world.broker.state)
+    assert new.queues.keys().isdisjoint({"queue://a", "queue://b"})
+    world.close()
