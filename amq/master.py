@@ -13,7 +13,7 @@ from random import Random
 import structlog
 
 from amq.broker.broker import Broker
-from amq.broker.events import Events
+from amq.broker.events import Events, StoreFull, StoreHasRoom, StoreLimitLeft, StoreLimitReached
 from amq.broker.queues.queue import Peer
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
@@ -78,6 +78,7 @@ class Master:
         self._host_name = host_name
         self._authenticate = authenticate
         self._failed = failed
+        self._events = events
         self._servers: list[asyncio.Server] = []
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
@@ -194,20 +195,12 @@ class Master:
 
     def store_full(self, full: bool) -> None:
         self.full = full
-        if full:
-            _log.error(
-                "the store's disk is full: messages are refused, acknowledgements go on",
-                store=self.config.store, floor_bytes=self.config.store_free_floor_bytes,
-            )  # fmt: skip
-        else:
-            _log.info("the store's disk has room again: messages are accepted", store=self.config.store)
+        store = self.config.store
+        self._events.tell(StoreFull(store, self.config.store_free_floor_bytes) if full else StoreHasRoom(store))
 
     def store_at_limit(self, reached: bool) -> None:
         limit = self.config.store_limit_bytes
-        if reached:
-            _log.warning("storeLimit is reached: producers wait or are refused, consumers go on", limit_bytes=limit)
-        else:
-            _log.info("the store is below storeLimit again: messages are accepted", limit_bytes=limit)
+        self._events.tell(StoreLimitReached(limit) if reached else StoreLimitLeft(limit))
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
         self._failed(why, damage)

@@ -113,6 +113,49 @@ class QueueLimitLeft(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreFull(Event):
+    """The disk of `store` has less than `floor_bytes` free, or says that it is full: messages are rejected."""
+
+    store: str
+    floor_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHasRoom(Event):
+    """The disk of `store` was full, and has room again."""
+
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimitReached(Event):
+    """The journal has come to `storeLimit`: producers wait or are rejected."""
+
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimitLeft(Event):
+    """The journal is below `storeLimit` again."""
+
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimitReached(Event):
+    """A producer has met `memoryLimit`: producers wait or are rejected."""
+
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimitLeft(Event):
+    """There is memory again, and some more."""
+
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Expired(Event):
     """`count` messages of `queue` are past their time and leave it."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.broker.events import Event, MemoryLimitLeft, MemoryLimitReached
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.sessions.session import STALLED_BYTES_MAX
 from amq.message import Message
@@ -181,6 +182,25 @@ def test_with_the_policy_fail_a_send_is_refused_instead(make_world: Callable[...
     world.settle()
     assert producer.errors == [("MEMORY_FULL", refused[0])]
     world.check_at_rest()
+
+
+def test_the_limit_is_told_once_and_again_when_it_is_left(small: World) -> None:
+    world, told = small, list[Event]()
+    for kind in (MemoryLimitReached, MemoryLimitLeft):
+        world.broker.events.listen(kind, told.append)
+    for _ in range(2):
+        send_many(world.connect(), 25)  # each producer meets the limit
+        world.settle()
+    world.broker.sweep()
+    assert told == [MemoryLimitReached(LIMIT_BYTES)]
+    client = consumer(world)
+    while client.deliveries:
+        client.do(*(Ack(delivery.seq, "a") for delivery in client.deliveries))
+        client.deliveries.clear()
+        world.settle()
+    world.broker.sweep()
+    world.broker.sweep()
+    assert told == [MemoryLimitReached(LIMIT_BYTES), MemoryLimitLeft(LIMIT_BYTES)]
 
 
 def test_memory_of_open_transactions_counts(small: World) -> None:

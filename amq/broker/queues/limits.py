@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from amq.broker.core import Core
-from amq.broker.events import QueueLimitLeft, QueueLimitReached
+from amq.broker.events import MemoryLimitLeft, MemoryLimitReached, QueueLimitLeft, QueueLimitReached
 from amq.broker.names import real_name
 from amq.broker.queues.queue import NO_LIMIT, Queue
 from amq.broker.queues.redelivery import Redelivery
@@ -74,6 +74,7 @@ class Limits:
         self.overfull: dict[Queue, None] = {}  # queues that hold too much and drop it
         self._dropping: dict[Queue, int] = {}  # bytes of messages whose leaving is on its way
         self._reached: dict[Queue, None] = {}  # as was told
+        self._memory_reached = False  # as was told
 
     # -- sends --------------------------------------------------------------------------------------------------------
 
@@ -83,6 +84,7 @@ class Limits:
         config = core.config
         fails = config.producer_flow_control == "fail"
         if core.memory.is_full:
+            self._reach_memory()
             if fails:
                 raise StoreFullError("the broker's memory limit is reached: send again later", code="MEMORY_FULL")
             return MEMORY
@@ -197,7 +199,12 @@ class Limits:
                     session.read_on()
 
     def sweep(self) -> None:
-        """Tell of queues that have left their limit."""
+        """Tell of queues that have left their limit, and of memory that there is again."""
+        core = self._core
+        if self._memory_reached and core.memory.taken_bytes <= LEFT_SHARE * core.memory.limit_bytes:
+            self._memory_reached = False
+            if MemoryLimitLeft in core.events.heard:
+                core.events.tell(MemoryLimitLeft(core.memory.limit_bytes))
         for queue in list(self._reached):
             if queue.taken_bytes <= LEFT_SHARE * queue.options.queue_limit_bytes or not queue.options.queue_limit_bytes:
                 del self._reached[queue]
@@ -241,6 +248,13 @@ class Limits:
                 options = queue.options
                 reached = QueueLimitReached(queue.name, options.queue_limit_bytes, options.queue_limit_policy)
                 self._core.events.tell(reached)
+
+    def _reach_memory(self) -> None:
+        core = self._core
+        if not self._memory_reached:
+            self._memory_reached = True
+            if MemoryLimitReached in core.events.heard:
+                core.events.tell(MemoryLimitReached(core.memory.limit_bytes))
 
     # -- dropping -----------------------------------------------------------------------------------------------------
 
