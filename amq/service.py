@@ -437,7 +437,7 @@ class BrokerService:
     async def _open_transports(self, lease: Lease, epoch: Epoch, state: State, recovered: Recovered) -> None:
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
-            lease.holds, self._authenticate, self._end, self._entropy, self._make_runner, self.events,
+            lease.valid, self._authenticate, self._end, self._entropy, self._make_runner, self.events,
             self._protocols,
         )  # fmt: skip
         await self.master.listen()

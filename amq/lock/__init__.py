@@ -31,7 +31,7 @@ How a service uses it, all from one thread, which may hang in the store, unless 
     mastership.epoch: Epoch; mastership.waited_s; mastership.reason; mastership.lease: Lease
     lease = mastership.lease                                     # proved once already
     lease.check()                                                # every period / 3; OwnershipLostError = fence
-    lease.deadline; lease.valid(now)                             # any thread, plain float
+    lease.deadline; lease.valid()                                # any thread, no lock
     watchdog = Watchdog(lease, clock, tick_s)                    # own thread, ticks every tick_s <= period / 2
     watchdog.tick() -> Verdict.OK | SUSPENDED | FENCE            # FENCE: lease.revoke(), close sockets, abandon
     locker.release()                                             # clean hand-over, after the journal's last fsync

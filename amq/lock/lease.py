@@ -60,12 +60,8 @@ class Lease:
             self.proved = start
             self.deadline = start + self.period_s
 
-    def valid(self, now: float) -> bool:
-        """Whether what is durable at monotonic time `now` may be confirmed."""
-        return now < self.deadline
-
-    def holds(self) -> bool:
-        """Whether what is durable now may be confirmed."""
+    def valid(self) -> bool:
+        """Whether what is durable now may be confirmed; any thread."""
         return self._clock.monotonic() < self.deadline
 
     def revoke(self) -> None:

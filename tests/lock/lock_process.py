@@ -102,9 +102,9 @@ def main(store: str, name: str, period_s: float) -> None:
                     answer["reason"] = mastership.epoch.reason
                 case "check":
                     assert mastership is not None
-                    answer["valid_before"] = mastership.lease.valid(clock.monotonic())
+                    answer["valid_before"] = mastership.lease.valid()
                     mastership.lease.check()
-                    answer["valid"] = mastership.lease.valid(clock.monotonic())
+                    answer["valid"] = mastership.lease.valid()
                 case "holder":
                     answer["holder"] = locker.holder()
                 case "release":

@@ -87,7 +87,7 @@ class Broker:
                 self.fence()
                 return
         self.write()
-        if self.lease.valid(self.clock.monotonic()):
+        if self.lease.valid():
             self.confirmed[segment(self.mastership.epoch.number)] = self._written
 
     def write(self) -> None:

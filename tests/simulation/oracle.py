@@ -334,8 +334,7 @@ class Oracle:
                 if identity(message).startswith(DEAD):
                     self.limits.found(message)
 
-    def _delivers(self, connection: Connection, subscription: Subscription, message: Message) -> None:
-        epoch = connection._hub.epoch
+    def _delivers(self, connection: Connection, epoch: int, subscription: Subscription, message: Message) -> None:
         for checker in self.checkers:
             checker.delivers(connection, subscription, message)
         self.limits.delivered(message)
@@ -409,7 +408,7 @@ class Oracle:
             self._begins(broker)
 
         def see_deliver(connection: Connection, subscription: Any, message: Message, redelivered: int) -> None:
-            self._delivers(connection, subscription, message)
+            self._delivers(connection, connection._hub.epoch, subscription, message)
             deliver(connection, subscription, message, redelivered)
 
         def see_finish(slave: Slave, *args: Any) -> Any:

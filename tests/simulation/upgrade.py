@@ -184,7 +184,7 @@ class Upgrade(Feature):
             self._begins(this)
 
         def see_deliver(this: Any, subscription: Any, message: Any, redelivered: int) -> None:
-            self.oracle._delivers(this, subscription, message)
+            self.oracle._delivers(this, this._hub._epoch, subscription, message)
             deliver(this, subscription, message, redelivered)
 
         def see_claim(this: Any, number: int, attempt: str) -> None:
