@@ -89,7 +89,7 @@ class Process(World):
         self.found: State = observed(state, self.vfs, STORE, recovered.trimmed)
         self.lease.check()
         self.journal = Journal(
-            self.vfs, self.clock, self.runner, self, lambda: self.lease.valid(self.clock.monotonic()), STORE,
+            self.vfs, self.clock, self.runner, self, self.lease.valid, STORE,
             self.epoch, recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
         )  # fmt: skip
         self.shown_at = self.ready_at = len(self.disk.log)
