@@ -78,7 +78,7 @@ def source(text: str) -> Source:
 
 def is_of_queues(source: Source) -> bool:
     """One queue, or those of a pattern?"""
-    return (source.scheme if isinstance(source, Pattern) else source).startswith(QUEUE_SCHEME)
+    return str(source).startswith(QUEUE_SCHEME)
 
 
 def is_wildcard(sources: Sequence[Source]) -> bool:

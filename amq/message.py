@@ -102,6 +102,19 @@ class Envelope(NamedTuple):
         """`reply_to` as it stands in headers."""
         return wire_name(self.reply_to) if _is_full_name(self.reply_to) else self.reply_to
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """Those of the headers of text protocols that it has."""
+        found: dict[str, str] = {}
+        id = self.correlation_text
+        if id is not None:
+            found[CORRELATION_ID] = id
+        if self.reply_to:
+            found[REPLY_TO] = self.reply_text
+        if self.type:
+            found[TYPE] = self.type
+        return found
+
 
 class Lifted(Envelope):
     """An envelope that `lift` made: all properties beside it are text, the content is BYTES or TEXT, and `headers`
@@ -485,14 +498,7 @@ def headers(message: Message) -> Mapping[str, str]:
     envelope = message.envelope
     if envelope is None:
         return message.properties or {}  # type: ignore[return-value]  # all of them are text
-    found: dict[str, str] = {}
-    id = envelope.correlation_id
-    if id is not None:
-        found[CORRELATION_ID] = id if isinstance(id, str) else envelope.correlation_text or ""
-    if envelope.reply_to:
-        found[REPLY_TO] = envelope.reply_text
-    if envelope.type:
-        found[TYPE] = envelope.type
+    found = envelope.texts
     if message.properties:
         found |= message.properties if envelope.__class__ is Lifted else values.texts(message.properties)  # type: ignore[arg-type]
     return found
@@ -503,8 +509,4 @@ def header(message: Message, name: str) -> str | None:
     properties, envelope = head(message)
     if properties and name in properties:
         return values.text(properties[name])
-    if envelope is None or name not in LIFTED:
-        return None
-    return {CORRELATION_ID: envelope.correlation_text, REPLY_TO: envelope.reply_text or None}.get(
-        name, envelope.type or None
-    )
+    return envelope.texts.get(name) if envelope is not None else None

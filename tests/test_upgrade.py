@@ -279,7 +279,7 @@ def test_an_old_slave_of_a_new_master_never_takes_over(brokers: Brokers, old_amq
 
 
 def test_a_new_slave_takes_over_where_an_old_one_waits_as_well(brokers: Brokers, old_amq: Path) -> None:
-    """Both want the lock. Whoever is first, a new broker becomes master, and at once."""
+    """Both want the lock. A new broker becomes master at once, also where the old one is first."""
     group = [brokers.master("a"), brokers.slave("b"), brokers.slave("old", old_amq)]
     first, second, old = group
     producer = Producer(group)

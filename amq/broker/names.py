@@ -35,12 +35,11 @@ def shelves(name: str) -> tuple[str, str, str]:
 
 def is_topic(source: Source) -> bool:
     """One topic, or those of a pattern?"""
-    return (source.scheme if isinstance(source, Pattern) else source).startswith(TOPIC_SCHEME)
+    return str(source).startswith(TOPIC_SCHEME)
 
 
-def is_temporary(name: Source) -> bool:
-    kind = name.scheme if isinstance(name, Pattern) else name
-    return kind.startswith((TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME))
+def is_temporary(source: Source) -> bool:
+    return str(source).startswith((TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME))
 
 
 def is_stored(name: str) -> bool:
@@ -100,8 +99,7 @@ def check_queue(name: str) -> None:
 
 
 def _check(source: Source) -> None:
-    kind = source.scheme if isinstance(source, Pattern) else source
-    if not kind.startswith(_SCHEMES):
+    if not str(source).startswith(_SCHEMES):
         raise AccessError(
             f"{source}: this broker serves queues and topics; use /queue/NAME or /topic/NAME",
             code="DESTINATION_REFUSED",

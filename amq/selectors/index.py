@@ -197,11 +197,9 @@ def _seen(message: Message) -> dict[Name, object]:
     """Properties and headers of a message with an envelope, as `compiler` sees them."""
     properties, envelope = head(message)
     assert envelope is not None
-    texts = (envelope.correlation_text, envelope.reply_text or None, envelope.type or None)
     found: dict[Name, object] = {}
-    for (name, header), text in zip(ENVELOPE_HEADERS.items(), texts, strict=True):
-        if text is not None:
-            found[name] = found[_HEADERS[header]] = text
+    for name, text in envelope.texts.items():
+        found[name] = found[_HEADERS[ENVELOPE_HEADERS[name]]] = text
     found.update(properties or {})
     return found
 

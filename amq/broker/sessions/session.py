@@ -371,8 +371,7 @@ class Session:
             self._confirm_now(command)
         elif command.receipt is not None:
             # The body of a large message that moves to the dead-letter queue is read first.
-            waiter = Reply(self.peer, command.receipt, self.number)
-            broker.pager.after_bodies(partial(broker.journal.confirm, waiter))
+            broker.pager.after_bodies(partial(broker.journal.confirm, self._waiter(command)))
         if self._connection.is_writable:
             subscription.make_ready()
 
@@ -429,8 +428,8 @@ class Session:
         if self._connection.is_writable:
             subscription.make_ready()
         broker.dirty[queue] = None
-        if command.subscription_name and command.receipt is not None:
-            broker.journal.confirm(self._waiter(command))
+        if command.subscription_name:
+            self._confirm_durably(command)
         else:
             self._confirm_now(command)
 
@@ -463,8 +462,7 @@ class Session:
         if subscription is None:
             raise CommandError(f"this connection has no subscription {command.id!r}")
         self._end(self._subscriptions.pop(command.id))
-        if command.receipt is not None:
-            self._broker.journal.confirm(self._waiter(command))
+        self._confirm_durably(command)
 
     def _begin(self, command: Begin) -> None:
         if command.transaction in self._transactions:
@@ -533,8 +531,7 @@ class Session:
 
     def _close_session(self, command: CloseSession) -> None:
         self._connection.close_session(command)
-        if command.receipt is not None:
-            self._broker.journal.confirm(self._waiter(command))
+        self._confirm_durably(command)
 
     def _finish(self, command: Finish) -> None:
         self._broker.two_phase.finish(command, self._waiter(command))
@@ -610,6 +607,11 @@ class Session:
     def _waiter(self, command: Command) -> Waiter:
         """The waiter for what becomes of `command`: also where nobody asks, a failure is told."""
         return self._unasked if command.receipt is None else Reply(self.peer, command.receipt, self.number)
+
+    def _confirm_durably(self, command: Command) -> None:
+        """When all that was written before it is durable."""
+        if command.receipt is not None:
+            self._broker.journal.confirm(self._waiter(command))
 
     def _confirm_now(self, command: Command) -> None:
         if command.receipt is not None:

@@ -94,7 +94,7 @@ class Durables:
         return (record.queue for record in self._subscribed(topic))
 
     def _subscribed(self, topic: str) -> Iterator[Subscribed]:
-        return (record for record in self._known.values() if any(_means(each, topic) for each in _sources(record)))
+        return (record for record in self._known.values() if any(_means(each, topic) for each in record.sources))
 
     def holders(self, message: Message, until: int = NEVER) -> Iterator[str]:
         """Full names of the queues of subscriptions that get `message`, and that began before the seq `until`."""
@@ -146,10 +146,6 @@ class Durables:
         """The part of its topics that the durable subscription `record` wants, None = everything."""
         return Selector(record.selector, self._core.message_id_prefix) if record.selector else None
 
-    def sources_of(self, record: Subscribed) -> tuple[Source, ...]:
-        """The topics of the durable subscription `record`, and patterns of them."""
-        return _sources(record)
-
     def knows(self, record: Subscribed) -> bool:
         """Has it neither ended, nor is it about to?"""
         known = self._known.get(_key(record))
@@ -191,8 +187,8 @@ class Durables:
     def queue_of(self, name: str, client_id: str, sources: tuple[Source, ...]) -> str:
         """Full name of the queue of that subscription, which is one to `sources`. Raises CommandError."""
         record = self._find(name, client_id)
-        if _sources(record) != sources:
-            shown = wire_name(told(_sources(record)))
+        if record.sources != sources:
+            shown = wire_name(told(record.sources))
             why = f"the durable subscription {name!r} is one to {shown}: give another name"
             raise CommandError(why, code="SUBSCRIPTION_DIFFERS")
         return record.queue
@@ -272,11 +268,6 @@ def _key(record: Subscribed) -> Key:
 
 def _seq(record: Subscribed) -> int:
     return int(record.queue.rpartition(":")[2])
-
-
-def _sources(record: Subscribed) -> tuple[Source, ...]:
-    """Its topics, and patterns of them."""
-    return tuple(each if each in record.exact else source(each) for each in record.topics)
 
 
 def _meaning(definition: dict[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class RetroactiveReplay:
         own = self._peer if record.no_local else None
         durables, buffer = self._replays.durables, self._replays.topics.recovery_buffer
         selector = durables.selector_of(record)
-        found = buffer.find(durables.sources_of(record), selector, own, core.clock.wall_ms())
+        found = buffer.find(record.sources, selector, own, core.clock.wall_ms())
         self._left.extend((message, self._first_seq + i) for i, message in enumerate(found[-RECALLED_MAX:]))
 
 

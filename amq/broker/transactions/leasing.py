@@ -305,4 +305,3 @@ def _take_out(queue: Queue, priority: int, seqs: set[int]) -> None:
         else:
             stays.append(message)
     level.extendleft(reversed(stays))
-

@@ -135,8 +135,8 @@ class Transaction:
                 core.consumed(subscription.queue, message)
         self._give_back(self.nacks, refused=True)
         self._give_back(self.requeued)
-        for subscription, message in self.released:
-            self._redelivery.put_back(subscription.queue, [message])
+        for queue, messages in _by_queue(self.released).items():
+            self._redelivery.put_back(queue, messages)
         self._let_go()
         core.wake()
 
@@ -203,11 +203,15 @@ class Transaction:
                     queue.left(subscription)
 
     def _give_back(self, settled: list[tuple[Subscription, Message]], refused: bool = False) -> None:
-        by_queue: dict[Queue, list[Message]] = {}
-        for subscription, message in settled:
-            by_queue.setdefault(subscription.queue, []).append(message)
-        for queue, messages in by_queue.items():
+        for queue, messages in _by_queue(settled).items():
             self._redelivery.give_back(queue, messages, [message.seq for message in messages], refused)
+
+
+def _by_queue(settled: list[tuple[Subscription, Message]]) -> dict[Queue, list[Message]]:
+    found: dict[Queue, list[Message]] = {}
+    for subscription, message in settled:
+        found.setdefault(subscription.queue, []).append(message)
+    return found
 
 
 def records_of(messages: Iterable[Message | Run]) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""The records of the journal: one class a record type, with its bytes, its effect and its text. Spec:
+"""The records of the journal: one class for each record type, with its bytes, its effect and its text. Spec:
 docs/journal-format.md.
 
 In the bytes a destination is a number, defined by a `Destination` record earlier in the same segment, so that every

@@ -1,5 +1,5 @@
-"""BaseRecord: all that the broker and its tools ask of a record, but of a message. One class a record type has beside
-each other: its bytes, its effect, how it is printed, and a few facts.
+"""BaseRecord: all that the broker and its tools ask of a record, but of a message. Each record type has a class, which
+holds its bytes, its effect, how it is printed, and a few facts.
 
 Effect: a record applies itself to a *fold*: to the state of a broker (`State`), whose segments are `Segment`s, or to
 the live part of a journal (`Liveness`), whose segments are names. Each family of records says in a Protocol what it

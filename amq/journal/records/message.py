@@ -41,7 +41,7 @@ def encode_message(message: Message, destination: int) -> Chunk:
     flags = message.content
     if message.envelope is not None:
         flags, properties = encode_section(message)
-    else:
+    else:  # as that does it too: a call less
         properties = json.dumps(message.properties).encode() if message.properties else b""
     content_type = message.content_type.encode()
     duplicate_id = message.duplicate_id.encode()

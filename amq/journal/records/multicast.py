@@ -7,7 +7,6 @@ message as it was sent, and where it was sent to if that was not this queue.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -73,11 +72,7 @@ class Multicast(BaseRecord):
 
     def encode(self, ids: Mapping[str, int], /) -> Chunk:
         message, seqs = self.message, self.seqs
-        flags = message.content
-        if message.envelope is not None:
-            flags, properties = encode_section(message)
-        else:
-            properties = json.dumps(message.properties).encode() if message.properties else b""
+        flags, properties = encode_section(message)
         content_type, duplicate_id = message.content_type.encode(), message.duplicate_id.encode()
         name = message.destination.encode()
         head = _HEAD.pack(

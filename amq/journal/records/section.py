@@ -28,10 +28,11 @@ Section: TypeAlias = "tuple[Properties | None, int, Envelope | None]"  # propert
 
 
 def encode_section(message: Message) -> tuple[int, bytes]:
-    """Flags of a message with an envelope, and the section of its properties: the JSON object of headers where that
-    says all there is. Raises ValueError for what `amq.message.check` rejects."""
+    """Flags of a message, and the section of its properties: the JSON object of headers where that says all there is.
+    Raises ValueError for what `amq.message.check` rejects."""
     envelope, properties, content = message.envelope, message.properties or {}, message.content
-    assert envelope is not None
+    if envelope is None:
+        return content, json.dumps(properties).encode() if properties else b""
     if envelope.__class__ is Lifted:
         return content, json.dumps(headers(message)).encode()
     id, correlation_id, reply_to, kind, sent_ms, native = envelope

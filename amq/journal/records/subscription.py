@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
+from amq.destination import Source, source
 from amq.journal.format import frame_record
 from amq.journal.live import Segment
 from amq.journal.records.base import BaseRecord, S
@@ -70,6 +71,12 @@ class Subscribed(BaseRecord):
     def exact(self) -> frozenset[str]:
         """Those of `topics` that are literal names, although they look like patterns or lists."""
         return frozenset(self.definition.get("exact", ()))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """`topics`, read."""
+        exact = self.exact
+        return tuple(each if each in exact else source(each) for each in self.topics)
 
     def encode(self, _: dict[str, int], /) -> bytes:
         return frame_record(SUBSCRIBED, json.dumps([self.queue, self.definition]).encode())

@@ -10,6 +10,7 @@ from typing import Final
 from amq.errors import ProtocolError
 from amq.protocols.commands import Lease, SettleLeases
 from amq.protocols.stomp.destination import sources
+from amq.protocols.stomp.subscribing import number
 
 _MAX: Final = 2**63 - 1
 _COUNT_MAX: Final = 999_999_999
@@ -22,13 +23,13 @@ def lease(headers: dict[str, str], receipt: object) -> Lease:
     return Lease(
         sources(_required("LEASE", headers, "destination"), ""),
         _required("LEASE", headers, "cursor"),
-        _number("after", headers.get("after", "0"), _MAX),
-        _number("messages", _required("LEASE", headers, "messages"), _COUNT_MAX),
-        _number("bytes", headers.get("bytes", "0"), _COUNT_MAX),
-        _number("timeout", headers.get("timeout", "0"), _MAX),
+        number("after", headers.get("after", "0"), _MAX),
+        number("messages", _required("LEASE", headers, "messages"), _COUNT_MAX),
+        number("bytes", headers.get("bytes", "0"), _COUNT_MAX),
+        number("timeout", headers.get("timeout", "0"), _MAX),
         receipt,
         _boolean("take", headers.get("take", "false")),
-        _number("epoch", headers.get("epoch", "0"), _MAX),
+        number("epoch", headers.get("epoch", "0"), _MAX),
     )
 
 
@@ -39,10 +40,10 @@ def settle(command: str, headers: dict[str, str], receipt: object) -> SettleLeas
     return SettleLeases(
         sources(_required(command, headers, "destination"), ""),
         _required(command, headers, "cursor"),
-        _number("through", _required(command, headers, "through"), _MAX),
+        number("through", _required(command, headers, "through"), _MAX),
         command == "COMMIT",
         receipt,
-        _number("epoch", headers.get("epoch", "0"), _MAX),
+        number("epoch", headers.get("epoch", "0"), _MAX),
     )
 
 
@@ -57,9 +58,3 @@ def _boolean(name: str, text: str) -> bool:
     if text in ("true", "false"):
         return text == "true"
     raise ProtocolError(f"{name} {text[:40]!r} is neither true nor false", code="HEADER_INVALID")
-
-
-def _number(name: str, text: str, maximum: int) -> int:
-    if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= maximum:
-        return int(text)
-    raise ProtocolError(f"{name} {text[:40]!r} is not a number from 0 to {maximum}", code="HEADER_INVALID")

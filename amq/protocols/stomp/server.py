@@ -54,6 +54,7 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _KINDS: Final = {"text": TEXT, "bytes": BYTES}
 _NO_PROPERTIES: Final = RESERVED | LIFTED
+_Route = tuple[str, tuple[str, ...]]  # where a SEND goes: full name, of several with commas between; each name once
 
 
 class _Subscription:
@@ -109,7 +110,7 @@ class StompServer:
         self._strict_destinations = strict_destinations
         self._connected = False
         self._closed = False
-        self._destinations: Remembered[str] = Remembered(_DESTINATIONS_BYTES_MAX)  # as written → full name
+        self._destinations: Remembered[_Route] = Remembered(_DESTINATIONS_BYTES_MAX)  # by what SENDs wrote
         self._subscriptions: dict[str, _Subscription] = {}
         self._by_index: dict[str, _Subscription] = {}  # by index, as written in `ack`; also some that have ended
         self._retired: deque[str] = deque()  # indexes of ended subscriptions, oldest first
@@ -267,11 +268,11 @@ class StompServer:
         """`headers` become the message's properties: do not use them afterwards."""
         pop = headers.pop
         written = pop("destination", "")
-        destination = self._destinations.get(written) or self._destination(written, "SEND")
+        destination, names = self._destinations.get(written) or self._route(written)
         content = BYTES if pop("content-length", None) is not None else TEXT
         receipt = pop("receipt", None) or None
         persistent = self._default_persistent
-        if not headers and "," not in destination:
+        if not headers and len(names) == 1:
             return Send(Message(destination, body, None, "", DEFAULT_PRIORITY, persistent, 0, 0, "", content), receipt)
         transaction = _transaction(headers) if "transaction" in headers else ""
         persistent_text = pop("persistent", None)
@@ -299,11 +300,8 @@ class StompServer:
             destination, body, headers or None, content_type, priority, persistent, 0, expires_ms, duplicate_id,
             content, 0, envelope,
         )  # fmt: skip
-        if "," in destination:
-            names = destinations(written, self._owner, self._strict_destinations)
-            if len(names) > 1:
-                return SendToMany(message, names, receipt, transaction)
-            message.destination = names[0]
+        if len(names) > 1:
+            return SendToMany(message, names, receipt, transaction)
         return Send(message, receipt, transaction)
 
     def _subscribe(self, headers: dict[str, str], receipt: object) -> Subscribe:
@@ -434,13 +432,13 @@ class StompServer:
         "UNSUBSCRIBE": _unsubscribe,
     }
 
-    def _destination(self, written: str, command: str) -> str:
+    def _route(self, written: str) -> _Route:
+        """Raises ProtocolError, AccessError."""
         if not written:
-            raise _missing(command, "destination")
-        destination = full_name(written, self._owner, self._strict_destinations)
-        if "," not in destination:
-            destinations(written, self._owner, self._strict_destinations)
-        return self._destinations.keep(written, destination, len(destination))
+            raise _missing("SEND", "destination")
+        names = destinations(written, self._owner, self._strict_destinations)
+        full = names[0] if len(names) == 1 else full_name(written, self._owner, self._strict_destinations)
+        return self._destinations.keep(written, (full, names), len(full) + sum(map(len, names)))
 
     # ---- replies and deliveries → bytes
 
