@@ -295,7 +295,8 @@ class SessionsMachine(RuleBasedStateMachine):
             command = Settle(held[start][0], id, None, transaction, outcome, OLDEST)
         else:
             command = SettleSet([*seqs, *([7] if way == "unknown" else [])], id, None, transaction, outcome)
-        bodies = [] if outcome is not Outcome.ACCEPTED or way == "unknown" else [message.body for _, message in chosen]
+        fails = isinstance(command, SettleSet) and way == "unknown"
+        bodies = [message.body for _, message in chosen] if outcome is Outcome.ACCEPTED and not fails else []
         browses = getattr(consumer, "done", None) is not None
         key = (id_of(walker), session, "t")
         if not browses:
