@@ -116,6 +116,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def depose(master: Broker, successor: Broker, producer: Producer) -> int:
+    """`successor` takes over while `master` stands still, since somebody removes the lock file; `producer` goes on.
+    Returns how many lines of its log the old master had written."""
+    mark = len(master.log)
+    master.freeze()
+    (master.store / "lock").unlink()
+    successor.wait_serving()
+    producer.wait_confirmed(100)
+    return mark
+
+
 # -- a store of 0.1 ----------------------------------------------------------------------------------------------------
 
 
@@ -334,11 +345,7 @@ def test_an_old_master_that_was_deposed_while_it_stood_still_is_refused(brokers:
     producer = Producer([old, new], patience_s=PATIENCE_S)
     producer.start()
     producer.wait_confirmed(200)
-    mark = len(old.log)
-    old.freeze()
-    (brokers.store / "lock").unlink()
-    new.wait_serving()
-    producer.wait_confirmed(100)
+    mark = depose(old, new, producer)
     claim = (brokers.store / "claim").read_bytes()
     old.thaw()
     old.wait_event(WAITING, after=mark)
@@ -385,11 +392,7 @@ def test_a_new_master_that_was_deposed_follows_its_successor_beside_an_old_broke
     producer = Producer([first, second, old], patience_s=PATIENCE_S)
     producer.start()
     producer.wait_confirmed(200)
-    mark = len(first.log)
-    first.freeze()
-    (brokers.store / "lock").unlink()
-    second.wait_serving()
-    producer.wait_confirmed(100)
+    mark = depose(first, second, producer)
     first.thaw()
     first.wait_event(DEPOSED, after=mark)
     first.wait_event(WAITING, after=mark)
