@@ -8,7 +8,19 @@ import pytest
 
 from amq.destination import Pattern, pattern_words
 from amq.message import Message
-from amq.protocols.commands import OLDEST, Abort, Begin, Commit, Outcome, Scope, Send, Settle, SettleSet, Unsubscribe
+from amq.protocols.commands import (
+    OLDEST,
+    Abort,
+    Begin,
+    Commit,
+    Outcome,
+    Prepare,
+    Scope,
+    Send,
+    Settle,
+    SettleSet,
+    Unsubscribe,
+)
 from tests.broker.many import ManyClient
 from tests.broker.world import World
 from tests.large import large_from
@@ -43,6 +55,22 @@ def counts(client: ManyClient) -> dict[bytes, int]:
     found = {each.body: each.redelivered for each in client.given if each.consumer == "look"}
     client.given = [each for each in client.given if each.consumer != "look"]
     return found
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.ACCEPTED])
+def test_only_what_is_accepted_can_be_prepared(world: World, client: ManyClient, outcome: Outcome) -> None:
+    """All else would happen before the word of the transaction's end."""
+    client.ask(Begin("t"), session=1)
+    client.settle(b"0", outcome=outcome, session=1, transaction="t")
+    asked = client.ask(Prepare("t", "xid"), session=1)
+    world.settle()
+    (failure,) = client.failures
+    assert (failure.receipt, failure.code) == (asked, "NOT_SUPPORTED")
+    assert not world.broker.state.prepared
+    client.grant("c", 1, session=1)
+    world.settle()
+    assert client.given[-1].body == b"0", "the transaction was rolled back"
+    world.check_at_rest()
 
 
 @pytest.mark.parametrize("transaction", ["", "t"])

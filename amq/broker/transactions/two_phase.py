@@ -190,7 +190,7 @@ class TwoPhase:
                 "none for topics",
                 code="NOT_SUPPORTED",
             )
-        if transaction.nacks or transaction.requeued:
+        if len(transaction.settled) > len(transaction.acks):
             raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
 
     def is_known(self, xid: AnyXid) -> bool:
