@@ -203,7 +203,7 @@ class Import:
 
     def _retain(self, broker: Broker, message: Message, name: str) -> None:
         """The store's own retained message stays."""
-        if not is_topic(message.destination) or "," in message.destination:
+        if not is_topic(message.destination):
             raise AmqError(f"{name}: only a topic has a retained message; export again", code="EXPORT_DAMAGED")
         queue = broker.state.queue(name)
         if queue.stored_bytes or queue.pending_bytes:

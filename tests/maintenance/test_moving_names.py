@@ -6,10 +6,12 @@ from pathlib import Path
 
 from amq.broker.state.state import State
 from amq.destination import Pattern, pattern_words
+from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.interchange import Durable, Exported
 from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.protocols.commands import Begin, Outcome, Prepare, Send, SendToMany
 from tests.broker.many import ManyClient
+from tests.broker.test_broker_retained import retain
 from tests.broker.world import World
 from tests.maintenance.test_moving import export, lines, load, load_all, replayed
 
@@ -61,3 +63,13 @@ def test_an_export_and_its_import_keep_them(tmp_path: Path) -> None:
     assert bodies(new) == bodies(world.broker.state)
     assert new.queues.keys().isdisjoint({"queue://a", "queue://b"})
     world.close()
+
+
+def test_so_do_the_retained_messages_of_such_topics(tmp_path: Path) -> None:
+    world = World(tmp_path / "old")
+    retain(world, b"kept", TOPIC)
+    found = list(export(tmp_path / "old", state=(world.epoch, world.sealed)).items())
+    world.close()
+    assert load(tmp_path / "new", lines(found)).stored == 1
+    queue = replayed(tmp_path / "new").queues[RETAINED_SCHEME + TOPIC]
+    assert [message.body for message in queue.messages.values()] == [b"kept"]
