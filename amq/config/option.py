@@ -19,6 +19,7 @@ TEXT_CHARS_MAX = 4096
 SECTIONS = {
     "broker": "The name of this broker, its store and its addresses.",
     "lock": "The exclusive lock that makes one broker of the group the master.",
+    "ha": "High availability: which broker should be master, and when another one takes its place.",
     "store": "The journal in the store directory.",
     "queues": "Queues: delivery, redelivery, dead letters, expiry, limits.",
     "topics": "Topics: slow consumers, retroactive subscribers, virtual topics.",

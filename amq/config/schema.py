@@ -68,6 +68,48 @@ class BrokerConfig:
         "Set it if a supervisor, not the broker, decides which broker waits.",
     )  # fmt: skip
 
+    priority: int = option(
+        "ha", "priority", Kind.INTEGER, 0,
+        "The broker with the highest priority should be master. When it has caught up as a slave, the master hands "
+        "over to it (see allowFailback). Brokers of equal priority leave the store to each other.",
+        "Give the best host the highest number, if it matters which host serves.",
+        minimum=-1000, maximum=1000, elsewhere=("check-for-live-server", "brokerPriority"),
+    )  # fmt: skip
+    allow_failback: bool = option(
+        "ha", "allowFailback", Kind.BOOLEAN, True,
+        "Whether this broker, as master, hands over to a slave of higher priority that has caught up.",
+        "Use false if a person decides when the preferred broker serves again: `amq handover`.",
+        reload=True, elsewhere=("allow-failback",),
+    )  # fmt: skip
+    failback_delay_s: float = option(
+        "ha", "failbackDelay", Kind.DURATION, "5s",
+        "How long a slave of higher priority must have been ready before the master hands over to it. The delay "
+        "doubles with each failback of the last hour, up to one hour.",
+        "Use a longer delay if the preferred host is slow to become stable after a start.",
+        minimum=0, maximum=3_600_000, reload=True, elsewhere=("failback-delay",),
+    )  # fmt: skip
+    hung_master_timeout_s: float = option(
+        "ha", "hungMasterTimeout", Kind.DURATION, "10s",
+        "A slave that sees no heartbeat of the master for so long, and never sooner than five lockKeepAlivePeriods "
+        "of the master, replaces the lock file and takes over. The master may be stopped, or cut off from the store.",
+        "Use a longer time if the file server stalls for longer, because the master writes no heartbeat meanwhile.",
+        minimum=0, maximum=86_400_000, special="0 = never: a person must end a master that hangs", reload=True,
+    )  # fmt: skip
+    failover_on_shutdown: bool = option(
+        "ha", "failoverOnShutdown", Kind.BOOLEAN, True,
+        "Whether a slave takes over when this broker, as master, is stopped in good order.",
+        "Use false if a clean stop is meant to end the service: the slaves then wait for `amq handover`, or for the "
+        "start of a broker. After a crash a slave takes over in any case.",
+        reload=True, elsewhere=("failover-on-shutdown", "failover-on-server-shutdown"),
+    )  # fmt: skip
+    wait_for_activation: bool = option(
+        "ha", "waitForActivation", Kind.BOOLEAN, False,
+        "Whether the broker reports that it is ready only once it is master. Otherwise a slave is as ready as a "
+        "master.",
+        "Set it if what starts after the broker needs a master on this host (systemd: After=, Type=notify).",
+        elsewhere=("wait-for-activation",),
+    )  # fmt: skip
+
     journal_segment_size_bytes: int = option(
         "store", "journalSegmentSize", Kind.SIZE, "32MiB",
         "Most bytes of a journal file together with the records that must be written before it can be deleted; "
