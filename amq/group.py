@@ -195,6 +195,11 @@ class Group:
         patience_s = FREE_PATIENCE_S + FREE_INTERVALS * self.config.lock_acquire_sleep_interval_s
         return now - self._free_since >= patience_s
 
+    @property
+    def can_listen(self) -> bool:
+        """Whether this broker could serve beside the master: a port that a master has which hangs does not get free."""
+        return not self._refusals
+
     def acquired(self) -> None:
         """The lock is this broker's."""
         if self._why:

@@ -38,6 +38,7 @@ from amq.lock.lease import Lease, Verdict, Watchdog
 from amq.lock.locker import Mastership
 from amq.lock.presence import Presence
 from amq.lock.shared_file import SharedFileLocker
+from amq.lock.silence import Silence
 from amq.lock.waker import RETRY_DELAYS_S, watch
 from amq.master import LISTEN_PATIENCE_S, Authenticate, MakeRunner, Master
 from amq.replay import Replay
@@ -232,7 +233,9 @@ class BrokerService:
                     return
                 _log.info("lock acquired, taking over", store=self.config.store)
                 group.acquired()
-                mastership = locker.take_over(pause=self._stopping.wait, seal=self._seal)
+                mastership = locker.take_over(
+                    pause=self._stopping.wait, seal=lambda previous: self._seal(previous, locker.sign)
+                )
                 if mastership is not None:
                     self._serve(locker, mastership, group)
             except TransportError as error:
@@ -254,9 +257,10 @@ class BrokerService:
             return (group.competes() or self.config.fail_if_locked) and locker.try_acquire()
 
         waited = False
+        silence = Silence(self._vfs, self._clock, self.config.store, self.config.lock_keep_alive_period_s)
         while not self._stopping.is_set():
             self._wake.clear()
-            if acquire():
+            if acquire() or self._replace_hung(locker, group, silence):
                 return True
             self._state_facts(group)
             if not waited:
@@ -264,7 +268,7 @@ class BrokerService:
                 if self.config.fail_if_locked:
                     raise AmqError(f"the store is locked by {locker.holder()}", code="STORE_LOCKED")
                 _log.info("slave: waiting for the lock", store=self.config.store, holder=locker.holder())
-            if self._follow():
+            if self._follow(silence):
                 # The file event of a dying master comes just before the kernel frees its lock.
                 for delay_s in RETRY_DELAYS_S:
                     if acquire():
@@ -281,30 +285,51 @@ class BrokerService:
         master = self.master
         return group.facts(master.urls, master.full) if master is not None else group.facts()
 
-    def _follow(self) -> bool:
-        """Follow the journal until it is time to try for the lock again. True where something happened to the lock
-        file.
+    def _replace_hung(self, locker: SharedFileLocker, group: Group, silence: Silence) -> bool:
+        """True with the lock: its holder was silent for hungMasterTimeout, and this broker has replaced the file."""
+        timeout_s = self.config.hung_master_timeout_s
+        if not timeout_s or not group.can_listen or not silence.look(timeout_s):
+            return False
+        _log.warning("the master gives no sign of life: replacing its lock file", silent_s=round(silence.silent_s, 1))
+        replaced = locker.replace(silence.silent_s, silence.goes_on)
+        silence.reset()
+        return replaced
+
+    def _follow(self, silence: Silence) -> bool:
+        """Follow the journal, and watch the master, until it is time to try for the lock again. True where something
+        happened to the lock file.
         """
-        interval_s = self.config.slave_follow_interval_s
+        interval_s, timeout_s = self.config.slave_follow_interval_s, self.config.hung_master_timeout_s
         until = self._clock.monotonic() + self.config.lock_acquire_sleep_interval_s
         while (left_s := until - self._clock.monotonic()) > 0:
             more = bool(interval_s) and self._slave.follow()
             if interval_s and self._presence is not None:
                 self._presence.tell(lambda: {"followed": asdict(self._slave.lag())}, self._clock.monotonic())
+            if timeout_s:
+                if silence.look(timeout_s):
+                    return False
+                left_s = min(left_s, silence.due_s(timeout_s))
             if self._wake.wait(0 if more else min(left_s, interval_s or left_s)):
                 return True
         return False
 
-    def _seal(self, previous: Epoch | None) -> dict[str, int]:
+    def _seal(self, previous: Epoch | None, sign: Callable[[], None]) -> dict[str, int]:
+        """`sign()` gives a sign of life: others take a candidate that gives none for one that hangs."""
+        tell = self._teller()
+
+        def progress(done: int, total: int, messages: int) -> None:
+            sign()
+            tell(done, total, messages)
+
         number, known = (previous.number, previous.sealed) if previous is not None else (0, {})
-        followed = self._slave.followed(previous, self._teller()) if previous else None
-        self._held = lock_segments(self._vfs, self.config.store)
+        followed = self._slave.followed(previous, progress) if previous else None
+        self._held = lock_segments(self._vfs, self.config.store, sign)
         if followed is not None:
             try:
-                return seal(self._vfs, self.config.store, number, known, followed)
+                return seal(self._vfs, self.config.store, number, known, followed, sign)
             except CorruptError as error:  # the belief of a slave is no reason to call a store damaged
                 _log.warning("the journal as followed cannot be used: measuring all of it", reason=str(error))
-        return seal(self._vfs, self.config.store, number, known)
+        return seal(self._vfs, self.config.store, number, known, sign=sign)
 
     def _serve(self, locker: SharedFileLocker, mastership: Mastership, group: Group) -> None:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed. A broker that cannot open its

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from amq.errors import CorruptError, StoreError
@@ -30,6 +30,10 @@ from amq.vfs import Vfs, close_all
 JOURNAL_DIRECTORY = "journal"
 PROBE_NAME = ".seal.probe"  # only the holder of the lock seals
 _PEEK_BYTES = 32  # enough of a batch for its first record, if that is `Previous`
+
+
+def _unsigned() -> None:
+    """Nobody waits for a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ class Recovered:
 
 
 def seal(
-    vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Followed | None = None
+    vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Followed | None = None,
+    sign: Callable[[], None] = _unsigned,
 ) -> dict[str, int]:
     """Sealed length of every segment in the store: {name: bytes that count}, 0 for a segment that was never begun.
 
@@ -77,7 +82,7 @@ def seal(
     files since. Their names stay until a mark says that they were trimmed: the reader of all marks judges whether a
     segment may be gone. Segments of `last_epoch` are measured, as far as `followed` does not know them; a segment that
     has a successor never changes. Any other segment was made by a deposed master after it had been sealed out: nothing
-    in it was confirmed, it counts 0. Raises CorruptError, StoreError, OSError.
+    in it was confirmed, it counts 0. `sign()` is called between two segments. Raises CorruptError, StoreError, OSError.
     """
     followed = followed or Followed()
     directory = os.path.join(store, JOURNAL_DIRECTORY)
@@ -87,6 +92,7 @@ def seal(
     successor, successor_says = (0, 0), None
     begun = False  # a segment behind this one: only then does what was followed end where the follower left it
     for name in reversed(names):
+        sign()
         if name in known:
             continue
         epoch, number = segment_key(name)
@@ -144,8 +150,8 @@ def newest_mark(vfs: Vfs, directory: str, names: Iterable[str], epoch: int) -> T
     return Trimmed()
 
 
-def lock_segments(vfs: Vfs, store: str) -> list[int]:
-    """Lock every segment in the store and return the descriptors that hold the locks.
+def lock_segments(vfs: Vfs, store: str, sign: Callable[[], None] = _unsigned) -> list[int]:
+    """Lock every segment in the store and return the descriptors that hold the locks. `sign()` is called between two.
 
     Also syncs them: what a killed process of this host left in memory must be durable before it is measured.
     SMB needs it: there a deposed master's client takes its locks again and writes on, unless we hold them. Elsewhere
@@ -156,6 +162,7 @@ def lock_segments(vfs: Vfs, store: str) -> list[int]:
     held: list[int] = []
     try:
         for name in list_segments(vfs, directory, PROBE_NAME):
+            sign()
             fd = vfs.open(os.path.join(directory, name), os.O_RDWR)
             held.append(fd)
             vfs.fsync(fd)

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -73,6 +74,8 @@ class SharedFileLocker:
         self._attempts = 0
         self._heartbeats = 0
         self._missing_since: float | None = None
+        self._replaced = ""  # why this lock file is not the one of the last master
+        self._signed = -math.inf
         self._doomed = False
         self._busy = threading.Lock()  # held while a call of this locker runs; never waited for
 
@@ -92,6 +95,7 @@ class SharedFileLocker:
                     if not self._open() or not self._try_lock(self._held_fd()):
                         return False
                     if self._in_place(self._held_fd()):
+                        self._replaced = ""
                         self._enter(LockerEvent.LOCK)
                         return True
                     self._close()  # we locked a file that is no longer at the path
@@ -99,6 +103,34 @@ class SharedFileLocker:
                 self._close()
                 raise
             return False
+
+    def replace(self, silent_s: float, goes_on: Callable[[], bool]) -> bool:
+        """Put a lock file of our own in the place of one whose holder has given no sign of life for `silent_s` seconds.
+        True = the lock is ours; False where the holder, or another broker, was quicker.
+
+        `goes_on()` looks once more, after this broker has proved its own view: the store takes a name that it makes,
+        and lists the epochs afresh. Raises StoreError, OSError.
+        """
+        with self._call():
+            next_state(self._state, LockerEvent.LOCK)
+            try:
+                newest = read_newest_epoch(self._vfs, self._store, f".{self.owner.uuid}.probe")
+                if not goes_on():
+                    return False
+                self._close()
+                with suppress(FileNotFoundError):
+                    self._vfs.unlink(self._lock_path)
+                self._fd = self._make_locked()
+                if self._fd is None:
+                    return False
+                self._vfs.fsync_directory(self._store)
+            except BaseException:
+                self._close()
+                raise
+            who = newest.owner.describe() if newest is not None else "its holder"
+            self._replaced = f"{who} gave no sign of life for {silent_s:.1f} s: its lock file was replaced"
+            self._enter(LockerEvent.LOCK)
+            return True
 
     def holder(self) -> str:
         """The writer of the last heartbeat, for the log; "" = unknown."""
@@ -140,6 +172,16 @@ class SharedFileLocker:
                 self.abandon()
                 raise
         return mastership
+
+    def sign(self) -> None:
+        """A sign of life of a candidate that seals, for the seal to call now and then: a heartbeat, three times a
+        period at most. Raises OwnershipLostError, OSError.
+        """
+        assert self._state is LockerState.EXPIRED
+        now = self._clock.monotonic()
+        if now >= self._signed + self.owner.lock_keep_alive_period_s / 3:
+            self._signed = now
+            self._heartbeat()
 
     def prove(self) -> None:
         """A lease check proves, in this order: the path leads to our lock (else it is regained), a heartbeat goes
@@ -214,6 +256,7 @@ class SharedFileLocker:
         if previous is not None:
             assert all(previous.sealed.get(name, end) == end for name, end in sealed.items()), "a seal was broken"
         self._go_on()
+        reason = "; ".join(filter(None, (self._replaced, reason)))
         epoch = Epoch(number, self.owner, sealed, self._clock.wall_ms(), reason)
         if not link_epoch(self._vfs, self._store, epoch, attempt):
             raise OwnershipLostError(f"another broker took epoch {number}")

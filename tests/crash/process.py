@@ -76,7 +76,7 @@ class Process(World):
         assert self.locker.try_acquire(), "the lock of a dead process is free"
 
         def seal(previous: Epoch | None) -> Mapping[str, int]:
-            return BrokerService._seal(service, previous)
+            return BrokerService._seal(service, previous, self.locker.sign)
 
         mastership = self.locker.take_over(self._pause, seal)
         assert mastership is not None

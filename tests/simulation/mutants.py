@@ -249,15 +249,17 @@ def epoch_not_exclusive() -> AbstractContextManager[object]:
 
 @mutant
 def old_segments_not_synced_before_the_seal() -> AbstractContextManager[object]:
-    return _patch(amq.service, "lock_segments", lambda _vfs, _store: [])
+    return _patch(amq.service, "lock_segments", lambda _vfs, _store, _sign: [])
 
 
 @mutant
 def seal_measures_old_segments_again() -> AbstractContextManager[object]:
     real = amq.service.seal
 
-    def seal(vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Any = None) -> dict[str, int]:
-        sealed = real(vfs, store, last_epoch, known, followed)
+    def seal(
+        vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Any = None, sign: Any = None
+    ) -> dict[str, int]:
+        sealed = real(vfs, store, last_epoch, known, followed, sign)
         directory = os.path.join(store, amq.journal.recovery.JOURNAL_DIRECTORY)
         for name in known:
             if name in sealed:

@@ -1,0 +1,126 @@
+"""A master that stands still with its lock is replaced; when it goes on it confirms nothing and becomes a slave."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from brokers import DEADLINE_S, SERVING, Broker, Brokers
+
+import amq
+from bench.wire import WireError
+
+PERIOD_S = 0.2
+TIMEOUT_S = 1.0
+HANGS = {"lockKeepAlivePeriod": "200ms", "hungMasterTimeout": "1s"}
+REPLACING = "the master gives no sign of life"
+
+
+def url(*brokers: Broker, **options: object) -> str:
+    members = ",".join(f"stomp://127.0.0.1:{broker.port}" for broker in brokers)
+    return f"failover:({members})?randomize=false" + "".join(f"&{key}={value}" for key, value in options.items())
+
+
+def serves(broker: Broker, after: int) -> bool:
+    """Whether it has become master since line `after` of its log."""
+    return any(line.get("event") == SERVING for line in broker.log[after:])
+
+
+def test_a_stopped_master_is_replaced_and_becomes_a_slave(brokers: Brokers) -> None:
+    old = brokers.master("a", **HANGS)
+    new = brokers.slave("b", **HANGS)
+    with amq.connect(url(old, new, **{"nested.heartBeat": 300})) as connection:
+        producer = connection.session().producer("/queue/q")
+        producer.send(b"1")
+        said = len(old.log)
+        old.freeze()
+        began = time.monotonic()
+        taken = new.wait_serving()
+        assert "gave no sign of life" in taken["reason"]
+        assert taken["waited_s"] >= PERIOD_S, "the lease of the old master is waited for"
+        assert time.monotonic() - began >= TIMEOUT_S
+        producer.send(b"2")
+        old.thaw()
+        old.wait_event("mastership lost or refused", after=said)
+        old.wait_line(lambda line: line.get("role") == "slave", "slave", after=said)
+        producer.send(b"3")
+        assert not [line for line in old.log[said:] if line.get("event") == SERVING]
+        consumer = connection.session().consumer("/queue/q")
+        bodies = []
+        for _ in range(3):
+            message = consumer.receive(DEADLINE_S)
+            assert message is not None
+            message.ack(wait=True)
+            bodies.append(message.body)
+        assert bodies == [b"1", b"2", b"3"]
+    new.stop()
+    old.wait_serving(after=said)
+
+
+def test_the_woken_master_confirms_nothing(brokers: Brokers) -> None:
+    """A client that stays with the old master gets no receipt from it, whenever it wakes."""
+    old = brokers.master("a", **HANGS)
+    new = brokers.slave("b", **HANGS)
+    with old.connect() as raw:
+        raw.send("SEND", {"destination": "/queue/q", "receipt": "before"}, b"x")
+        raw.receipt("before", DEADLINE_S)
+        old.freeze()
+        raw.send("SEND", {"destination": "/queue/q", "receipt": "late"}, b"late")
+        new.wait_serving()
+        old.thaw()
+        with pytest.raises((WireError, OSError)):
+            raw.receipt("late", DEADLINE_S)
+
+
+def test_zero_leaves_a_stopped_master_alone(brokers: Brokers) -> None:
+    old = brokers.master("a", **HANGS | {"hungMasterTimeout": 0})
+    new = brokers.slave("b", **HANGS | {"hungMasterTimeout": 0})
+    old.freeze()
+    third = brokers.slave("c", **HANGS | {"hungMasterTimeout": "1500ms"})
+    third.wait_serving()
+    assert not new.said(REPLACING)
+    old.thaw()
+
+
+def test_a_slave_that_could_not_listen_beside_it_leaves_it_alone(brokers: Brokers) -> None:
+    """The port of a stopped process does not become free."""
+    old = brokers.master("a", **HANGS)
+    same = brokers.add("b", **HANGS)
+    same.port = old.port
+    same.start().wait_slave()
+    old.freeze()
+    other = brokers.slave("c", **HANGS | {"hungMasterTimeout": "2s"})
+    other.wait_serving()
+    assert not same.said(REPLACING)
+    old.thaw()
+
+
+@pytest.mark.deep
+def test_two_slaves_leave_one_master(brokers: Brokers) -> None:
+    """Again and again: whoever is master is stopped, two slaves want to replace it at the same moment."""
+    members = [brokers.master("a", **HANGS), brokers.slave("b", **HANGS), brokers.slave("c", **HANGS)]
+    sent = 0
+    with amq.connect(url(*members, **{"nested.heartBeat": 300})) as connection:
+        producer = connection.session().producer("/queue/q")
+        master = members[0]
+        for _ in range(4):
+            producer.send(str(sent).encode())
+            sent += 1
+            marks = {broker: len(broker.log) for broker in members}
+            master.freeze()
+            others = [broker for broker in members if broker is not master]
+            producer.send(str(sent).encode())
+            sent += 1
+            served = [broker for broker in others if serves(broker, marks[broker])]
+            assert len(served) == 1
+            master.thaw()
+            master.wait_line(lambda line: line.get("role") == "slave", "slave", after=marks[master])
+            master = served[0]
+        consumer = connection.session().consumer("/queue/q")
+        found = []
+        while len(found) < sent:
+            message = consumer.receive(DEADLINE_S)
+            assert message is not None
+            message.ack(wait=True)
+            found.append(int(message.body))
+        assert found == list(range(sent))
