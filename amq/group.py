@@ -12,10 +12,11 @@ own, because a name server may keep it waiting; everything else belongs to the l
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -52,17 +53,26 @@ class Facts:
     cannot_listen  why it could not serve clients as master, "" = it could
     urls           where it serves clients now, with the ports that the kernel chose; () = it does not
     store_full     it is master and rejects messages, because the store's disk is full
+    priority       the broker with the highest one should be master
+    not_ready      why it could not take over now as a slave, "" = it could
+    passive        it is a slave that waits for an order, because the last master forbade a failover
+    answer         to the last order that it got (`amq.lock.orders.Answer`)
     """
 
     options: Mapping[str, Any]
     cannot_listen: str = ""
     urls: tuple[str, ...] = ()
     store_full: bool = False
+    priority: int = 0
+    not_ready: str = ""
+    passive: bool = False
+    answer: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "options": dict(self.options), "cannot_listen": self.cannot_listen[:WHY_CHARS_MAX],
-            "urls": list(self.urls), "store_full": self.store_full,
+            "urls": list(self.urls), "store_full": self.store_full, "priority": self.priority,
+            "not_ready": self.not_ready[:WHY_CHARS_MAX], "passive": self.passive, "answer": dict(self.answer),
         }  # fmt: skip
 
 
@@ -88,7 +98,7 @@ class Group:
         self._why = ""  # as last told
         self._others: list[BrokerPresence] = []
         self._trouble = ""  # in reading their files, as last reported
-        self._look_at = 0.0
+        self._looked = -math.inf
         self._compare_at = 0.0
         self._warned: dict[str, str] = {}  # by broker: in which options it differs, as last told
         self._free_since: float | None = None
@@ -98,9 +108,14 @@ class Group:
 
     # -- what this broker says ----------------------------------------------------------------------------------------
 
-    def facts(self, urls: Sequence[str] = (), store_full: bool = False) -> dict[str, Any]:
-        """For `brokers/NAME.json`."""
-        return Facts(self._options(), self._why, tuple(urls), store_full).to_json()
+    def facts(self, **more: Any) -> dict[str, Any]:
+        """For `brokers/NAME.json`. `more` = those of `Facts` that this class does not know."""
+        return Facts(self._options(), self._why, priority=self.config.priority, **more).to_json()
+
+    @property
+    def why(self) -> str:
+        """Why this broker could not serve clients, as others are told; "" = it could."""
+        return self._why
 
     def _options(self) -> dict[str, Any]:
         """The options that all brokers should share. A broker without transports, such as an import, has none."""
@@ -177,8 +192,7 @@ class Group:
             self._tell(())
             self._free_since = None
             return True
-        if now >= self._look_at:
-            self._look()
+        self.others(LOOK_S)
         refusals = tuple(each for each in refusals if not self._is_master_here(each))
         self._tell(refusals)
         if not refusals:
@@ -224,9 +238,15 @@ class Group:
         else:
             _log.info("the transports can be opened again: this broker competes for the lock")
 
+    def others(self, age_s: float) -> list[BrokerPresence]:
+        """The brokers that run on this store beside this one, as read not longer than `age_s` ago."""
+        if self._clock.monotonic() >= self._looked + age_s:
+            self._look()
+        return self._others
+
     def _look(self) -> None:
         """Read what the others say. Where that cannot be read this broker acts as if it were alone, and competes."""
-        self._look_at = self._clock.monotonic() + LOOK_S
+        self._looked = self._clock.monotonic()
         try:
             found = read_presence(self._vfs, self.config.store)
         except (AmqError, OSError) as error:  # AmqError: written by a newer version

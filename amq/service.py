@@ -44,6 +44,7 @@ from amq.master import LISTEN_PATIENCE_S, Authenticate, MakeRunner, Master
 from amq.replay import Replay
 from amq.served import PROTOCOLS, Served
 from amq.slave import Progress, Slave
+from amq.succession import ASK_S, EAGER_POLL_S, Departure, Succession
 from amq.threads import Event, SystemThreads, Threads
 from amq.transports.probe import refusals
 from amq.vfs import NotAFileError, SystemVfs, Vfs, close_all
@@ -120,6 +121,7 @@ class BrokerService:
         self._probe = probe
         self._protocols = protocols
         self._group: Group | None = None
+        self._succession: Succession | None = None
         self._role_changed = asyncio.Condition()
 
     # -- the outside, on the event loop -------------------------------------------------------------------------------
@@ -146,6 +148,8 @@ class BrokerService:
         self.config = config
         if self._group is not None:
             self._group.config = config
+        if self._succession is not None:
+            self._succession.config = config
         if self.master is not None:
             self.master.reconfigure(config)
 
@@ -164,10 +168,14 @@ class BrokerService:
                 group = self._group = Group(
                     self._vfs, self._clock, self._host, self._threads, self.config, owner.name, self._probe
                 )
+                succession = self._succession = Succession(
+                    self._vfs, self._clock, self._entropy, self.config, owner, group
+                )
+                succession.open()
                 group.start()
                 while not self._stopping.is_set():
                     try:
-                        self._term(owner, locker, group)
+                        self._term(owner, locker, group, succession)
                     except (OSError, StoreFullError) as error:  # full: there may be room again
                         if self.role is Role.STARTING or isinstance(error, NotAFileError):
                             raise  # the store could never be used: a person must look
@@ -221,15 +229,15 @@ class BrokerService:
             lock_keep_alive_period_s=self.config.lock_keep_alive_period_s,
         )
 
-    def _term(self, owner: Owner, locker: SharedFileLocker, group: Group) -> None:
+    def _term(self, owner: Owner, locker: SharedFileLocker, group: Group, succession: Succession) -> None:
         """Wait for the lock as a slave; if we get it, be the master until that ends."""
-        presence = Presence.open(self._vfs, self.config.store, owner, facts=group.facts())
+        presence = Presence.open(self._vfs, self.config.store, owner, facts=self._facts(group, succession))
         with closing(presence) as self._presence:
             if self.role is Role.STARTING:
                 group.check_start(self._stopping.wait, LISTEN_PATIENCE_S)
             self._await(None, self._set_role(Role.SLAVE))
             try:
-                if not self._wait_for_lock(locker, group):
+                if not self._wait_for_lock(locker, group, succession):
                     return
                 _log.info("lock acquired, taking over", store=self.config.store)
                 group.acquired()
@@ -237,7 +245,7 @@ class BrokerService:
                     pause=self._stopping.wait, seal=lambda previous: self._seal(previous, locker.sign)
                 )
                 if mastership is not None:
-                    self._serve(locker, mastership, group)
+                    self._serve(locker, mastership, group, succession)
             except TransportError as error:
                 group.failed(error)
             except OwnershipLostError as error:
@@ -250,66 +258,88 @@ class BrokerService:
                 close_all(self._vfs, held)
                 locker.abandon()
 
-    def _wait_for_lock(self, locker: SharedFileLocker, group: Group) -> bool:
+    def _wait_for_lock(self, locker: SharedFileLocker, group: Group, succession: Succession) -> bool:
         """True with the lock; False when told to stop."""
-
-        def acquire() -> bool:
-            return (group.competes() or self.config.fail_if_locked) and locker.try_acquire()
-
         waited = False
         silence = Silence(self._vfs, self._clock, self.config.store, self.config.lock_keep_alive_period_s)
         while not self._stopping.is_set():
             self._wake.clear()
-            if acquire() or self._replace_hung(locker, group, silence):
+            if self._acquire(locker, group, succession, silence):
                 return True
-            self._state_facts(group)
+            self._state_facts(group, succession)
             if not waited:
                 waited = True
                 if self.config.fail_if_locked:
                     raise AmqError(f"the store is locked by {locker.holder()}", code="STORE_LOCKED")
                 _log.info("slave: waiting for the lock", store=self.config.store, holder=locker.holder())
-            if self._follow(silence):
+            if self._follow(group, succession, silence):
                 # The file event of a dying master comes just before the kernel frees its lock.
                 for delay_s in RETRY_DELAYS_S:
-                    if acquire():
+                    if self._acquire(locker, group, succession):
                         return True
                     if self._stopping.wait(delay_s):
                         return False
         return False
 
-    def _state_facts(self, group: Group) -> None:
-        if self._presence is not None:
-            self._presence.state(self._facts(group))
-
-    def _facts(self, group: Group) -> dict[str, Any]:
-        master = self.master
-        return group.facts(master.urls, master.full) if master is not None else group.facts()
-
-    def _replace_hung(self, locker: SharedFileLocker, group: Group, silence: Silence) -> bool:
-        """True with the lock: its holder was silent for hungMasterTimeout, and this broker has replaced the file."""
+    def _acquire(
+        self, locker: SharedFileLocker, group: Group, succession: Succession, silence: Silence | None = None
+    ) -> bool:
+        """Try once for the lock, where this slave may; also by replacing the file of a holder that is silent."""
+        if not (group.competes() or self.config.fail_if_locked) or not succession.may_try(locker.release_mark()):
+            if silence is not None:
+                silence.reset()
+            return False
+        if locker.try_acquire():
+            if succession.may_try(locker.release_mark()):  # the master may have left it just now
+                return True
+            locker.release()
+            return False
         timeout_s = self.config.hung_master_timeout_s
-        if not timeout_s or not group.can_listen or not silence.look(timeout_s):
+        if silence is None or not timeout_s or not group.can_listen or not silence.look(timeout_s):
             return False
         _log.warning("the master gives no sign of life: replacing its lock file", silent_s=round(silence.silent_s, 1))
         replaced = locker.replace(silence.silent_s, silence.goes_on)
         silence.reset()
         return replaced
 
-    def _follow(self, silence: Silence) -> bool:
-        """Follow the journal, and watch the master, until it is time to try for the lock again. True where something
-        happened to the lock file.
+    def _state_facts(self, group: Group, succession: Succession) -> None:
+        if self._presence is not None:
+            self._presence.state(self._facts(group, succession))
+
+    def _facts(self, group: Group, succession: Succession) -> dict[str, Any]:
+        master = self.master
+        common = {"passive": succession.passive, "answer": succession.answer.to_json()}
+        if master is not None:
+            return group.facts(urls=tuple(master.urls), store_full=master.full, **common)
+        return group.facts(not_ready=self._not_ready(group), **common)
+
+    def _not_ready(self, group: Group) -> str:
+        """Why this slave could not take over soon and serve, "" = it could."""
+        return group.why or self._slave.not_current()
+
+    def _follow(self, group: Group, succession: Succession, silence: Silence) -> bool:
+        """Follow the journal, heed orders and watch the master until it is time to try for the lock again. True where
+        something happened to the lock file.
         """
         interval_s, timeout_s = self.config.slave_follow_interval_s, self.config.hung_master_timeout_s
-        until = self._clock.monotonic() + self.config.lock_acquire_sleep_interval_s
+        every_s = EAGER_POLL_S if succession.eager else self.config.lock_acquire_sleep_interval_s
+        until = self._clock.monotonic() + every_s
         while (left_s := until - self._clock.monotonic()) > 0:
             more = bool(interval_s) and self._slave.follow()
             if interval_s and self._presence is not None:
                 self._presence.tell(lambda: {"followed": asdict(self._slave.lag())}, self._clock.monotonic())
-            if timeout_s:
+            if succession.heed(self._not_ready(group)):
+                self._stopping.set()
+                return False
+            if timeout_s and silence.sign is not None:
                 if silence.look(timeout_s):
                     return False
                 left_s = min(left_s, silence.due_s(timeout_s))
-            if self._wake.wait(0 if more else min(left_s, interval_s or left_s)):
+            self._state_facts(group, succession)
+            if succession.eager and every_s > EAGER_POLL_S:
+                return False
+            left_s = min(left_s, interval_s or left_s, self.config.lock_keep_alive_period_s / 3)
+            if self._wake.wait(0 if more else left_s):
                 return True
         return False
 
@@ -331,13 +361,17 @@ class BrokerService:
                 _log.warning("the journal as followed cannot be used: measuring all of it", reason=str(error))
         return seal(self._vfs, self.config.store, number, known, sign=sign)
 
-    def _serve(self, locker: SharedFileLocker, mastership: Mastership, group: Group) -> None:
+    def _serve(
+        self, locker: SharedFileLocker, mastership: Mastership, group: Group, succession: Succession
+    ) -> None:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed. A broker that cannot open its
         transports hands over like one that was asked to stop, and raises TransportError.
         """
         lease = mastership.lease
         self._end_reason, self._end_error = "", None
         unheard: TransportError | None = None
+        departure = Departure()
+        succession.begins()
         watchdog_stop = self._threads.event()
         watchdog = self._threads.start("amq-watchdog", lambda: self._watch_lease(lease, watchdog_stop))
         try:
@@ -350,17 +384,17 @@ class BrokerService:
             else:
                 group.serving(True)
                 if self._presence is not None:
-                    self._presence.update(Role.MASTER.value, self._facts(group))
+                    self._presence.update(Role.MASTER.value, self._facts(group, succession))
                 self._await(lease, self._become_master(mastership))
-                self._keep_lease(lease, group)
+                departure = self._keep_lease(lease, group, succession)
             self._await(lease, self._hand_over())
         except BaseException:
             self._await(None, self._fence(lease))
             raise
         else:
             watchdog_stop.set()  # nobody is served any more: that the lease ends now is no alarm
-            locker.release()
-            _log.info("store released", epoch=mastership.epoch.number)
+            locker.release(departure.to, departure.failover)
+            _log.info("store released", epoch=mastership.epoch.number, to=departure.to, failover=departure.failover)
             if unheard is not None:
                 raise unheard
         finally:
@@ -403,13 +437,24 @@ class BrokerService:
 
         return tell
 
-    def _keep_lease(self, lease: Lease, group: Group) -> None:
-        """Check three times a period until told to stop. OwnershipLostError when it is over."""
+    def _keep_lease(self, lease: Lease, group: Group, succession: Succession) -> Departure:
+        """Check three times a period until this broker is told to stop, or hands over: returns how. OwnershipLostError
+        when it is over.
+        """
+        every_s, check_at = self.config.lock_keep_alive_period_s / 3, -math.inf
         while not self._stopping.is_set():
-            self._check_lease(lease)
-            self._state_facts(group)
-            self._wake.wait(self.config.lock_keep_alive_period_s / 3)
-            self._wake.clear()
+            if (now := self._clock.monotonic()) >= check_at or self._wake.is_set():
+                self._wake.clear()
+                check_at = now + every_s
+                self._check_lease(lease)
+            departure = succession.decide()
+            self._state_facts(group, succession)
+            if departure is not None:
+                if succession.told_to_stop:
+                    self._stopping.set()
+                return departure
+            self._wake.wait(min(ASK_S if succession.asking else every_s, max(0.0, check_at - self._clock.monotonic())))
+        return Departure(failover=self.config.failover_on_shutdown)
 
     def _check_lease(self, lease: Lease) -> None:
         self._raise_if_ended()

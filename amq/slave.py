@@ -10,6 +10,7 @@ pieces.
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -30,6 +31,7 @@ from amq.vfs import Vfs
 
 LIST_EVERY_S = 1.0  # directories are listed so often: to a server that costs more than all else that a slave asks
 FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
+CURRENT_S, CURRENT_INTERVALS = 2.0, 4  # a slave that knew all so recently, or so many of its intervals ago, is current
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before the next attempt after an error: twice as long each time
 TELL_BYTES = 4 << 20  # of a checkpoint, between two reports of progress
 Progress = Callable[[int, int, int], None]  # bytes read, bytes to read, messages
@@ -60,6 +62,7 @@ class Slave:
         self._follower: Follower | None = None
         self._epoch: Epoch | None = None
         self._caught_up_wall_ms = 0
+        self._caught_up = -math.inf
         self._trouble = ""
         self._pause_s = 0.0  # after trouble
         self._paused_until = 0.0
@@ -96,12 +99,21 @@ class Slave:
             return False
         self._trouble, self._pause_s = "", 0.0
         if not more:
-            self._caught_up_wall_ms = self._clock.wall_ms()
+            self._caught_up_wall_ms, self._caught_up = self._clock.wall_ms(), self._clock.monotonic()
         return more
 
     def lag(self) -> Lag:
         place = self._follower.place if self._follower is not None else ""
         return Lag(place, self._state.stored, self._caught_up_wall_ms)
+
+    def not_current(self) -> str:
+        """Why a takeover would have much left to read, "" = it would not."""
+        interval_s = self._config.slave_follow_interval_s
+        if not interval_s:
+            return "does not follow the journal (slaveFollowInterval = 0)"
+        if self._clock.monotonic() > self._caught_up + max(CURRENT_S, CURRENT_INTERVALS * interval_s):
+            return "has not caught up with the journal"
+        return ""
 
     def _look_for_epoch(self) -> None:
         try:
@@ -203,7 +215,7 @@ class Slave:
                 self._finishing = follower = self._at_first_byte()
                 recovered = follower.finish(epoch.sealed, self._told(progress))
         state, self._state, self._finishing = self._state, State(config), None
-        self._caught_up_wall_ms = 0
+        self._caught_up_wall_ms, self._caught_up = 0, -math.inf
         state.settle(recovered.trimmed)
         return state, recovered
 

@@ -40,7 +40,7 @@ EXIT_CODES = {
     STORE: "the store is unusable, damaged, foreign or of a newer format",
     LOCKED: "the name is in use on this store, or the store is locked and failIfLocked is set",
     TRANSPORT: "the broker cannot listen, or no broker can be reached or answers in time",
-    REFUSED: "the broker refused: login, permission, a full store, a rolled back transaction",
+    REFUSED: "the broker refused: login, permission, a full store, a rolled back transaction, an order",
     INTERNAL: "internal error: please report it with the traceback",
     INTERRUPTED: "interrupted (SIGINT); a broker that gets a second signal ends by that signal",
 }
@@ -61,6 +61,9 @@ _BY_CODE = {
     "TRANSACTION_RETRY": TRANSPORT,
     "URI_INVALID": USAGE,
     "LOGIN_REFUSED": REFUSED,
+    "ORDER_REFUSED": REFUSED,
+    "ORDER_TIMEOUT": FAILED,
+    "BROKER_UNKNOWN": FAILED,
     "LOGIN_REQUIRED": REFUSED,
 }
 _CONNECTION = ("CONNECTION_LOST", "CONNECT_FAILED")

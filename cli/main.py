@@ -23,6 +23,8 @@ from amq.errors import AmqError
 # command → (module in this package, one line for `amq --help`); the function has the command's name
 COMMANDS = {
     "start": ("start", "Run a broker in the foreground."),
+    "stop": ("orders", "Stop a broker of the group, on whatever host it runs."),
+    "handover": ("orders", "Make another broker of the group the master."),
     "status": ("status", "Show who is master of a store, or which broker of a URL serves clients."),
     "doctor": ("doctor", "Find out whether a directory is fit to be a store."),
     "producer": ("producer", "Send messages: lines of a file, a text, or generated ones."),

@@ -31,6 +31,7 @@ _EPILOG = examples(
     "amq start /etc/amq/amq.toml",
     "amq start amq.toml -o lockKeepAlivePeriod=5s -o log.logLevel=debug",
     "AMQ_STORE=/mnt/shared/amq amq start",
+    "amq start amq.toml --name b -o priority=10 --wait-for-activation",
 )
 
 
@@ -46,10 +47,14 @@ _EPILOG = examples(
     "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
     help="Any option of the configuration, see `amq config show`. May be repeated; wins over file and environment.",
 )  # fmt: skip
+@click.option(
+    "--wait-for-activation", is_flag=True,
+    help="Report to the service manager that the broker is ready only once it is master.",
+)  # fmt: skip
 @click.option("--allow-unsafe-store", is_flag=True, help="Start also on a store that `amq doctor` finds unfit.")
 def start(
     config_file: str | None, store: str | None, name: str | None, transports: tuple[str, ...],
-    options: tuple[str, ...], allow_unsafe_store: bool,
+    options: tuple[str, ...], wait_for_activation: bool, allow_unsafe_store: bool,
 ) -> None:  # fmt: skip
     """Run a broker in the foreground.
 
@@ -59,8 +64,11 @@ def start(
 
     SIGTERM or SIGINT: commit what came in, hand the store over, exit. A second signal ends the process at once, as
     safely as any crash does. SIGHUP: read the configuration and the users file again. The broker also watches the
-    configuration file. Under systemd (Type=notify) it reports when it runs and which role it has.
+    configuration file. Under systemd (Type=notify) it reports which role it has, and that it is ready: as soon as it
+    competes for the store, as slave or master, or with --wait-for-activation when it is master.
     """
+    if wait_for_activation:
+        options = (*options, "waitForActivation=true")
 
     def read() -> BrokerConfig:
         return load(
@@ -151,8 +159,9 @@ class _Run:
             status = "slave, waiting for the lock"
         else:
             return
-        process.notify(f"READY=1\nSTATUS={status}" if not self._ready else f"STATUS={status}")
-        self._ready = True
+        ready = not self._ready and (role is Role.MASTER or not self._config.wait_for_activation)
+        process.notify(f"READY=1\nSTATUS={status}" if ready else f"STATUS={status}")
+        self._ready = self._ready or ready
 
     def _on_reading(self, event: JournalRead) -> None:
         process.notify(f"STATUS=taking over: reads the journal, {reading_text(asdict(event))}")

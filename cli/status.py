@@ -158,7 +158,8 @@ def _slaves(seen: StoreStatus) -> list[dict[str, Any]]:
         cannot_listen = why if isinstance(why, str) and why else None
         found.append({
             **_broker(broker), "followed": followed, "lag_s": lag_s, "cannot_listen": cannot_listen,
-            "too_old": seen.too_old(broker),
+            "too_old": seen.too_old(broker), "not_ready": broker.not_ready or None,
+            "passive": broker.facts.get("passive") is True,
         })  # fmt: skip
     return found
 
@@ -193,9 +194,12 @@ def _numbers(broker: BrokerPresence, key: str, *names: str) -> dict[str, Any] | 
 
 def _broker(broker: BrokerPresence) -> dict[str, Any]:
     if broker.owner is None:  # it is just writing who it is
-        return {"name": broker.name, "host": "", "pid": None, "urls": []}
+        return {"name": broker.name, "host": "", "pid": None, "urls": [], "priority": 0}
     owner = broker.owner
-    return {"name": owner.name, "host": owner.host, "pid": owner.pid, "urls": _urls(broker, owner)}
+    return {
+        "name": owner.name, "host": owner.host, "pid": owner.pid, "urls": _urls(broker, owner),
+        "priority": broker.priority,
+    }  # fmt: skip
 
 
 def _urls(broker: BrokerPresence, owner: Owner) -> list[str]:
@@ -267,13 +271,15 @@ def _print_store(facts: dict[str, Any]) -> None:
 
 
 def _who(broker: dict[str, Any]) -> str:
-    return f"{broker['name']} (host {broker['host']}, pid {broker['pid']})"
+    preferred = f", priority {broker['priority']}" if broker["priority"] else ""
+    return f"{broker['name']} (host {broker['host']}, pid {broker['pid']}{preferred})"
 
 
 def _slave_text(slave: dict[str, Any]) -> str:
     why = f"; could not serve clients: {slave['cannot_listen']}" if slave["cannot_listen"] else ""
     old = "; too old to take over: upgrade it" if slave["too_old"] else ""
-    return _lag_text(slave) + why + old
+    passive = "; passive: `amq handover`, or the start of a broker, makes a master" if slave["passive"] else ""
+    return _lag_text(slave) + why + old + passive
 
 
 def _lag_text(slave: dict[str, Any]) -> str:

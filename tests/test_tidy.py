@@ -46,8 +46,9 @@ IMPORTS: dict[str, set[str]] = {
     "slave": LEAVES | {"vfs", "config", "journal", "broker", "lock"},
     "replay": LEAVES | {"config", "journal", "broker", "lock", "slave"},
     "group": LEAVES | {"vfs", "config", "lock", "transports.probe"},
+    "succession": LEAVES | {"vfs", "config", "lock", "group"},
     "service": LEAVES
-    | {"vfs", "config", "security", "journal", "broker", "lock", "master", "slave", "replay", "group"}
+    | {"vfs", "config", "security", "journal", "broker", "lock", "master", "slave", "replay", "group", "succession"}
     | {"transports.probe", "served"},
     "maintenance": LEAVES | {"vfs", "config", "journal", "lock", "broker", "master", "service"},
     "doctor": LEAVES | {"vfs", "config", "lock"},
@@ -78,7 +79,8 @@ def _ban(names: str, where: str, cure: str, doors: str = "") -> Ban:
     return Ban(frozenset(names.split()), tuple(where.split()), cure, tuple(doors.split()) or ("\0",))
 
 
-REPLAYED = "amq/lock/ amq/journal/ amq/broker/ amq/service.py amq/master.py amq/group.py"  # what the simulation runs
+# The simulation runs these.
+REPLAYED = "amq/lock/ amq/journal/ amq/broker/ amq/service.py amq/master.py amq/group.py amq/succession.py"
 BANS = (
     _ban(
         "time.time time.time_ns datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "

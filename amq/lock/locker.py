@@ -119,8 +119,9 @@ class Locker(Protocol):
         """
         ...
 
-    def release(self) -> None:
-        """Hand over cleanly; the caller has written and fsynced its last. Raises OwnershipLostError, OSError."""
+    def release(self, to: str = "", failover: bool = True) -> None:
+        """Hand over cleanly; the caller has written and fsynced its last. `to` = the broker that takes over, "" = any;
+        none if not `failover`. Raises OwnershipLostError, OSError."""
         ...
 
     def abandon(self) -> bool:

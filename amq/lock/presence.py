@@ -58,6 +58,18 @@ class BrokerPresence:
     facts: dict[str, Any] = field(default_factory=dict)
     store_version: int = STORE_VERSION
 
+    @property
+    def priority(self) -> int:
+        """The broker with the highest one should be master."""
+        found = self.facts.get("priority")
+        return found if isinstance(found, int) else 0
+
+    @property
+    def not_ready(self) -> str:
+        """Why this slave could not take over now, "" = it could."""
+        found = self.facts.get("not_ready")
+        return found if isinstance(found, str) else "is of an older version, or just starting"
+
 
 class Presence:
     """This broker's own entry. Close it last."""

@@ -140,6 +140,21 @@ class SharedFileLocker:
         except (AmqError, OSError, LookupError, AttributeError):
             return ""  # being written just now, or not ours to judge: the caller only wants a name to print
 
+    def release_mark(self) -> dict[str, Any] | None:
+        """The release mark of the newest epoch, where it says more than that the epoch is over; None = no such mark, or
+        none that can be read. Raises OSError.
+        """
+        try:
+            mark = read_record(self._vfs, self._lock_path, "release", RELEASE_OFFSET)
+            if mark is None or not (mark.get("to") or mark.get("failover") is False):
+                return None
+            newest = read_newest_epoch(self._vfs, self._store)
+        except (FileNotFoundError, AmqError):
+            return None
+        if newest is None or (mark.get("epoch"), mark.get("uuid")) != (newest.number, newest.owner.uuid):
+            return None
+        return mark
+
     def take_over(
         self, pause: Callable[[float], bool], seal: Callable[[Epoch | None], Mapping[str, int]]
     ) -> Mastership | None:
@@ -191,16 +206,20 @@ class SharedFileLocker:
         with self._call():
             self._prove()
 
-    def release(self) -> None:
-        """Hand over: as master leave the durable mark "epoch over, all is written", then unlock. Raises
-        OwnershipLostError, OSError; the lock is given up in any case."""
+    def release(self, to: str = "", failover: bool = True) -> None:
+        """Hand over: as master leave the durable mark "epoch over, all is written", then unlock. The mark also says to
+        which broker, "" = any, and whether slaves may take over. Raises OwnershipLostError, OSError; the lock is given
+        up in any case."""
         with self._call():
             next_state(self._state, LockerEvent.RELEASE)
             try:
                 if self._lease is not None:
                     self._lease.revoke()
                 if self._state is LockerState.MASTER and self._epoch is not None:
-                    body = {"epoch": self._epoch.number, "uuid": self.owner.uuid, "wall_ms": self._clock.wall_ms()}
+                    body = {
+                        "epoch": self._epoch.number, "uuid": self.owner.uuid, "wall_ms": self._clock.wall_ms(),
+                        "to": to, "failover": failover,
+                    }  # fmt: skip
                     self._write_record(self._held_fd(), "release", body, RELEASE_OFFSET)
             finally:
                 self._let_go(LockerEvent.RELEASE)

@@ -40,7 +40,8 @@ def test_every_command_option_and_exit_code_is_on_the_page() -> None:
 def test_the_contract() -> None:
     """Names that others rely on."""
     assert set(LEAVES) == {
-        "amq start", "amq status", "amq producer", "amq consumer", "amq demo", "amq demo-spark", "amq perf",
+        "amq start", "amq stop", "amq handover",
+        "amq status", "amq producer", "amq consumer", "amq demo", "amq demo-spark", "amq perf",
         "amq doctor", "amq journal check", "amq journal dump", "amq journal stat", "amq journal compact",
         "amq journal export", "amq journal import", "amq journal repair",
         "amq config show", "amq config check", "amq user add", "amq user remove", "amq user list",

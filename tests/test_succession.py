@@ -1,0 +1,500 @@
+"""Handing over to a certain slave: by order of an operator, and to a slave of higher priority."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import structlog
+from brokers import DEADLINE_S, ROOT, SERVING, Broker, Brokers
+
+import amq
+from amq.config.schema import BrokerConfig
+from amq.group import Group
+from amq.lock.host import Owner
+from amq.lock.orders import (
+    FAILBACK,
+    HAND_OVER,
+    OPERATOR,
+    STOP,
+    TAKE_OVER,
+    WITHDRAWN,
+    Answer,
+    Order,
+    Orders,
+    give,
+    order_path,
+)
+from amq.lock.presence import Presence, read_presence
+from amq.succession import (
+    ANSWER_S,
+    EAGER_S,
+    FAILBACK_WINDOW_S,
+    FAILBACKS_KEPT,
+    HOLD_BACK_S,
+    OTHERS_S,
+    Departure,
+    Succession,
+)
+from amq.threads import SystemThreads
+from amq.vfs import SystemVfs
+from tests.fakes import FakeClock, FakeHost
+
+PERIOD_S = 2.0
+
+
+class Member:
+    """A broker of the group as far as succession goes: its presence, its orders, its decisions."""
+
+    def __init__(self, store: Path, name: str, clock: FakeClock, starts: int = 1, **options: Any) -> None:
+        self.store, self.name, self.clock = str(store), name, clock
+        vfs, host = SystemVfs(), FakeHost(name)
+        self.owner = Owner.make(
+            host, name=name, uuid=f"uuid-{name}-{starts}", transport_urls=(f"stomp://{name}:1",),
+            lock_keep_alive_period_s=PERIOD_S,
+        )  # fmt: skip
+        self.config = BrokerConfig(name=name, store=self.store, **options)
+        self.group = Group(vfs, clock, host, SystemThreads(), self.config, name, None)
+        self.succession = Succession(vfs, clock, Random(name), self.config, self.owner, self.group)
+        self.not_ready = ""
+        self.presence = Presence.open(vfs, self.store, self.owner, facts=self.facts())
+        self.succession.open()
+
+    def facts(self) -> dict[str, Any]:
+        return self.group.facts(not_ready=self.not_ready, answer=self.succession.answer.to_json())
+
+    def heed(self) -> bool:
+        """One round as a slave."""
+        stop = self.succession.heed(self.not_ready)
+        self.presence.state(self.facts())
+        return stop
+
+    def decide(self) -> Departure | None:
+        """One round as a master."""
+        departure = self.succession.decide()
+        self.presence.state(self.facts())
+        return departure
+
+    def order(self, action: str, to: str = "", number: int = 1) -> Order:
+        order = Order(f"order {number}", self.owner.uuid, action, to, "me@here", OPERATOR)
+        give(SystemVfs(), self.store, self.name, order)
+        return order
+
+    @property
+    def answer(self) -> Answer:
+        (found,) = (each for each in read_presence(SystemVfs(), self.store) if each.name == self.name)
+        return Answer.from_json(found.facts.get("answer"))
+
+    def close(self) -> None:
+        self.presence.close()
+
+
+class Circle:
+    """A master `a` and its slaves, one turn after the other."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        store.mkdir()
+        self.clock = FakeClock()
+        self.members: dict[str, Member] = {}
+
+    def add(self, name: str, **options: Any) -> Member:
+        made = self.members[name] = Member(self.store, name, self.clock, **options)
+        return made
+
+    def rounds(self, seconds: float, *deaf: Member, step_s: float = 0.25) -> Departure | None:
+        """Until the master ends its mastership, at most `seconds`. The `deaf` do nothing."""
+        master, *slaves = self.members.values()
+        until = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < until:
+            departure = master.decide()
+            if departure is not None:
+                return departure
+            for slave in slaves:
+                if slave not in deaf:
+                    slave.heed()
+            self.clock.advance(step_s)
+        return None
+
+
+@pytest.fixture
+def circle(tmp_path: Path) -> Any:
+    made = Circle(tmp_path / "store")
+    yield made
+    for member in made.members.values():
+        member.close()
+
+
+# -- by order ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_order_goes_to_the_best_slave_that_is_ready(circle: Circle) -> None:
+    master = circle.add("a")
+    circle.add("b")
+    best, late = circle.add("c", priority=3, ), circle.add("d", priority=9)
+    late.not_ready = "has not caught up with the journal"
+    late.heed()
+    best.heed()
+    master.succession.config = BrokerConfig(store=master.store, allow_failback=False)
+    order = master.order(HAND_OVER)
+    assert circle.rounds(3) == Departure("c")
+    assert master.answer == Answer(order.id, "handing over", "c")
+    assert best.succession.eager
+    assert best.answer.state == "ready"
+
+
+def test_an_order_names_the_slave(circle: Circle) -> None:
+    master = circle.add("a")
+    circle.add("b"), circle.add("c")
+    master.order(HAND_OVER, "b")
+    assert circle.rounds(3) == Departure("b")
+
+
+@pytest.mark.parametrize(("to", "reason"), [
+    ("", "b has not caught up with the journal"), ("b", "b has not caught up with the journal"),
+    ("a", "a is the master already"), ("x", "no broker 'x' runs on this store beside this one; others: b"),
+])  # fmt: skip
+def test_an_order_is_refused_with_the_reason(circle: Circle, to: str, reason: str) -> None:
+    master, slave = circle.add("a"), circle.add("b")
+    slave.not_ready = "has not caught up with the journal"
+    slave.heed()
+    order = master.order(HAND_OVER, to)
+    assert circle.rounds(10) is None
+    assert master.answer == Answer(order.id, "refused", reason)
+
+
+def test_a_lonely_master_refuses(circle: Circle) -> None:
+    master = circle.add("a")
+    master.order(HAND_OVER)
+    assert circle.rounds(2) is None
+    assert master.answer.reason == "no other broker runs on this store"
+
+
+def test_a_slave_that_does_not_answer_is_passed_over(circle: Circle) -> None:
+    master, dumb = circle.add("a"), circle.add("b", priority=2)
+    circle.add("c", priority=1)
+    master.succession.config = BrokerConfig(store=master.store, allow_failback=False)
+    master.order(HAND_OVER)
+    began = circle.clock.monotonic()
+    assert circle.rounds(20, dumb) == Departure("c")
+    assert circle.clock.monotonic() - began >= ANSWER_S + PERIOD_S
+    assert not dumb.heed()
+    assert not dumb.succession.eager, "what it was asked was withdrawn"
+
+
+def test_a_withdrawn_order_is_none(circle: Circle) -> None:
+    master, dumb = circle.add("a"), circle.add("b")
+    master.order(HAND_OVER)
+    assert circle.rounds(1, dumb) is None
+    master.order(WITHDRAWN, number=2)
+    assert circle.rounds(20) is None
+
+
+def test_each_order_counts_once_and_for_one_start(circle: Circle) -> None:
+    master, slave = circle.add("a"), circle.add("b")
+    order = slave.order(STOP)
+    assert slave.heed()
+    circle.clock.advance(PERIOD_S)
+    assert not slave.heed(), "seen already"
+    slave.close()
+    again = Member(circle.store, "b", circle.clock, starts=2)
+    assert not again.heed(), "it was for the start before"
+    again.close()
+    del circle.members["b"]
+    assert master.order(STOP).action == order.action
+    assert master.decide() == Departure()
+    assert master.succession.told_to_stop
+
+
+def test_orders_that_fit_no_role_are_refused(circle: Circle) -> None:
+    master, slave = circle.add("a"), circle.add("b")
+    master.order(TAKE_OVER)
+    assert master.decide() is None
+    assert master.answer.reason == "is the master"
+    slave.order(HAND_OVER)
+    assert not slave.heed()
+    assert slave.answer.reason == "is not the master"
+
+
+@pytest.mark.parametrize("content", [b"{", b"x" * 5000, b"", b'{"amq":"order"}', b"\0" * 4096])
+def test_what_is_no_order_is_ignored(tmp_path: Path, content: bytes) -> None:
+    orders = Orders(SystemVfs(), str(tmp_path), "a", "u")
+    orders.open()
+    Path(order_path(str(tmp_path), "a")).write_bytes(content)
+    assert orders.look() is None
+    give(SystemVfs(), str(tmp_path), "a", Order("1", "u", STOP, by="ü" * 9000))
+    assert orders.look() == Order("1", "u", STOP, by="ü" * 200)
+    assert os.path.getsize(order_path(str(tmp_path), "a")) <= 5000
+
+
+# -- failback ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_slave_of_higher_priority_gets_the_store_when_it_was_ready_for_long_enough(circle: Circle) -> None:
+    circle.add("a", priority=1, failback_delay_s=8.0)
+    slave = circle.add("b", priority=2)
+    circle.add("c", priority=1)
+    slave.not_ready = "has not caught up with the journal"
+    slave.heed()
+    assert circle.rounds(30) is None
+    slave.not_ready = ""
+    slave.heed()
+    began = circle.clock.monotonic()
+    assert circle.rounds(30) == Departure("b")
+    assert 8.0 <= circle.clock.monotonic() - began <= 8.0 + OTHERS_S + PERIOD_S
+
+
+def test_a_slave_that_wavers_gets_nothing(circle: Circle) -> None:
+    circle.add("a", failback_delay_s=8.0)
+    slave = circle.add("b", priority=2)
+    for _ in range(6):
+        assert circle.rounds(6) is None
+        slave.not_ready = "cannot listen"
+        slave.heed()
+        assert circle.rounds(3) is None
+        slave.not_ready = ""
+        slave.heed()
+
+
+def test_no_failback_where_it_is_not_allowed(circle: Circle) -> None:
+    circle.add("a", allow_failback=False)
+    circle.add("b", priority=2)
+    assert circle.rounds(60) is None
+
+
+def test_failbacks_that_do_not_last_wait_longer_each_time(circle: Circle) -> None:
+    master = circle.add("a", failback_delay_s=4.0)
+    circle.add("b", priority=2)
+    waits = []
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(12):
+            master.succession.begins()
+            began = circle.clock.monotonic()
+            assert circle.rounds(2 * FAILBACK_WINDOW_S, step_s=1.0) == Departure("b")
+            waits.append(circle.clock.monotonic() - began)
+    slack_s = OTHERS_S + 2 * PERIOD_S
+    for number, wait_s in enumerate(waits[:8]):
+        assert 4.0 * 2**number <= wait_s <= 4.0 * 2**number + slack_s
+    assert max(waits) <= FAILBACK_WINDOW_S + slack_s
+    told = [line for line in lines if line["event"].startswith("failback waits longer")]
+    assert [line["failbacks"] for line in told[:7]] == list(range(1, 8))
+    assert len(master.succession._failbacks) <= FAILBACKS_KEPT
+
+
+def test_an_operator_s_choice_lasts_until_the_preferred_broker_is_started_again(circle: Circle) -> None:
+    chosen = circle.add("a", failback_delay_s=1.0)
+    preferred = circle.add("b", priority=2)
+    chosen.order(TAKE_OVER)
+    assert not chosen.heed()
+    chosen.succession.begins()
+    assert circle.rounds(60) is None
+    preferred.close()
+    circle.members["b"] = Member(circle.store, "b", circle.clock, starts=2, priority=2)
+    assert circle.rounds(60) == Departure("b")
+
+
+def test_a_failback_is_no_operator_s_choice(circle: Circle) -> None:
+    chosen = circle.add("a", failback_delay_s=1.0)
+    circle.add("b", priority=2)
+    give(SystemVfs(), chosen.store, "a", Order("1", chosen.owner.uuid, TAKE_OVER, by="c, master", why=FAILBACK))
+    assert not chosen.heed()
+    chosen.succession.begins()
+    assert circle.rounds(60) == Departure("b")
+
+
+# -- release marks ----------------------------------------------------------------------------------------------------
+
+
+def mark(epoch: int = 3, **facts: Any) -> dict[str, Any]:
+    return {"epoch": epoch, "uuid": "u", "to": "", "failover": True} | facts
+
+
+def test_others_hold_back_for_a_while(circle: Circle) -> None:
+    named, other = (circle.add(name).succession for name in "ab")
+    assert named.may_try(None)
+    assert other.may_try(None)
+    assert named.may_try(mark(to="a"))
+    assert not other.may_try(mark(to="a"))
+    circle.clock.advance(HOLD_BACK_S - 0.1)
+    assert not other.may_try(mark(to="a"))
+    circle.clock.advance(0.2)
+    assert other.may_try(mark(to="a")), "it did not come"
+    assert not other.may_try(mark(4, to="a")), "another hand-over"
+
+
+def test_slaves_are_passive_when_a_failover_is_forbidden(circle: Circle) -> None:
+    slave = circle.add("a")
+    assert slave.succession.may_try(None)
+    assert not slave.succession.may_try(mark(failover=False))
+    circle.clock.advance(1e6)
+    assert not slave.succession.may_try(mark(failover=False))
+    assert slave.succession.passive
+    slave.order(TAKE_OVER)
+    slave.heed()
+    assert slave.succession.may_try(mark(failover=False))
+    assert not slave.succession.passive
+    circle.clock.advance(EAGER_S)
+    assert not slave.succession.may_try(mark(failover=False)), "it did not get the lock"
+    assert slave.succession.may_try(None), "another broker was master meanwhile"
+
+
+def test_a_start_says_otherwise(circle: Circle) -> None:
+    started = circle.add("a").succession
+    assert started.may_try(mark(failover=False))
+    assert started.may_try(mark(failover=False))
+    assert not started.may_try(mark(4, failover=False)), "a later stop counts"
+
+
+# -- real brokers -----------------------------------------------------------------------------------------------------
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "amq.cli.main", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+
+
+def ready(brokers: Brokers, *names: str) -> None:
+    """Wait until the slaves `names` could take over."""
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until:
+        running = read_presence(SystemVfs(), str(brokers.store))
+        found = {each.name for each in running if each.facts.get("not_ready") == ""}
+        if found >= set(names):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"not ready: {set(names) - found}")
+
+
+def url(*members: Broker) -> str:
+    return f"failover:({','.join(f'stomp://127.0.0.1:{member.port}' for member in members)})?randomize=false"
+
+
+def test_amq_handover_under_traffic(brokers: Brokers) -> None:
+    a, b, c = brokers.master("a"), brokers.slave("b"), brokers.slave("c")
+    ready(brokers, "b", "c")
+    with amq.connect(url(a, b, c)) as connection:
+        producer = connection.session().producer("/queue/q")
+        producer.send(b"0")
+        done = run("handover", "--store", brokers.store, "--to", "c", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) | {"seconds": 0} == {"before": "a", "master": "c", "epoch": 2, "seconds": 0}
+        c.wait_serving()
+        producer.send(b"1")
+        ready(brokers, "a", "b")
+        again = run("handover", "--store", brokers.store, "--to", "c")
+        assert (again.returncode, again.stdout) == (0, "c is the master already\n")
+        assert run("handover", "--store", brokers.store).returncode == 0
+        producer.send(b"2")
+        consumer = connection.session().consumer("/queue/q")
+        assert [consumer.receive(DEADLINE_S).body for _ in range(3)] == [b"0", b"1", b"2"]  # type: ignore[union-attr]
+    assert not b.said(SERVING) or not a.log[-1].get("exit_code")
+    refused = run("handover", "--store", brokers.store, "--to", "nobody")
+    assert refused.returncode == 7
+    assert "no broker 'nobody'" in refused.stderr
+
+
+def test_amq_stop_ends_slave_and_master_from_elsewhere(brokers: Brokers) -> None:
+    a, b, c = brokers.master("a"), brokers.slave("b"), brokers.slave("c")
+    assert run("stop", "--store", brokers.store, "--name", "c").returncode == 0
+    assert c.wait_exit() == 0
+    done = run("stop", "--store", brokers.store, "--name", "a", "--json")
+    assert json.loads(done.stdout)["stopped"] is True
+    assert a.wait_exit() == 0
+    b.wait_serving()
+    gone = run("stop", "--store", brokers.store, "--name", "a")
+    assert (gone.returncode, gone.stdout) == (0, "a does not run\n")
+    unknown = run("stop", "--store", brokers.store, "--name", "zoe")
+    assert unknown.returncode == 1
+    assert "running: b" in unknown.stderr
+
+
+def test_a_master_that_stands_still_does_not_read_the_order(brokers: Brokers) -> None:
+    a = brokers.master("a", hungMasterTimeout=0)
+    brokers.slave("b", hungMasterTimeout=0)
+    a.freeze()
+    done = run("handover", "--store", brokers.store, "--wait", "0.5")
+    assert done.returncode == 1
+    assert "has not read the order" in done.stderr
+    a.thaw()
+    assert run("status", "--store", brokers.store).returncode == 0, "the withdrawn order does nothing later"
+
+
+def test_slaves_stay_passive_after_a_stop_that_forbids_it(brokers: Brokers) -> None:
+    a, b = brokers.master("a", failoverOnShutdown="false"), brokers.slave("b", failoverOnShutdown="false")
+    ready(brokers, "b")
+    with a.connect() as raw:
+        raw.send("SEND", {"destination": "/queue/q", "receipt": "1"}, b"x")
+        raw.receipt("1", DEADLINE_S)
+    assert a.stop() == 0
+    b.wait_event("the last master forbade a failover")
+    text = run("status", "--store", brokers.store)
+    assert text.returncode == 1
+    assert "passive" in text.stdout
+    assert not b.said(SERVING)
+    done = run("handover", "--store", brokers.store, "--to", "b")
+    assert done.returncode == 0, done.stderr
+    assert "b is master now" in done.stdout
+
+
+def test_a_start_ends_the_passive_time_and_a_crash_begins_none(brokers: Brokers) -> None:
+    options = {"failoverOnShutdown": "false"}
+    a, b = brokers.master("a", **options), brokers.slave("b", **options)
+    assert a.stop() == 0
+    b.wait_event("the last master forbade a failover")
+    a.start().wait_serving()
+    assert not b.said(SERVING)
+    a.kill()
+    b.wait_serving()
+
+
+def test_the_preferred_broker_becomes_master_after_its_start(brokers: Brokers) -> None:
+    a = brokers.master("a", failbackDelay="300ms")
+    b = brokers.add("b", priority=10, failbackDelay="300ms").start()
+    b.wait_serving()
+    a.wait_event("store released")
+    b.kill()
+    a.wait_serving(after=len(a.log))
+    b.start().wait_serving()
+    assert a.said("failback waits longer")
+
+
+@pytest.mark.deep
+def test_kills_in_the_middle_of_hand_overs_lose_nothing(brokers: Brokers) -> None:
+    """Of both brokers, at any moment of a hand-over, while a producer sends."""
+    dice = Random(7)
+    members = [brokers.master("a"), brokers.slave("b"), brokers.slave("c")]
+    sent = 0
+    with amq.connect(url(*members)) as connection:
+        producer = connection.session().producer("/queue/q")
+        for _ in range(12):
+            ready_or_master = [each.name for each in read_presence(SystemVfs(), str(brokers.store))]
+            assert len(ready_or_master) == 3
+            command = subprocess.Popen(
+                [sys.executable, "-m", "amq.cli.main", "handover", "--store", str(brokers.store), "--wait", "5"],
+                cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            for _ in range(dice.randrange(1, 60)):
+                producer.send(str(sent).encode())
+                sent += 1
+            victim = dice.choice(members)
+            victim.kill()
+            command.wait()
+            producer.send(str(sent).encode())
+            sent += 1
+            victim.start()
+            victim.wait_line(lambda line: line.get("role") in ("slave", "master"), "a role")
+        consumer = connection.session().consumer("/queue/q")
+        found = []
+        while len(found) < sent:
+            message = consumer.receive(DEADLINE_S)
+            assert message is not None, f"{len(found)} of {sent}"
+            found.append(int(message.body))
+            message.ack(wait=True)
+        assert found == list(range(sent))
