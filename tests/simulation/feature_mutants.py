@@ -37,11 +37,13 @@ from amq.journal.records.message import Run
 from amq.lock import document
 from amq.lock.epoch import Epoch
 from amq.lock.lease import Lease
+from amq.lock.orders import Order, Orders
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
 from amq.protocols.commands import CloseSession, CommitBatch, Prepare, SendMany
 from amq.protocols.commands import Lease as LeaseCommand
 from amq.replay import Replay
 from amq.slave import Progress
+from amq.succession import Succession
 from tests.simulation import upgrade
 from tests.simulation.mutants import Mutant
 
@@ -567,3 +569,22 @@ def a_range_settles_one_too_many() -> AbstractContextManager[object]:
 @mutant_of("neutral")
 def what_was_settled_in_a_transaction_that_is_rolled_back_is_lost() -> AbstractContextManager[object]:
     return patch.object(Transaction, "_give_back", lambda *_arguments, **_options: None)
+
+
+# -- succession --------------------------------------------------------------------------------------------------------
+
+
+@mutant_of("successions")
+def passive_slaves_try() -> AbstractContextManager[object]:
+    return patch.object(Succession, "may_try", lambda _succession, _mark: True)
+
+
+@mutant_of("successions")
+def orders_of_an_earlier_start_count() -> AbstractContextManager[object]:
+    real = Orders._read
+
+    def read(orders: Orders) -> Order | None:
+        order = real(orders)
+        return order and replace(order, uuid=orders._uuid)
+
+    return patch.object(Orders, "_read", read)

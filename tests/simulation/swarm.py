@@ -12,6 +12,7 @@ from tests.simulation.kept import Kept
 from tests.simulation.leased import Leases
 from tests.simulation.neutral import Neutral
 from tests.simulation.scheduled import Scheduled
+from tests.simulation.successions import Successions
 from tests.simulation.two_phase import TwoPhase
 from tests.simulation.upgrade import Upgrade
 
@@ -19,6 +20,7 @@ CHANCE = 0.12
 FEATURES: dict[str, type[Feature]] = {
     "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
     "leases": Leases, "kept": Kept, "bulky": Bulky, "neutral": Neutral,
+    "successions": Successions,
 }  # fmt: skip
 ASIDE: dict[str, type[Feature]] = {"upgrade": Upgrade}  # no seed has these; a test asks for them
 

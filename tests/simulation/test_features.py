@@ -21,6 +21,7 @@ WANTED = {
         "drained": 250, "accepted by range or set": 100, "released by range or set": 15, "failed by range or set": 8,
         "rejected by range or set": 8, "sessions closed": 5, "sessions' transactions": 40, "sent again in sessions": 5,
     },
+    "successions": {"orders": 25, "handed to whom it named": 1},
     "bulky": {"taking effect in slices": 10, "large transactions read": 2},
     "two-phase": {
         "prepared": 50, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3,
