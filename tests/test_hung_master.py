@@ -72,6 +72,7 @@ def test_the_woken_master_confirms_nothing(brokers: Brokers) -> None:
             raw.receipt("late", DEADLINE_S)
 
 
+@pytest.mark.deep
 def test_zero_leaves_a_stopped_master_alone(brokers: Brokers) -> None:
     old = brokers.master("a", **HANGS | {"hungMasterTimeout": 0})
     new = brokers.slave("b", **HANGS | {"hungMasterTimeout": 0})
@@ -82,6 +83,7 @@ def test_zero_leaves_a_stopped_master_alone(brokers: Brokers) -> None:
     old.thaw()
 
 
+@pytest.mark.deep
 def test_a_slave_that_could_not_listen_beside_it_leaves_it_alone(brokers: Brokers) -> None:
     """The port of a stopped process does not become free."""
     old = brokers.master("a", **HANGS)

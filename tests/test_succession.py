@@ -400,6 +400,7 @@ def test_amq_handover_under_traffic(brokers: Brokers) -> None:
     assert "no broker 'nobody'" in refused.stderr
 
 
+@pytest.mark.deep
 def test_amq_stop_ends_slave_and_master_from_elsewhere(brokers: Brokers) -> None:
     a, b, c = brokers.master("a"), brokers.slave("b"), brokers.slave("c")
     assert run("stop", "--store", brokers.store, "--name", "c").returncode == 0
@@ -443,6 +444,7 @@ def test_slaves_stay_passive_after_a_stop_that_forbids_it(brokers: Brokers) -> N
     assert "b is master now" in done.stdout
 
 
+@pytest.mark.deep
 def test_a_start_ends_the_passive_time_and_a_crash_begins_none(brokers: Brokers) -> None:
     options = {"failoverOnShutdown": "false"}
     a, b = brokers.master("a", **options), brokers.slave("b", **options)
@@ -454,6 +456,7 @@ def test_a_start_ends_the_passive_time_and_a_crash_begins_none(brokers: Brokers)
     b.wait_serving()
 
 
+@pytest.mark.deep
 def test_the_preferred_broker_becomes_master_after_its_start(brokers: Brokers) -> None:
     a = brokers.master("a", failbackDelay="300ms")
     b = brokers.add("b", priority=10, failbackDelay="300ms").start()
