@@ -91,7 +91,7 @@ class Successions(Feature):
     # -- what must hold -----------------------------------------------------------------------------------------------
 
     def linked(self, slot: Slot, number: int) -> None:
-        """After a mark that forbids a failover only a broker that was called, or was started later, may be master."""
+        """After a mark that forbids a failover only a broker that was called, or found it when it started, serves."""
         mark = self._mark(number - 1)
         if mark is None:
             return
@@ -100,8 +100,9 @@ class Successions(Feature):
         left = self._forbidden.get(number - 1)
         if mark.get("failover") is False and left is not None and slot.process is not None:
             self.oracle.counts["passive"] += 1
-            started = (slot.process.pid_start - 7) / 100 >= left - 0.02
-            if not started and self._called.get(slot.name, -1.0) < left:
+            succession = slot.service._succession if slot.service is not None else None
+            found = succession is not None and succession._mark_at_start == (mark["epoch"], mark["uuid"])
+            if not found and self._called.get(slot.name, -1.0) < left:
                 self.oracle.broken("passive", f"{slot.name} took epoch {number}, which nobody had asked it to do")
 
     def _mark(self, epoch: int) -> dict[str, Any] | None:
