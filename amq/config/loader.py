@@ -1,4 +1,4 @@
-"""Loader: defaults < TOML file < environment < `-o KEY=VALUE` < dedicated command-line options → BrokerConfig.
+"""Loader: defaults < file < environment < `-o KEY=VALUE` < dedicated command-line options → BrokerConfig.
 
 Invariant: the result is valid, or one `ConfigError` lists every problem found, each with where the value came from
 (`amq.toml:12`), the option, the value and the cure; no input raises anything else.
@@ -13,24 +13,30 @@ import re
 import socket
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from amq.config import checks, names
 from amq.config.destinations import TABLE, DestinationOptions, parse_pattern
 from amq.config.option import SECTIONS, Kind, Option, Value
+from amq.config.reading import is_xml, read_bytes
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.errors import ConfigError
 
-# Time and memory of tomllib grow with the square of the length of a dotted key: bound both.
-FILE_BYTES_MAX = 64 << 10
+if TYPE_CHECKING:
+    from amq.config.foreign import Foreign
+
+# Time and memory of tomllib grow with the square of the length of a dotted key: bound lines and files.
 LINE_CHARS_MAX = 1000
 PROBLEMS_MAX = 20  # listed at a time: a file of nonsense must not take long, nor fill the screen
+WARNINGS_MAX = 50  # about parts of another broker's configuration
 VARIABLE_PREFIX = "AMQ_"
 _SHOWN_INTEGER_BITS_MAX = 200
 _SLIP_RATIO = 0.85  # a variable this close to an option's is a slip of the finger, not somebody else's variable
 _OF_CLIENTS = ("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE")  # for the commands that talk to a broker
 # Kubernetes gives every container variables like these for a service that is called amq.
 _KUBERNETES = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_.*)?)?)")
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 def load(
@@ -44,20 +50,22 @@ def load(
     allow_unsafe_store: bool | None = None,
     require_store: bool = False,
     host_name: str | None = None,
+    properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> BrokerConfig:
     """The effective configuration, each value with its source.
 
-    path          TOML file, or None
+    path          TOML file, or the configuration of another broker (`amq.config.foreign`), or None
     env           environment variables; None = do not look at any
     overrides     `-o` arguments, `key=value` or `section.key=value`; a later one wins
     store, name, transports, allow_unsafe_store  the dedicated command-line options, where given
     require_store True where a broker is to start: a missing store is then an error
     host_name     what a blank `name` becomes; None = ask this host
+    properties    values for placeholders in the configuration of another broker
     Raises ConfigError that lists every problem.
     """
     loading = _Loading()
     if path is not None:
-        loading.read_file(path)
+        loading.read_file(path, env or {}, properties)
     loading.read_environment(env or {})
     for override in overrides:
         loading.read_override(override)
@@ -81,6 +89,7 @@ class _Loading:
         self.problems: list[str] = []
         self.refused: set[str] = set()  # keys of which a value was given that cannot be used
         self.warnings: list[str] = []
+        self.foreign: Foreign | None = None
 
     def put(self, option: Option, raw: object, source: str, directory: str | None = None) -> None:
         """Take `raw` for `option`; a relative path is relative to `directory` where that is given."""
@@ -93,8 +102,14 @@ class _Loading:
         self.values[option.attribute] = _path(value, directory) if option.kind is Kind.PATH else value
         self.sources[option.attribute] = source
 
-    def read_file(self, path: str) -> None:
-        text = _read_text(path)
+    def read_file(self, path: str, env: Mapping[str, str], properties: Mapping[str, str]) -> None:
+        data = read_bytes(path)
+        if is_xml(data):
+            from amq.config import foreign  # not for every command: its tables take time to load
+
+            self._read_foreign(foreign.read(data, path, properties, env))
+            return
+        text = _text(data, path)
         try:
             document = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
@@ -111,6 +126,23 @@ class _Loading:
                     self._read_destination(places, pattern, table)
             elif len(self.problems) < PROBLEMS_MAX:
                 self.problems.append(f"{places.find(name)}: {_misplaced(name, content)}")
+
+    def _read_foreign(self, read: Foreign) -> None:
+        """The configuration of another broker. It sets only what is valid, and says what it cannot set."""
+        directory = os.path.dirname(os.path.abspath(read.path))
+        for (pattern, key), carried in read.values.items():
+            if not pattern:
+                option = BY_KEY[key]
+                is_path = option.kind is Kind.PATH
+                self.values[option.attribute] = _path(carried.value, directory) if is_path else carried.value
+                self.sources[option.attribute] = read.source(carried)
+        self.destinations += read.destinations()
+        found = read.report.unsupported()
+        self.warnings += [read.report.text(line) for line in found[:WARNINGS_MAX]]
+        if len(found) > WARNINGS_MAX:
+            more = len(found) - WARNINGS_MAX
+            self.warnings.append(f"{read.path}: {more} more parts are not supported: `amq config import` lists all")
+        self.foreign = read
 
     def _read_key(self, where: str, section: str, key: str, raw: object, directory: str) -> None:
         option = BY_KEY.get(key)
@@ -184,16 +216,32 @@ class _Loading:
             self.sources["name"] = "host name"
         config = BrokerConfig(**self.values, destinations=tuple(self.destinations), sources=self.sources)
         config = checks.adapted(config)
-        problems = self.problems or checks.contradictions(config)
+        problems = list(self.problems or self._missing(config) or checks.contradictions(config))
         if require_store and not config.store and "store" not in self.refused:
-            problems = [
-                *problems,
+            problems.append(
                 "store: no store directory is given: use --store DIR, AMQ_STORE or store in section [broker]; "
-                "all brokers of a group name the same directory",
-            ]
+                "all brokers of a group name the same directory"
+            )
         if problems:
             raise ConfigError("\n".join(problems))
         return dataclasses.replace(config, warnings=(*self.warnings, *checks.doubts(config)))
+
+    def _missing(self, config: BrokerConfig) -> list[str]:
+        """Things that the configuration of another broker lacks, and that no default may replace."""
+        read, found = self.foreign, []
+        if read is None:
+            return []
+        if "transports" not in self.sources:
+            found.append(
+                f"{read.path}: has no connector for STOMP, the protocol that amq speaks: add one, such as "
+                "stomp://0.0.0.0:61613, or give --transport URL"
+            )
+        if read.users and not config.users_file:
+            found.append(
+                f"{read.path}:{read.users[0].line}: users have passwords here, and amq reads only hashed ones: write "
+                "them into a users file with `amq config import FILE --users USERS`, then give -o usersFile=USERS"
+            )
+        return found
 
 
 def _misplaced(name: str, content: object) -> str:
@@ -206,15 +254,7 @@ def _misplaced(name: str, content: object) -> str:
     return names.unknown_section(name) if isinstance(content, (dict, list)) else names.unknown(name)
 
 
-def _read_text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # ValueError: the name holds a zero byte
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{names.shorten(path)}: the configuration file cannot be read: {why}") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: is larger than {FILE_BYTES_MAX} bytes: that is no configuration file")
+def _text(data: bytes, path: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

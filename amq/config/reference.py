@@ -36,7 +36,8 @@ a file. [conf/amq.toml](../conf/amq.toml) lists every option at its default, com
 A later source wins over an earlier one:
 
 1. the defaults on this page;
-2. the TOML file given to `amq start`, each option below the section under which this page lists it;
+2. the TOML file given to `amq start`, each option below the section under which this page lists it, or the
+   [configuration of another broker](migration.md);
 3. environment variables: `AMQ_` and the name in capitals, so `AMQ_STORE_LIMIT` for `storeLimit`;
 4. `-o KEY=VALUE`, also `-o SECTION.KEY=VALUE`;
 5. `--store`, `--name` and `--transport`.

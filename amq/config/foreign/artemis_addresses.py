@@ -1,0 +1,372 @@
+"""The part of broker.xml about addresses: settings by pattern, declared queues, diverts.
+
+In Artemis, as here, each setting of an address comes from the most specific pattern that has it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from amq.config.destinations import parse_pattern
+from amq.config.foreign.convert import boolean, factor, integer, milliseconds, queue_name, size
+from amq.config.foreign.importing import (
+    CONTAINER,
+    NOWHERE,
+    PATTERNS_MAX,
+    Importing,
+    Part,
+    Rule,
+    Scope,
+    carry,
+    each_of,
+    ignored,
+    natural,
+    only,
+    special,
+    table,
+    unsupported,
+)
+from amq.config.foreign.report import Status
+
+_PAGES = "messages beyond memoryLimit wait in the journal; there are no page files"
+_FORGOTTEN = "empty queues and topics are made when they are used, and forgotten by themselves"
+_PREFIXES = re.compile(r"^jms\.(?:queue|topic)\.")
+_POLICIES = {"BLOCK": "block", "FAIL": "fail"}
+
+
+class Addresses:
+    """Gathers the settings of addresses, because some of them depend on others."""
+
+    def __init__(self) -> None:
+        self._limits: dict[str, dict[str, Part]] = {}  # pattern → max-size-bytes, address-full-policy
+        self._dead: dict[str, dict[str, Part]] = {}
+        self._diverted: set[str] = set()
+
+    def rules(self) -> dict[str, Rule]:
+        return table(
+            _SETTING, _QUEUES,
+            {
+                "address-setting": special(self._setting),
+                "address-setting/max-size-bytes": special(self._limit),
+                "address-setting/address-full-policy": special(self._limit),
+                "divert": special(self._divert, whole=True),
+            },
+            each_of(
+                special(self._dead_letter),
+                "address-setting/dead-letter-address address-setting/auto-create-dead-letter-resources "
+                "address-setting/dead-letter-queue-prefix",
+            ),
+        )  # fmt: skip
+
+    # -- settings -----------------------------------------------------------------------------------------------------
+
+    def _setting(self, part: Part) -> Scope:
+        match = part.importing.fill(part.element.attributes.get("match", ""), part.element, "match")
+        try:
+            pattern = _pattern(match)
+        except ValueError as error:
+            part.tell(Status.UNSUPPORTED, f'the pattern "{match}" {error}')
+            return NOWHERE
+        if len(self._limits) >= PATTERNS_MAX and pattern not in self._limits:
+            part.tell(Status.UNSUPPORTED, f"there are more than {PATTERNS_MAX} settings: join some by patterns")
+            return NOWHERE
+        self._limits.setdefault(pattern, {})
+        return Scope(pattern)
+
+    def _limit(self, part: Part) -> None:
+        if part.scope == NOWHERE:
+            part.tell(Status.UNSUPPORTED, "it holds for no destination that amq has: see the element around it")
+            return
+        self._limits[part.scope.pattern][part.name] = part
+        if part.name == "address-full-policy" and part.value.upper() not in (*_POLICIES, "PAGE"):
+            part.tell(Status.UNSUPPORTED, "amq loses no new message silently: set queueLimit and queueLimitPolicy")
+        else:
+            part.tell(Status.CARRIED, "")
+
+    def _finish_limits(self, importing: Importing) -> None:
+        """queueLimit is max-size-bytes where the policy in force is not to page."""
+        paging = []
+        for pattern, own in self._limits.items():
+            if not own:
+                continue
+            part = replace(next(iter(own.values())), scope=Scope(pattern))
+            policy, limit = (self._in_force(pattern, name) for name in ("address-full-policy", "max-size-bytes"))
+            choice = _POLICIES.get(policy.value.upper()) if policy is not None else None
+            if choice is None or limit is None:
+                paging.append(part)
+                continue
+            try:
+                most = 0 if limit.value == "-1" else size(limit.value)
+            except ValueError as error:
+                part.tell(Status.UNSUPPORTED, f'max-size-bytes "{limit.value}" {error}')
+                continue
+            importing.set(part, "queueLimit", most)
+            importing.set(part, "queueLimitPolicy", choice)
+        for part in paging:
+            pattern = part.scope.pattern
+            if any(_covers(each, pattern) and (each, "queueLimit") in importing.values for each in self._limits):
+                importing.set(part, "queueLimit", 0, _PAGES)
+            else:
+                part.tell(Status.NATURAL, _PAGES)
+
+    def _in_force(self, pattern: str, name: str) -> Part | None:
+        """The setting of the most specific pattern that covers `pattern` and has it."""
+        covering = [each for each in self._limits if name in self._limits[each] and _covers(each, pattern)]
+        return self._limits[max(covering, key=len)][name] if covering else None
+
+    # -- dead letters -------------------------------------------------------------------------------------------------
+
+    def _dead_letter(self, part: Part) -> None:
+        self._dead.setdefault(part.scope.pattern, {})[part.name] = part
+        part.tell(Status.CARRIED, "")
+
+    def _finish_dead_letters(self, importing: Importing) -> None:
+        everywhere = self._dead.get("", {})
+        created = everywhere.get("auto-create-dead-letter-resources")
+        individual = created is not None and created.value.lower() == "true"
+        address, prefix = everywhere.get("dead-letter-address"), everywhere.get("dead-letter-queue-prefix")
+        if individual and created is not None:
+            importing.set(created, "deadLetterStrategy", "individual", pattern="")
+            if prefix is not None:
+                importing.set(prefix, "deadLetterPrefix", prefix.value, pattern="")
+        elif address is not None:
+            importing.set(address, "deadLetterStrategy", "shared", pattern="")
+            importing.set(address, "sharedDeadLetterQueue", _PREFIXES.sub("", address.value), pattern="")
+        for pattern, parts in self._dead.items():
+            same = pattern == "" or all(
+                name in everywhere and everywhere[name].raw == part.raw for name, part in parts.items()
+            )
+            if not same:
+                for part in parts.values():
+                    part.tell(Status.UNSUPPORTED, "amq has one deadLetterStrategy for all queues, that of the match #")
+
+    # -- diverts ------------------------------------------------------------------------------------------------------
+
+    def _divert(self, part: Part) -> None:
+        element, fill = part.element, part.importing.fill
+        texts = {each.name: fill(each.text, each, each.name) for each in element.children}
+        extra = [name for name in ("filter", "transformer", "transformer-class-name") if element.child(name)]
+        if extra:
+            part.tell(Status.UNSUPPORTED, f"a divert of amq has no {extra[0]}: consume the address with a selector, "
+                      "and send on what it gives")  # fmt: skip
+            return
+        try:
+            pattern = _pattern(texts.get("address", ""))
+            target = queue_name(texts.get("forwarding-address", ""))
+            exclusive = boolean(texts.get("exclusive", "false"))
+        except ValueError as error:
+            part.tell(Status.UNSUPPORTED, f"a name or value in it {error}")
+            return
+        if pattern in self._diverted:
+            part.tell(Status.UNSUPPORTED, "amq has one divert for a destination, to one queue")
+            return
+        self._diverted.add(pattern)
+        part.importing.set(part, "divert", target, pattern=pattern)
+        part.importing.set(part, "divertExclusive", exclusive, pattern=pattern)
+
+    def finish(self, importing: Importing) -> None:
+        self._finish_limits(importing)
+        self._finish_dead_letters(importing)
+
+
+def _pattern(match: str) -> str:
+    """A pattern of Artemis (`orders.#`) as ours (`orders.>`); "" = all. Raises ValueError."""
+    pattern = _PREFIXES.sub("", match)
+    if "#" in pattern[:-1] or (pattern.endswith("#") and pattern != "#" and not pattern.endswith(".#")):
+        raise ValueError("has a # before its end, which amq does not have: write settings for narrower patterns")
+    pattern = re.sub(r"#$", ">", pattern)
+    parse_pattern(pattern)
+    return "" if pattern == ">" else pattern
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    """Does the pattern `wide` stand for all names of `narrow`, or is it the same?"""
+    words, others = wide.split("."), narrow.split(".")
+    if wide in ("", narrow):
+        return True
+    if words[-1] == ">":
+        words, others = words[:-1], others[: len(words) - 1]
+    return len(words) == len(others) and all(
+        word == other or (word == "*" and other != ">") for word, other in zip(words, others, strict=True)
+    )
+
+
+def _attempts(part: Part) -> None:
+    if part.value == "-1":
+        part.importing.set(part, "maximumRedeliveries", -1)
+    elif part.value.isdigit() and part.value != "0":
+        part.importing.set(part, "maximumRedeliveries", integer(part.value) - 1, "the first delivery is no redelivery")
+    else:
+        part.tell(Status.UNSUPPORTED, f'"{part.value}" is no number of deliveries')
+
+
+def _expiry(part: Part) -> None:
+    try:
+        part.importing.set(part, "expiryQueue", queue_name(part.value) if part.value else "")
+    except ValueError as error:
+        part.tell(Status.UNSUPPORTED, f'"{part.value}" {error}')
+
+
+def _slow(part: Part) -> None:
+    if part.value.upper() == "KILL":
+        part.importing.set(part, "slowConsumerPolicy", "disconnect", "at pendingMessageLimit, not below a rate")
+    else:
+        part.tell(Status.NATURAL, "the log and advisories tell of slow consumers")
+
+
+def _last_value(part: Part) -> None:
+    if part.value.lower() == "true":
+        part.importing.set(part, "lastValueKey", "_AMQ_LVQ_NAME")
+    else:
+        part.tell(Status.NATURAL, "all messages wait")
+
+
+def _ring(part: Part) -> None:
+    if part.value == "-1":
+        part.tell(Status.NATURAL, "any number of messages may wait")
+    else:
+        carry("ringSize", integer).handle(part)
+
+
+def _buckets(part: Part) -> None:
+    if part.value == "-1":
+        part.tell(Status.NATURAL, "groups have buckets: see groupBuckets")
+    else:
+        carry("groupBuckets", integer).handle(part)
+
+
+def _setting_rules(rules: dict[str, Rule]) -> dict[str, Rule]:
+    return {f"address-setting/{name}": rule for name, rule in rules.items()}
+
+
+_SETTING = {
+    "address-setting@match": natural(),
+    **_setting_rules({
+        "redelivery-delay": carry("redeliveryDelay", milliseconds),
+        "redelivery-delay-multiplier": carry("redeliveryBackOffMultiplier", factor),
+        "redelivery-collision-avoidance-factor": unsupported("delays are exact"),
+        "max-redelivery-delay": carry("maximumRedeliveryDelay", milliseconds),
+        "max-delivery-attempts": special(_attempts),
+        "expiry-address": special(_expiry),
+        "auto-create-expiry-resources": only("false", "off", "amq has one expiry queue for the pattern: expiryQueue"),
+        "no-expiry": only("false", "messages expire", "a message with an expiry expires"),
+        "default-last-value-key": carry("lastValueKey"),
+        "default-last-value-queue": special(_last_value),
+        "last-value-queue": special(_last_value),
+        "default-ring-size": special(_ring),
+        "default-group-buckets": special(_buckets),
+        "default-group-rebalance": carry("groupRebalance", boolean),
+        "retroactive-message-count": carry("subscriptionRecoveryCount", integer),
+        "slow-consumer-policy": special(_slow),
+        "slow-consumer-threshold": natural("see pendingMessageLimit"),
+        "slow-consumer-threshold-measurement-unit": natural("see pendingMessageLimit"),
+        "slow-consumer-check-period": natural("see pendingMessageLimit"),
+        "id-cache-size": unsupported("duplicateWindow holds for all destinations"),
+        "send-to-dla-on-no-route": only("false", "off", "a message to a queue always has a route"),
+        "redistribution-delay": natural("one master serves all consumers"),
+        "default-exclusive-queue": only(
+            "false", "a consumer is exclusive if it asks for it", "let consumers subscribe with activemq.exclusive:true"
+        ),
+        "default-non-destructive": only("false", "off", "let readers browse: browser:true"),
+        "default-max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
+        "default-purge-on-no-consumers": only("false", "messages wait", "messages wait, or expire"),
+        "default-consumers-before-dispatch": only("0", "off", "delivery begins with the first consumer"),
+        "default-delay-before-dispatch": only("-1", "off", "delivery begins with the first consumer"),
+        "default-consumer-window-size": unsupported("set prefetchSize: amq counts messages, not bytes"),
+        "default-address-routing-type": natural("/queue/ and /topic/ in the name decide"),
+        "default-queue-routing-type": natural("/queue/ and /topic/ in the name decide"),
+    }),
+    **each_of(
+        unsupported("set queueLimit, which counts bytes"),
+        "address-setting/max-size-messages address-setting/max-size-bytes-reject-threshold",
+    ),
+    **each_of(
+        unsupported("set queueLimit and queueLimitPolicy"),
+        "address-setting/page-limit-bytes address-setting/page-limit-messages address-setting/page-full-policy",
+    ),
+    **each_of(
+        unsupported("let producers set the expiry themselves"),
+        "address-setting/expiry-delay address-setting/min-expiry-delay address-setting/max-expiry-delay",
+    ),
+    **each_of(
+        unsupported("the names of such queues are fixed: see deadLetterPrefix and expiryQueue"),
+        "address-setting/dead-letter-queue-suffix address-setting/expiry-queue-prefix "
+        "address-setting/expiry-queue-suffix",
+    ),
+    **each_of(
+        natural(_PAGES),
+        "address-setting/page-size-bytes address-setting/page-max-cache-size address-setting/max-read-page-messages "
+        "address-setting/prefetch-page-messages address-setting/max-read-page-bytes "
+        "address-setting/prefetch-page-bytes address-setting/disk-full-policy "
+        "address-setting/initial-queue-buffer-size",
+    ),
+    **each_of(
+        natural(_FORGOTTEN),
+        "address-setting/auto-create-queues address-setting/auto-delete-queues address-setting/auto-create-addresses "
+        "address-setting/auto-delete-addresses address-setting/auto-create-jms-queues "
+        "address-setting/auto-delete-jms-queues address-setting/auto-create-jms-topics "
+        "address-setting/auto-delete-jms-topics address-setting/auto-delete-created-queues "
+        "address-setting/auto-delete-queues-delay address-setting/auto-delete-queues-message-count "
+        "address-setting/auto-delete-queues-skip-usage-check address-setting/auto-delete-addresses-delay "
+        "address-setting/auto-delete-addresses-skip-usage-check address-setting/config-delete-queues "
+        "address-setting/config-delete-addresses address-setting/config-delete-diverts",
+    ),
+    **each_of(
+        ignored("see `amq status` and the log"),
+        "address-setting/message-counter-history-day-limit address-setting/management-browse-page-size "
+        "address-setting/management-message-attribute-size-limit address-setting/enable-metrics",
+    ),
+    **each_of(
+        natural("groups have buckets: see groupBuckets"),
+        "address-setting/default-group-rebalance-pause-dispatch address-setting/default-group-first-key",
+    ),
+    "address-setting/enable-ingress-timestamp": natural("messages carry the time at which they came"),
+}  # fmt: skip
+
+_NAMED = "a queue or topic exists as soon as somebody uses it"
+_QUEUES = table(
+    {
+        "queues": CONTAINER,
+        "address": natural(_NAMED),
+        "anycast": natural("a queue"),
+        "multicast": natural("a topic, and a durable subscription for each of its queues"),
+        "queue": special(lambda part: _queue(part)),
+        "queue@name": natural(),
+        "address@name": natural(),
+        "queue@ring-size": special(_ring),
+        "queue@last-value-key": carry("lastValueKey"),
+        "queue@last-value": special(_last_value),
+        "queue@group-buckets": special(_buckets),
+        "queue@group-rebalance": carry("groupRebalance", boolean),
+        "queue@max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
+        "queue@exclusive": only(
+            "false", "a consumer is exclusive if it asks for it", "let consumers subscribe with activemq.exclusive:true"
+        ),
+        "queue@purge-on-no-consumers": only("false", "messages wait", "messages wait, or expire"),
+        "queue@non-destructive": only("false", "off", "let readers browse: browser:true"),
+        "queue@consumers-before-dispatch": only("0", "off", "delivery begins with the first consumer"),
+        "queue@delay-before-dispatch": only("-1", "off", "delivery begins with the first consumer"),
+        "queue@enabled": only("true", "on", "queues cannot be switched off"),
+        "queue/durable": only("true", "messages are persistent unless their producers say otherwise",
+                              "let producers send non-persistent messages"),
+        "queue/filter": unsupported("let consumers subscribe with a selector", whole=True),
+        "queue/address": natural(),
+        "queue/user": ignored("queues have no owner"),
+        "address@type": natural("/queue/ and /topic/ in the name decide"),
+    },
+    each_of(natural("groups have buckets"), "queue@group-rebalance-pause-dispatch queue@group-first-key"),
+)  # fmt: skip
+
+
+def _queue(part: Part) -> Scope:
+    """The attributes of a declared queue hold for the destination of that name."""
+    part.tell(Status.NATURAL, _NAMED)
+    name = _PREFIXES.sub("", part.importing.fill(part.element.attributes.get("name", ""), part.element, "name"))
+    try:
+        parse_pattern(queue_name(name))
+    except ValueError:
+        return NOWHERE
+    return Scope(name)
+
+

@@ -1,0 +1,80 @@
+"""A TOML file that says what the configuration of another broker says; each line names its origin.
+
+Invariant: our loader reads the text, and gets exactly these values.
+"""
+
+from __future__ import annotations
+
+from amq.config.destinations import TABLE
+from amq.config.foreign import Foreign
+from amq.config.foreign.importing import Carried
+from amq.config.foreign.report import Line
+from amq.config.loader import LINE_CHARS_MAX
+from amq.config.reading import TOML_BYTES_MAX
+from amq.config.schema import BY_KEY, OPTIONS
+from amq.config.toml import quote, value_text
+from amq.errors import ConfigError
+
+TITLES = {"activemq": "ActiveMQ", "artemis": "Artemis", "hornetq": "HornetQ"}
+LEFT_OUT_MAX = 40  # unsupported parts that the file names
+
+
+def toml(read: Foreign, users_file: str = "") -> str:
+    """The file. `users_file` = where the users go, "" = nowhere. Raises ConfigError if it is too large to be read."""
+    head = [f"# Imported from {read.path}, a configuration of {TITLES[read.format]}, by `amq config import`."]
+    body = _sections(read, users_file, commented=True)
+    text = "\n".join([*head, *_left_out(read), *body, ""])
+    if len(text.encode()) > TOML_BYTES_MAX:
+        text = "\n".join([*head, *_sections(read, users_file, commented=False), ""])
+    if len(text.encode()) > TOML_BYTES_MAX:
+        raise ConfigError(
+            f"{read.path}: says more than a configuration file of amq can hold ({TOML_BYTES_MAX} bytes): join settings "
+            "of destinations by patterns"
+        )
+    return text
+
+
+def _sections(read: Foreign, users_file: str, commented: bool) -> list[str]:
+    values = dict(read.values)
+    if users_file:
+        values["", "usersFile"] = Carried(users_file, "users, with hashed passwords")
+    lines: list[str] = []
+    section = ""
+    for option in OPTIONS:
+        carried = values.get(("", option.key))
+        if carried is None:
+            continue
+        if option.section != section:
+            section = option.section
+            lines += ["", f"[{section}]"]
+        lines += _value(option.key, carried, commented)
+    patterns = dict.fromkeys(pattern for pattern, _ in values if pattern)
+    for pattern in patterns:
+        lines += ["", f"[{TABLE}.{quote(pattern)}]"]
+        for (each, key), carried in values.items():
+            if each == pattern:
+                lines += _value(key, carried, commented)
+    return lines
+
+
+def _value(key: str, carried: Carried, commented: bool) -> list[str]:
+    origin = carried.origin if carried.part is not None else f"default: {carried.origin}"
+    comment = [f"# {origin}"[: LINE_CHARS_MAX - 1]] if commented else []
+    if isinstance(carried.value, tuple) and len(carried.value) > 1:
+        return [*comment, f"{key} = [", *(f"    {quote(url)}," for url in carried.value), "]"]
+    return [*comment, f"{key} = {value_text(BY_KEY[key], carried.value)}"]
+
+
+def _left_out(read: Foreign) -> list[str]:
+    """The parts that are not supported, as comments."""
+    found = read.report.unsupported()
+    if not found:
+        return []
+    lines = ["#", "# Not carried over:", *map(_comment, found[:LEFT_OUT_MAX])]
+    more = len(found) - LEFT_OUT_MAX
+    return [*lines, f"# … and {more} more: the report of the command has all."] if more > 0 else lines
+
+
+def _comment(line: Line) -> str:
+    where = f"line {line.line}, {line.near}" if line.line else line.near
+    return f"#   {where}: {line.told}"[: LINE_CHARS_MAX - 1]
