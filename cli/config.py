@@ -1,4 +1,4 @@
-"""`amq config show|check`: the configuration of a broker and the source of each value."""
+"""`amq config show|check|import`: the configuration of a broker and the source of each value."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from amq.cli import exits
+from amq.cli.config_import import import_, properties_of, property_option
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destinations import TABLE
+from amq.config.toml import quote, value_text
 from amq.errors import ConfigError
 from amq.lock.host import Owner, SystemHost
 from amq.security import Users
@@ -22,13 +24,17 @@ from amq.security import Users
         "amq config show",
         "amq config show /etc/amq/amq.toml -o lockKeepAlivePeriod=5s",
         "amq config check /etc/amq/amq.toml",
+        "amq config import activemq.xml --output amq.toml --users users",
     )
 )
 def config() -> None:
-    """Show or check the configuration.
+    """Show or check the configuration, or import that of another broker.
 
     docs/configuration.md explains every option.
     """
+
+
+config.add_command(import_)
 
 
 @config.command(
@@ -38,21 +44,24 @@ def config() -> None:
         "AMQ_LOG_LEVEL=debug amq config show",
     )
 )
-@click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=click.Path())
+@click.argument("config_file", metavar="[CONFIG]", required=False, type=click.Path())
 @click.option(
     "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
     help="Set an option, as for `amq start`. May be repeated.",
 )  # fmt: skip
+@property_option
 @json_option
 @click.option("--toml", "as_toml", is_flag=True, help="Print a TOML file that sets every option.")
-def show(config_file: str | None, options: tuple[str, ...], as_json: bool, as_toml: bool) -> None:
+def show(
+    config_file: str | None, options: tuple[str, ...], properties: tuple[str, ...], as_json: bool, as_toml: bool
+) -> None:
     """Show every option with its effective value and the source of the value.
 
     The command reads the configuration as `amq start` does: defaults, the file, environment variables AMQ_…, then -o.
     """
     if as_json and as_toml:
         raise click.UsageError("give one of --json and --toml")
-    effective = load(config_file, os.environ, options)
+    effective = load(config_file, os.environ, options, properties=properties_of(properties))
     _warn(*effective.warnings)
     settings = effective.explain()
     if as_json:
@@ -71,20 +80,21 @@ def show(config_file: str | None, options: tuple[str, ...], as_json: bool, as_to
 
 
 @config.command(epilog=examples("amq config check /etc/amq/amq.toml", "amq config check amq.toml -o anonymous=no"))
-@click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=click.Path())
+@click.argument("config_file", metavar="[CONFIG]", required=False, type=click.Path())
 @click.option(
     "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
     help="Set an option, as for `amq start`. May be repeated.",
 )  # fmt: skip
+@property_option
 @json_option
-def check(config_file: str | None, options: tuple[str, ...], as_json: bool) -> None:
+def check(config_file: str | None, options: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
     """Check the configuration as `amq start` would.
 
     Each problem is one line with file and line number; with a problem the exit code is 3. Warnings name settings that
     are allowed but probably not meant. The store may be missing, because `amq start --store` can set it.
     """
     try:
-        effective = load(config_file, os.environ, options)
+        effective = load(config_file, os.environ, options, properties=properties_of(properties))
         more = _try(effective)
     except ConfigError as error:
         if not as_json:
@@ -127,7 +137,7 @@ def _warn(*warnings: str) -> None:
 
 def _section(setting: Setting) -> str:
     """The TOML table of the setting."""
-    return f"{TABLE}.{_quote(setting.destination)}" if setting.destination else setting.option.section
+    return f"{TABLE}.{quote(setting.destination)}" if setting.destination else setting.option.section
 
 
 def _setting_json(setting: Setting) -> dict[str, Any]:
@@ -149,21 +159,7 @@ def _toml(settings: list[Setting]) -> str:
         if _section(setting) != section:
             section = _section(setting)
             lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
-        lines.append(f"{made.key} = {_toml_value(made.kind, setting.value)}")
+        lines.append(f"{made.key} = {value_text(made, made.parse(setting.value))}")
     text = "\n".join(lines) + "\n"
     assert tomllib.loads(text)
     return text
-
-
-def _toml_value(kind: Kind, text: str) -> str:
-    if kind in (Kind.INTEGER, Kind.BOOLEAN):
-        return text
-    if kind is Kind.TRANSPORTS:
-        return f"[{', '.join(_quote(url) for url in text.split(','))}]"
-    return _quote(text)
-
-
-def _quote(text: str) -> str:
-    """A TOML basic string. Values hold no control characters: the loader rejects them."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -29,6 +29,7 @@ STORE = 4
 LOCKED = 5
 TRANSPORT = 6
 REFUSED = 7
+PARTIAL = 8
 INTERNAL = 70
 INTERRUPTED = 130
 
@@ -41,6 +42,7 @@ EXIT_CODES = {
     LOCKED: "the name is in use on this store, or the store is locked and failIfLocked is set",
     TRANSPORT: "the broker cannot listen, or no broker can be reached or answers in time",
     REFUSED: "the broker refused: login, permission, a full store, a rolled back transaction, an order",
+    PARTIAL: "`amq config import --strict`: done, but the file asks for something that is not supported",
     INTERNAL: "internal error: please report it with the traceback",
     INTERRUPTED: "interrupted (SIGINT); a broker that gets a second signal ends by that signal",
 }

@@ -16,6 +16,7 @@ import uvloop
 import amq
 from amq.broker.events import JournalRead, RoleChanged
 from amq.cli import exits, logs, process, store_check
+from amq.cli.config_import import properties_of, property_option
 from amq.cli.live import Live
 from amq.cli.output import examples, reading_text
 from amq.config import BrokerConfig, load
@@ -32,11 +33,12 @@ _EPILOG = examples(
     "amq start amq.toml -o lockKeepAlivePeriod=5s -o log.logLevel=debug",
     "AMQ_STORE=/mnt/shared/amq amq start",
     "amq start amq.toml --name b -o priority=10 --wait-for-activation",
+    "amq start activemq.xml --property activemq.data=/mnt/shared/amq",
 )
 
 
 @click.command(epilog=f"{_EPILOG}\n\n{exits.table()}")
-@click.argument("config_file", metavar="[CONFIG.toml]", required=False, type=click.Path())
+@click.argument("config_file", metavar="[CONFIG]", required=False, type=click.Path())
 @click.option("--store", metavar="DIR", help="Store directory on the shared file system; the same for all brokers.")
 @click.option("--name", metavar="NAME", help="Name of this broker, unique on the store. Default: the host name.")
 @click.option(
@@ -51,16 +53,21 @@ _EPILOG = examples(
     "--wait-for-activation", is_flag=True,
     help="Report to the service manager that the broker is ready only once it is master.",
 )  # fmt: skip
+@property_option
 @click.option("--allow-unsafe-store", is_flag=True, help="Start also on a store that `amq doctor` finds unfit.")
 def start(
     config_file: str | None, store: str | None, name: str | None, transports: tuple[str, ...],
-    options: tuple[str, ...], wait_for_activation: bool, allow_unsafe_store: bool,
+    options: tuple[str, ...], properties: tuple[str, ...], wait_for_activation: bool,
+    allow_unsafe_store: bool,
 ) -> None:  # fmt: skip
     """Run a broker in the foreground.
 
     All brokers on one store form a group. The broker that gets the lock is the master and serves clients. The others
     are slaves and take over when it goes. The broker logs to stderr. It refuses a store on which two brokers could be
     master, or none (exit code 4), with the reason and the cure; `amq doctor` tells more.
+
+    CONFIG is a TOML file, or the configuration of ActiveMQ or Artemis (activemq.xml, broker.xml). The log then warns of
+    each part that amq does not support; `amq config import` shows the whole report.
 
     SIGTERM or SIGINT: commit what came in, hand the store over, exit. A second signal ends the process at once, as
     safely as any crash does. SIGHUP: read the configuration and the users file again. The broker also watches the
@@ -69,11 +76,12 @@ def start(
     """
     if wait_for_activation:
         options = (*options, "waitForActivation=true")
+    given = properties_of(properties)
 
     def read() -> BrokerConfig:
         return load(
             config_file, os.environ, options, store=store, name=name, transports=transports,
-            allow_unsafe_store=allow_unsafe_store or None, require_store=True,
+            allow_unsafe_store=allow_unsafe_store or None, require_store=True, properties=given,
         )  # fmt: skip
 
     config = read()

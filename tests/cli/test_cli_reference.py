@@ -44,7 +44,7 @@ def test_the_contract() -> None:
         "amq status", "amq producer", "amq consumer", "amq demo", "amq demo-spark", "amq perf",
         "amq doctor", "amq journal check", "amq journal dump", "amq journal stat", "amq journal compact",
         "amq journal export", "amq journal import", "amq journal repair",
-        "amq config show", "amq config check", "amq user add", "amq user remove", "amq user list",
+        "amq config show", "amq config check", "amq config import", "amq user add", "amq user remove", "amq user list",
         "amq dlq list", "amq dlq retry", "amq dlq purge", "amq schedule list", "amq schedule remove",
         "amq transactions list", "amq transactions commit", "amq transactions rollback", "amq pipeline list",
         "amq pipeline run ingest", "amq pipeline run drain", "amq pipeline run audit", "amq pipeline run replay",
@@ -64,6 +64,8 @@ def test_the_contract() -> None:
         assert {"--url", "--queue", "--reason", "--limit", "--json"} <= words[name]
     assert "--yes" in words["amq dlq purge"]
     assert {"--brokers", "--kills", "--file"} <= words["amq demo"]
+    assert {"--output", "--users", "--property", "--force", "--strict", "--json"} <= words["amq config import"]
+    assert "--property" in words["amq start"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
