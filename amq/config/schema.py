@@ -362,7 +362,7 @@ class BrokerConfig:
         "Most memory that messages may take. Persistent messages beyond it wait on disk; producers of others block.",
         "Adapt it to the memory of the host. The process needs some memory beside it.",
         minimum=1 << 20, maximum=1 << 44, reload=True,
-        elsewhere=("memoryUsage", "vm_memory_high_watermark"),
+        elsewhere=("memoryUsage", "vm_memory_high_watermark", "global-max-size"),
     )  # fmt: skip
     store_limit_bytes: int = option(
         "limits", "storeLimit", Kind.SIZE, 0,
@@ -371,7 +371,7 @@ class BrokerConfig:
         "Set it if others share the file system. Give twice the size of the largest backlog, and a few journal files "
         "more.",
         minimum=0, maximum=1 << 50, special="0 = what the file system gives", reload=True,
-        elsewhere=("storeUsage", "global-max-size"),
+        elsewhere=("storeUsage",),
     )  # fmt: skip
     producer_flow_control: str = option(
         "limits", "producerFlowControl", Kind.CHOICE, "block",
