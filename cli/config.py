@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from amq.cli import exits
 from amq.cli.config_import import import_, properties_of, property_option
+from amq.cli.foreign_users import read_users
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destinations import TABLE
 from amq.config.toml import quote, value_text
 from amq.errors import ConfigError
 from amq.lock.host import Owner, SystemHost
-from amq.security import Users
 
 
 @click.group(
@@ -95,7 +96,7 @@ def check(config_file: str | None, options: tuple[str, ...], properties: tuple[s
     """
     try:
         effective = load(config_file, os.environ, options, properties=properties_of(properties))
-        more = _try(effective)
+        more = _try(effective, config_file, properties_of(properties))
     except ConfigError as error:
         if not as_json:
             raise
@@ -109,7 +110,7 @@ def check(config_file: str | None, options: tuple[str, ...], properties: tuple[s
     click.echo(f"{config_file or 'the configuration'}: a broker can start with it{lacks}")
 
 
-def _try(effective: BrokerConfig) -> tuple[str, ...]:
+def _try(effective: BrokerConfig, config_file: str | None, properties: Mapping[str, str]) -> tuple[str, ...]:
     """Check what a broker checks before it starts. Returns warnings; raises ConfigError."""
     problems = []
     warnings: tuple[str, ...] = ()
@@ -122,7 +123,7 @@ def _try(effective: BrokerConfig) -> tuple[str, ...]:
         problems.append(error.description)
     try:
         if effective.users_file:
-            warnings = Users.read(effective.users_file).warnings
+            warnings = read_users(effective.users_file, config_file, properties).warnings
     except ConfigError as error:
         problems.append(error.description)
     if problems:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amq.cli import exits
+from amq.cli.foreign_users import check_users
 from amq.cli.output import counted, examples, json_option, print_json
 from amq.config.reading import is_xml, read_bytes
 from amq.errors import ConfigError
@@ -107,6 +108,7 @@ def _users_file(users: str | None, output: str | None) -> str:
 
 
 def _add_users(read: Foreign, path: str, replace: bool) -> None:
+    check_users(read.users, read.path)
     known = set(list_users(path)) if os.path.lexists(path) else set()
     for user in read.users:  # before the first is added
         if user.name in known and not replace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 
@@ -17,6 +17,7 @@ import amq
 from amq.broker.events import JournalRead, RoleChanged
 from amq.cli import exits, logs, process, store_check
 from amq.cli.config_import import properties_of, property_option
+from amq.cli.foreign_users import read_users
 from amq.cli.live import Live
 from amq.cli.output import examples, reading_text
 from amq.config import BrokerConfig, load
@@ -96,7 +97,7 @@ def start(
     failure = store_check.refusal(config)
     if failure is None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            failure = runner.run(_Run(config, read, config_file).until_stopped())
+            failure = runner.run(_Run(config, read, config_file, given).until_stopped())
     if failure is not None:
         code = exits.exit_code(failure)
         _log.error("stopped", reason=exits.told(failure), code=failure.code, exit_code=code)
@@ -108,9 +109,11 @@ class _Run:
     """The broker of this process, its signals and its live configuration. Everything runs on the event loop, except
     `_changed`, which the file watcher's thread calls, and what `Live` reads."""
 
-    def __init__(self, config: BrokerConfig, read: Callable[[], BrokerConfig], path: str | None) -> None:
+    def __init__(
+        self, config: BrokerConfig, read: Callable[[], BrokerConfig], path: str | None, properties: Mapping[str, str]
+    ) -> None:
         self._config = config
-        self._gate = LoginGate(config.users_file, config.anonymous)
+        self._gate = LoginGate(config.users_file, config.anonymous, lambda file: read_users(file, path, properties))
         self._service = BrokerService(config, self._gate.authenticate, replace_process=process.replace_process)
         self._service.events.listen(RoleChanged, self._on_role)
         self._service.events.listen(JournalRead, self._on_reading)

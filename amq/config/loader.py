@@ -136,6 +136,9 @@ class _Loading:
                 is_path = option.kind is Kind.PATH
                 self.values[option.attribute] = _path(carried.value, directory) if is_path else carried.value
                 self.sources[option.attribute] = read.source(carried)
+        if read.users:
+            self.values["users_file"] = os.path.abspath(read.path)
+            self.sources["users_file"] = f"{read.path}:{read.users[0].line}"
         self.destinations += read.destinations()
         found = read.report.unsupported()
         self.warnings += [read.report.text(line) for line in found[:WARNINGS_MAX]]
@@ -216,7 +219,7 @@ class _Loading:
             self.sources["name"] = "host name"
         config = BrokerConfig(**self.values, destinations=tuple(self.destinations), sources=self.sources)
         config = checks.adapted(config)
-        problems = list(self.problems or self._missing(config) or checks.contradictions(config))
+        problems = list(self.problems or self._missing() or checks.contradictions(config))
         if require_store and not config.store and "store" not in self.refused:
             problems.append(
                 "store: no store directory is given: use --store DIR, AMQ_STORE or store in section [broker]; "
@@ -226,7 +229,7 @@ class _Loading:
             raise ConfigError("\n".join(problems))
         return dataclasses.replace(config, warnings=(*self.warnings, *checks.doubts(config)))
 
-    def _missing(self, config: BrokerConfig) -> list[str]:
+    def _missing(self) -> list[str]:
         """Things that the configuration of another broker lacks, and that no default may replace."""
         read, found = self.foreign, []
         if read is None:
@@ -235,11 +238,6 @@ class _Loading:
             found.append(
                 f"{read.path}: has no connector for STOMP, the protocol that amq speaks: add one, such as "
                 "stomp://0.0.0.0:61613, or give --transport URL"
-            )
-        if read.users and not config.users_file:
-            found.append(
-                f"{read.path}:{read.users[0].line}: users have passwords here, and amq reads only hashed ones: write "
-                "them into a users file with `amq config import FILE --users USERS`, then give -o usersFile=USERS"
             )
         return found
 

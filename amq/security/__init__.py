@@ -2,10 +2,10 @@
 
 from amq.security.authentication import Authenticator
 from amq.security.gate import LoginGate
-from amq.security.users import ANONYMOUS, PasswordHash, Users, hash_password
+from amq.security.users import ANONYMOUS, PasswordHash, Users, check_name, hash_password
 from amq.security.users_edit import add_user, list_users, remove_user
 
 __all__ = [
-    "ANONYMOUS", "Authenticator", "LoginGate", "PasswordHash", "Users", "add_user", "hash_password", "list_users",
-    "remove_user",
+    "ANONYMOUS", "Authenticator", "LoginGate", "PasswordHash", "Users", "add_user", "check_name", "hash_password",
+    "list_users", "remove_user",
 ]  # fmt: skip

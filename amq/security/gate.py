@@ -20,9 +20,10 @@ class LoginGate:
     warnings  sentences about the users file's permissions
     """
 
-    def __init__(self, users_file: str, anonymous: str) -> None:
-        """`users_file` "" = none. Raises ConfigError if the file cannot be used."""
-        users = Users.read(users_file) if users_file else None
+    def __init__(self, users_file: str, anonymous: str, read: Callable[[str], Users] = Users.read) -> None:
+        """`users_file` "" = none; `read` reads it. Raises ConfigError if the file cannot be used."""
+        self._read = read
+        users = read(users_file) if users_file else None
         self.warnings: tuple[str, ...] = () if users is None else users.warnings
         self._authenticator = Authenticator(users, anonymous)
         self._executor = ThreadPoolExecutor(1, "amq-login")
@@ -40,7 +41,7 @@ class LoginGate:
         rule for anonymous clients applies. The read may hang. If `wanted()` is false after it, nothing changes.
         """
         try:
-            users = Users.read(users_file) if users_file else None
+            users = self._read(users_file) if users_file else None
         except ConfigError:
             if wanted():
                 self._authenticator.rule(anonymous)

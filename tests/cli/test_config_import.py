@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ from amq_process import DEADLINE_S, amq, running
 from brokers import Broker
 from click.testing import CliRunner, Result
 
+from amq.cli.foreign_users import read_users
 from amq.cli.main import main
 from amq.config import load
-from amq.security import Users
+from amq.errors import AccessError
+from amq.security import LoginGate, Users
 
 FILES = Path(__file__).parent.parent / "config" / "foreign"
 GROUP = FILES / "shared-store.xml"
@@ -97,7 +100,6 @@ def test_strict() -> None:
         (("import", GROUP, "--property", "activemq.data"), 2, "write NAME=VALUE"),
         (("import", FILES / "none.xml"), 3, "cannot be read"),
         (("import", Path(__file__)), 3, "is not XML"),
-        (("show", GROUP, *PROPERTIES), 3, "`amq config import FILE --users USERS`"),
     ],
 )
 def test_bad_input(words: tuple[object, ...], code: int, expected: str) -> None:
@@ -185,3 +187,51 @@ def test_a_start_is_refused_as_with_our_own_file(tmp_path: Path) -> None:
     assert (refused.returncode, f"{path}:5: directory needs a value for ${{data}}" in refused.stderr) == (3, True)
     path.write_text("<!DOCTYPE broker><broker/>")
     assert "document type declaration" in amq("start", path).stderr
+
+
+SECURED = """\
+<broker><persistenceAdapter><kahaDB directory="{store}"/></persistenceAdapter>
+  <plugins><simpleAuthenticationPlugin><users>
+    <authenticationUser username="alice" password="{password}"/></users></simpleAuthenticationPlugin></plugins>
+  <transportConnectors><transportConnector uri="stomp://127.0.0.1:0"/></transportConnectors></broker>
+"""
+
+
+def test_users_of_the_other_broker_can_log_in(tmp_path: Path) -> None:
+    path = tmp_path / "activemq.xml"
+    path.write_text(SECURED.format(store=tmp_path / "store", password="${pw}"))
+    config = load(str(path), properties={"pw": "one"})
+    assert (config.users_file, config.anonymous) == (str(path), "no")
+    assert config.sources["users_file"] == f"{path}:3"
+    gate = LoginGate(config.users_file, config.anonymous, lambda file: read_users(file, str(path), {"pw": "one"}))
+    assert asyncio.run(gate.authenticate("alice", "one", True)) == "alice"
+    with pytest.raises(AccessError):
+        asyncio.run(gate.authenticate("alice", "two", True))
+    with pytest.raises(AccessError):
+        asyncio.run(gate.authenticate("", "", True))
+    assert "holds passwords that can be read" in gate.warnings[0]
+    path.write_text(SECURED.format(store=tmp_path / "store", password="two"))
+    gate.reload(config.users_file, config.anonymous)
+    assert asyncio.run(gate.authenticate("alice", "two", True)) == "alice"
+    gate.close()
+    checked = run("check", path)
+    assert (checked.exit_code, "holds passwords that can be read" in checked.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(("name", "told"), [("a b", "holds a space"), ("alice", "stands here twice")])
+def test_users_that_cannot_be_taken_over(tmp_path: Path, name: str, told: str) -> None:
+    path = tmp_path / "activemq.xml"
+    more = f'<authenticationUser username="{name}" password="x"/></users>'
+    path.write_text(SECURED.format(store=tmp_path, password="y").replace("</users>", more))
+    for words in (("check", path), ("import", path, "--users", tmp_path / "users")):
+        refused = run(*words)
+        assert (refused.exit_code, f"{path}:3: " in refused.stderr, told in refused.stderr) == (3, True, True)
+    assert not (tmp_path / "users").exists()
+
+
+def test_many_users_are_hashed_once_by_an_import(tmp_path: Path) -> None:
+    path = tmp_path / "activemq.xml"
+    more = "".join(f'<authenticationUser username="u{number}" password="x"/>' for number in range(200))
+    path.write_text(SECURED.format(store=tmp_path, password="y").replace("</users>", f"{more}</users>"))
+    refused = run("check", path)
+    assert (refused.exit_code, "has more than 200 users" in refused.stderr) == (3, True)

@@ -368,7 +368,7 @@ def _user(part: Part) -> None:
         part.tell(Status.UNSUPPORTED, "no name or no readable password: add the user with `amq user add`")
         return
     part.importing.users.append(User(name, password, part.line))
-    told = f"the user {name} goes into the users file, with a hashed password; its groups have no meaning yet"
+    told = f"the user {name}, whose password amq keeps as a hash; groups have no meaning yet"
     part.tell(Status.CARRIED, told)
 
 

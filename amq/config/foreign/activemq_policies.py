@@ -311,7 +311,10 @@ _ENTRY = table(
         "policyEntry@strictOrderDispatch": unsupported(
             "consumers get messages in turn; one exclusive consumer (activemq.exclusive:true) gets all in order"
         ),
-        "policyEntry@prioritizedMessages": natural("messages of higher priority come first"),
+        "policyEntry@prioritizedMessages": only(
+            "true", "messages of higher priority come first",
+            "messages of higher priority always come first: send all with one priority",
+        ),
         "policyEntry@useConsumerPriority": only(
             "true", "consumers of higher priority come first", "consumers have the priority that they ask for"
         ),
