@@ -392,6 +392,17 @@ def test_the_tables_name_options_that_exist() -> None:
 # -- placeholders ------------------------------------------------------------------------------------------------------
 
 
+def test_the_preferred_master_of_hornetq() -> None:
+    text = "<configuration><acceptors/><shared-store>true</shared-store><backup>{}</backup></configuration>"
+    assert values(read(text.format("false"))) == {"priority": 1}
+    assert values(read(text.format("true"))) == {}
+
+
+def test_clients_beside_a_broker_mean_nothing() -> None:
+    found = read('<beans><queue id="q" physicalName="a"/><connectionFactory brokerURL="vm:x"/><broker/></beans>')
+    assert [told(found, f"beans/{near}")[0] for near in ("queue[q]", "connectionFactory")] == [Status.IGNORED] * 2
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -460,7 +471,8 @@ def _xml(tree: Any) -> str:
     return f"<{name}{inside}>{text}{''.join(map(_xml, children))}</{name}>"
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.deep
+@settings(max_examples=150, deadline=None)
 @given(kind=st.sampled_from(["broker", "core"]), trees=st.lists(TREES, max_size=6))
 def test_any_tree_is_read_and_each_part_reported(
     tmp_path_factory: pytest.TempPathFactory, kind: str, trees: list[Any]
@@ -483,6 +495,7 @@ def test_any_tree_is_read_and_each_part_reported(
             assert config.get(BY_KEY[key]) == carried.value
 
 
+@pytest.mark.deep
 def test_thousands_of_settings() -> None:
     entries = [entry(f'queue="q{number}" queuePrefetch="{number + 1}"') for number in range(1200)]
     found = policies(entry('queue=">" queuePrefetch="9"'), *entries)

@@ -77,6 +77,7 @@ def test_the_file_is_bounded(tmp_path: Path) -> None:
         load(str(path))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "text",
     [

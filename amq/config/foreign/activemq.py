@@ -88,6 +88,7 @@ BROKER = table(
         "broker@useLoggingForShutdownErrors": natural("errors are logged"),
         "broker@start": ignored("`amq start` starts the broker"),
         "broker@startAsync": ignored("`amq start` starts the broker"),
+        "broker@brokerId": ignored("each broker has an id of its own"),
         "broker@id": ignored(),
     },
     each_of(
@@ -124,6 +125,9 @@ BROKER = table(
         "destinations": natural("a queue or topic exists as soon as somebody uses it", whole=True),
         "bean": special(lambda part: _bean(part), whole=True),
         "import": ignored("the other file is not read; import it, too, if it configures the broker", whole=True),
+        "connectionFactory": ignored("a client", whole=True),
+        "beans/queue": ignored("a client", whole=True),
+        "beans/topic": ignored("a client", whole=True),
         "services": ignored("services inside the broker run elsewhere now", whole=True),
         "camelContext": ignored("routes run elsewhere now", whole=True),
         "description": ignored("a description", whole=True),

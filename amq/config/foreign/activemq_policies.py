@@ -422,6 +422,7 @@ _TOPIC_POLICIES = table(
         "roundRobinDispatchPolicy": natural("consumers get messages in turn", whole=True),
         "simpleDispatchPolicy": natural("consumers get messages in turn", whole=True),
         "strictOrderDispatchPolicy": natural("each subscriber gets a topic's messages in one order", whole=True),
+        "priorityNetworkDispatchPolicy": natural("consumers of higher priority come first", whole=True),
         "priorityDispatchPolicy": natural("consumers of higher priority come first", whole=True),
         "clientIdFilterDispatchPolicy": unsupported("use selectors", whole=True),
         "destinationInterceptors": CONTAINER,

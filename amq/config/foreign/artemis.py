@@ -61,7 +61,9 @@ CORE = table(
         "bindings-directory": natural("queues and topics need no directory of their own"),
         "large-messages-directory": natural("large messages are in the journal"),
         "node-manager-lock-directory": unsupported("the lock is in the store directory"),
-        "journal-retention-directory": unsupported("old journal files are deleted: see `amq journal export`"),
+        "journal-retention-directory": unsupported(
+            "old journal files are deleted: see `amq journal export`", whole=True
+        ),
         "journal-datasync": only(
             "true", "a message is on disk before it is confirmed",
             "a message is always on disk before it is confirmed: send persistent:false if it may be lost",
@@ -126,6 +128,7 @@ CORE = table(
         "remoting-outgoing-interceptors": unsupported("amq loads no plugins", whole=True),
         "include": unsupported("the other file is not read: put everything into one file", whole=True),
         "system-property-prefix": ignored(_JAVA),
+        "file-deployment-enabled": ignored(_JAVA),
         "web": ignored("amq has no console yet", whole=True),
     },
     each_of(
@@ -180,7 +183,7 @@ HA = table(
             "true", "a broker that handed over goes on as a slave",
             "a broker that handed over goes on as a slave: stop it if it must not",
         ),
-        "backup": natural("brokers are alike: the one that gets the lock is master"),
+        "backup": special(lambda part: _backup(part)),
         "backup-group-name": natural("brokers on one store are a group"),
         "check-for-live-server": natural("the lock in the store shows whether there is a master"),
     },
@@ -276,6 +279,14 @@ def _shared_store(part: Part) -> None:
 
 def _preferred(part: Part) -> None:
     part.importing.set(part, "priority", 1, "the preferred master; backups have priority 0")
+
+
+def _backup(part: Part) -> None:
+    """HornetQ names the backup by true, and the preferred master by false."""
+    if part.value.lower() == "true":
+        part.tell(Status.NATURAL, "brokers are alike: this one has no priority")
+    else:
+        _preferred(part)
 
 
 def _acceptor(part: Part, listening: Listening, options: dict[str, Rule]) -> None:

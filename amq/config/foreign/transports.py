@@ -60,7 +60,8 @@ def listening_url(text: str) -> ListeningUrl:
     pairs = [pair.partition("=") for pair in re.split("[&;]", parts.query) if pair]
     if len(pairs) > URL_OPTIONS_MAX:
         raise ValueError(f"has more than {URL_OPTIONS_MAX} options")
-    return ListeningUrl(parts.scheme.lower(), host, port, tuple((name, unquote(value)) for name, _, value in pairs))
+    options = tuple((name.strip(), unquote(value)) for name, _, value in pairs)
+    return ListeningUrl(parts.scheme.lower(), host, port, options)
 
 
 class Listening:
@@ -152,7 +153,7 @@ def artemis_options(listening: Listening) -> dict[str, Rule]:
     other = ignored("it belongs to a protocol that amq does not speak")
     beats = natural("heart-beats are agreed with each client: see heartBeatSend, heartBeatReceive and connectionTtl")
     return {
-        "protocols": natural(), "protocol": natural(),
+        "protocols": natural(), "protocol": natural(), "actorThresholdBytes": sockets,
         "connectionsAllowed": Rule(listening.connections),
         "stompMaxFramePayloadLength": Rule(listening.frames),
         "sslEnabled": natural("off"),
