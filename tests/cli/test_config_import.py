@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
-from amq_process import DEADLINE_S, amq, running
+from amq_process import DEADLINE_S, ROOT, amq, running
 from brokers import Broker
 from click.testing import CliRunner, Result
 
@@ -42,6 +43,15 @@ def test_a_file_and_a_report() -> None:
     assert 'usersFile = "users"' in done.stdout
     assert "feed me" not in done.output
     assert "read me" not in done.output
+
+
+def test_the_report_in_the_manual_is_real() -> None:
+    page = (ROOT / "docs" / "migration.md").read_text()
+    lines = re.findall(r"^    activemq\.xml(:.*?)…?$", page, re.MULTILINE)
+    assert len(lines) == 4
+    report = run("import", GROUP, *PROPERTIES).stderr
+    for line in lines:
+        assert f"{GROUP}{line.rstrip()}" in report
 
 
 def test_what_is_written_can_be_started(tmp_path: Path) -> None:

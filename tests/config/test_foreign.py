@@ -152,6 +152,32 @@ def test_what_is_written_says_what_was_read(name: str, tmp_path: Path) -> None:
             assert commented[number - 1].startswith("# "), f"{line} does not say where it comes from"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected", "unsupported"),
+    [
+        ('<broker><kahaDB directory="/sharedFileSystem/sharedBrokerData" lockKeepAlivePeriod="5000">'
+         '<shared-file-locker lockAcquireSleepInterval="10000"/></kahaDB></broker>',
+         {"store": "/sharedFileSystem/sharedBrokerData", "lockKeepAlivePeriod": 5.0, "lockAcquireSleepInterval": 10.0},
+         []),
+        ("<configuration><core><ha-policy><replication><slave><allow-failback>true</allow-failback></slave>"
+         "</replication></ha-policy></core></configuration>", {}, ["ha-policy/replication"]),
+        ("<configuration><core><ha-policy><replication><colocated><request-backup>true</request-backup><excludes>"
+         "<connector-ref>remote</connector-ref></excludes></colocated></replication></ha-policy></core>"
+         "</configuration>", {}, ["ha-policy/replication"]),
+        ("<configuration><core><ha-policy><live-only><scale-down><discovery-group-ref discovery-group-name='g'/>"
+         "</scale-down></live-only></ha-policy></core></configuration>", {}, ["live-only/scale-down"]),
+        ("<configuration><core><initial-connect-attempts>3</initial-connect-attempts></core></configuration>", {}, []),
+        ("<configuration><journal-directory>/j</journal-directory><backup-group-name>fish</backup-group-name>"
+         "<check-for-live-server>true</check-for-live-server><shared-store>false</shared-store></configuration>",
+         {"store": "/j"}, ["configuration/shared-store"]),
+    ],
+)  # fmt: skip
+def test_the_excerpts_of_the_manuals(text: str, expected: dict[str, object], unsupported: list[str]) -> None:
+    found = read(text)
+    assert values(found) == expected
+    assert [line.near for line in found.report.unsupported() if line.line] == unsupported
+
+
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
