@@ -22,6 +22,7 @@ from typing import Any
 import structlog
 
 from amq.clock import Clock
+from amq.config import addresses
 from amq.config import group as options
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
@@ -36,6 +37,7 @@ from amq.vfs import Vfs
 PROBE_S = 5.0  # between two probes of the transports while this broker is no master
 PROBE_PATIENCE_S = 3.0  # a start waits so long for the first answer: a name server may keep the probe
 LOOK_S = 1.0  # between two readings of `brokers/` while this broker cannot serve
+MEET_S = 5.0  # between two readings of `brokers/` by the master, for its clients
 COMPARE_S = 30.0  # between two comparisons of options
 FREE_PATIENCE_S = 10.0  # how long the lock may be free before a broker that cannot serve takes it nevertheless
 FREE_INTERVALS = 3  # and so many of its lockAcquireSleepIntervals more, which others have, too
@@ -57,6 +59,7 @@ class Facts:
     not_ready      why it could not take over now as a slave, "" = it could
     passive        it is a slave that waits for an order, because the last master forbade a failover
     answer         to the last order that it got (`amq.lock.orders.Answer`)
+    addresses      where clients find it while it is master
     """
 
     options: Mapping[str, Any]
@@ -67,12 +70,14 @@ class Facts:
     not_ready: str = ""
     passive: bool = False
     answer: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "options": dict(self.options), "cannot_listen": self.cannot_listen[:WHY_CHARS_MAX],
             "urls": list(self.urls), "store_full": self.store_full, "priority": self.priority,
             "not_ready": self.not_ready[:WHY_CHARS_MAX], "passive": self.passive, "answer": dict(self.answer),
+            "addresses": list(self.addresses),
         }  # fmt: skip
 
 
@@ -99,6 +104,9 @@ class Group:
         self._others: list[BrokerPresence] = []
         self._trouble = ""  # in reading their files, as last reported
         self._looked = -math.inf
+        self._is_read = True
+        self._met: list[BrokerPresence] = []
+        self._neighbours: tuple[str, ...] = ()
         self._compare_at = 0.0
         self._warned: dict[str, str] = {}  # by broker: in which options it differs, as last told
         self._free_since: float | None = None
@@ -110,7 +118,8 @@ class Group:
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """For `brokers/NAME.json`. `more` = those of `Facts` that this class does not know."""
-        return Facts(self._options(), self._why, priority=self.config.priority, **more).to_json()
+        found = addresses.of_broker(self.config, more.get("urls", ()), self._host.name())
+        return Facts(self._options(), self._why, priority=self.config.priority, addresses=found, **more).to_json()
 
     @property
     def why(self) -> str:
@@ -125,6 +134,20 @@ class Group:
         if self._published is None or self._published[0] is not config:
             self._published = config, options.published(config)
         return self._published[1]
+
+    # -- what the others say of themselves, for clients ---------------------------------------------------------------
+
+    def neighbours(self, age_s: float = 0.0) -> tuple[str, ...]:
+        """Where clients find the other brokers, as read not longer than `age_s` ago. As long as their files cannot be
+        read it is what they said last.
+        """
+        if not self.config.update_cluster_clients:
+            return ()
+        others = self.others(age_s)
+        if others is not self._met and self._is_read:
+            self._met = others
+            self._neighbours = _addresses(others, self._host)
+        return self._neighbours
 
     # -- the probe ----------------------------------------------------------------------------------------------------
 
@@ -247,10 +270,11 @@ class Group:
     def _look(self) -> None:
         """Read what the others say. Where that cannot be read this broker acts as if it were alone, and competes."""
         self._looked = self._clock.monotonic()
+        found, self._is_read = [], False
         try:
             found = read_presence(self._vfs, self.config.store)
+            self._is_read = True
         except (AmqError, OSError) as error:  # AmqError: written by a newer version
-            found = []
             if str(error) != self._trouble:
                 _log.info("the files of other brokers cannot be read", reason=str(error))
             self._trouble = str(error)
@@ -296,6 +320,22 @@ class Group:
 def _published_by(broker: BrokerPresence) -> Mapping[str, Any]:
     found = broker.facts.get("options")
     return found if isinstance(found, dict) else {}
+
+
+def _addresses(brokers: Sequence[BrokerPresence], host: Host) -> tuple[str, ...]:
+    """Where clients find `brokers`, the one with the highest priority first, then by name. An address that only its own
+    host can reach counts on that host alone. `host` is this one.
+    """
+    found: list[str] = []
+    for broker in sorted(brokers, key=lambda each: (-each.priority, each.name)):
+        owner = broker.owner
+        if owner is None:  # it is just writing who it is
+            continue
+        said = broker.facts.get("addresses")  # version 0.1 does not say
+        urls = addresses.stated(said if isinstance(said, list) else owner.transport_urls, owner.host)
+        near = is_here(owner, host)
+        found += [url for url in urls if near or not parse_transport_url(url).loopback]
+    return addresses.bounded(found)
 
 
 def _can_listen(broker: BrokerPresence) -> bool:

@@ -19,6 +19,7 @@ from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.state.state import State
 from amq.clock import Clock
+from amq.config import addresses
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
 from amq.errors import AmqError, CorruptError, TransportError
@@ -27,6 +28,7 @@ from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
 from amq.protocols.base import ServerProtocol
 from amq.served import PROTOCOLS, Served, Surroundings, codec_for
+from amq.transports.announcer import Announcer
 from amq.transports.connection import Connection
 from amq.transports.turn import Turn
 from amq.vfs import Vfs
@@ -79,6 +81,8 @@ class Master:
         self._authenticate = authenticate
         self._failed = failed
         self._events = events
+        self._announcer = Announcer(self.loop, events)
+        self._neighbours: tuple[str, ...] = ()
         self._servers: list[asyncio.Server] = []
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
@@ -97,8 +101,8 @@ class Master:
         self.turn.serve(broker, self.journal)
         self.journal.delete(recovered.unused)
 
-    async def listen(self) -> None:
-        """Open the transports. Raises TransportError where an address cannot be had."""
+    async def listen(self, neighbours: tuple[str, ...] = ()) -> None:
+        """Open the transports. Raises TransportError where an address cannot be had. See `meet`."""
         for text in self.config.transports:
             url = parse_transport_url(text)
             server = await self._open(url, text)
@@ -106,7 +110,14 @@ class Master:
             for opened in server.sockets:
                 host, port = opened.getsockname()[:2]
                 self.urls.append(reachable(str(TransportUrl(url.scheme, host, port)), self._host_name))
+        self.meet(neighbours)
         self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)
+
+    def meet(self, neighbours: tuple[str, ...]) -> None:
+        """The other brokers of the group are at `neighbours`: clients are told."""
+        self._neighbours = neighbours
+        own = addresses.of_broker(self.config, self.urls, self._host_name)
+        self._announcer.change(addresses.bounded((*own, *neighbours)), self.connections.values())
 
     async def _open(self, url: TransportUrl, text: str) -> asyncio.Server:
         deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
@@ -169,6 +180,7 @@ class Master:
 
     def _end(self) -> None:
         self.turn.stop()
+        self._announcer.stop()
         self.broker.stop_serving()
         self.journal.abandon()
         self._runner.close()
@@ -190,6 +202,7 @@ class Master:
         """Take over the limits that may change while clients are served."""
         self.config = config
         self.broker.reconfigure(config)
+        self.meet(self._neighbours)
 
     # -- JournalOwner, beside `committed` and `rejected`, which are the broker's own --------------------------------
 
@@ -225,6 +238,10 @@ class Master:
 
     async def authenticate(self, login: str, passcode: str, loopback: bool) -> str:
         return await self._authenticate(login, passcode, loopback)
+
+    def brokers(self, loopback: bool) -> tuple[str, ...]:
+        """Where a client finds the group; () = it is not told."""
+        return self._announcer.brokers(loopback) if self.config.update_cluster_clients else ()
 
     def opened(self, connection: Connection) -> bool:
         if len(self.connections) >= self.config.max_connections:

@@ -29,7 +29,7 @@ from amq.broker.state.state import State
 from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError, OwnershipLostError, StoreError, StoreFullError, TransportError
-from amq.group import Group, Probe
+from amq.group import MEET_S, Group, Probe
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, seal
 from amq.journal.writer import JournalThread
 from amq.lock.epoch import Epoch
@@ -378,7 +378,8 @@ class BrokerService:
             state, recovered = self._replay(lease, mastership.epoch)
             lease.check()
             try:
-                self._await(lease, self._open_transports(lease, mastership.epoch, state, recovered))
+                opening = self._open_transports(lease, mastership.epoch, state, recovered, group.neighbours())
+                self._await(lease, opening)
             except TransportError as error:
                 unheard = error
             else:
@@ -442,6 +443,7 @@ class BrokerService:
         when it is over.
         """
         every_s, check_at = self.config.lock_keep_alive_period_s / 3, -math.inf
+        met: tuple[str, ...] = ()
         while not self._stopping.is_set():
             if (now := self._clock.monotonic()) >= check_at or self._wake.is_set():
                 self._wake.clear()
@@ -449,6 +451,9 @@ class BrokerService:
                 self._check_lease(lease)
             departure = succession.decide()
             self._state_facts(group, succession)
+            before, met = met, group.neighbours(MEET_S)
+            if met != before:
+                self._post(self._meet, met)
             if departure is not None:
                 if succession.told_to_stop:
                     self._stopping.set()
@@ -504,13 +509,15 @@ class BrokerService:
 
     # -- what the lease thread asks of the event loop -----------------------------------------------------------------
 
-    async def _open_transports(self, lease: Lease, epoch: Epoch, state: State, recovered: Recovered) -> None:
+    async def _open_transports(
+        self, lease: Lease, epoch: Epoch, state: State, recovered: Recovered, neighbours: tuple[str, ...]
+    ) -> None:
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
             lease.valid, self._authenticate, self._end, self._entropy, self._make_runner, self.events,
             self._protocols,
         )  # fmt: skip
-        await self.master.listen()
+        await self.master.listen(neighbours)
 
     async def _become_master(self, mastership: Mastership) -> None:
         assert self.master is not None
@@ -520,6 +527,10 @@ class BrokerService:
             waited_s=round(mastership.waited_s, 3), urls=self.master.urls,
         )  # fmt: skip
         await self._set_role(Role.MASTER)
+
+    def _meet(self, neighbours: tuple[str, ...]) -> None:
+        if self.master is not None:
+            self.master.meet(neighbours)
 
     async def _hand_over(self) -> None:
         assert self.master is not None

@@ -6,6 +6,7 @@ import structlog
 
 from amq.broker.events import (
     Events,
+    GroupChanged,
     MemoryLimitLeft,
     MemoryLimitReached,
     QueueLimitLeft,
@@ -22,6 +23,7 @@ _log = structlog.get_logger("amq.broker")
 
 def log_events(events: Events) -> None:
     """Write a line for each event that an operator may have to do something about."""
+    events.listen(GroupChanged, _group_changed)
     events.listen(QueueLimitReached, _queue_limit_reached)
     events.listen(QueueLimitLeft, _queue_limit_left)
     events.listen(MemoryLimitReached, _memory_limit_reached)
@@ -31,6 +33,10 @@ def log_events(events: Events) -> None:
     events.listen(StoreFull, _store_full)
     events.listen(StoreHasRoom, _store_has_room)
     events.listen(SlowConsumer, _slow_consumer)
+
+
+def _group_changed(event: GroupChanged) -> None:
+    _log.info("clients are told where they find the group", brokers=list(event.brokers))
 
 
 def _queue_limit_reached(event: QueueLimitReached) -> None:

@@ -36,6 +36,13 @@ class RoleChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupChanged(Event):
+    """Clients find the brokers of this group at `brokers` from now on: the master's own addresses first."""
+
+    brokers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JournalRead(Event):
     """A takeover takes long: it has read so much of the journal, and needs perhaps `left_s` more."""
 

@@ -20,10 +20,10 @@ from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 
 # Options of one host or process: who it is, where it listens, how it reads, writes and logs, what its host can give.
 OWN = frozenset((
-    "name", "store", "transports", "lockAcquireSleepInterval", "failIfLocked", "priority", "waitForActivation",
-    "journalSegmentSize", "journalBatchSize", "journalReserve", "storeFreeFloor", "checkpointDistance",
-    "slaveFollowInterval", "allowUnsafeStore", "memoryLimit", "maxConnections", "consumerBufferSize", "usersFile",
-    "logLevel", "logFormat",
+    "name", "store", "transports", "advertisedTransports", "lockAcquireSleepInterval", "failIfLocked", "priority",
+    "waitForActivation", "journalSegmentSize", "journalBatchSize", "journalReserve", "storeFreeFloor",
+    "checkpointDistance", "slaveFollowInterval", "allowUnsafeStore", "memoryLimit", "maxConnections",
+    "consumerBufferSize", "usersFile", "logLevel", "logFormat",
 ))  # fmt: skip
 VALUE_CHARS_MAX = 60  # a longer value is published as its beginning and a checksum
 PUBLISHED_BYTES_MAX = 8 << 10  # more is published as the digest alone

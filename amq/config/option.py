@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from amq.config import units
-from amq.config.transport_url import parse_transport_url
+from amq.config.transport_url import parse_address, parse_transport_url
 
 TEXT_CHARS_MAX = 4096
+ADDRESSES_MAX = 8  # of one broker: all brokers of a group must fit into one header
 SECTIONS = {
     "broker": "The name of this broker, its store and its addresses.",
     "lock": "The exclusive lock that makes one broker of the group the master.",
-    "ha": "High availability: which broker should be master, and when another one takes its place.",
+    "ha": "High availability: which broker should be master, when another takes its place, how clients find it.",
     "store": "The journal in the store directory.",
     "queues": "Queues: delivery, redelivery, dead letters, expiry, limits.",
     "topics": "Topics: slow consumers, retroactive subscribers, virtual topics.",
@@ -44,6 +45,7 @@ class Kind(enum.Enum):
     PATH = ("path", "")
     DESTINATION = ("destination name", "")
     TRANSPORTS = ("list of URLs", "")
+    ADDRESSES = ("list of addresses", "")
 
     @property
     def words(self) -> str:
@@ -114,6 +116,8 @@ class Option:
                 return self._choice(raw)
             case Kind.TRANSPORTS:
                 return _transports(raw)
+            case Kind.ADDRESSES:
+                return _addresses(raw)
             case Kind.DESTINATION:
                 return _destination_name(_text(raw))
             case Kind.TEXT | Kind.PATH:
@@ -128,7 +132,7 @@ class Option:
                 return units.format_size(int(value))  # type: ignore[arg-type]
             case Kind.BOOLEAN:
                 return "true" if value else "false"
-            case Kind.TRANSPORTS:
+            case Kind.TRANSPORTS | Kind.ADDRESSES:
                 return ",".join(value)  # type: ignore[arg-type]
             case _:
                 return str(value)
@@ -204,8 +208,29 @@ def _destination_name(text: str) -> str:
     return text
 
 
+def _items(raw: object) -> list[object] | tuple[object, ...]:
+    """A list as a TOML file has it, or as a command line has it, with commas or blanks between."""
+    return raw if isinstance(raw, (list, tuple)) else re.split(r"[,\s]+", _text(raw).strip())
+
+
+def _addresses(raw: object) -> tuple[str, ...]:
+    urls: list[str] = []
+    items = _items(raw)
+    for item in [] if items == [""] else items:
+        text = _text(item)
+        try:
+            url = str(parse_address(text))
+        except ValueError as error:
+            raise ValueError(f'holds "{text}", which {error}') from error
+        if url not in urls:
+            urls.append(url)
+    if len(urls) > ADDRESSES_MAX:
+        raise ValueError(f"holds {len(urls)} URLs, and {ADDRESSES_MAX} are the most: one for each network is enough")
+    return tuple(urls)
+
+
 def _transports(raw: object) -> tuple[str, ...]:
-    items = raw if isinstance(raw, (list, tuple)) else re.split(r"[,\s]+", _text(raw).strip())
+    items = _items(raw)
     if not items or items == [""]:
         raise ValueError('is empty: a master needs at least one transport, for example "stomp://127.0.0.1:61613"')
     urls: list[str] = []

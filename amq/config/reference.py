@@ -79,6 +79,7 @@ only, and apply as soon as it is saved.
 | duration | whole milliseconds (`2000`) or text with a unit: `"500ms"`, `"2s"`, `"1m"`, `"1.5h"`, `"1d"` |
 | size | bytes (`1048576`) or text with a unit: `"32MiB"`, `"1GiB"` (powers of 1024), `"10MB"` (powers of 1000) |
 | number | a whole number, no unit |
+| list of addresses | `["stomp://broker1.example.com:61613"]`, or blank; at most 8 |
 | list of URLs | `["stomp://0.0.0.0:61613"]`; with commas between in the environment and after `-o` |
 
 ## Changes while the broker runs
@@ -131,8 +132,8 @@ def reference_page() -> str:
 def toml_value(option: Option) -> str:
     """The default of `option` as it stands in a TOML file."""
     text = _EXAMPLE_VALUES.get(option.key, option.format(option.parse(option.default)))
-    if option.kind is Kind.TRANSPORTS:
-        return f"[{', '.join(_quote(url) for url in text.split(','))}]"
+    if option.kind in (Kind.TRANSPORTS, Kind.ADDRESSES):
+        return f"[{', '.join(_quote(url) for url in text.split(',') if url)}]"
     return text if option.kind in (Kind.INTEGER, Kind.BOOLEAN) else _quote(text)
 
 

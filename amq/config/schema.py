@@ -109,6 +109,20 @@ class BrokerConfig:
         "Set it if what starts after the broker needs a master on this host (systemd: After=, Type=notify).",
         elsewhere=("wait-for-activation",),
     )  # fmt: skip
+    advertised_transports: tuple[str, ...] = option(
+        "ha", "advertisedTransports", Kind.ADDRESSES, "",
+        "URLs under which clients reach this broker while it is master; the group tells them to its clients.",
+        "Set it if clients do not reach the broker at the address on which it listens: behind NAT or a proxy, in a "
+        "container, or under a name that the host does not have itself.",
+        special="blank = transports, with the host's name in place of 0.0.0.0", reload=True,
+        elsewhere=("publishedAddressPolicy", "connector-ref"),
+    )  # fmt: skip
+    update_cluster_clients: bool = option(
+        "ha", "updateClusterClients", Kind.BOOLEAN, True,
+        "Tell clients that have logged in the addresses of all brokers of the group, and each change of them.",
+        "Use false if clients must know only the brokers that their URL names.",
+        reload=True,
+    )  # fmt: skip
 
     journal_segment_size_bytes: int = option(
         "store", "journalSegmentSize", Kind.SIZE, "32MiB",

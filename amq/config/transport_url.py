@@ -1,16 +1,19 @@
-"""Transport URLs: where the master listens, as users write it (`stomp://0.0.0.0:61613`).
+"""Transport URLs: where the master listens, as users write it (`stomp://0.0.0.0:61613`), and where clients find it.
 
-A URL that parses here can be given to a listening socket; anything else is a `ValueError` that tells the cure.
+A URL that `parse_transport_url` takes can be given to a listening socket, one that `parse_address` takes to a client;
+anything else is a `ValueError` that tells the cure.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 DEFAULT_PORTS = {"stomp": 61613}
+ADDRESS_CHARS_MAX = 255  # of a URL that is published: it is one of a list, in one header
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,30}\.?")
 
 
@@ -34,7 +37,23 @@ class TransportUrl:
 
 def parse_transport_url(text: str) -> TransportUrl:
     """`scheme://host[:port]` → TransportUrl; `ValueError` names what is wrong."""
-    example = 'write for example "stomp://0.0.0.0:61613"'
+    return _parse(text, 'write for example "stomp://0.0.0.0:61613"')
+
+
+def parse_address(text: str) -> TransportUrl:
+    """The same, for an address to which clients connect: with a host and a port that exist."""
+    example = 'write for example "stomp://broker1.example.com:61613"'
+    url = _parse(text, example)
+    if not url.port:
+        raise ValueError(f"has the port 0, which no client can connect to: {example}")
+    if _is_everywhere(url.host):
+        raise ValueError(f"has the host {url.host}, which means any address and is none to connect to: {example}")
+    if len(str(url)) > ADDRESS_CHARS_MAX:
+        raise ValueError(f"is longer than {ADDRESS_CHARS_MAX} characters")
+    return url
+
+
+def _parse(text: str, example: str) -> TransportUrl:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
@@ -44,7 +63,7 @@ def parse_transport_url(text: str) -> TransportUrl:
         known = ", ".join(f"{scheme}://" for scheme in DEFAULT_PORTS)
         raise ValueError(f'has the unknown scheme "{parts.scheme}": this version serves {known}; {example}')
     if not host:
-        raise ValueError(f"names no host to listen on: {example}")
+        raise ValueError(f"names no host: {example}")
     if "@" in parts.netloc or parts.path not in ("", "/") or parts.fragment:
         raise ValueError(f"has more than scheme, host and port: {example}; users belong in usersFile")
     if parts.query:
@@ -57,11 +76,20 @@ def parse_transport_url(text: str) -> TransportUrl:
 def reachable(text: str, host_name: str) -> str:
     """The transport URL `text` as clients on other hosts write it: `0.0.0.0` and `::` become `host_name`."""
     url = parse_transport_url(text)
-    try:
-        everywhere = ipaddress.ip_address(url.host).is_unspecified
-    except ValueError:
-        everywhere = False
-    return str(TransportUrl(url.scheme, host_name, url.port)) if everywhere and host_name else text
+    return str(TransportUrl(url.scheme, host_name, url.port)) if _is_everywhere(url.host) and host_name else text
+
+
+def addresses(transports: Iterable[str], host_name: str) -> list[str]:
+    """Those of `transports` that clients can connect to, as they write them. Text that is no URL, perhaps of another
+    version, and a port that the kernel chooses when a broker becomes master are left out.
+    """
+    found = []
+    for text in transports:
+        try:
+            found.append(str(parse_address(reachable(text, host_name))))
+        except ValueError:
+            continue
+    return found
 
 
 def is_loopback(host: str) -> bool:
@@ -75,6 +103,13 @@ def is_loopback(host: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback  # a dual-stack socket reports IPv4 peers like this
     return address.is_loopback
+
+
+def _is_everywhere(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _is_address(host: str) -> bool:

@@ -3,6 +3,7 @@ deliveries in, bytes out. No I/O, no clock."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from amq.message import Batch, Message
@@ -27,8 +28,13 @@ class ServerProtocol(Protocol):
         """True while a frame has begun and is not complete (for the timeout on unfinished frames)."""
         ...
 
-    def connected(self, session: str, heartbeat_ms: tuple[int, int]) -> bytes:
-        """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants)."""
+    def connected(self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = ()) -> bytes:
+        """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants). `brokers` = the addresses of
+        the group, the master's own first: URLs of all protocols; () = the client is told none."""
+        ...
+
+    def brokers(self, brokers: Sequence[str]) -> bytes:
+        """The addresses of the group have changed; b"" = this client did not ask, or its protocol cannot say so."""
         ...
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol, cast
 
@@ -72,6 +72,10 @@ class Hub(Protocol):
         ...
 
     async def authenticate(self, login: str, passcode: str, loopback: bool) -> str: ...
+    def brokers(self, loopback: bool) -> Sequence[str]:
+        """Where a client finds the brokers of the group, () = it is not told. `loopback`: it is on this host."""
+        ...
+
     def opened(self, connection: Connection) -> bool: ...
     def closed(self, connection: Connection) -> None: ...
 
@@ -97,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.user = ""
         self.client_id = ""
         self.peer_name = ""
+        self._is_loopback = False  # the client is on this host
         self.protocol: ServerProtocol | None = None
         self.client: ClientConnection | None = None  # from the login on
         self._stream: Stream | None = None
@@ -118,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._unread_for: set[str] = set()  # why we do not read; empty = we do
         self._paused_at = 0.0  # since when, 0 = we do read
         self._seemed_silent = False
+        self._is_behind = False  # it has still to be told where the group is
         self._frame_since = 0.0
         self._frame_bytes = 0
         self._full_reads = 0  # in this turn
@@ -131,6 +137,7 @@ class Connection(asyncio.Protocol):
         # uvloop's transport is a class of its own, not a subclass
         self._stream = stream = stream_over(cast(asyncio.Transport, transport), self._output_bytes_max // 2)
         self.peer_name = stream.peer_name
+        self._is_loopback = is_loopback(stream.peer_address)
         ttl_s = self._hub.config.connection_ttl_s
         if stream.socket is not None and ttl_s and liveness.watch(stream.socket, ttl_s):
             self._watched = stream.socket
@@ -231,6 +238,8 @@ class Connection(asyncio.Protocol):
             self._behind_bytes = 0
             self._read_for(OUTPUT)
         self._let_go_on()
+        if self._is_behind:
+            self.tell_brokers()
 
     def _hold_back(self) -> None:
         """No deliveries until the client has read."""
@@ -297,6 +306,14 @@ class Connection(asyncio.Protocol):
                 turn.wake()
         out.append(data)
         self._out_bytes += len(data)
+
+    def tell_brokers(self) -> None:
+        """The addresses of the group have changed. A client that does not read is told when it has read."""
+        if self._closing or self.client is None or self.protocol is None:
+            return
+        self._is_behind = bool(self._socket_full or self._slices or self._behind_bytes)
+        if not self._is_behind and (data := self.protocol.brokers(self._hub.brokers(self._is_loopback))):
+            self._put(data)
 
     def fail(self, failure: Failure) -> None:
         """Say why, and close unless the protocol survives it."""
@@ -454,10 +471,9 @@ class Connection(asyncio.Protocol):
         if not isinstance(command, Connect):
             self._refuse(getattr(command, "error", ProtocolError("log in before anything else")))
             return
-        loopback = self._stream is not None and is_loopback(self._stream.peer_address)
         self._unread(LOGIN)
         try:
-            self.user = await self._hub.authenticate(command.login, command.passcode, loopback)
+            self.user = await self._hub.authenticate(command.login, command.passcode, self._is_loopback)
         except AmqError as error:
             self._refuse(error)
             return
@@ -470,7 +486,8 @@ class Connection(asyncio.Protocol):
         client = Client(self.user, self.client_id, command.instance)
         self.client = self._hub.admit(self, self._owner, client)
         offered_ms = (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000))
-        self._put(self.protocol.connected(str(self.number), offered_ms))
+        brokers = self._hub.brokers(self._is_loopback)
+        self._put(self.protocol.connected(str(self.number), offered_ms, brokers))
         self._start_timer(command.heartbeat_ms)
         held, self._held = self._held, []
         if held:

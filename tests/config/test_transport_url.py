@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.config.transport_url import TransportUrl, is_loopback, parse_transport_url
+from amq.config.transport_url import TransportUrl, addresses, is_loopback, parse_address, parse_transport_url
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,31 @@ def test_any_text_parses_or_is_a_value_error(text: str) -> None:
     except ValueError:
         return
     assert parse_transport_url(str(url)) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("stomp://broker1:0", "port 0"), ("stomp://0.0.0.0:61613", "means any address"),
+        ("stomp://[::]:61613", "means any address"), ("stomp://:61613", "names no host"),
+        ("http://broker1", "unknown scheme"), (f"stomp://{'a' * 60}.{'b' * 60}.{'c' * 60}.{'d' * 60}", "longer than"),
+    ],
+)  # fmt: skip
+def test_an_address_is_one_that_clients_can_connect_to(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_address(text)
+
+
+@given(st.text(max_size=60).map("stomp://".__add__))
+def test_an_address_is_a_transport_url_too(text: str) -> None:
+    try:
+        url = parse_address(text)
+    except ValueError:
+        return
+    assert url.port
+    assert parse_transport_url(text) == url
+
+
+def test_addresses_of_transports() -> None:
+    transports = ["stomp://0.0.0.0:1", "stomp://127.0.0.1:0", "mqtt://later:2", "stomp://[::]:3", "stomp://h:4"]
+    assert addresses(transports, "here") == ["stomp://here:1", "stomp://here:3", "stomp://h:4"]

@@ -38,6 +38,7 @@ class NeutralClient:
 
     def __init__(self) -> None:
         self.connected = ""
+        self.brokers: list[str] = []  # where the group is, as last told
         self.epoch = 0
         self.message_id_prefix = ""
         self.done: dict[int, str] = {}
@@ -62,6 +63,9 @@ class NeutralClient:
     def _told(self, op: int, session: int, number: int, values: list[Any]) -> None:
         if op == Op.CONNECTED:
             self.connected, self.epoch, self.message_id_prefix = values[:3]
+            self.brokers = values[5]
+        elif op == Op.BROKERS:
+            self.brokers = values[0]
         elif op == Op.DONE:
             assert number not in self.done, "one command, two answers"
             self.done[number] = values[0]

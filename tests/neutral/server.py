@@ -8,7 +8,7 @@ and yields nothing after `Malformed` or `Disconnect`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from amq.errors import AmqError, CommandError, ProtocolError
@@ -99,8 +99,11 @@ class NeutralServer:
     def pending(self) -> bool:
         return bool(self._data)
 
-    def connected(self, session: str, heartbeat_ms: tuple[int, int]) -> bytes:
-        return frame(Op.CONNECTED, session, *self._identity, *heartbeat_ms)
+    def connected(self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = ()) -> bytes:
+        return frame(Op.CONNECTED, session, *self._identity, *heartbeat_ms, [*brokers])
+
+    def brokers(self, brokers: Sequence[str]) -> bytes:
+        return frame(Op.BROKERS, [*brokers])
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         return frame(Op.DONE, outcome, session=receipt[0], number=receipt[1])

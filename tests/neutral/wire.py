@@ -41,6 +41,7 @@ class Op(IntEnum):
     FAILED = 35
     DELIVERY = 36
     BROWSED = 37
+    BROKERS = 38
 
 
 def frame(op: Op, *parts: Any, session: int = 0, number: int = 0) -> bytes:

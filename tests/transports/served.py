@@ -148,6 +148,7 @@ class Served:
         self._count = 0
         self.connections: dict[int, Connection] = {}
         self._peers: dict[int, Peer] = {}
+        self.brokers: tuple[str, ...] = ()  # where clients find the group
         self._serve()
 
     def take_over(self) -> None:
@@ -172,10 +173,13 @@ class Served:
             admit=partial(ClientConnection, world.broker), lend=world.broker.lend, take_back=world.broker.take_back,
             protocol=lambda first, owner: codec_for(protocols, first, surroundings, owner),
             answering=lambda owner: protocols[0].make(surroundings, owner),
-            authenticate=authenticate, opened=self._opened, closed=self._closed,
+            authenticate=authenticate, brokers=self._brokers, opened=self._opened, closed=self._closed,
         )  # fmt: skip
         world.on_wake = self._turn.wake
         self._turn.serve(world.broker, world.journal)
+
+    def _brokers(self, loopback: bool) -> tuple[str, ...]:
+        return tuple(url for url in self.brokers if loopback or "127.0.0.1" not in url)
 
     def _opened(self, connection: Connection) -> bool:
         self.connections[connection.number] = connection

@@ -271,10 +271,10 @@ def read(root: Element, path: str, placeholders: Placeholders) -> Importing:
         "transportConnector@allowLinkStealing": carry("allowLinkStealing", boolean),
         "transportConnector@autoStart": natural("transports open on the master"),
         "transportConnector@discoveryUri": natural("brokers of a group find each other in the store"),
-        "transportConnector@updateClusterClients": unsupported("list all brokers in the failover URL of each client"),
+        "transportConnector@updateClusterClients": carry("updateClusterClients", boolean),
         "transportConnector@rebalanceClusterClients": unsupported(_MASTERS),
-        "transportConnector@updateClusterClientsOnRemove": unsupported("list all brokers in the failover URL"),
-        "transportConnector@updateClusterFilter": unsupported("list all brokers in the failover URL of each client"),
+        "transportConnector@updateClusterClientsOnRemove": natural("clients are told of brokers that go, too"),
+        "transportConnector@updateClusterFilter": unsupported("clients are told of all brokers of the group"),
         "transportConnector@maximumProducersAllowedPerConnection": natural("amq has limits of its own"),
         "transportConnector@maximumConsumersAllowedPerConnection": natural("amq has limits of its own"),
         **each_of(
@@ -283,7 +283,7 @@ def read(root: Element, path: str, placeholders: Placeholders) -> Importing:
             "transportConnector@auditNetworkProducers transportConnector@warnOnRemoteClose "
             "transportConnector@displayStackTrace transportConnector@id",
         ),
-        "publishedAddressPolicy": unsupported("list all brokers in the failover URL of each client", whole=True),
+        "publishedAddressPolicy": unsupported("set advertisedTransports to the URLs that clients use", whole=True),
     }
     rules = table(BROKER, PERSISTENCE, LIMITS, SECURITY, connectors, policies.rules())
     for element in root.below():

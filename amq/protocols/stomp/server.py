@@ -10,7 +10,7 @@ Specifications: https://stomp.github.io (stomp-specification-1.0, -1.1, -1.2). E
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -49,6 +49,7 @@ _WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
 _DESTINATIONS_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each connection
 _RETIRED_MAX: Final = 1000  # ended subscriptions whose acknowledgements, on their way, are still understood
 _ERROR_MESSAGE_CHARACTERS_MAX: Final = 200
+_BROKERS_RECEIPT_CHARACTERS_MAX: Final = 64
 _ACK_BYTES_MAX: Final = 48  # of an ACK that has nothing but an id
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -108,6 +109,7 @@ class StompServer:
         self._owner = owner
         self._write_as("1.0")
         self._strict_destinations = strict_destinations
+        self._brokers_receipt = ""  # the id of the receipt that tells the client where the group is
         self._connected = False
         self._closed = False
         self._destinations: Remembered[_Route] = Remembered(_DESTINATIONS_BYTES_MAX)  # by what SENDs wrote
@@ -254,6 +256,13 @@ class StompServer:
             headers = {name.strip(): value.strip() for name, value in headers.items()}
         elif "heart-beat" in headers:
             heartbeat_ms = _heartbeat_ms(headers["heart-beat"])
+        brokers_receipt = headers.get("amq-brokers-receipt", "")
+        if len(brokers_receipt) > _BROKERS_RECEIPT_CHARACTERS_MAX:
+            raise ProtocolError(
+                f"amq-brokers-receipt has more than {_BROKERS_RECEIPT_CHARACTERS_MAX} characters: name a shorter id",
+                code="HEADER_INVALID",
+            )
+        self._brokers_receipt = "" if version == "1.0" else brokers_receipt
         self.version = self._reader.version = version
         self._reader.limits = self._limits
         self._write_as(version)
@@ -442,12 +451,22 @@ class StompServer:
 
     # ---- replies and deliveries → bytes
 
-    def connected(self, session: str, heartbeat_ms: tuple[int, int]) -> bytes:
-        """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants)."""
+    def connected(self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = ()) -> bytes:
+        """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants); `brokers` = where the group
+        is."""
         headers = [("version", self.version), ("session", session), ("server", self._server_name), *self._identity]
         if self.version != "1.0":
             headers.append(("heart-beat", f"{heartbeat_ms[0]},{heartbeat_ms[1]}"))
+            if urls := _own_urls(brokers):
+                headers.append(("brokers", urls))
         return encode("CONNECTED", headers)
+
+    def brokers(self, brokers: Sequence[str]) -> bytes:
+        """The receipt that CONNECT asked for: one more each time the group changes."""
+        urls = _own_urls(brokers)
+        if not self._brokers_receipt or not urls:
+            return b""
+        return encode("RECEIPT", [("receipt-id", self._brokers_receipt), ("brokers", urls)], version=self.version)
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         """RECEIPT frame; `receipt` as a command carried it."""
@@ -503,6 +522,11 @@ class StompServer:
     def heartbeat(self) -> bytes:
         """The line end that says: I am alive."""
         return b"\n"
+
+
+def _own_urls(brokers: Sequence[str]) -> str:
+    """Those of `brokers` that a client of this protocol can use."""
+    return ",".join(url for url in brokers if url.startswith(("stomp:", "stomp+")))
 
 
 def _receipt(headers: dict[str, str]) -> str | None:
