@@ -156,6 +156,11 @@ class Connection:
         return link.uri if link is not None and link.accepted else None
 
     @property
+    def brokers(self) -> tuple[BrokerUri, ...]:
+        """The brokers that the connection may try: those of the URL, then those that it has learned of."""
+        return self._machine.members.uris
+
+    @property
     def why_not_connected(self) -> str:
         """The address of every broker and why the last attempt there failed; "" = connected, or nothing failed yet."""
         return self._machine.why_not_connected()

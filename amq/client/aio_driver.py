@@ -20,7 +20,8 @@ from typing import Any
 
 from amq.client.driver import EXIT_MARGIN_S, cannot_connect, warn_of_loss
 from amq.client.errors import ConnectionLostError
-from amq.client.link import Link, Open
+from amq.client.link import Close, Fetch, Link, Open
+from amq.client.lists import LISTS, Found, Lists
 from amq.client.machine import Machine
 from amq.client.names import NAMES, Answer, Names
 from amq.client.requests import ConnectionEvent, Gate, open_gate
@@ -71,13 +72,15 @@ class AsyncDriver:
     """Runs `machine` in `loop` until it is closed. `listeners` are called in the loop, one after the other."""
 
     def __init__(
-        self, machine: Machine, clock: Clock, loop: asyncio.AbstractEventLoop, names: Names = NAMES
+        self, machine: Machine, clock: Clock, loop: asyncio.AbstractEventLoop, names: Names = NAMES,
+        lists: Lists = LISTS,
     ) -> None:  # fmt: skip
         self.machine = machine
         self.clock = clock
         self.listeners: list[Listener] = []
         self._loop = loop
         self._names = names
+        self._lists = lists
         self._wires: dict[Link, _Wire] = {}
         self._dials: dict[Link, asyncio.Task[None]] = {}
         self._kicked = False
@@ -183,8 +186,12 @@ class AsyncDriver:
             for action in actions:
                 if isinstance(action, Open):
                     self._open(action.link)
-                else:
+                elif isinstance(action, Close):
                     self._close(action.link)
+                elif isinstance(action, Fetch):
+                    self._fetch(action.source)
+                else:
+                    self._lists.keep(action.path, action.text)
         for link, wire in self._wires.items():
             self._write(link, wire)
         if self._timer is not None:
@@ -248,6 +255,17 @@ class AsyncDriver:
             else:
                 return
         self.machine.failed(link, cannot_connect(link, last), self.clock.monotonic())
+
+    def _fetch(self, source: str) -> None:
+        def take(found: Found) -> None:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._fetched, source, found)
+
+        self._lists.fetch(source, take)
+
+    def _fetched(self, source: str, found: Found) -> None:
+        self.machine.fetched(source, found)
+        self.kick()
 
     async def _look_up(self, link: Link) -> Answer:
         """The addresses of the host. Another thread has them looked up."""

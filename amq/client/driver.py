@@ -23,7 +23,8 @@ from contextlib import suppress
 from typing import Any
 
 from amq.client.errors import ConnectError, ConnectionLostError
-from amq.client.link import Link, Open
+from amq.client.link import Close, Fetch, Link, Open
+from amq.client.lists import LISTS, Found, Lists
 from amq.client.machine import Machine
 from amq.client.names import NAMES, Answer, Names
 from amq.client.requests import ConnectionEvent, Gate, open_gate
@@ -59,7 +60,7 @@ class _Socket:
 class Driver:
     """Runs `machine` until it is closed. `listeners` are called in the background thread, one after the other."""
 
-    def __init__(self, machine: Machine, clock: Clock, names: Names = NAMES) -> None:
+    def __init__(self, machine: Machine, clock: Clock, names: Names = NAMES, lists: Lists = LISTS) -> None:
         self.machine = machine
         self.clock = clock
         self.lock = threading.RLock()  # which knows its owner: see `wait`
@@ -74,6 +75,8 @@ class Driver:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         self._sockets: dict[Link, _Socket] = {}
         self._names = names
+        self._lists = lists
+        self._fetched: deque[tuple[str, Found]] = deque()
         self._looked_up: deque[tuple[Link, Answer]] = deque()
         self._kicked = False
         self._thread = threading.Thread(target=self._run, name=f"amq-client {machine.url}", daemon=True)
@@ -237,8 +240,15 @@ class Driver:
         for action in actions:
             if isinstance(action, Open):
                 self._open(action.link)
-            else:
+            elif isinstance(action, Close):
                 self._close(action.link)
+            elif isinstance(action, Fetch):
+                self._fetch(action.source)
+            else:
+                self._lists.keep(action.path, action.text)
+        while self._fetched:
+            with self.lock:
+                machine.fetched(*self._fetched.popleft())
         while self._looked_up:
             self._begin(*self._looked_up.popleft())
         self._pass_by_the_silent()
@@ -271,6 +281,13 @@ class Driver:
                     listener(event)
                 except Exception:
                     log.exception("a listener failed on %s", event)
+
+    def _fetch(self, source: str) -> None:
+        def take(found: Found) -> None:
+            self._fetched.append((source, found))
+            self.wake()
+
+        self._lists.fetch(source, take)
 
     # ---- sockets
 

@@ -11,6 +11,7 @@ from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, encod
 from amq.protocols.stomp.recurring import Recurring
 
 VERSION = "1.2"
+BROKERS_RECEIPT = "brokers"  # no request has such an id: theirs are numbers
 SILENT_INTERVALS_MAX = 2  # a broker that misses so many of its heart-beats counts as lost
 SLICE_BYTES = 256 << 10  # of a large body
 HANDSHAKE_BODY_BYTES_MAX = 1 << 20  # of an ERROR that a server sends before it has accepted us
@@ -184,10 +185,30 @@ class Close:
     link: Link
 
 
-def connect_frame(uri: BrokerUri, login: str, passcode: str, client_id: str, instance: str) -> bytes:
+@dataclass(frozen=True)
+class Fetch:
+    """Read the list of brokers at `source`, a path or a URL; report `fetched`."""
+
+    source: str
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Write `text` to the file `path`, beside everything else."""
+
+    path: str
+    text: str
+
+
+Action = Open | Close | Fetch | Keep
+
+
+def connect_frame(
+    uri: BrokerUri, login: str, passcode: str, client_id: str, instance: str, learns: bool = False
+) -> bytes:
     """The CONNECT frame. Login and passcode of the URI win over those of the application, whose passcode also serves
     the same login in a URI. `instance` tells the broker that an older connection is ours and given up, before it
-    notices itself.
+    notices itself. `learns`: it shall tell us each change of its group.
 
     Raises ValueError if one of them holds a line break, which CONNECT cannot carry.
     """
@@ -201,6 +222,8 @@ def connect_frame(uri: BrokerUri, login: str, passcode: str, client_id: str, ins
     if client_id:
         headers.append(("client-id", client_id))
     headers.append(("amq-client-instance", instance))
+    if learns:
+        headers.append(("amq-brokers-receipt", BROKERS_RECEIPT))
     return encode("CONNECT", headers)
 
 

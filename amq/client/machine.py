@@ -9,6 +9,7 @@ by a typed error, or when the machine closes; unanswered sends are replayed in t
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import deque
 
@@ -28,7 +29,8 @@ from amq.client.errors import (
     is_transient,
 )
 from amq.client.ledger import Ledger
-from amq.client.link import VERSION, Close, Link, Open, connect_frame
+from amq.client.link import BROKERS_RECEIPT, VERSION, Action, Close, Fetch, Keep, Link, Open, connect_frame
+from amq.client.members import Members, shown
 from amq.client.reconnect import Reconnector
 from amq.client.requests import ConnectionEvent, EventKind, Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import Event, Lifecycle, State
@@ -42,6 +44,9 @@ DISCONNECT_S_MAX = 2.0
 PRIORITY_PROBE_EVERY_S = 2.0
 EXIT_TIMEOUT_S = 5.0
 TLS_ALERT = b"\x15\x03"
+LIST_EVERY_S = 5.0  # between two readings of updateURIsURL while there is no connection
+LIST_PATIENCE_S = 5.0  # so long a client that would give up waits for a list that might name a broker that lives
+LIST_ROUND_S = 0.05  # and tries meanwhile
 REFUSALS_MAX = 3  # a login refused so often since the last success is refused for good
 
 
@@ -67,14 +72,19 @@ class Machine:
         self.epoch = 0
         self.flowing = False
         self.error: AmqError | None = None
-        self.actions: list[Open | Close] = []
+        self.actions: list[Action] = []
         self.events: list[ConnectionEvent] = []
         self.logs: list[tuple[int, str]] = []
         self.up_gate: Gate = []  # opened when `flowing` becomes true, and at the end
         self.subscriptions: dict[str, Subscription] = {}
         self.transactions: set[Transaction] = set()
         self._life = Lifecycle()
-        self._route = Reconnector(url, rng)
+        self.members = Members(url)
+        self._route = Reconnector(self.members, rng)
+        self._fetching: dict[str, float] = {}  # lists that are being read, and until when that may delay an end
+        self._list_at = -math.inf
+        self._list_trouble = ""  # as last reported
+        self._kept = ""  # the content of knownBrokersFile
         self._probe: Link | None = None
         self._next_at: float | None = None  # WAITING: next round; CLOSING: patience; CONNECTED: next priority probe
         self.ledger = Ledger(send_window_messages, send_window_bytes)
@@ -87,8 +97,10 @@ class Machine:
         self._refusals = 0
         self._counter = 0
         self._leave_at: float | None = None  # abandoned: then it closes, whatever is unconfirmed
+        self._identity = login, passcode, client_id, self.id_prefix, url.learns
         try:
-            self._connect_frames = {u: connect_frame(u, login, passcode, client_id, self.id_prefix) for u in url.uris}
+            for uri in url.uris:
+                connect_frame(uri, *self._identity)
         except ValueError as error:
             raise UriError(f"login, passcode or client id: {error}") from None
 
@@ -187,6 +199,8 @@ class Machine:
     def start(self, now: float) -> None:
         """Begin to connect."""
         self._life.on(Event.START)
+        if path := self.url.options.known_brokers_file:
+            self._fetch(path, now)
         self._route.start_round()
         self._dial(now)
 
@@ -198,7 +212,7 @@ class Machine:
             self._expect(link)
             self._life.on(Event.OPENED)
         link.deadline = now + link.uri.options.connect_timeout_ms / 1000
-        link.out.append(self._connect_frames[link.uri])
+        link.out.append(connect_frame(link.uri, *self._identity))
 
     def failed(self, link: Link, error: AmqError, now: float) -> None:
         """`link` could not be opened, or its socket was closed or broke."""
@@ -235,6 +249,26 @@ class Machine:
             foreign = ConnectError(f"{link.uri} does not speak STOMP {VERSION}: {alert or error}")
             foreign.__cause__ = error
             self.failed(link, foreign, now)
+
+    def fetched(self, source: str, found: str | OSError | ValueError) -> None:
+        """A list of brokers was read, or cannot be."""
+        del self._fetching[source]
+        options, members = self.url.options, self.members
+        before, is_file = members.uris, source == options.known_brokers_file
+        if isinstance(found, str):
+            if is_file:
+                members.remembered(found)
+                self._kept = self._kept or found
+            else:
+                members.listed(found)
+            trouble = "; ".join(members.refused)
+        else:
+            trouble = "" if is_file and isinstance(found, FileNotFoundError) else str(found)
+        if trouble and trouble != self._list_trouble:
+            what = f"the list of brokers {source} ({'knownBrokersFile' if is_file else 'updateURIsURL'})"
+            self.logs.append((logging.WARNING, f"{what} cannot be used, or not all of it: {trouble}"))
+        self._list_trouble = trouble
+        self._joined(before)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -311,6 +345,7 @@ class Machine:
             raise IllegalEventError(f"{link.uri}: this machine did not open that link")
 
     def _dial(self, now: float) -> None:
+        self._fetch_list(now)
         uri = self._route.next()
         assert uri is not None, "a round begins with at least one broker"
         self._next_at = None
@@ -344,9 +379,9 @@ class Machine:
         else:
             self.logs.append((logging.DEBUG, str(error)))
             self._route.failed(link.uri, error)
-            wait_s = self._after_failed_attempt(link.uri, error)
+            wait_s = self._after_failed_attempt(link.uri, error, now)
         if wait_s is None:
-            refused = is_final(error) or (self.state is not State.CONNECTED and is_refusal(error))
+            refused = is_final(error) or (self.state is not State.CONNECTED and self._is_refusal(link.uri, error))
             lost_for_good = self.epoch > 0 and self.url.options.max_reconnect_attempts == 0
             causes, limit = self._route.causes(), self._route.limit if self.url.failover else ""
             given_up = final_error(str(self.url), error, failover=not lost_for_good, causes=causes, limit=limit)
@@ -359,14 +394,21 @@ class Machine:
         if not wait_s:
             self._retry(now)
 
-    def _after_failed_attempt(self, uri: BrokerUri, error: AmqError) -> float | None:
+    def _is_refusal(self, uri: BrokerUri, error: AmqError) -> bool:
+        """Will `uri` refuse us again? A broker that was learned of, perhaps long ago, ends no connection by that."""
+        return is_refusal(error) and uri in self.url.uris
+
+    def _after_failed_attempt(self, uri: BrokerUri, error: AmqError, now: float) -> float | None:
         """Seconds to wait; 0 = the next broker of this round follows at once; None = give up."""
-        if is_refusal(error):
+        if self._is_refusal(uri, error):
             self._refusals += 1
             if not self.epoch or self._refusals >= REFUSALS_MAX:
                 return None
         if self._route.has_next:
             return 0.0
+        if not self.epoch and any(now < until for until in self._fetching.values()):
+            self._route.start_round(uri)
+            return LIST_ROUND_S  # a list may name more: this round is not over
         wait_s = self._route.round_failed()
         if self._route.must_warn:
             limit = self._route.limit
@@ -394,6 +436,40 @@ class Machine:
         self.ledger.link_lost(error)
         open_gate(self.room_gate)
 
+    # ---- members that the URL does not name
+
+    def _fetch(self, source: str, now: float) -> None:
+        if source and source not in self._fetching:
+            self._fetching[source] = now + LIST_PATIENCE_S
+            self.actions.append(Fetch(source))
+
+    def _fetch_list(self, now: float) -> None:
+        """Read `updateURIsURL` where the last time was long ago."""
+        if self.url.options.update_uris_url and now >= self._list_at:
+            self._list_at = now + LIST_EVERY_S
+            self._fetch(self.url.options.update_uris_url, now)
+
+    def _learn(self, frame: Frame, teller: BrokerUri) -> None:
+        """The broker at `teller` tells where its group is, if it does."""
+        text = frame.headers.get("brokers", "")
+        if not text or not self.url.learns:
+            return
+        before = self.members.uris
+        self.members.told(text, teller)
+        told = f"{teller} tells of a broker that is not used"
+        self.logs += [(logging.DEBUG, f"{told}: {why}") for why in self.members.refused]
+        self._joined(before)
+        path, kept = self.url.options.known_brokers_file, self.members.text()
+        if path and kept != self._kept:
+            self._kept = kept
+            self.actions.append(Keep(path, kept))
+
+    def _joined(self, before: tuple[BrokerUri, ...]) -> None:
+        """The members were `before`."""
+        if self.members.uris != before:
+            self._route.learned(before)
+            self.logs.append((logging.INFO, f"{self.url}: brokers of the group: {shown(self.members.uris)}"))
+
     # ---- connected
 
     def _accept(self, link: Link, connected: Frame, now: float) -> None:
@@ -411,6 +487,7 @@ class Machine:
         else:
             self._life.on(Event.ACCEPTED)
         self._route.accepted(now)
+        self._learn(connected, link.uri)
         self._refusals = 0
         self.epoch += 1
         preferred = self._route.priority
@@ -481,6 +558,8 @@ class Machine:
             subscription = self.subscriptions.get(frame.headers.get("subscription", ""))
             if subscription is not None:  # else: on its way while the consumer was closed; the broker requeues it
                 subscription.deliver(frame, self.epoch)
+        elif command == "RECEIPT" and frame.headers.get("receipt-id") == BROKERS_RECEIPT:
+            self._learn(frame, link.uri)
         elif command == "RECEIPT":
             self._on_receipt(frame.headers.get("receipt-id", "").encode(), now, frame.headers.get("outcome", ""))
         elif command == "ERROR":

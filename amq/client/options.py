@@ -87,6 +87,19 @@ class FailoverOptions:
     priority_uris: str = _option(
         "priorityURIs", "", "first URI", "comma-separated URIs out of the list; empty = its first URI"
     )
+    update_uris_supported: bool = _option(
+        "updateURIsSupported", True, "true",
+        "also try the brokers of the group that the URL does not name, as the master tells them; false = only those of "
+        "the URL",
+    )  # fmt: skip
+    update_uris_url: str = _option(
+        "updateURIsURL", "", "none",
+        "path or URL (`file:`, `http:`, `https:`) of a list of further brokers, read whenever the client connects",
+    )  # fmt: skip
+    known_brokers_file: str = _option(
+        "knownBrokersFile", "", "–",
+        "file in which the client keeps the brokers that the master tells, for its next start",
+    )  # fmt: skip
 
 
 ALIASES = {
@@ -108,7 +121,6 @@ IGNORED = {
     "reconnectSupported": "a failover URL always fails over",
     "trackMessages": "unconfirmed sends are always kept and replayed, with duplicate detection",
     "trackTransactionProducers": "a failover rolls an open transaction back, nothing of it is replayed",
-    "updateURIsSupported": "the broker does not change the list; name every broker of the group in the URL",
 }
 # Of these, only "true" changes nothing.
 IGNORED_IF_TRUE = frozenset({"ha", "reconnectSupported"})
@@ -116,7 +128,6 @@ IGNORED_IF_TRUE = frozenset({"ha", "reconnectSupported"})
 REFUSED = {
     "ha": "only true; write maxReconnectAttempts=0 for no failover",
     "reconnectSupported": "only true; write maxReconnectAttempts=0 for no failover",
-    "updateURIsURL": "the list is not read from elsewhere: name every broker of the group in the URL",
     "reconnectDelay": "write initialReconnectDelay",
     "backOffMultiplier": "write reconnectDelayExponent",
     "nested": "write nested.NAME=VALUE",

@@ -7,8 +7,10 @@ refuse at once), between rounds one waits. The broker that just failed comes las
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
-from amq.client.uri import BrokerUri, BrokerUrl
+from amq.client.members import Members
+from amq.client.uri import BrokerUri
 from amq.errors import AmqError
 
 CAUSES_SHOWN_MAX = 10
@@ -18,8 +20,9 @@ CAUSE_CHARACTERS_MAX = 300
 class Reconnector:
     """Order of brokers and length of waits for one connection."""
 
-    def __init__(self, url: BrokerUrl, rng: random.Random) -> None:
-        self._url = url
+    def __init__(self, members: Members, rng: random.Random) -> None:
+        self._members = members
+        self._url = url = members.url
         self._random = rng
         self._delay_ms = float(url.options.initial_reconnect_delay_ms)
         self._round: list[BrokerUri] = []
@@ -35,10 +38,10 @@ class Reconnector:
         """The address of every broker with the cause of its last failure; "" = none failed since the last success."""
         if not self._causes:
             return ""
-        uris = self._url.uris[:CAUSES_SHOWN_MAX]
+        uris = self._members.uris[:CAUSES_SHOWN_MAX]
         told = [_told(uri, self._causes.get(uri, "no answer yet")) for uri in uris]
-        if len(self._url.uris) > len(told):
-            told.append(f"and {len(self._url.uris) - len(told)} more")
+        if len(self._members.uris) > len(told):
+            told.append(f"and {len(self._members.uris) - len(told)} more")
         return "; ".join(told)
 
     @property
@@ -57,11 +60,11 @@ class Reconnector:
     @property
     def priority(self) -> list[BrokerUri]:
         """Brokers that priorityBackup prefers, in the order of the URL."""
-        return [uri for uri in self._url.uris if uri.address in self._url.priority]
+        return [uri for uri in self._members.uris if uri.address in self._url.priority]
 
     def start_round(self, failed: BrokerUri | None = None, same_first: bool = False) -> None:
         """Begin a new round: `failed` last, or first where the link and not the broker was at fault."""
-        uris = list(self._url.uris)
+        uris = list(self._members.uris)
         if self._url.options.randomize:
             self._random.shuffle(uris)
         priority = self._url.priority
@@ -70,6 +73,11 @@ class Reconnector:
             uris.remove(failed)
             uris.insert(0 if same_first else len(uris), failed)
         self._round = uris
+
+    def learned(self, before: Iterable[BrokerUri]) -> None:
+        """The members were `before`: those that are new belong to this round, too; those that are gone do not."""
+        self._round = [uri for uri in self._round if uri in self._members.uris]
+        self._round += [uri for uri in self._members.uris if uri not in before]
 
     def next(self) -> BrokerUri | None:
         """The next broker of this round; None when all were tried."""

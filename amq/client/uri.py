@@ -1,12 +1,14 @@
 """Broker URLs: `stomp://host:port?…` and `failover:(stomp://a:61613?…,stomp://b:61613)?…`.
 
     failover-url = "failover:" [ "//" ] ( "(" uris ")" | uris ) [ "?" options ]
+    artemis-url  = "(" uris ")" [ "?" options ] | uri, with the option ha=true
     uris         = uri *( "," uri )
     uri          = "stomp://" [ login [ ":" passcode ] "@" ] host [ ":" port ] [ "?" options ]
     options      = name "=" value *( "&" name "=" value )
 
 Host may be an IPv6 address in brackets; login, passcode and option values may be percent-encoded. Without the
-parentheses the options belong to `failover`. `nested.NAME=VALUE` sets NAME for every URI that does not set it itself.
+parentheses the options belong to `failover`. `nested.NAME=VALUE` sets NAME for every URI that does not set it itself,
+and for brokers that are learned of later (`member`). In an Artemis URL each option goes where it belongs.
 For any text `parse` returns a `BrokerUrl` or raises `UriError`, which never repeats a passcode.
 """
 
@@ -14,7 +16,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -31,9 +34,11 @@ from amq.client.options import (
 )
 
 DEFAULT_PORT = 61613
+SCHEME = "stomp"
 URL_CHARACTERS_MAX = 65_536
 _INTEGER_MAX = 2**31 - 1
 TAKEOVER_S = 15.0  # so long a takeover may take on NFS with usual leases
+_LIST_SCHEMES = ("file", "http", "https")
 _TRUTH = {"true": True, "false": False}
 _AUTHORITY = re.compile(
     r"(?:(?P<login>[^:@/]*)(?::(?P<passcode>[^@/]*))?@)?"
@@ -60,10 +65,11 @@ class BrokerUri:
     login: str = ""
     passcode: str = field(default="", repr=False)
     options: TransportOptions = field(default_factory=TransportOptions)
+    scheme: str = SCHEME
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"stomp://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}"
 
     @property
     def address(self) -> tuple[str, int]:
@@ -72,11 +78,13 @@ class BrokerUri:
 
 @dataclass(frozen=True)
 class BrokerUrl:
-    """The URL given to `amq.connect`. `failover` False = one broker and one attempt. `warnings` are for the log."""
+    """The URL given to `amq.connect`. `failover` False = one broker and one attempt. `nested` = options of members that
+    do not set them. `warnings` are for the log."""
 
     uris: tuple[BrokerUri, ...]
     options: FailoverOptions = field(default_factory=FailoverOptions)
     failover: bool = True
+    nested: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
@@ -95,6 +103,17 @@ class BrokerUrl:
         return f"{rounds} round{'s' * (rounds != 1)} of attempts ({name})"
 
     @property
+    def login(self) -> tuple[str, str]:
+        """Login and passcode that all members have in common; empty where they differ."""
+        found = {(uri.login, uri.passcode) for uri in self.uris}
+        return found.pop() if len(found) == 1 else ("", "")
+
+    @property
+    def learns(self) -> bool:
+        """Does it try brokers that it does not name?"""
+        return self.failover and self.options.update_uris_supported
+
+    @property
     def priority(self) -> frozenset[tuple[str, int]]:
         """Addresses of the brokers that priorityBackup prefers; empty without it."""
         if not self.options.priority_backup:
@@ -108,7 +127,7 @@ def parse(url: str) -> BrokerUrl:
     """Read a broker URL. Raises `UriError` on anything that is not one."""
     if len(url) > URL_CHARACTERS_MAX:
         raise UriError(f"the URL has {len(url)} characters, more than {URL_CHARACTERS_MAX}")
-    url = url.strip()
+    url = _of_artemis(url.strip())
     scheme, colon, rest = url.partition(":")
     if not colon:
         raise UriError(f"{_shown(url)}: no scheme; write stomp://HOST:PORT or failover:(stomp://A:PORT,stomp://B:PORT)")
@@ -119,16 +138,56 @@ def parse(url: str) -> BrokerUrl:
     nested = {name.removeprefix("nested."): values.pop(name) for name in list(values) if name.startswith("nested.")}
     warnings = _ignored(values)
     options = _options(FailoverOptions, values)
+    _check_lists(options)
     warnings += _too_few_attempts(options)
     uris: dict[tuple[str, int], BrokerUri] = {}
     for name in _split(inner):
         uri = _uri(name, nested)
         uris.setdefault(uri.address, uri)
-    broker_url = BrokerUrl(tuple(uris.values()), options, warnings=tuple(warnings))
+    _options(TransportOptions, nested)  # wrong ones are told now, also where each member sets them itself
+    broker_url = BrokerUrl(tuple(uris.values()), options, nested=nested, warnings=tuple(warnings))
     strangers = broker_url.priority - uris.keys()
     if strangers:
         raise UriError(f"priorityURIs names {sorted(strangers)}, which is not in the list of brokers: add it there too")
     return broker_url
+
+
+def member(name: str, url: BrokerUrl, bare: bool) -> BrokerUri:
+    """The broker `name` that `url` does not name, with the nested options and the common login of `url`. `bare`: it has
+    neither options nor a login of its own. Raises UriError."""
+    if bare and ("?" in name or "@" in name):
+        raise UriError(f"{_shown(name)}: an address has no options and no login")
+    uri = _uri(name, dict(url.nested))
+    if uri.login:
+        return uri
+    login, passcode = url.login
+    return replace(uri, login=login, passcode=passcode)
+
+
+def _of_artemis(url: str) -> str:
+    """A URL as Artemis writes it in the form of ActiveMQ; any other as it is."""
+    inner, question, query = url.partition("?")
+    if url.startswith("("):
+        inner, closed, after = url[1:].rpartition(")")
+        query = after.removeprefix("?")
+        if not closed or (after and after == query):
+            return f"failover:{url}"  # which says what is wrong with it
+    elif not question or inner.lower().startswith("failover:") or "ha=true" not in query.lower().split("&"):
+        return url
+    words = [(word, ALIASES.get(name := word.partition("=")[0], name)) for word in filter(None, query.split("&"))]
+    known = declared(TransportOptions)
+    return f"failover:({inner})?" + "&".join(f"nested.{word}" if name in known else word for word, name in words)
+
+
+def _check_lists(options: FailoverOptions) -> None:
+    """Raises UriError where a list of brokers cannot be meant."""
+    for name, value in (("updateURIsURL", options.update_uris_url), ("knownBrokersFile", options.known_brokers_file)):
+        scheme, found, _ = value.partition("://")
+        if value and not options.update_uris_supported:
+            raise UriError(f"option {name}: updateURIsSupported=false leaves it unused: leave out one of the two")
+        if found and (name == "knownBrokersFile" or scheme.lower() not in _LIST_SCHEMES):
+            write = "a path" if name == "knownBrokersFile" else "a path, file://, http:// or https://"
+            raise UriError(f"option {name}={_shown(value)}: write {write}")
 
 
 def _ignored(values: dict[str, str]) -> list[str]:
@@ -225,10 +284,11 @@ def _options(kind: type[_Options], values: dict[str, str]) -> _Options:
 def _cure(name: str, kind: type[TransportOptions] | type[FailoverOptions]) -> str:
     if name in REFUSED:
         return REFUSED[name]
-    if kind is FailoverOptions and name in declared(TransportOptions):
+    known = ALIASES.get(name, name)
+    if kind is FailoverOptions and known in declared(TransportOptions):
         return f"belongs to a broker URI: write nested.{name}=VALUE to set it for all"
-    if kind is TransportOptions and name in declared(FailoverOptions):
-        return "belongs to failover: write it after the closing parenthesis"
+    if kind is TransportOptions and known in declared(FailoverOptions):
+        return "belongs to failover: write it after the closing parenthesis, or add ha=true"
     near = difflib.get_close_matches(name, [*declared(kind), *ALIASES], n=1, cutoff=0.5)
     return f"unknown; did you mean {near[0]}?" if near else f"unknown; known are {', '.join(declared(kind))}"
 

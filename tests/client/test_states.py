@@ -9,6 +9,7 @@ import random
 import pytest
 
 from amq.client.errors import IllegalEventError
+from amq.client.members import Members
 from amq.client.reconnect import Reconnector
 from amq.client.states import TABLE, Event, Lifecycle, State, diagram
 from amq.client.uri import parse
@@ -53,7 +54,7 @@ def test_the_diagram_in_the_documentation() -> None:
 
 
 def route(options: str = "", uris: str = "stomp://a:1,stomp://b:2,stomp://c:3", seed: int = 0) -> Reconnector:
-    return Reconnector(parse(f"failover:({uris})?{options}"), random.Random(seed))
+    return Reconnector(Members(parse(f"failover:({uris})?{options}")), random.Random(seed))
 
 
 def hosts(reconnector: Reconnector) -> str:

@@ -45,10 +45,14 @@ def test_all_failover_options_with_their_types() -> None:
     text = "&".join([
         "initialReconnectDelay=1", "maxReconnectDelay=2", "useExponentialBackOff=false", "reconnectDelayExponent=1.5",
         "maxReconnectAttempts=3", "startupMaxReconnectAttempts=4", "warnAfterReconnectAttempts=5", "randomize=false",
-        "timeout=6", "priorityBackup=true", "priorityURIs=stomp://b:2,stomp://a:1",
+        "timeout=6", "priorityBackup=true", "priorityURIs=stomp://b:2,stomp://a:1", "updateURIsSupported=true",
+        "updateURIsURL=https://x/y", "knownBrokersFile=f",
     ])  # fmt: skip
     url = parse(f"failover:(stomp://a:1,stomp://b:2,stomp://c:3)?{text}")
-    assert url.options == FailoverOptions(1, 2, False, 1.5, 3, 4, 5, False, 6, True, "stomp://b:2,stomp://a:1")
+    priority = "stomp://b:2,stomp://a:1"
+    assert url.options == FailoverOptions(
+        1, 2, False, 1.5, 3, 4, 5, False, 6, True, priority, True, "https://x/y", "f"
+    )  # fmt: skip
     assert url.priority == {("a", 1), ("b", 2)}
     assert len(text.split("&")) == len(declared(FailoverOptions)), "an option is missing in this test"
 
@@ -188,9 +192,44 @@ def test_an_error_never_shows_a_passcode() -> None:
         assert "hush" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("artemis", "same"),
+    [
+        ("(stomp://a:1,stomp://b:2)", "failover:(stomp://a:1,stomp://b:2)"),
+        ("(stomp://a:1,stomp://b:2)?ha=true&reconnectAttempts=5&retryInterval=7&heartBeat=9&nested.keepAlive=false",
+         "failover:(stomp://a:1,stomp://b:2)?maxReconnectAttempts=5&initialReconnectDelay=7&nested.heartBeat=9"
+         "&nested.keepAlive=false"),
+        ("stomp://a:1?ha=true", "failover:(stomp://a:1)"),
+        ("stomp://me:x%3F@a:1?heartBeat=9&ha=true&initialConnectAttempts=3&retryIntervalMultiplier=3.0",
+         "failover:(stomp://me:x%3F@a:1)?nested.heartBeat=9&startupMaxReconnectAttempts=3&reconnectDelayExponent=3.0"),
+    ],
+)  # fmt: skip
+def test_urls_of_artemis(artemis: str, same: str) -> None:
+    found, expected = parse(artemis), parse(same)
+    assert (found.uris, found.options, found.failover) == (expected.uris, expected.options, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("(stomp://a:1", "closing parenthesis is missing"), ("(stomp://a:1)x", "only ?options may follow"),
+        ("stomp://a:1?ha=false", "only true"), ("stomp://a:1?reconnectAttempts=3", "or add ha=true"),
+        ("failover:stomp://a:1?updateURIsURL=ftp://x", "write a path, file://, http:// or https://"),
+        ("failover:stomp://a:1?knownBrokersFile=file:///x", "option knownBrokersFile='file:///x': write a path"),
+        ("failover:stomp://a:1?updateURIsSupported=false&updateURIsURL=x", "leave out one of the two"),
+        ("failover:stomp://a:1?updateURIsSupported=false&knownBrokersFile=x", "leave out one of the two"),
+        ("failover:(stomp://a:1?heartBeat=1)?nested.heartBeat=x", "option heartBeat='x'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UriError, match=re.escape(why)):
+        parse(text)
+
+
 PIECES = st.sampled_from(
     ["failover:", ")", "stomp://", "a", ":", "1", ",", "?", "&", "=", "randomize", "timeout", "nested.", "%", "[", "]",
-     "@", "/", "::1", "true", "heartBeat", "(", " ", "\0", "ü", "priorityBackup=true", "priorityURIs="]
+     "@", "/", "::1", "true", "heartBeat", "(", " ", "\0", "ü", "priorityBackup=true", "priorityURIs=",
+     "ha=true", "updateURIsURL="]
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from fake_broker import Conversation, Script, Store
 
 from amq.client.core import ProducerCore, SessionCore, Subscription
 from amq.client.errors import ConnectError, ConnectionLostError
-from amq.client.link import Link, Open
+from amq.client.link import Fetch, Keep, Link, Open
 from amq.client.machine import Machine
 from amq.client.requests import ConnectionEvent, EventKind, Request
 from amq.client.states import State
@@ -28,6 +28,8 @@ class World:
         self.pending: list[Link] = []  # opened by the machine, not answered yet
         self.wires: dict[Link, Conversation] = {}
         self.tried: list[str] = []
+        self.fetches: list[str] = []  # lists that the machine wants to read, not answered yet
+        self.files: dict[str, str] = {}  # that it keeps
         self.events: list[ConnectionEvent] = []
         self.heart_beat = "0,0"
         self.beating = False  # do the brokers send the heart-beats that they promised?
@@ -38,6 +40,12 @@ class World:
         """Carry out what the machine asks, without answering connection attempts."""
         while self.machine.actions:
             action = self.machine.actions.pop(0)
+            if isinstance(action, Fetch):
+                self.fetches.append(action.source)
+                continue
+            if isinstance(action, Keep):
+                self.files[action.path] = action.text
+                continue
             link = action.link
             if isinstance(action, Open):
                 self.tried.append(link.uri.host)
