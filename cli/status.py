@@ -70,6 +70,8 @@ def status(
 
     `version` is that of the store: the stored format in which its last master writes. A slave that is `too_old` cannot
     read it and never takes over: upgrade it.
+
+    `urls` are where a broker listens, `addresses` where it says that clients reach it (advertisedTransports).
     """
     if url is not None and context.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
         store = None
@@ -194,12 +196,18 @@ def _numbers(broker: BrokerPresence, key: str, *names: str) -> dict[str, Any] | 
 
 def _broker(broker: BrokerPresence) -> dict[str, Any]:
     if broker.owner is None:  # it is just writing who it is
-        return {"name": broker.name, "host": "", "pid": None, "urls": [], "priority": 0}
+        return {"name": broker.name, "host": "", "pid": None, "urls": [], "addresses": [], "priority": 0}
     owner = broker.owner
     return {
         "name": owner.name, "host": owner.host, "pid": owner.pid, "urls": _urls(broker, owner),
-        "priority": broker.priority,
+        "addresses": _addresses(broker), "priority": broker.priority,
     }  # fmt: skip
+
+
+def _addresses(broker: BrokerPresence) -> list[str]:
+    """Where it says that clients reach it; version 0.1 does not say."""
+    stated = broker.facts.get("addresses")
+    return [str(url) for url in stated] if isinstance(stated, list) else []
 
 
 def _urls(broker: BrokerPresence, owner: Owner) -> list[str]:
@@ -253,6 +261,8 @@ def _print_store(facts: dict[str, Any]) -> None:
     click.echo(f"master   {who}")
     if master is not None:
         click.echo(f"serves   {', '.join(master['urls'])}")
+        if master["addresses"] not in ([], master["urls"]):
+            click.echo(f"         clients reach it at {', '.join(master['addresses'])}")
     if facts["epoch"]:
         age = duration_text(max(0.0, time.time() - facts["since_wall_ms"] / 1000))
         since = wall_text(facts["since_wall_ms"])

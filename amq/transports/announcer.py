@@ -15,7 +15,7 @@ from typing import Protocol
 from amq.broker.events import Events, GroupChanged
 from amq.config.transport_url import parse_transport_url
 
-STEP = 500
+STEP = 100
 
 
 class Informed(Protocol):

@@ -35,7 +35,7 @@ def test_a_store_over_a_kill_and_a_clean_stop(brokers: Brokers) -> None:
     facts = amq_json("status", "--store", brokers.store)
     assert facts["master"] == {
         "name": "a", "host": socket.gethostname(), "pid": master.pid, "urls": [f"stomp://127.0.0.1:{master.port}"],
-        "priority": 0,
+        "addresses": [f"stomp://127.0.0.1:{master.port}"], "priority": 0,
     }  # fmt: skip
     assert [broker["name"] for broker in facts["slaves"]] == ["b"]
     assert (facts["lock"], facts["epoch"], facts["released"]) == ("held", 1, False)
@@ -166,6 +166,20 @@ def test_the_port_that_the_kernel_chose_and_the_store_of_the_environment(brokers
     assert not url.endswith(":0")
     asked = amq("status", "--url", url, "--json", env=environment)
     assert (asked.returncode, json.loads(asked.stdout)["brokers"][0]["broker"]) == (0, "a")
+
+
+def test_the_addresses_that_brokers_advertise(brokers: Brokers) -> None:
+    master = brokers.master("a", advertisedTransports="stomp://one.example.com:7001")
+    slave = brokers.slave("b")
+    facts = _status(brokers.store, 0)
+    assert facts["master"]["addresses"] == ["stomp://one.example.com:7001"]
+    assert facts["master"]["urls"] == [f"stomp://127.0.0.1:{master.port}"]
+    assert facts["slaves"][0]["addresses"] == [f"stomp://127.0.0.1:{slave.port}"]
+    text = amq("status", "--store", brokers.store).stdout
+    assert f"serves   stomp://127.0.0.1:{master.port}\n         clients reach it at stomp://one" in text
+    master.stop()
+    slave.wait_serving()
+    assert "clients reach it at" not in amq("status", "--store", brokers.store).stdout
 
 
 def _status(store: Path, code: int) -> dict[str, Any]:
