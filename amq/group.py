@@ -331,8 +331,8 @@ def _addresses(brokers: Sequence[BrokerPresence], host: Host) -> tuple[str, ...]
         owner = broker.owner
         if owner is None:  # it is just writing who it is
             continue
-        said = broker.facts.get("addresses")  # version 0.1 does not say
-        urls = addresses.stated(said if isinstance(said, list) else owner.transport_urls, owner.host)
+        said = broker.facts.get("addresses")  # not of version 0.1, which cannot take over from this one
+        urls = addresses.stated(said if isinstance(said, list) else (), owner.host)
         near = is_here(owner, host)
         found += [url for url in urls if near or not parse_transport_url(url).loopback]
     return addresses.bounded(found)

@@ -115,16 +115,17 @@ def test_the_others_are_listed_by_priority_and_name(store: Store) -> None:
     assert store.group.neighbours() == ("stomp://d:1", "stomp://b:1", "stomp://c:1", "stomp://c:2")
 
 
-def test_a_broker_that_does_not_say_is_where_it_listens(store: Store) -> None:
-    """Version 0.1 publishes no addresses. One of this version that has none to publish is not guessed at."""
+def test_a_broker_that_does_not_say_has_no_address(store: Store) -> None:
+    """Version 0.1 does not say: it could not take over from a master that tells its clients. Nothing is guessed."""
     store.other("b", url="stomp://0.0.0.0:7", host="beta")
     store.other("c", url="stomp://0.0.0.0:0", addresses=[])
+    store.other("d", addresses=["stomp://0.0.0.0:7"], host="beta")
     assert store.group.neighbours() == ("stomp://beta:7",)
 
 
 def test_a_loopback_address_counts_on_its_own_host(store: Store) -> None:
-    store.other("b", url="stomp://127.0.0.1:7")
-    store.other("c", url="stomp://127.0.0.1:8", host="beta")
+    store.other("b", addresses=["stomp://127.0.0.1:7"])
+    store.other("c", addresses=["stomp://127.0.0.1:8"], host="beta")
     store.other("d", addresses=["stomp://localhost:9", "stomp://d:9"], host="beta")
     assert store.group.neighbours() == ("stomp://127.0.0.1:7", "stomp://d:9")
 
@@ -132,14 +133,14 @@ def test_a_loopback_address_counts_on_its_own_host(store: Store) -> None:
 @pytest.mark.parametrize("said", [None, 7, "stomp://x:1", [7, None, "", "x", "stomp://x:0", "later://x:1"], [[]] * 999])
 def test_nonsense_in_a_file_is_no_address(store: Store, said: object) -> None:
     store.other("b", url="nonsense", addresses=said, priority="high")
-    store.other("c", url="stomp://c:1")
+    store.other("c", addresses=["stomp://c:1"])
     assert store.group.neighbours() == ("stomp://c:1",)
 
 
 def test_the_master_looks_now_and_then(store: Store) -> None:
-    store.other("b", url="stomp://b:1")
+    store.other("b", addresses=["stomp://b:1"])
     assert store.group.neighbours() == ("stomp://b:1",)
-    store.other("c", url="stomp://c:1")
+    store.other("c", addresses=["stomp://c:1"])
     store.clock.advance(MEET_S - 1)
     assert store.group.neighbours(MEET_S) == ("stomp://b:1",)
     store.clock.advance(1)
@@ -147,7 +148,7 @@ def test_the_master_looks_now_and_then(store: Store) -> None:
 
 
 def test_files_that_cannot_be_read_change_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.other("b", url="stomp://b:1")
+    store.other("b", addresses=["stomp://b:1"])
     assert store.group.neighbours() == ("stomp://b:1",)
 
     def fail(*_: object) -> None:
@@ -161,7 +162,7 @@ def test_files_that_cannot_be_read_change_nothing(store: Store, monkeypatch: pyt
 
 
 def test_a_broker_that_tells_nobody_does_not_look(store: Store) -> None:
-    store.other("b", url="stomp://b:1")
+    store.other("b", addresses=["stomp://b:1"])
     assert store.group_of("updateClusterClients=false").neighbours() == ()
 
 
