@@ -117,7 +117,8 @@ class Master:
         """The other brokers of the group are at `neighbours`: clients are told."""
         self._neighbours = neighbours
         own = addresses.of_broker(self.config, self.urls, self._host_name)
-        self._announcer.change(addresses.bounded((*own, *neighbours)), self.connections.values())
+        told = addresses.bounded((*own, *neighbours)) if self.config.update_cluster_clients else ()
+        self._announcer.change(told, self.connections.values())
 
     async def _open(self, url: TransportUrl, text: str) -> asyncio.Server:
         deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
@@ -241,7 +242,7 @@ class Master:
 
     def brokers(self, loopback: bool) -> tuple[str, ...]:
         """Where a client finds the group; () = it is not told."""
-        return self._announcer.brokers(loopback) if self.config.update_cluster_clients else ()
+        return self._announcer.brokers(loopback)
 
     def opened(self, connection: Connection) -> bool:
         if len(self.connections) >= self.config.max_connections:

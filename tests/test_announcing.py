@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -364,5 +365,32 @@ def test_a_new_master_tells_from_its_first_client_on(tmp_path: Path) -> None:
             (connected,) = FrameReader(Limits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), 20))
             assert connected.headers["brokers"] == ",".join(urls)
             writer.close()
+
+    asyncio.run(main())
+
+
+def test_options_that_change_while_clients_are_served(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with services(tmp_path) as world:
+            service, port = await world.master("a")
+            told: list[GroupChanged] = []
+            service.events.listen(GroupChanged, told.append)
+
+            async def connected() -> str | None:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(connect())
+                (found,) = FrameReader(Limits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), 20))
+                writer.close()
+                return found.headers.get("brokers")
+
+            assert await connected() == f"stomp://127.0.0.1:{port}"
+            config = service.config
+            service.reconfigure(dataclasses.replace(config, advertised_transports=("stomp://public:1",)))
+            assert await connected() == "stomp://public:1"
+            service.reconfigure(dataclasses.replace(config, update_cluster_clients=False))
+            assert await connected() is None
+            service.reconfigure(config)
+            assert await connected() == f"stomp://127.0.0.1:{port}"
+            assert [event.brokers for event in told] == [("stomp://public:1",), (), (f"stomp://127.0.0.1:{port}",)]
 
     asyncio.run(main())

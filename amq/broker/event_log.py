@@ -36,7 +36,10 @@ def log_events(events: Events) -> None:
 
 
 def _group_changed(event: GroupChanged) -> None:
-    _log.info("clients are told where they find the group", brokers=list(event.brokers))
+    if event.brokers:
+        _log.info("clients are told where they find the group", brokers=list(event.brokers))
+    else:
+        _log.info("clients are no longer told where they find the group")
 
 
 def _queue_limit_reached(event: QueueLimitReached) -> None:

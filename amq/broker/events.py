@@ -37,7 +37,8 @@ class RoleChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged(Event):
-    """Clients find the brokers of this group at `brokers` from now on: the master's own addresses first."""
+    """Clients find the brokers of this group at `brokers` from now on: the master's own addresses first. () = they are
+    not told any more."""
 
     brokers: tuple[str, ...]
 
