@@ -528,3 +528,16 @@ def test_thousands_of_settings() -> None:
     assert sum("more than 500" in line.told for line in found.report.unsupported()) >= 700
     assert len(found.destinations()) < 500
     assert len(writing.toml(found).encode()) <= TOML_BYTES_MAX
+
+
+def test_what_clients_are_told_of_the_group() -> None:
+    connector = '<transportConnector name="{}" uri="stomp://0.0.0.0:{}" updateClusterClients="false"/>'
+    found = broker(f"<transportConnectors>{connector.format('a', 1)}{connector.format('b', 2)}</transportConnectors>")
+    assert values(found)["updateClusterClients"] is False
+    policy = "<publishedAddressPolicy><publishedAddressPolicy/></publishedAddressPolicy>"
+    told = broker(
+        f'<transportConnectors><transportConnector name="a" uri="stomp://0.0.0.0:1">{policy}</transportConnector>'
+        "</transportConnectors>"
+    )
+    assert "updateClusterClients" not in values(told)
+    assert any("advertisedTransports" in line.told for line in told.report.lines)
