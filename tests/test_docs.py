@@ -16,6 +16,7 @@ import prose
 import pytest
 from test_tidy import IMPORTS, LEAVES
 
+import amq.client
 import amq.journal.format
 from amq.cli.main import main
 from amq.client import uri
@@ -207,6 +208,13 @@ def test_codes_are_real() -> None:
         for code in re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", page.read_text()):
             if not code.startswith(("AMQ_", "_AMQ", "F_", "O_", "CLOCK_")):
                 assert f'"{code}"' in real or re.search(rf"\b{code}\b", real), f"{page.name}: nothing says {code}"
+
+
+def test_errors_of_the_client_are_in_one_place() -> None:
+    section = (ROOT / "docs/client.md").read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
+    names_of_errors = set(re.findall(r"`(\w+Error)`", section))
+    assert len(names_of_errors) > 15
+    assert names_of_errors <= set(amq.client.__all__)
 
 
 def documented_events() -> list[str]:

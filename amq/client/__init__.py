@@ -18,11 +18,23 @@ from amq.client.leases import Lease
 from amq.client.requests import ConnectionEvent, EventKind
 from amq.client.session import Browser, Consumer, Message, Producer, Session
 from amq.client.two_phase import PreparedTransaction
+from amq.errors import (
+    AccessError,
+    AmqError,
+    CommandError,
+    ProtocolError,
+    SelectorError,
+    StoreFullError,
+    TransactionRolledBackError,
+)
 
 __all__ = [
+    "AccessError",
+    "AmqError",
     "BrokerError",
     "Browser",
     "CallTimeoutError",
+    "CommandError",
     "CommitOutcomeUnknownError",
     "ConnectError",
     "Connection",
@@ -38,8 +50,12 @@ __all__ = [
     "Message",
     "PreparedTransaction",
     "Producer",
+    "ProtocolError",
+    "SelectorError",
     "Session",
+    "StoreFullError",
     "TransactionRetryError",
+    "TransactionRolledBackError",
     "UriError",
     "connect",
 ]
