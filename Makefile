@@ -2,6 +2,7 @@
 #
 #   make demo    three brokers, a real text file, kill -9 of the master again and again
 #   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of the master both ways (Java 17)
+#   make examples   programs that lose their broker and go on: examples/failover
 #   make test    a sample of every area, five minutes; TEST_ARGS=tests/journal narrows it
 #   make test-deep   all other tests, half an hour
 #   make package   source distribution and wheel, tried in clean environments of each Python that is here
@@ -19,22 +20,26 @@ METADATA := setup.cfg pyproject.toml
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 TEST_ARGS ?=
 DEMO_ARGS ?=
+EXAMPLES ?=
 SEED ?=
 STEPS ?=
 BENCH_ARGS ?=
 NFS_TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-deep package lint docs bench simulate nfs-test nfs-test-all clean
+.PHONY: help demo demo-spark examples test test-deep package lint docs bench simulate nfs-test nfs-test-all clean
 
 help:
-	@sed -n '3,14s/^# \{0,1\}//p' Makefile
+	@sed -n '3,15s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
 
 demo-spark: $(VENV)/.installed-test
 	$(BIN)/amq demo-spark $(DEMO_ARGS)
+
+examples: $(VENV)/.installed
+	$(BIN)/python examples/failover/demo.py $(EXAMPLES)
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
 # tests/conftest.py says in which order files come.
@@ -64,12 +69,14 @@ lint: $(VENV)/.installed-test
 	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq -p pyspark_amq
 	cd nfs-test && MYPYPATH=$(CURDIR)/build/mypy:$(CURDIR) $(CURDIR)/$(BIN)/python -m mypy \
 	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent run.py lab
+	cd examples/failover && MYPYPATH=$(CURDIR)/build/mypy $(CURDIR)/$(BIN)/python -m mypy \
+	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent *.py
 
 # The site has the tree of the repository, so that links between documents and to conf/ are the same in both.
 docs: $(VENV)/.installed-docs
 	@rm -rf build/pages build/site && mkdir -p build/pages
 	@ln -s ../../README.md build/pages/index.md
-	@ln -s ../../CHANGELOG.md ../../CONTRIBUTING.md ../../conf ../../docs build/pages/
+	@ln -s ../../CHANGELOG.md ../../CONTRIBUTING.md ../../conf ../../docs ../../examples build/pages/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 

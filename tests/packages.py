@@ -63,7 +63,9 @@ def build(directory: Path) -> tuple[Path, Path]:
     [source], [wheel] = directory.glob("*.tar.gz"), directory.glob("*.whl")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for name in ("README.md", "pyproject.toml", "setup.cfg"):
+    examples = [path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").rglob("*.py")]
+    assert examples
+    for name in ("README.md", "pyproject.toml", "setup.cfg", *examples):
         assert name in names, f"{source.name} lacks {name}"
     return source, wheel
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("amq", "cli", "spark", "bench", "tests", "nfs-test")
+CODE = ("amq", "cli", "spark", "bench", "examples", "tests", "nfs-test")
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 LINE_CHARS_MAX = 120

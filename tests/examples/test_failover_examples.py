@@ -1,0 +1,171 @@
+"""The programs of examples/failover, each as a process against real brokers: killed masters, pulled cables.
+
+A program says when the master is to be killed, and ends with 0 when its numbers are right.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from brokers import DEADLINE_S, ROOT, Broker, Brokers
+
+from tests.processes import naming, with_descendants
+
+FOLDER = ROOT / "examples" / "failover"
+CUE = "kill the master now"
+FACES = ("", pytest.param("_aio", marks=pytest.mark.deep))
+CASES = ("transaction", "without_transaction", "application")
+# What a reader is told to watch for, in this order.
+LINES = {
+    "transaction": (
+        "connected to ", "20 orders are in ", "transaction 1: committed", CUE, "transaction 2: rolled back",
+        "transaction 2: committed", "transaction 4: committed", "20 bills of 20 orders, 0 orders left, rolled back: 1",
+        "right:",
+    ),
+    "without_transaction": (
+        "connected to ", "40 orders sent, 10 of them handled", CUE, "20 more orders sent", "the last 20 orders sent",
+        "order 10 was delivered before the failover", "order 10 comes again", "60 orders handled, 1 came again, 0 left",
+        "right:",
+    ),
+    "application": (
+        "no master at ", "connected to ", CUE, "event DISCONNECT", "the work stopped after 10 confirmed orders",
+        "no master at ", "connected to ", "20 orders received over 2 connections", "right:",
+    ),
+    "reattach": (
+        "connected to ", "10 orders sent, order 0 is in hand", "the cable is pulled",
+        "order 0 comes again", "20 orders acknowledged, 0 left", "right:",
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def running(program: str, *words: str, temporary: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """The program as a process, which is gone at the end. `temporary`: where its temporary files go."""
+    command = [sys.executable, str(FOLDER / f"{program}.py"), *words]
+    env = os.environ | ({"TMPDIR": str(temporary)} if temporary is not None else {})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def play(program: str, brokers: list[Broker], cue: str = CUE) -> tuple[int, list[str]]:
+    """Exit code and lines of the program. The first broker, the master, is killed as soon as it prints `cue`."""
+    urls = [f"stomp://127.0.0.1:{broker.port}" for broker in brokers]
+    words = urls[::-1] if program.startswith("application") else [f"failover:({','.join(urls)})"]
+    lines = []
+    with running(program, *words) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if line.startswith(cue) and brokers[0].alive:
+                brokers[0].kill()
+        return process.wait(DEADLINE_S), lines
+
+
+def check_order(lines: list[str], wanted: tuple[str, ...]) -> None:
+    """Each of `wanted` begins a line, in this order; other lines may stand between them."""
+    rest = iter(lines)
+    for words in wanted:
+        assert any(line.startswith(words) for line in rest), f"no line {words!r} at its place in\n" + "\n".join(lines)
+
+
+def check_events(lines: list[str], old: Broker, new: Broker) -> None:
+    """The listener hears both events, on a thread of its own beside the other lines."""
+    found = [line for line in lines if line.startswith("event ")]
+    assert len(found) == 2, found
+    assert found[0].startswith("event INTERRUPTED: ")
+    assert f"127.0.0.1:{old.port} broke" in found[0]
+    assert found[1].startswith(f"event FAILOVER: stomp://127.0.0.1:{new.port} serves after ")
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("case", CASES)
+def test_the_master_is_killed(brokers: Brokers, case: str, face: str) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    code, lines = play(case + face, [master, slave])
+    check_order(lines, LINES[case])
+    assert code == 0
+    if case != "application":
+        check_events(lines, master, slave)
+    slave.wait_serving()
+    assert not master.alive
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_the_cable_is_pulled(brokers: Brokers, face: str) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    code, lines = play(f"reattach{face}", [master, slave])
+    check_order(lines, LINES["reattach"])
+    check_order(lines, ("event INTERRUPTED: the connection broke", "event FAILOVER: the same broker serves after "))
+    assert code == 0
+    assert master.alive
+    assert not slave.said("lock acquired")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("case", CASES)
+def test_the_master_is_killed_too_early(brokers: Brokers, case: str, face: str) -> None:
+    """A reader who is quick with the kill breaks nothing, and is not asked again."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    code, lines = play(case + face, [master, slave], cue="connected to ")
+    assert code == 0, lines
+    assert lines[-1].startswith("right:"), lines
+    slave.wait_serving()
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_orders_that_are_stored_twice_are_found(brokers: Brokers, face: str) -> None:
+    """A broker that remembers no ids is found out."""
+    master, slave = brokers.master("a", duplicateWindow=0), brokers.slave("b", duplicateWindow=0)
+    code, lines = play(f"without_transaction{face}", [master, slave])
+    assert code == 1, lines
+    assert lines[-1].startswith("WRONG: "), lines
+
+
+@pytest.mark.deep
+def test_all_at_once(tmp_path: Path) -> None:
+    with running("demo", temporary=tmp_path) as process:
+        said, _ = process.communicate(timeout=4 * DEADLINE_S)
+    programs = [f"{case}{face}" for case in LINES for face in ("", "_aio")]
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*programs, "cable", "demo"}
+    for program in programs:
+        assert f"== {program}.py: ok, " in said, said
+    assert said.endswith("8 of 8 programs found their numbers right\n"), said
+    assert process.returncode == 0
+    assert naming(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.deep
+def test_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Also when it is interrupted while a program waits for the kill."""
+    with running("demo", "transaction.py", temporary=tmp_path) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if CUE in line:
+                break
+        family = with_descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 130
+        assert len(family) > 2
+    assert naming(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+    assert [pid for pid, _ in naming(FOLDER / "transaction.py")] == []
+
+
+def test_unknown_programs_are_refused() -> None:
+    with running("demo", "transactions") as process:
+        said, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2
+    assert "there is no transactions; the programs are reattach, " in said
