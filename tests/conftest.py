@@ -16,7 +16,7 @@ from brokers import Brokers
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
 
 TESTS = Path(__file__).resolve().parent
-WAITING = ("bench", "cli", "interop", "spark")
+WAITING = ("bench", "cli", "examples", "interop", "spark")
 
 
 def pytest_configure() -> None:

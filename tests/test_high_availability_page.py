@@ -33,9 +33,10 @@ initial-replication-sync-timeout check-for-live-server max-saved-replicated-jour
 vote-on-replication-failure quorum-vote-wait vote-retries vote-retries-wait manager class-name properties
 connect-string session-ms session-percent connection-ms retries retries-ms namespace coordination-id
 colocated request-backup backup-request-retries backup-request-retry-interval max-backups backup-port-offset
-excludes connector-ref scale-down connectors discovery-group-ref
-ha reconnectAttempts retryInterval retryIntervalMultiplier maxRetryInterval initialConnectAttempts
-initial-connect-attempts client-failure-check-period connection-ttl confirmationWindowSize
+excludes connector-ref scale-down connectors discovery-group-ref discovery-group-name cluster-connection
+ha reconnect-attempts reconnectAttempts retryInterval retryIntervalMultiplier maxRetryInterval initialConnectAttempts
+initial-connect-attempts setInitialConnectAttempts TRANSACTION_ROLLED_BACK
+client-failure-check-period connection-ttl confirmationWindowSize
 ExceptionListener SessionFailureListener failedOver FAILOVER DISCONNECT UNBLOCKED TransactionRolledBackException
 XAException.XA_RETRY HeuristicMixedException
 persistenceAdapter lockKeepAlivePeriod lockAcquireSleepInterval shared-file-locker
