@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,6 +45,14 @@ LINES = {
 }  # fmt: skip
 
 
+Fault = Callable[[Broker], None]
+
+
+def hand_over(master: Broker) -> None:
+    command = [sys.executable, "-m", "amq", "handover", "--store", str(master.store)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+
+
 @contextmanager
 def running(program: str, *words: str, temporary: Path | None = None) -> Iterator[subprocess.Popen[str]]:
     """The program as a process, which is gone at the end. `temporary`: where its temporary files go."""
@@ -58,8 +66,8 @@ def running(program: str, *words: str, temporary: Path | None = None) -> Iterato
         process.communicate()
 
 
-def play(program: str, brokers: list[Broker], cue: str = CUE) -> tuple[int, list[str]]:
-    """Exit code and lines of the program. The first broker, the master, is killed as soon as it prints `cue`."""
+def play(program: str, brokers: list[Broker], cue: str = CUE, fault: Fault = Broker.kill) -> tuple[int, list[str]]:
+    """Exit code and lines of the program. When it prints `cue`, the master, which is the first, meets `fault`."""
     urls = [f"stomp://127.0.0.1:{broker.port}" for broker in brokers]
     words = urls[::-1] if program.startswith("application") else [f"failover:({','.join(urls)})"]
     lines = []
@@ -67,8 +75,8 @@ def play(program: str, brokers: list[Broker], cue: str = CUE) -> tuple[int, list
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
-            if line.startswith(cue) and brokers[0].alive:
-                brokers[0].kill()
+            if line.startswith(cue):
+                fault(brokers[0])
         return process.wait(DEADLINE_S), lines
 
 
@@ -99,6 +107,18 @@ def test_the_master_is_killed(brokers: Brokers, case: str, face: str) -> None:
         check_events(lines, master, slave)
     slave.wait_serving()
     assert not master.alive
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("case", CASES)
+def test_the_master_hands_over(brokers: Brokers, case: str) -> None:
+    """The programs see no difference between the death of the master and a change in good order."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    code, lines = play(case, [master, slave], fault=hand_over)
+    check_order(lines, LINES[case])
+    assert code == 0
+    slave.wait_serving()
+    assert master.alive
 
 
 @pytest.mark.parametrize("face", FACES)
