@@ -9,12 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from brokers import DEADLINE_S, ROOT, Broker, Brokers
+from brokers import DEADLINE_S, ROOT, SERVING, Broker, Brokers
 
 from tests.processes import naming, with_descendants
 
@@ -66,6 +67,18 @@ def running(program: str, *words: str, temporary: Path | None = None) -> Iterato
         process.communicate()
 
 
+def pair(brokers: Brokers, **options: object) -> tuple[Broker, Broker]:
+    """Master and slave, started at once: which is which is chance."""
+    both = [brokers.add(name, **options).start() for name in ("a", "b")]
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(broker.said(SERVING) for broker in both):
+        assert time.monotonic() < deadline, "\n".join(broker.log_text() for broker in both)
+        time.sleep(0.01)
+    master, slave = sorted(both, key=lambda broker: not broker.said(SERVING))
+    slave.wait_slave()
+    return master, slave
+
+
 def play(program: str, brokers: list[Broker], cue: str = CUE, fault: Fault = Broker.kill) -> tuple[int, list[str]]:
     """Exit code and lines of the program. When it prints `cue`, the master, which is the first, meets `fault`."""
     urls = [f"stomp://127.0.0.1:{broker.port}" for broker in brokers]
@@ -99,7 +112,7 @@ def check_events(lines: list[str], old: Broker, new: Broker) -> None:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("case", CASES)
 def test_the_master_is_killed(brokers: Brokers, case: str, face: str) -> None:
-    master, slave = brokers.master("a"), brokers.slave("b")
+    master, slave = pair(brokers)
     code, lines = play(case + face, [master, slave])
     check_order(lines, LINES[case])
     assert code == 0
@@ -113,7 +126,7 @@ def test_the_master_is_killed(brokers: Brokers, case: str, face: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_master_hands_over(brokers: Brokers, case: str) -> None:
     """The programs see no difference between the death of the master and a change in good order."""
-    master, slave = brokers.master("a"), brokers.slave("b")
+    master, slave = pair(brokers)
     code, lines = play(case, [master, slave], fault=hand_over)
     check_order(lines, LINES[case])
     assert code == 0
@@ -123,7 +136,7 @@ def test_the_master_hands_over(brokers: Brokers, case: str) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_the_cable_is_pulled(brokers: Brokers, face: str) -> None:
-    master, slave = brokers.master("a"), brokers.slave("b")
+    master, slave = pair(brokers)
     code, lines = play(f"reattach{face}", [master, slave])
     check_order(lines, LINES["reattach"])
     check_order(lines, ("event INTERRUPTED: the connection broke", "event FAILOVER: the same broker serves after "))
@@ -137,7 +150,7 @@ def test_the_cable_is_pulled(brokers: Brokers, face: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_master_is_killed_too_early(brokers: Brokers, case: str, face: str) -> None:
     """A reader who is quick with the kill breaks nothing, and is not asked again."""
-    master, slave = brokers.master("a"), brokers.slave("b")
+    master, slave = pair(brokers)
     code, lines = play(case + face, [master, slave], cue="connected to ")
     assert code == 0, lines
     assert lines[-1].startswith("right:"), lines
@@ -147,7 +160,7 @@ def test_the_master_is_killed_too_early(brokers: Brokers, case: str, face: str) 
 @pytest.mark.parametrize("face", FACES)
 def test_orders_that_are_stored_twice_are_found(brokers: Brokers, face: str) -> None:
     """A broker that remembers no ids is found out."""
-    master, slave = brokers.master("a", duplicateWindow=0), brokers.slave("b", duplicateWindow=0)
+    master, slave = pair(brokers, duplicateWindow=0)
     code, lines = play(f"without_transaction{face}", [master, slave])
     assert code == 1, lines
     assert lines[-1].startswith("WRONG: "), lines
