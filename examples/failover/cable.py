@@ -26,7 +26,8 @@ class Cable:
             threading.Thread(target=self._accept, args=pair) for pair in zip(self._listeners, brokers, strict=True)
         ]
         ports = [listener.getsockname()[1] for listener in self._listeners]
-        self.url = f"failover:({','.join(f'stomp://127.0.0.1:{port}' for port in ports)})"
+        uris = ",".join(f"stomp://127.0.0.1:{port}" for port in ports)
+        self.url = f"failover:({uris})?updateURIsSupported=false"  # the brokers tell of ways past the cable
 
     def pull(self) -> None:
         """Break every connection, as a switch does that restarts. New ones pass at once."""
