@@ -122,6 +122,11 @@ def test_a_pair_of_artemis() -> None:
     assert backup.report.unsupported() == []
 
 
+def test_a_small_file_of_hornetq_is_known_by_its_namespace() -> None:
+    found = read(b'<configuration xmlns="urn:hornetq"><shared-store>true</shared-store></configuration>')
+    assert found.format == "hornetq"
+
+
 def test_a_backup_of_hornetq() -> None:
     found = read((FILES / "hornetq.xml").read_bytes(), env={"HORNETQ_HOST": "192.0.2.1"})
     assert found.format == "hornetq"

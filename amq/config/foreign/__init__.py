@@ -92,7 +92,8 @@ def _kind(root: Element, path: str) -> str:
         raise ConfigError(f"{path}:{(brokers[1] if brokers else root).line}: <beans> holds {what}")
     if root.name == "core" or (root.name == "configuration" and root.child("core") is not None):
         return "artemis"
-    if root.name == "configuration" and root.child("acceptors", "journal-directory", "address-settings") is not None:
+    told = root.child("acceptors", "journal-directory", "address-settings") is not None
+    if root.name == "configuration" and (told or root.namespace == "urn:hornetq"):
         return "hornetq"
     raise ConfigError(
         f"{path}:{root.line}: <{root.path}> is the configuration of no broker that amq knows: activemq.xml begins with "
