@@ -30,6 +30,7 @@ from amq.protocols.base import ServerProtocol
 from amq.served import PROTOCOLS, Served, Surroundings, codec_for
 from amq.transports.announcer import Announcer
 from amq.transports.connection import Connection
+from amq.transports.parking import Parking
 from amq.transports.turn import Turn
 from amq.vfs import Vfs
 
@@ -71,6 +72,7 @@ class Master:
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop, valid)
         self.connections: dict[int, Connection] = {}
+        self.parking: Parking[Connection] = Parking(entropy, lambda: self.config)
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.accepted = 0
@@ -140,6 +142,7 @@ class Master:
         self._close_servers()
         for connection in list(self.connections.values()):
             connection.pause_reading()
+        self.parking.close()
         deadline = self.clock.monotonic() + timeout_s
         while not (self.journal.idle() and not self.turn.unsent):
             if self.clock.monotonic() > deadline:
@@ -172,6 +175,7 @@ class Master:
         self._close_servers()
         for connection in list(self.connections.values()):
             connection.abort()
+        self.parking.close()
         self._end()
 
     def cut(self) -> None:
@@ -250,6 +254,10 @@ class Master:
             return False
         self.connections[connection.number] = connection
         return True
+
+    def reopened(self, connection: Connection) -> None:
+        """It has a socket again: that of a connection which is closed now."""
+        self.connections[connection.number] = connection
 
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection.number, None)

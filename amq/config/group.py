@@ -23,7 +23,7 @@ OWN = frozenset((
     "name", "store", "transports", "advertisedTransports", "lockAcquireSleepInterval", "failIfLocked", "priority",
     "waitForActivation", "journalSegmentSize", "journalBatchSize", "journalReserve", "storeFreeFloor",
     "checkpointDistance", "slaveFollowInterval", "allowUnsafeStore", "memoryLimit", "maxConnections",
-    "consumerBufferSize", "usersFile", "logLevel", "logFormat",
+    "consumerBufferSize", "confirmationWindowLimit", "usersFile", "logLevel", "logFormat",
 ))  # fmt: skip
 VALUE_CHARS_MAX = 60  # a longer value is published as its beginning and a checksum
 PUBLISHED_BYTES_MAX = 8 << 10  # more is published as the digest alone

@@ -444,6 +444,29 @@ class BrokerConfig:
         "Use more if connections must survive a network that is away for longer.",
         minimum=0, maximum=86_400_000, special="0 = never", reload=True, elsewhere=("connection-ttl",),
     )  # fmt: skip
+    reconnect_window_s: float = option(
+        "limits", "reconnectWindow", Kind.DURATION, "1m",
+        "How long the broker keeps, at most, what a client held whose connection broke without a word: unacknowledged "
+        "messages, open transactions, temporary queues. Only a client that asks for it (`reconnectWindow` of its URL, "
+        "which may be shorter) can come back to it. The broker keeps up to maxConnections such connections besides "
+        "those that are there.",
+        "Use less if other consumers must get the messages of a dead client sooner, whatever it asked for.",
+        minimum=0, maximum=3_600_000, special="0 = never: all of it goes back at once", reload=True,
+    )  # fmt: skip
+    confirmation_window_size_bytes: int = option(
+        "limits", "confirmationWindowSize", Kind.SIZE, "1MiB",
+        "How many bytes of what it sent the broker keeps for a client that may come back (reconnectWindow) and has not "
+        "confirmed them. A client that lacks more begins anew.",
+        "Use more if messages are large and must not be delivered again after a network glitch.",
+        minimum=0, maximum=1 << 30, special="0 = clients never come back to what they held", reload=True,
+    )  # fmt: skip
+    confirmation_window_limit_bytes: int = option(
+        "limits", "confirmationWindowLimit", Kind.SIZE, "64MiB",
+        "Most bytes that the windows of all clients take together (confirmationWindowSize). Beyond it the client that "
+        "is sent to loses the oldest of its own.",
+        "Adapt it to the memory of the host if thousands of clients ask for reattachment.",
+        minimum=0, maximum=1 << 40, reload=True,
+    )  # fmt: skip
     transaction_timeout_s: float = option(
         "limits", "transactionTimeout", Kind.DURATION, "5m",
         "How long an open transaction may be idle before the broker rolls it back.",

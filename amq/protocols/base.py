@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from amq.message import Batch, Message
-from amq.protocols.commands import Command, Failure, Scope, Subscribe
+from amq.protocols.commands import Command, Failure, Reattachable, Scope, Subscribe
 
 
 class ServerProtocol(Protocol):
@@ -15,6 +15,7 @@ class ServerProtocol(Protocol):
 
     name: str
     survives: ClassVar[frozenset[Scope]]  # errors of these scopes leave the connection open
+    confirmed: int  # so many bytes of ours the client says it has; only of one whose `Connect` has `reattach`
 
     def receive(self, data: bytes) -> list[Command]:
         """Commands completed by `data`. After `Malformed` everything further is ignored."""
@@ -28,13 +29,21 @@ class ServerProtocol(Protocol):
         """True while a frame has begun and is not complete (for the timeout on unfinished frames)."""
         ...
 
-    def connected(self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = ()) -> bytes:
+    def connected(
+        self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = (),
+        reattachable: Reattachable | None = None,
+    ) -> bytes:  # fmt: skip
         """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants). `brokers` = the addresses of
-        the group, the master's own first: URLs of all protocols; () = the client is told none."""
+        the group, the master's own first: URLs of all protocols; () = the client is told none. `reattachable` None =
+        the client did not ask for it, or does not get it."""
         ...
 
     def brokers(self, brokers: Sequence[str]) -> bytes:
         """The addresses of the group have changed; b"" = this client did not ask, or its protocol cannot say so."""
+        ...
+
+    def received(self, count: int) -> bytes:
+        """Tell a client whose `Connect` has `reattach` that so many bytes of it are here."""
         ...
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:

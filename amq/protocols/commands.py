@@ -65,17 +65,45 @@ class Command:
         return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
 
+class Reattach(NamedTuple):
+    """The client wants its connection back when its socket breaks: for `window_ms`, after which it has ended. The
+    client keeps the last `window_bytes` that it sent, and can say them again.
+
+    token     of the connection that it wants back now, "" = it has lost none; of which it has `received` so many bytes,
+              and can repeat its own from number `repeats_from` on
+    """
+
+    window_ms: int
+    window_bytes: int
+    token: str = ""
+    received: int = 0
+    repeats_from: int = 0
+
+
+class Reattachable(NamedTuple):
+    """The broker's answer: `token` gives the connection back, for `window_ms` after its socket broke. The broker keeps
+    the last `window_bytes` that it sent. `received` = how many bytes of the client it has, where this is the connection
+    that the client wanted back; None = it is a new one."""
+
+    token: str
+    window_ms: int
+    window_bytes: int
+    received: int | None = None
+
+
 class Connect(Command):
     """Open the conversation. `heartbeat_ms` = (what the client sends, what it wants), 0 = none. `instance` is the same
-    for all connections that one client object makes, one after the other, and for no others; "" = it does not say."""
+    for all connections that one client object makes, one after the other, and for no others; "" = it does not say.
+    `reattach` None = the connection ends with its socket."""
 
-    __slots__ = ("client_id", "heartbeat_ms", "host", "instance", "login", "passcode")
+    __slots__ = ("client_id", "heartbeat_ms", "host", "instance", "login", "passcode", "reattach")
 
     def __init__(
         self, login: str = "", passcode: str = "", client_id: str = "", host: str = "",
-        heartbeat_ms: tuple[int, int] = (0, 0), instance: str = "",
+        heartbeat_ms: tuple[int, int] = (0, 0), instance: str = "", reattach: Reattach | None = None,
     ) -> None:  # fmt: skip
         self.receipt = None
+        self.reattach = reattach
         self.instance = instance
         self.login = login
         self.passcode = passcode

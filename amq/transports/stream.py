@@ -72,6 +72,10 @@ class Stream:
         """All is said: the client sees the end when it has read it. Its input is read on."""
         self._transport.write_eof()
 
+    def hand_to(self, protocol: asyncio.BaseProtocol) -> None:
+        """From now on `protocol` hears of this stream, and nobody else."""
+        self._transport.set_protocol(protocol)
+
     def cut(self) -> None:
         """Shut the socket down, from any thread; the event loop notices when it can."""
         if self._fd < 0:

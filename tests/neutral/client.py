@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from amq.destination import Source
-from amq.protocols.commands import Outcome, Scope
+from amq.protocols.commands import Outcome, Reattach, Reattachable, Scope
 from tests.neutral.wire import HEAD, MAGIC, Op, frame, packed_source, unpack
 
 
@@ -45,6 +45,8 @@ class NeutralClient:
         self.errors: list[Failed] = []
         self.deliveries: list[Delivered] = []
         self.browsed: list[tuple[int, str]] = []
+        self.reattachable: Reattachable | None = None
+        self.received: list[int] = []  # bytes of ours that the broker says it has
         self.told: list[Any] = []  # all of these, in the order in which they came
         self.number = 0  # of the latest command
         self._numbers = count(1)
@@ -64,8 +66,11 @@ class NeutralClient:
         if op == Op.CONNECTED:
             self.connected, self.epoch, self.message_id_prefix = values[:3]
             self.brokers = values[5]
+            self.reattachable = Reattachable(*values[6]) if values[6] is not None else None
         elif op == Op.BROKERS:
             self.brokers = values[0]
+        elif op == Op.RECEIVED:
+            self.received.append(values[0])
         elif op == Op.DONE:
             assert number not in self.done, "one command, two answers"
             self.done[number] = values[0]
@@ -88,8 +93,9 @@ class NeutralClient:
         self.number = next(self._numbers)
         return frame(op, *values, session=session, number=self.number)
 
-    def connect(self, client_id: str = "", instance: str = "") -> bytes:
-        return MAGIC + frame(Op.CONNECT, "alice", "secret", client_id, instance)
+    def connect(self, client_id: str = "", instance: str = "", reattach: Reattach | None = None) -> bytes:
+        wish = [list(reattach)] if reattach is not None else []
+        return MAGIC + frame(Op.CONNECT, "alice", "secret", client_id, instance, *wish)
 
     def open(self, session: int) -> bytes:
         return self._frame(Op.OPEN, session=session)

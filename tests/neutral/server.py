@@ -30,6 +30,8 @@ from amq.protocols.commands import (
     Malformed,
     OpenSession,
     Outcome,
+    Reattach,
+    Reattachable,
     Scope,
     Send,
     SendToMany,
@@ -54,6 +56,7 @@ class NeutralServer:
         self._identity = epoch, message_id_prefix
         self._data = b""
         self._is_magic_read = self._is_closed = False
+        self.confirmed = 0
 
     def receive(self, data: bytes) -> list[Command]:
         commands: list[Command] = []
@@ -62,15 +65,19 @@ class NeutralServer:
         try:
             while (found := self._next()) is not None:
                 op, number, receipt, values = found
-                inside = 0 if op in (Op.OPEN, Op.CONNECT) else number
+                inside = 0 if op in (Op.OPEN, Op.CONNECT, Op.RECEIVED) else number
                 if inside != session:
                     commands.append(InSession(inside))
                     session = inside
-                if op != Op.BEAT:
+                if op == Op.RECEIVED:
+                    self.confirmed = int(checked(*values, BIG))
+                elif op != Op.BEAT:
                     commands.append(_READERS[op](number, (number, receipt) if receipt else None, *values))
                 if op == Op.DISCONNECT:
                     self.close()
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:  # a frame that no reader takes
+            if session:  # wherever it was cut
+                commands.append(InSession(0))
             why = ProtocolError(f"a frame that is none: {type(error).__name__}: {error}", code="FRAME_INVALID")
             commands.append(Malformed(why))
             self.close()
@@ -99,11 +106,18 @@ class NeutralServer:
     def pending(self) -> bool:
         return bool(self._data)
 
-    def connected(self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = ()) -> bytes:
-        return frame(Op.CONNECTED, session, *self._identity, *heartbeat_ms, [*brokers])
+    def connected(
+        self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = (),
+        reattachable: Reattachable | None = None,
+    ) -> bytes:  # fmt: skip
+        granted = list(reattachable) if reattachable is not None else None
+        return frame(Op.CONNECTED, session, *self._identity, *heartbeat_ms, [*brokers], granted)
 
     def brokers(self, brokers: Sequence[str]) -> bytes:
         return frame(Op.BROKERS, [*brokers])
+
+    def received(self, count: int) -> bytes:
+        return frame(Op.RECEIVED, count)
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         return frame(Op.DONE, outcome, session=receipt[0], number=receipt[1])
@@ -139,8 +153,11 @@ class NeutralServer:
 # -- frames → commands: each takes session, token and values, and raises ValueError or TypeError for those of no command
 
 
-def _connect(_session: int, _token: Any, login: str, passcode: str, client_id: str, instance: str) -> Command:
-    return Connect(_text(login), _text(passcode), _text(client_id), "", (0, 0), _text(instance))
+def _connect(
+    _session: int, _token: Any, login: str, passcode: str, client_id: str, instance: str, wish: Any = None
+) -> Command:
+    reattach = None if wish is None else Reattach(*map(checked, wish, (BIG, BIG, str, BIG, BIG)))
+    return Connect(_text(login), _text(passcode), _text(client_id), "", (0, 0), _text(instance), reattach)
 
 
 def _send(_session: int, token: Any, destinations: list[str], body: bytes, about: dict[str, Any]) -> Command:

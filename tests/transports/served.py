@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from amq.clock import SystemClock
 from amq.served import PROTOCOLS, Surroundings, codec_for
 from amq.served import Served as Protocol
 from amq.transports.connection import Connection
+from amq.transports.parking import Parking
 from amq.transports.turn import Turn
 from tests.broker.world import World
 
@@ -173,7 +175,8 @@ class Served:
             admit=partial(ClientConnection, world.broker), lend=world.broker.lend, take_back=world.broker.take_back,
             protocol=lambda first, owner: codec_for(protocols, first, surroundings, owner),
             answering=lambda owner: protocols[0].make(surroundings, owner),
-            authenticate=authenticate, brokers=self._brokers, opened=self._opened, closed=self._closed,
+            authenticate=authenticate, brokers=self._brokers, opened=self._opened, reopened=self._opened,
+            closed=self._closed, parking=Parking(Random(1), lambda: self.hub.config),
         )  # fmt: skip
         world.on_wake = self._turn.wake
         self._turn.serve(world.broker, world.journal)
@@ -249,6 +252,7 @@ class Served:
     def stop(self) -> None:
         for connection in list(self.connections.values()):
             connection.abort()
+        self.hub.parking.close()
         for peer in self._peers.values():
             peer.close()
         self._turn.stop()

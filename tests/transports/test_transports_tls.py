@@ -97,6 +97,35 @@ def test_a_large_body_to_a_client_that_reads_slowly(run: Run) -> None:
     run(test)
 
 
+def test_a_client_that_comes_back_on_another_socket(run: Run) -> None:
+    """Also while the broker takes the older one for alive, and in the middle of a large body."""
+    window = {"amq-reconnect-window": 60000, "amq-confirmation-window": 4096}
+    hello = frame("CONNECT", {"accept-version": "1.2", "host": "x", **window})
+
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(hello, tls=tls, tcp=True)
+        await served.say(peer, SUBSCRIBE)
+        header = {"destination": "/queue/q", "content-length": len(LARGE), "receipt": "stored"}
+        await served.say(peer, frame("SEND", header, LARGE))
+        await read_until(served, peer, LARGE[:300_000])
+        connection, heard = peer.connection, peer.said
+        token = heard.partition(b"amq-reconnect-token:")[2][:32].decode()
+        shown = {"amq-reconnect-token": token, "amq-received": len(heard), "amq-repeats-from": 0}
+        again = frame("CONNECT", {"accept-version": "1.2", "host": "x", **window, **shown})
+        newer = await served.connect(again, tls=tls, tcp=True)
+        await served.until(lambda: newer.read() or newer.said, "the answer")
+        peer.close()
+        await served.say(newer, frame("SEND", {"destination": "/queue/q"}, b"goes on"))
+        await served.until(lambda: [newer.read(), b"goes on\0" in newer.said[-100:]][1], "the next message")
+        answer, _, rest = newer.said.partition(b"\0")
+        assert b"\namq-received:" in answer
+        whole = heard + rest
+        assert whole.count(LARGE + b"\0") == whole.count(b"receipt-id:stored") == 1
+        assert list(served.connections.values()) == [connection]
+
+    run(test, confirmation_window_size_bytes=8 << 20)
+
+
 def test_an_error_is_read_before_the_connection_is_gone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Although the client talks on. Closing a socket with unread input would throw the error away."""
     monkeypatch.setattr(stream_module, "QUIET_S", 0.001)

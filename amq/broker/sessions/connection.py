@@ -40,6 +40,7 @@ class ClientConnection:
         self.sendable = broker.access.sendable(client.user)
         self.is_closed = False
         self.is_writable = True
+        self.is_lost = False  # it has no socket, and its client may come back on another one
         self.stalled_bytes = 0  # of commands of all sessions that wait
         self._is_silent = bool(client.instance)  # has it still to say something?
         self._paused: set[int] = set()  # sessions for which it is not read from
@@ -127,6 +128,11 @@ class ClientConnection:
         if Disconnected in broker.events.heard:
             broker.events.tell(Disconnected(self.id))
         broker.wake()
+
+    def lose(self) -> None:
+        """The socket is gone. It keeps what it holds for its client, and nothing is delivered to it."""
+        self.is_lost = True
+        self.set_writable(False)
 
     def steal(self, error: AmqError) -> None:
         """The client has another connection, in place of this one: what this one holds goes back to the queues."""

@@ -4,7 +4,8 @@ A connection whose client is gone without a word (a pulled cable, a host that st
 and holds what its consumers had: messages, groups, durable subscriptions. Invariant: of the connections that give the
 same instance, user and client id, which only connections of one client object do, at most one has ever said something
 and is open: the latest. With `allowLinkStealing` that goes for all connections of the same user and client id, from
-their login on.
+their login on. A connection that has lost its socket, and is kept for its client, goes as soon as the same user logs in
+with the same client id: a program that was killed and is started again must not find its subscription in use.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ NOBODY = Client()
 
 
 class Held(Protocol):
-    """A connection, which a newer one of the same client may replace."""
+    """A connection, which a newer one of the same client may replace. `is_lost` = it has no socket now."""
+
+    is_lost: bool
 
     def steal(self, error: AmqError) -> None: ...
 
@@ -46,9 +49,11 @@ class Links:
         if not client.id:
             return
         key = client._replace(instance="")
-        if self._core.config.allow_link_stealing:
-            for other in list(self._clients.get(key, ())):
+        for other in list(self._clients.get(key, ())):
+            if self._core.config.allow_link_stealing:
                 other.steal(_stolen(client, "allowLinkStealing"))
+            elif other.is_lost:
+                other.steal(_stolen(client, "that one is kept for a client which has broken down, or is restarted"))
         self._clients.setdefault(key, {})[session] = None
 
     def claim(self, session: Held, client: Client) -> None:

@@ -28,6 +28,7 @@ from amq.protocols.commands import (
     Failure,
     Malformed,
     Outcome,
+    Reattachable,
     Scope,
     Send,
     SendToMany,
@@ -35,7 +36,7 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.protocols.stomp import leases, repeated, subscribing, transactions
+from amq.protocols.stomp import leases, reattaching, repeated, subscribing, transactions
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import destinations, full_name, reply_to, sources
 from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
@@ -97,6 +98,7 @@ class StompServer:
         assert not message_id_prefix[-1].isdigit()
         assert server_name.isprintable()
         self.version = "1.0"  # agreed on; until then what every client understands
+        self.confirmed = 0  # so many bytes of ours the client says it has
         self._limits = limits or Limits()
         self._reader = FrameReader(replace(
             self._limits, body_bytes_max=0,
@@ -143,6 +145,9 @@ class StompServer:
                         receipt = _receipt(reader.unfinished.headers)
                         self._check_first(reader.unfinished.command)
                     raise reader.error
+                if frame.command == reattaching.RECEIVED and self._connected:
+                    self.confirmed = reattaching.count_of(frame)
+                    continue
                 receipt = _receipt(frame.headers)
                 commands.append(self._command(frame))
             except AmqError as error:
@@ -270,7 +275,7 @@ class StompServer:
         get = headers.get
         return Connect(
             get("login", ""), get("passcode", ""), get("client-id", ""), get("host", ""), heartbeat_ms,
-            get("amq-client-instance", ""),
+            get("amq-client-instance", ""), reattaching.asked(headers) if version == "1.2" else None,
         )  # fmt: skip
 
     def _send(self, headers: dict[str, str], body: bytes) -> Send:
@@ -451,7 +456,10 @@ class StompServer:
 
     # ---- replies and deliveries → bytes
 
-    def connected(self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = ()) -> bytes:
+    def connected(
+        self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = (),
+        reattachable: Reattachable | None = None,
+    ) -> bytes:  # fmt: skip
         """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants); `brokers` = where the group
         is."""
         headers = [("version", self.version), ("session", session), ("server", self._server_name), *self._identity]
@@ -459,6 +467,8 @@ class StompServer:
             headers.append(("heart-beat", f"{heartbeat_ms[0]},{heartbeat_ms[1]}"))
             if urls := _own_urls(brokers):
                 headers.append(("brokers", urls))
+        if reattachable is not None:
+            headers += reattaching.granted(reattachable)
         return encode("CONNECTED", headers)
 
     def brokers(self, brokers: Sequence[str]) -> bytes:
@@ -467,6 +477,10 @@ class StompServer:
         if not self._brokers_receipt or not urls:
             return b""
         return encode("RECEIPT", [("receipt-id", self._brokers_receipt), ("brokers", urls)], version=self.version)
+
+    def received(self, count: int) -> bytes:
+        """RECEIVED frame: so many bytes of the client are here."""
+        return reattaching.received(count)
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         """RECEIPT frame; `receipt` as a command carried it."""
