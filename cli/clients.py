@@ -113,6 +113,9 @@ class Failovers:
             self.count += 1
             self.interrupted_s += event.duration_s
             click.echo(f"amq: connected to {event.new_uri} after {event.duration_s:.3f} s", err=True)
+        elif event.kind is EventKind.REATTACHED:
+            self.interrupted_s += event.duration_s
+            click.echo(f"amq: connected to {event.new_uri} again after {event.duration_s:.3f} s", err=True)
 
     def _wait(self, how_long: str, startup: bool) -> None:
         self._timer = threading.Timer(SAY_AFTER_S, self._say, (how_long, startup))

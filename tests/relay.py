@@ -1,5 +1,5 @@
 """A relay between clients and brokers. It keeps answers back, so that a request is carried out and its client never
-told; or it falls silent without a word, as a pulled cable does.
+told; or it falls silent without a word, as a pulled cable does. A `Cutter` breaks each connection at some byte.
 
 Invariant: until `freeze` bytes to a broker pass; bytes to a client pass until it is cut off from answers, and then
 never again; where one side ends the other one does, at once. After `freeze` nothing passes, and nothing is closed.
@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from brokers import DEADLINE_S
 
@@ -108,6 +110,69 @@ class Relay:
         for each in (client, broker):
             self._selector.unregister(each)
             each.close()
+
+
+class Cut(NamedTuple):
+    """A connection breaks when so many bytes have passed to the broker, or to the client. `half_open`: the broker is
+    not told. `reset`: both are told by a reset, and what they have not read yet is lost."""
+
+    to_broker: int
+    to_client: int
+    half_open: bool = False
+    reset: bool = False
+
+
+class Cutter(Relay):
+    """Each connection that it accepts breaks as `cuts` says; where that has no more of them, it passes everything."""
+
+    def __init__(self, broker_port: int, cuts: Iterable[Cut]) -> None:
+        self._cuts = iter(cuts)
+        self._left: dict[socket.socket, list[int]] = {}  # client or broker → the bytes that may still come from it
+        self._how: dict[socket.socket, Cut] = {}
+        self._dangling: list[socket.socket] = []
+        self.broken = 0
+        super().__init__([broker_port])
+
+    def _accept(self, listener: socket.socket) -> None:
+        known = set(self._brokers)
+        super()._accept(listener)
+        for client in set(self._brokers) - known:
+            cut = next(self._cuts, None)
+            if cut is not None:
+                self._left[client], self._left[self._brokers[client]] = [cut.to_broker], [cut.to_client]
+                self._how[client] = self._how[self._brokers[client]] = cut
+
+    def _carry(self, sock: socket.socket) -> None:
+        if sock not in self._left:
+            super()._carry(sock)
+            return
+        left = self._left[sock]
+        data = b""
+        with contextlib.suppress(ConnectionError):
+            data = sock.recv(PIECE_BYTES)
+            if data[: left[0]]:
+                (self._brokers.get(sock) or self._clients[sock]).sendall(data[: left[0]])
+        left[0] -= len(data)
+        if left[0] <= 0 or not data:
+            self.broken += bool(data)
+            self._end(sock)
+
+    def _end(self, sock: socket.socket) -> None:
+        client = sock if sock in self._brokers else self._clients[sock]
+        broker, cut = self._brokers[client], self._how.pop(sock, None)
+        for each in (client, broker):
+            self._left.pop(each, None)
+            self._how.pop(each, None)
+            if cut is not None and cut.reset:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if cut is not None and cut.half_open:
+            self._dangling.append(broker.dup())
+        super()._end(sock)
+
+    def close(self) -> None:
+        super().close()
+        for sock in self._dangling:
+            sock.close()
 
 
 @contextlib.contextmanager

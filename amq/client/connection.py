@@ -154,7 +154,8 @@ class Connection:
             raise
 
     def on_event(self, listener: Listener) -> Listener:
-        """Call `listener(event)` on INTERRUPTED, FAILOVER and DISCONNECT, also when the client recovers by itself.
+        """Call `listener(event)` on INTERRUPTED, FAILOVER, REATTACHED and DISCONNECT, also when the client recovers by
+        itself.
 
         It runs in the connection's own thread: it must not wait for this connection (that raises `CommandError`); it
         may close it, and may use others. Returns `listener`, so that it can stand before a function as a decorator.

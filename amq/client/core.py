@@ -1,8 +1,9 @@
 """Sessions, producers, consumers and transactions without I/O: the common part of the synchronous and the asyncio face.
 
 They build frames and keep state; a caller that must wait does so at a gate of the state machine. Invariants: a
-delivery is acknowledged at most once, and only on the link that brought it; a transaction lives on one link and is
-rollback-only once that link is gone; in a transacted session every message handed over belongs to the transaction.
+delivery is acknowledged at most once, and only in the session of the broker that brought it; a transaction lives in
+one such session and is rollback-only once that is gone; in a transacted session every message handed over belongs to
+the transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from amq.client.errors import (
     TransactionRetryError,
 )
 from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
-from amq.client.states import State
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, encode, escape
@@ -43,7 +43,7 @@ RESERVED_HEADERS = frozenset({
 
 
 class Delivery:
-    """One message that the broker delivered to one subscription, on link number `epoch`, as its `number`th there.
+    """One message that the broker delivered to one subscription, in its session number `epoch`, as its `number`th.
 
     settled    it was acknowledged or refused; `settling` is the request for that, None if it asked for no receipt
     """
@@ -285,7 +285,7 @@ class SessionCore:
         self.closed = True
         self.leave_block()  # its commit will be told that the session was closed
         open_gate(self.machine.room_gate)
-        if self.transacted and self.machine.state is State.CONNECTED:
+        if self.transacted and self.machine.line is not None:
             self.start_rollback()
         elif self.transacted:
             self._leave()
@@ -330,7 +330,7 @@ class SessionCore:
         machine.subscriptions.pop(subscription.id, None)
         if subscription.finished:
             return None
-        if machine.state is not State.CONNECTED:
+        if machine.line is None:
             return None  # it will not be restored: that is all
         transaction = self.transaction
         if transaction is not None and transaction.doomed is None and subscription in transaction.first:
@@ -407,7 +407,7 @@ class SessionCore:
             return None
         if delivery.settled or delivery.number <= subscription.acknowledged:
             return _settled_before(delivery, command) if wait else None
-        if subscription.ended or delivery.epoch != machine.epoch or machine.state is not State.CONNECTED:
+        if subscription.ended or delivery.epoch != machine.epoch or machine.line is None:
             raise DeliveryLostError(
                 "the message came by a connection or consumer that is gone: the broker delivers it again"
             )
@@ -488,9 +488,9 @@ class ProducerCore:
 
 def timed_out(machine: Machine, what: str, timeout_s: float, duplicate_id: str = "") -> CallTimeoutError:
     """The error of a call that waited for `timeout_s`."""
-    kind = CallTimeoutError if machine.flowing else FailoverTimeoutError
-    where = "the broker did not answer" if machine.flowing else "no broker could be reached"
-    causes = "" if machine.flowing else machine.why_not_connected()
+    kind = CallTimeoutError if machine.reaches else FailoverTimeoutError
+    where = "the broker did not answer" if machine.reaches else "no broker could be reached"
+    causes = "" if machine.reaches else machine.why_not_connected()
     why = f"{what}: {where} within {timeout_s:.3g} s (timeout)"
     return kind(f"{why}: {causes}" if causes else why, duplicate_id=duplicate_id)
 

@@ -136,6 +136,7 @@ class Driver:
         except BaseException:
             # A signal's handler has raised, as for Ctrl-C: nobody knows how much the kernel has taken. To write on
             # could send bytes twice, or leave a gap. So this link ends; the next one begins with the unconfirmed sends.
+            link.give_up()
             entry.broken = True
             if entry.sock is not None:
                 with suppress(OSError):

@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 
 from amq.client.uri import BrokerUri
 from amq.errors import ProtocolError
+from amq.protocols.commands import Reattach
+from amq.protocols.stomp import reattaching
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, encode
 from amq.protocols.stomp.recurring import Recurring
+from amq.transports.window import IDLE_BYTES, Window, step_bytes
 
 VERSION = "1.2"
 BROKERS_RECEIPT = "brokers"  # no request has such an id: theirs are numbers
@@ -31,11 +34,15 @@ class Link:
     looks_up    the driver waits for the addresses of the host
     dropped     the machine has done with it: whatever the driver still hears of it is ignored
     congested   set by the driver while the kernel takes no more bytes: senders wait
+    window      what the broker may lack of our bytes; None = when the socket breaks, the broker keeps nothing for us
+    token       with which another link goes on where this one broke, "" = none can
+    kept_s      for so long
     """
 
     __slots__ = (
-        "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_recurring", "_send_every_s",
-        "accepted", "congested", "deadline", "dropped", "looks_up", "out", "server", "sliced", "uri",
+        "_again", "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_received_bytes", "_recurring",
+        "_send_every_s", "_step", "_told_bytes", "accepted", "congested", "deadline", "dropped", "kept_s", "looks_up",
+        "out", "server", "sliced", "token", "uri", "window",
     )  # fmt: skip
 
     def __init__(self, uri: BrokerUri, deadline: float) -> None:
@@ -48,6 +55,12 @@ class Link:
         self.looks_up = False
         self.congested = False
         self.server = ""
+        self.window: Window | None = None
+        self.token = ""
+        self.kept_s = 0.0
+        self._again: list[bytes] = []  # the broker lacks it: it goes out before `out`
+        self._received_bytes = self._told_bytes = 0  # that have come; that the broker knows to have come
+        self._step = 0  # after so many it is told
         self._reader = FrameReader(replace(DELIVERY_LIMITS, body_bytes_max=HANDSHAKE_BODY_BYTES_MAX), VERSION)
         self._recurring = Recurring()
         self._send_every_s = 0.0
@@ -55,11 +68,23 @@ class Link:
         self._last_sent_at = 0.0
         self._last_received_at = 0.0
 
-    def accept(self, connected: Frame, now: float) -> None:
-        """Take over what CONNECTED says. ProtocolError when the broker speaks no version of ours."""
+    def ask(self, window_ms: int, window_bytes: int, lost: Link | None) -> list[tuple[str, str]]:
+        """The headers of CONNECT that ask the broker to keep what we hold when the socket breaks, and to give back what
+        it keeps of `lost`."""
+        self.window = Window(window_bytes)
+        if lost is None:
+            return reattaching.asking(Reattach(window_ms, window_bytes))
+        assert lost.window is not None
+        asked = Reattach(window_ms, window_bytes, lost.token, lost._received_bytes, lost.window.start)
+        return reattaching.asking(asked)
+
+    def accept(self, connected: Frame, now: float, lost: Link | None = None) -> bool:
+        """Take over what CONNECTED says. True: this link goes on where `lost` broke. ProtocolError when the broker
+        speaks no version of ours."""
         version = connected.headers.get("version", "1.0")
         if version != VERSION:
             raise ProtocolError(f"{self.uri} answers in STOMP {version}, this client needs {VERSION}")
+        granted = reattaching.answer(connected.headers)
         offered = self.uri.options.heart_beat_ms
         sends_ms, wants_ms = _heart_beat(connected.headers.get("heart-beat", "0,0"))
         if offered and wants_ms:
@@ -71,6 +96,43 @@ class Link:
         self.accepted = True
         self.deadline = None
         self._reader.limits = replace(DELIVERY_LIMITS, body_bytes_max=self.uri.options.max_frame_size)
+        if granted is None:
+            self.window = None
+            return False
+        self.token, self.kept_s = granted.token, granted.window_ms / 1000
+        self._step = step_bytes(granted.window_bytes)
+        if granted.received is None or lost is None:
+            return False
+        self._go_on(lost, granted.received)
+        return True
+
+    def _go_on(self, lost: Link, received_bytes: int) -> None:
+        """The broker has so many bytes of `lost`, and says from here on what we lack."""
+        window, rest = lost.window, self._reader.buffer[self._reader.offset :]
+        if window is None or not window.covers(received_bytes):
+            raise ProtocolError(f"{self.uri} says that it has {received_bytes} bytes of ours, which cannot be")
+        self._again = window.since(received_bytes)
+        self.out, lost.out = lost.out, []
+        self.sliced, lost.sliced = lost.sliced, False
+        self.window, lost.window = window, None
+        self._told_bytes = lost._received_bytes
+        self._received_bytes = lost._received_bytes + len(rest)
+        self._reader, self._recurring = lost._reader, lost._recurring
+        self._reader.push(rest)
+
+    def confirmed(self, frame: Frame) -> None:
+        """The broker says how many bytes of ours it has. Raises ProtocolError."""
+        count = reattaching.count_of(frame)
+        if self.window is not None:
+            self.window.confirm(count)
+
+    def give_up(self) -> None:
+        """Nobody knows how much of what was taken is written: no link can go on where this one breaks."""
+        self.window, self.token = None, ""
+
+    def _tell_received(self) -> None:
+        self._told_bytes = self._received_bytes
+        self.out.append(reattaching.received(self._told_bytes))
 
     @property
     def silence_s_max(self) -> float:
@@ -80,9 +142,12 @@ class Link:
     def receive(self, data: bytes, now: float) -> Iterator[Frame | bytes]:
         """Frames completed by `data`; a plain RECEIPT as the bytes of its id. Raises ProtocolError after the last."""
         self._last_received_at = now
-        reader, recurring = self._reader, self._recurring
-        reader.push(data)
+        self._received_bytes += len(data)
+        self._reader.push(data)
+        if self.token and self._received_bytes - self._told_bytes >= self._step:
+            self._tell_received()
         while True:
+            reader, recurring = self._reader, self._recurring  # others once CONNECTED is read, where we go on
             if reader.unfinished is None:
                 while (frame := recurring.take(reader)) is not None:
                     yield frame
@@ -124,12 +189,17 @@ class Link:
 
     def take_output(self, now: float) -> bytes:
         """Take the bytes that wait to be written, in one piece: all, or about `PIECE_BYTES` while `sliced`."""
-        out = self.out
+        out, window = self.out, self.window
+        if self._again:
+            data, self._again = b"".join(self._again), []
+            return data
         if not out:
             return b""
         self._last_sent_at = now
         if not self.sliced:
             data = b"".join(out)
+            if window is not None:
+                window.push(data)
             out.clear()
             return data
         count = size = 0
@@ -137,14 +207,17 @@ class Link:
             size += len(out[count])
             count += 1
         data = b"".join(out[:count])
+        if window is not None:
+            window.push(data)
         del out[:count]
         self.sliced = bool(out)
         return data
 
     def forget_output(self) -> None:
-        """Nothing of it can be written any more."""
-        self.out.clear()
-        self.sliced = False
+        """Nothing of it can be written any more, unless another link goes on where this one broke."""
+        if not self.token:
+            self.out.clear()
+            self.sliced = False
 
     def beat(self, now: float) -> None:
         """Write a heart-beat if one is due. ProtocolError when the broker was silent for too long."""
@@ -155,7 +228,9 @@ class Link:
             silent_s = now - self._last_received_at
             raise ProtocolError(f"{self.uri} was silent for {silent_s:.1f} s", code="HEART_BEAT_MISSED")
         if self._send_every_s and now - self._last_sent_at >= self._send_every_s:
-            if not self.out:  # else it stands behind a large body that goes out slowly, and would come too late anyway
+            if self.token and self._received_bytes - self._told_bytes >= IDLE_BYTES:
+                self._tell_received()
+            elif not self.out:  # else it stands behind a large body that goes out slowly, and would come too late
                 self.out.append(b"\n")
             self._last_sent_at = now
 
@@ -225,6 +300,12 @@ def connect_frame(
     if learns:
         headers.append(("amq-brokers-receipt", BROKERS_RECEIPT))
     return encode("CONNECT", headers)
+
+
+def with_headers(connect: bytes, headers: list[tuple[str, str]]) -> bytes:
+    """A CONNECT frame with further headers."""
+    lines = "".join(f"{name}:{value}\n" for name, value in headers)
+    return connect.removesuffix(b"\n\0") + lines.encode() + b"\n\0"
 
 
 def _heart_beat(text: str) -> tuple[int, int]:

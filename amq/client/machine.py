@@ -29,7 +29,18 @@ from amq.client.errors import (
     is_transient,
 )
 from amq.client.ledger import Ledger
-from amq.client.link import BROKERS_RECEIPT, VERSION, Action, Close, Fetch, Keep, Link, Open, connect_frame
+from amq.client.link import (
+    BROKERS_RECEIPT,
+    VERSION,
+    Action,
+    Close,
+    Fetch,
+    Keep,
+    Link,
+    Open,
+    connect_frame,
+    with_headers,
+)
 from amq.client.members import Members, shown
 from amq.client.reconnect import Reconnector
 from amq.client.requests import ConnectionEvent, EventKind, Gate, Kind, Request, SendOwner, open_gate
@@ -37,6 +48,7 @@ from amq.client.states import Event, Lifecycle, State
 from amq.client.uri import BrokerUri, BrokerUrl
 from amq.errors import AmqError, CommandError, ProtocolError, StoreFullError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
+from amq.protocols.stomp.reattaching import RECEIVED
 
 SEND_WINDOW_MESSAGES = 1000
 SEND_WINDOW_BYTES = 16 * 1024 * 1024
@@ -54,7 +66,8 @@ class Machine:
     """One client connection.
 
     flowing      requests go straight to the link: it is up and everything is restored
-    epoch        counts accepted links; deliveries and transactions are valid on the one they name
+    line         takes frames: `link` when it is up, or the one that broke while the broker may keep its connection
+    epoch        counts sessions of a broker; deliveries and transactions are valid in the one they name
     error        why the machine closed, if not by the application's wish
     """
 
@@ -69,6 +82,7 @@ class Machine:
         self.exit_timeout_s = exit_timeout_s
         self.id_prefix = f"{rng.getrandbits(96):024x}-"
         self.link: Link | None = None
+        self.line: Link | None = None
         self.epoch = 0
         self.flowing = False
         self.error: AmqError | None = None
@@ -94,6 +108,8 @@ class Machine:
         self._barrier: Request | None = None  # nothing further is written before this one is answered
         self._careful = False  # one request at a time, to find out which one the broker refuses
         self._interrupted: tuple[BrokerUri, float] | None = None  # (old broker, since)
+        self._lost: Link | None = None  # it broke, and the broker may keep what it held
+        self._lost_until = 0.0
         self._refusals = 0
         self._counter = 0
         self._leave_at: float | None = None  # abandoned: then it closes, whatever is unconfirmed
@@ -128,12 +144,18 @@ class Machine:
     def has_room(self) -> bool:
         """True when one more message may be sent. Raises when there is no connection any more."""
         self.check_open()
-        return self.ledger.has_room and (self.link is None or not self.link.congested)
+        line = self.line
+        return self.ledger.has_room and (line is None or not (line.congested or line.dropped))
 
     def is_flowing(self) -> bool:
         """True when connected and restored. Raises when there is no connection any more."""
         self.check_open()
-        return self.flowing
+        return self.reaches
+
+    @property
+    def reaches(self) -> bool:
+        """Is a request on its way to a broker? Not while it waits until the broker gives the connection back."""
+        return self.flowing and self._lost is None
 
     def check_open(self) -> None:
         """Raises the typed error with which the connection ended."""
@@ -164,23 +186,23 @@ class Machine:
         self.check_open()
         request = Request(kind, receipt, frame, subject, owner, body)
         self.ledger.enter(request)
+        line = self.line
         if self.flowing:
-            assert self.link is not None
-            self.link.put(frame, body)
-        elif self.state is State.CONNECTED:
+            assert line is not None
+            line.put(frame, body)
+        elif line is not None:
             self._unsent.append(request)
         return request
 
     def write(self, frame: bytes, body: bytes = b"") -> None:
-        """Write a frame without receipt on the link that is up. A large `body` follows."""
-        assert self.state is State.CONNECTED
-        assert self.link is not None
-        self.link.put(frame, body)
+        """Write a frame without receipt on the line. A large `body` follows."""
+        assert self.line is not None
+        self.line.put(frame, body)
 
     def withdraw(self, request: Request, error: AmqError, now: float) -> None:
         """The caller waits no longer: `request` ends with `error` and is not replayed. Its late receipt is ignored."""
         if not request.done:
-            if request.kind is Kind.SUBSCRIBE and self.state is State.CONNECTED and request not in self._unsent:
+            if request.kind is Kind.SUBSCRIBE and self.line is not None and request not in self._unsent:
                 self.write(encode("UNSUBSCRIBE", [("id", request.subject)]))
             self._end(request, error)
             self._pump(now)
@@ -212,7 +234,12 @@ class Machine:
             self._expect(link)
             self._life.on(Event.OPENED)
         link.deadline = now + link.uri.options.connect_timeout_ms / 1000
-        link.out.append(connect_frame(link.uri, *self._identity))
+        frame, options = connect_frame(link.uri, *self._identity), self.url.options
+        if options.reconnect_window_ms and options.confirmation_window_size > 0:
+            lost = self._lost if link is self.link else None
+            window_ms, window_bytes = options.reconnect_window_ms, options.confirmation_window_size
+            frame = with_headers(frame, link.ask(window_ms, window_bytes, lost))
+        link.out.append(frame)
 
     def failed(self, link: Link, error: AmqError, now: float) -> None:
         """`link` could not be opened, or its socket was closed or broke."""
@@ -225,7 +252,8 @@ class Machine:
         if self.state is State.HANDSHAKE and isinstance(error, ConnectionLostError):
             text = f"{error} before it answered CONNECT: is it a STOMP port, and one without TLS?"
             error = ConnectionLostError(text)
-        self._broken(error, now)
+        keeps = link.token != "" and (isinstance(error, ConnectionLostError) or error.code == "HEART_BEAT_MISSED")
+        self._broken(error, now, keeps=keeps)
 
     def received(self, link: Link, data: bytes, now: float) -> None:
         """Bytes arrived on `link`."""
@@ -287,6 +315,8 @@ class Machine:
                     why = f"{link.uri}: the look-up of the host name takes longer than {limit_ms} ms (connectTimeout)"
                 self.failed(link, ConnectError(why), now)
         self._leave(now)
+        if self._lost is not None and self.state is not State.HANDSHAKE and now >= self._lost_until:
+            self._forget(ConnectionLostError(f"{self._lost.uri} keeps the connection no longer (reconnectWindow)"))
         if self._next_at is None or now < self._next_at:
             return
         if self.state is State.WAITING:
@@ -300,6 +330,8 @@ class Machine:
     def deadline(self) -> float | None:
         """Monotonic seconds at which `tick` must be called; None = never."""
         times = [self._next_at, None if self.state in (State.CLOSING, State.CLOSED) else self._leave_at]
+        if self._lost is not None and self.state is not State.HANDSHAKE:  # whose end comes first
+            times.append(self._lost_until)
         times += [link.next_deadline() for link in (self.link, self._probe) if link is not None]
         return min((time for time in times if time is not None), default=None)
 
@@ -307,6 +339,7 @@ class Machine:
         """The application wants no more: unanswered requests end with `ConnectionClosedError`. Again = abruptly."""
         self._life.on(Event.CLOSE)
         self.flowing = False
+        self.line = None
         if self.state is State.CLOSED:
             self._finish(None, now)
             return
@@ -356,12 +389,21 @@ class Machine:
         self._life.on(Event.RETRY)
         self._dial(now)
 
+    def _dismiss(self, link: Link) -> None:
+        """Its broker shall not wait for us."""
+        if link.token:
+            link.out.append(encode("DISCONNECT", []))
+        self._drop(link)
+
     def _drop(self, link: Link) -> None:
         link.dropped = True
         self.actions.append(Close(link))
 
-    def _broken(self, error: AmqError, now: float, *, broker_lives: bool = False, at_once: bool = False) -> None:
-        """The link is of no use any more: drop it, then wait for the next attempt, or give up."""
+    def _broken(
+        self, error: AmqError, now: float, *, broker_lives: bool = False, at_once: bool = False, keeps: bool = False
+    ) -> None:  # fmt: skip
+        """The link is of no use any more: drop it, then wait for the next attempt, or give up. `keeps`: the broker may
+        keep what the link held."""
         link = self.link
         assert link is not None
         self._drop(link)
@@ -375,7 +417,11 @@ class Machine:
             if wait_s is not None and at_once:
                 wait_s = 0.0
             self._interrupt(link.uri, error, now)
-            self._route.start_round(link.uri, same_first=broker_lives)
+            if keeps and wait_s is not None:
+                self._lost, self._lost_until = link, now + link.kept_s
+            else:
+                self._forget(error)
+            self._route.start_round(link.uri, same_first=broker_lives or self._lost is not None)
         else:
             self.logs.append((logging.DEBUG, str(error)))
             self._route.failed(link.uri, error)
@@ -419,14 +465,19 @@ class Machine:
         return wait_s
 
     def _interrupt(self, uri: BrokerUri, error: AmqError, now: float) -> None:
-        """The link is gone: what was delivered on it is invalid, what was asked on it is decided or waits."""
-        self.flowing = False
+        """The link is gone: listeners are told."""
         if self._probe is not None:
             self._drop(self._probe)
             self._probe = None
         if self._interrupted is None:
             self._interrupted = (uri, now)
             self.events.append(ConnectionEvent(EventKind.INTERRUPTED, uri, error=error))
+
+    def _forget(self, error: AmqError) -> None:
+        """No broker keeps what the line held: what was delivered on it is invalid, what was asked on it is decided or
+        waits."""
+        self.flowing = False
+        self.line = self._lost = None
         for transaction in self.transactions:
             transaction.doomed = transaction.doomed or error
         for subscription in self.subscriptions.values():
@@ -473,7 +524,15 @@ class Machine:
     # ---- connected
 
     def _accept(self, link: Link, connected: Frame, now: float) -> None:
-        link.accept(connected, now)
+        try:
+            goes_on = link.accept(connected, now, None if link is self._probe else self._lost)
+        except ProtocolError as error:
+            if self._lost is not None:
+                self._forget(error)
+            raise
+        if goes_on:
+            self._reattach(link, connected, now)
+            return
         if link is self._probe:
             if self.transactions or not self.flowing:
                 self._drop_probe(now)  # later: a move would roll these transactions back
@@ -481,18 +540,39 @@ class Machine:
             self._life.on(Event.SWITCH)
             assert self.link is not None
             old, self._probe = self.link, None
-            self._drop(old)
-            self._interrupt(old.uri, ConnectionLostError(f"moving to the preferred broker {link.uri}"), now)
+            self._dismiss(old)
+            moving = ConnectionLostError(f"moving to the preferred broker {link.uri}")
+            self._interrupt(old.uri, moving, now)
+            self._forget(moving)
             self.link = link
         else:
             self._life.on(Event.ACCEPTED)
+        if self._lost is not None:
+            self._forget(ConnectionLostError(f"{link.uri} has not kept the connection that broke"))
+        self.line = link
+        self.epoch += 1
+        self._accepted(link, connected, now)
+        self._restore()
+        self._pump(now)
+
+    def _accepted(self, link: Link, connected: Frame, now: float) -> None:
         self._route.accepted(now)
         self._learn(connected, link.uri)
         self._refusals = 0
-        self.epoch += 1
         preferred = self._route.priority
         self._next_at = now + PRIORITY_PROBE_EVERY_S if preferred and link.uri not in preferred else None
-        self._restore()
+
+    def _reattach(self, link: Link, connected: Frame, now: float) -> None:
+        """The broker has kept what the lost link held: all goes on where it was."""
+        self._life.on(Event.ACCEPTED)
+        self._lost, self.line = None, link
+        self._accepted(link, connected, now)
+        if self.flowing and self._interrupted is not None:
+            old, since = self._interrupted
+            self._interrupted = None
+            self.events.append(ConnectionEvent(EventKind.REATTACHED, old, link.uri, now - since))
+            open_gate(self.up_gate)
+        open_gate(self.room_gate)
         self._pump(now)
 
     def _restore(self) -> None:
@@ -564,6 +644,8 @@ class Machine:
             self._on_receipt(frame.headers.get("receipt-id", "").encode(), now, frame.headers.get("outcome", ""))
         elif command == "ERROR":
             self._on_error(frame, now)
+        elif command == RECEIVED:
+            link.confirmed(frame)
         else:
             raise ProtocolError(f"{link.uri} sent {command}, which a broker does not send")
 
@@ -606,7 +688,7 @@ class Machine:
 
     def _drop_probe(self, now: float) -> None:
         assert self._probe is not None
-        self._drop(self._probe)
+        self._dismiss(self._probe)
         self._probe = None
         if self.state is State.CONNECTED:
             self._next_at = now + PRIORITY_PROBE_EVERY_S
@@ -619,7 +701,7 @@ class Machine:
         for link in (self.link, self._probe):
             if link is not None and not link.dropped:
                 self._drop(link)
-        self.link = self._probe = None
+        self.link = self._probe = self.line = self._lost = None
         self.flowing = False
         if self.error is None:
             self.error = error

@@ -80,6 +80,20 @@ class FailoverOptions:
         "longest time that a call waits (send, commit, subscribe, …) unless the call names its own; then it raises. "
         "Outlasts the lease and grace periods of an NFS server (90 s). -1 = wait forever", least=-1,
     )  # fmt: skip
+    reconnect_window_ms: int = _option(
+        "reconnectWindow", 0, "–",
+        "how long the broker keeps what this client holds (unacknowledged messages, open transactions, temporary "
+        "queues) when the connection breaks without a takeover, so that the client gets it back. Other consumers get "
+        "the messages of a program that was killed only after this time. 0 = not at all; the `reconnectWindow` of the "
+        "broker is the longest",
+    )  # fmt: skip
+    confirmation_window_size: int = _option(
+        "confirmationWindowSize", 4 << 20, "-1 (in Artemis)",
+        "bytes that were sent and that the broker has not confirmed, which the client keeps to send them again when it "
+        "gets its connection back; where the broker lacks more, the connection is set up anew. -1, 0 = as "
+        "reconnectWindow=0",
+        least=-1,
+    )  # fmt: skip
     priority_backup: bool = _option(
         "priorityBackup", False, "false",
         "while connected to another broker keep trying those of priorityURIs and move to the first that answers",

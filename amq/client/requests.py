@@ -117,16 +117,17 @@ class EventKind(Enum):
     """The kinds of events for listeners."""
 
     INTERRUPTED = "interrupted"  # the connection broke, failover begins
-    FAILOVER = "failover"  # connected again, everything restored
+    FAILOVER = "failover"  # connected again, everything restored: on a new session of the broker
+    REATTACHED = "reattached"  # connected again to the same session of the same broker: nothing was lost or set up anew
     DISCONNECT = "disconnect"  # the connection is gone for good, without the application's wish
 
 
 class ConnectionEvent:
     """An event of the connection.
 
-    old_uri     the broker before; new_uri the broker now (FAILOVER only)
-    duration_s  how long the connection was interrupted (FAILOVER, DISCONNECT), else 0
-    error       why it broke or was given up (None on FAILOVER)
+    old_uri     the broker before; new_uri the broker now (FAILOVER, REATTACHED)
+    duration_s  how long the connection was interrupted (0 on INTERRUPTED)
+    error       why it broke or was given up (INTERRUPTED, DISCONNECT)
     """
 
     __slots__ = ("duration_s", "error", "kind", "new_uri", "old_uri")

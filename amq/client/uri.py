@@ -140,6 +140,8 @@ def parse(url: str) -> BrokerUrl:
     options = _options(FailoverOptions, values)
     _check_lists(options)
     warnings += _too_few_attempts(options)
+    if "confirmationWindowSize" in values and options.confirmation_window_size > 0 and not options.reconnect_window_ms:
+        warnings.append("confirmationWindowSize changes nothing without reconnectWindow, which is 0: set it, in ms")
     uris: dict[tuple[str, int], BrokerUri] = {}
     for name in _split(inner):
         uri = _uri(name, nested)

@@ -41,17 +41,25 @@ def test_spellings_of_failover(text: str) -> None:
     assert str(url) == "failover:(stomp://a:1,stomp://b:2)"
 
 
+def test_a_window_that_nobody_uses_is_told() -> None:
+    size = "failover:(stomp://a)?confirmationWindowSize=1000000"
+    assert "reconnectWindow" in parse(size).warnings[0]
+    assert not parse(f"{size}&reconnectWindow=1000").warnings
+    assert not parse("failover:(stomp://a)?confirmationWindowSize=-1").warnings
+
+
 def test_all_failover_options_with_their_types() -> None:
     text = "&".join([
         "initialReconnectDelay=1", "maxReconnectDelay=2", "useExponentialBackOff=false", "reconnectDelayExponent=1.5",
         "maxReconnectAttempts=3", "startupMaxReconnectAttempts=4", "warnAfterReconnectAttempts=5", "randomize=false",
-        "timeout=6", "priorityBackup=true", "priorityURIs=stomp://b:2,stomp://a:1", "updateURIsSupported=true",
+        "timeout=6", "reconnectWindow=7", "confirmationWindowSize=8", "priorityBackup=true",
+        "priorityURIs=stomp://b:2,stomp://a:1", "updateURIsSupported=true",
         "updateURIsURL=https://x/y", "knownBrokersFile=f",
     ])  # fmt: skip
     url = parse(f"failover:(stomp://a:1,stomp://b:2,stomp://c:3)?{text}")
     priority = "stomp://b:2,stomp://a:1"
     assert url.options == FailoverOptions(
-        1, 2, False, 1.5, 3, 4, 5, False, 6, True, priority, True, "https://x/y", "f"
+        1, 2, False, 1.5, 3, 4, 5, False, 6, 7, 8, True, priority, True, "https://x/y", "f"
     )  # fmt: skip
     assert url.priority == {("a", 1), ("b", 2)}
     assert len(text.split("&")) == len(declared(FailoverOptions)), "an option is missing in this test"

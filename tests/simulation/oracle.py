@@ -421,9 +421,10 @@ class Oracle:
             self.counts["checkpoints read after trims"] += follower.trimmed.through > (0, 0)
             return follower
 
-        def see_accept(link: Link, frame: Any, now: float) -> None:
-            accept(link, frame, now)
+        def see_accept(link: Link, frame: Any, now: float, lost: Link | None = None) -> bool:
+            goes_on = accept(link, frame, now, lost)
             self.link_epochs[link] = int(frame.headers["amq-epoch"])
+            return goes_on
 
         def see_restore(machine: Machine) -> None:
             restore(machine)

@@ -1,0 +1,257 @@
+"""Our client and a real broker, whose connection breaks again and again: the application notices nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from brokers import DEADLINE_S, Broker, Brokers
+from relay import Cut, Cutter, relayed
+
+import amq
+from amq.client import EventKind, aio
+from amq.errors import TransactionRolledBackError
+
+NEVER = 1 << 40
+OPTIONS = "?reconnectWindow=20000&timeout=30000&updateURIsSupported=false"  # or they would leave the relay out
+
+
+def cuts(seed: int, count: int) -> Iterator[Cut]:
+    """At any byte, in either direction, in all ways in which a connection may break."""
+    dice = Random(seed)
+    for _ in range(count):
+        at = int(10 ** dice.uniform(1.5, 4))
+        ahead = dice.random() < 0.5
+        yield Cut(at if ahead else NEVER, NEVER if ahead else at, dice.random() < 0.3, dice.random() < 0.5)
+
+
+@contextlib.contextmanager
+def cut(broker: Broker, *these: Cut) -> Iterator[tuple[Cutter, str]]:
+    cutter = Cutter(broker.port, these)
+    try:
+        yield cutter, f"failover:(stomp://127.0.0.1:{cutter.ports[0]}){OPTIONS}"
+    finally:
+        cutter.close()
+
+
+def kinds(connection: Any) -> list[EventKind]:
+    told: list[EventKind] = []
+    connection.on_event(lambda event: told.append(event.kind))
+    return told
+
+
+def only_reattached(told: list[EventKind]) -> bool:
+    return told == [EventKind.INTERRUPTED, EventKind.REATTACHED] * (len(told) // 2)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(3))
+def test_everything_counts_once_wherever_the_connection_breaks(brokers: Brokers, seed: int) -> None:
+    """A producer with a window, a consumer that acknowledges, one that answers in transactions, and the replies."""
+    broker = brokers.master("a")
+    count = 300
+    with cut(broker, *cuts(seed, 40)) as (cutter, url), amq.connect(url) as connection:
+        told = kinds(connection)
+        plain, transacted = connection.session(), connection.session(transacted=True)
+        replies = plain.consumer("/temp-queue/replies", prefetch=7)
+        source = transacted.consumer("/queue/source", prefetch=5)
+        sink = plain.consumer("/queue/sink", prefetch=10)
+        producer, answers = plain.producer("/queue/source"), transacted.producer("/queue/sink")
+        notes = plain.producer("/temp-queue/replies")
+
+        def work() -> None:
+            for _ in range(0, count, 3):
+                with transacted.transaction():
+                    for _ in range(3):
+                        message = source.receive(DEADLINE_S)
+                        assert message is not None
+                        assert not message.redelivered
+                        answers.send(message.body)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        got: list[int] = []
+        for number in range(count):
+            producer.send(str(number).ljust(200), wait=number % 7 == 0)
+            if number % 10 == 0:
+                notes.send(str(number))
+        for _ in range(count):
+            message = sink.receive(DEADLINE_S)
+            assert message is not None
+            assert not message.redelivered
+            got.append(int(message.text))
+            message.ack(wait=len(got) % 9 == 0)
+        worker.join(DEADLINE_S)
+        assert not worker.is_alive()
+        assert got == list(range(count)), "in their order, each once"
+        for number in range(0, count, 10):
+            reply = replies.receive(DEADLINE_S)
+            assert reply is not None
+            assert reply.text == str(number)
+            reply.ack()
+        assert sink.receive(0.05) is None
+        producer.flush()
+    assert cutter.broken >= 10
+    assert only_reattached(told), told
+    assert len(told) // 2 >= 10  # others broke before they were accepted
+
+
+def test_the_same_with_asyncio(brokers: Brokers) -> None:
+    broker = brokers.master("a")
+    count = 150
+
+    async def main(url: str) -> list[EventKind]:
+        async with await aio.connect(url) as connection:
+            told = kinds(connection)
+            plain, transacted = connection.session(), connection.session(transacted=True)
+            source = await transacted.consumer("/queue/source", prefetch=5)
+            sink = await plain.consumer("/queue/sink", prefetch=0)
+            producer, answers = plain.producer("/queue/source"), transacted.producer("/queue/sink")
+
+            async def work() -> None:
+                for _ in range(0, count, 3):
+                    async with transacted.transaction():
+                        for _ in range(3):
+                            message = await source.receive(DEADLINE_S)
+                            assert message is not None
+                            assert not message.redelivered
+                            await answers.send(message.body)
+
+            worker = asyncio.create_task(work())
+            for number in range(count):
+                await producer.send(str(number).ljust(200), wait=number % 7 == 0)
+            for number in range(count):
+                message = await sink.receive(DEADLINE_S)
+                assert message is not None
+                assert not message.redelivered
+                assert message.text.strip() == str(number)
+                await message.ack(wait=number % 9 == 0)
+            await worker
+            return told
+
+    with cut(broker, *cuts(9, 20)) as (cutter, url):
+        told = asyncio.run(main(url))
+    assert cutter.broken >= 10
+    assert only_reattached(told), told
+
+
+@pytest.mark.deep
+def test_a_pulled_cable_that_the_client_notices_first(brokers: Brokers) -> None:
+    """The connection moves from a socket that the broker takes for alive to one by another way."""
+    broker = brokers.master("a", heartBeatSend="1s", heartBeatReceive="1h")
+    with relayed(broker.port) as relay, amq.connect(f"stomp://127.0.0.1:{broker.port}") as other:
+        url = f"failover:(stomp://127.0.0.1:{relay.ports[0]},stomp://127.0.0.1:{broker.port}){OPTIONS}&randomize=false"
+        with amq.connect(url + "&nested.heartBeat=1000&nested.connectTimeout=500") as connection:
+            told = kinds(connection)
+            session = connection.session(transacted=True)
+            consumer = session.consumer("/queue/q")
+            other.session().producer("/queue/q").send("one")
+            message = consumer.receive(DEADLINE_S)
+            assert message is not None
+            session.producer("/queue/r").send("two")
+            relay.freeze()
+            session.commit()
+            assert told == [EventKind.INTERRUPTED, EventKind.REATTACHED]
+        answer = other.session().consumer("/queue/r").receive(DEADLINE_S)
+        assert answer is not None
+        assert answer.text == "two"
+        assert other.session().consumer("/queue/q").receive(0.1) is None
+    assert not broker.said("connection lost"), "it noticed nothing"
+
+
+def test_a_large_message_is_cut_in_the_middle(brokers: Brokers) -> None:
+    """It does not fit into the windows: the connection is set up anew, and the send is repeated, as ever."""
+    broker = brokers.master("a")
+    body = bytes(range(256)) * (20 << 12)
+    with cut(broker, Cut(NEVER, NEVER), Cut(9 << 20, NEVER), Cut(NEVER, 15 << 20)) as (cutter, url):
+        first = amq.connect(url)
+        with amq.connect(url) as connection:
+            told = kinds(connection)
+            session = connection.session()
+            session.producer("/queue/q").send(body)
+            message = session.consumer("/queue/q", prefetch=1).receive(DEADLINE_S)
+            assert message is not None
+            assert message.body == body
+            message.ack(wait=True)
+            assert EventKind.FAILOVER in told
+        first.close()
+        assert cutter.broken == 2
+
+
+def test_a_killed_broker_has_kept_nothing(brokers: Brokers) -> None:
+    """The token means nothing to its successor: all is set up anew, the open transaction is rolled back."""
+    broker = brokers.master("a")
+    with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port}){OPTIONS}") as connection:
+        told = kinds(connection)
+        session = connection.session(transacted=True)
+        producer = session.producer("/queue/q")
+        connection.session().producer("/queue/q").send("kept")
+        producer.send("lost")
+        broker.kill()
+        broker.start().wait_serving()
+        with pytest.raises(TransactionRolledBackError):
+            session.commit()
+        consumer = connection.session().consumer("/queue/q")
+        message = consumer.receive(DEADLINE_S)
+        assert message is not None
+        assert message.text == "kept"
+        message.ack(wait=True)
+        assert consumer.receive(0.05) is None
+        assert told == [EventKind.INTERRUPTED, EventKind.FAILOVER]
+
+
+def test_a_program_that_was_killed_gives_its_messages_back_after_the_window(brokers: Brokers) -> None:
+    broker = brokers.master("a")
+    url = f"failover:(stomp://127.0.0.1:{broker.port})?reconnectWindow=300"
+    with relayed(broker.port) as relay, amq.connect(url) as other:
+        options = "reconnectWindow=300&maxReconnectAttempts=1&updateURIsSupported=false"
+        lost = amq.connect(f"failover:(stomp://127.0.0.1:{relay.ports[0]})?{options}")
+        held = lost.session().consumer("/queue/q")
+        other.session().producer("/queue/q").send("one")
+        assert held.receive(DEADLINE_S) is not None
+        relay.close()
+        message = other.session().consumer("/queue/q").receive(DEADLINE_S)
+        assert message is not None
+        assert message.redelivered
+        broker.wait_event("connection lost: kept for its client")
+        broker.wait_event("connection ended: its client did not come back in time")
+        message.ack(wait=True)
+        lost.abort()
+
+
+@pytest.mark.deep
+def test_a_broker_that_is_stopped_waits_for_nobody(brokers: Brokers) -> None:
+    broker = brokers.master("a")
+    with relayed(broker.port) as relay:
+        url = f"failover:(stomp://127.0.0.1:{relay.ports[0]}){OPTIONS}&maxReconnectAttempts=1"
+        with amq.connect(url, client_id="c") as connection:
+            connection.session().producer("/queue/q").send("one")
+            assert connection.session().consumer("/queue/q").receive(DEADLINE_S) is not None
+            transacted = connection.session(transacted=True)
+            transacted.producer("/queue/q").send("never committed")
+            relay.close()
+            broker.wait_event("connection lost: kept for its client")
+            assert broker.stop() == 0
+            connection.abort()
+    broker.start().wait_serving()
+    with amq.connect(f"stomp://127.0.0.1:{broker.port}") as other:
+        consumer = other.session().consumer("/queue/q")
+        message = consumer.receive(DEADLINE_S)
+        assert message is not None
+        assert (message.text, message.redelivered) == ("one", True)
+        assert consumer.receive(0.1) is None
+
+
+def test_a_client_that_closes_keeps_nothing(brokers: Brokers) -> None:
+    broker = brokers.master("a")
+    with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port}){OPTIONS}") as connection:
+        connection.session().producer("/queue/q").send("one")
+        assert connection.session().consumer("/queue/q").receive(DEADLINE_S) is not None
+    with amq.connect(f"stomp://127.0.0.1:{broker.port}") as other:
+        assert other.session().consumer("/queue/q").receive(DEADLINE_S) is not None
+    assert not broker.said("connection lost: kept")
