@@ -44,6 +44,7 @@ from amq.protocols.commands import Lease as LeaseCommand
 from amq.replay import Replay
 from amq.slave import Progress
 from amq.succession import Succession
+from amq.transports.connection import Connection
 from tests.simulation import upgrade
 from tests.simulation.mutants import Mutant
 
@@ -519,6 +520,65 @@ def a_broker_of_0_1_does_not_refuse() -> AbstractContextManager[object]:
         return json.loads(data)["body"]
 
     return patch.object(upgrade.module("lock.epoch"), "decode", decode_any)
+
+
+# -- reattachment ------------------------------------------------------------------------------------------------------
+
+
+@mutant_of("glitched")
+def a_lost_connection_gives_its_messages_back() -> AbstractContextManager[object]:
+    real = ClientConnection.lose
+
+    def lose(connection: ClientConnection) -> None:
+        real(connection)
+        for session in connection.sessions.values():
+            for subscription in session._subscriptions.values():
+                held, subscription.unacked = list(subscription.unacked.values()), {}
+                connection.broker.redelivery.give_back(subscription.queue, held, [])
+
+    return patch.object(ClientConnection, "lose", lose)
+
+
+@mutant_of("glitched")
+def a_lost_connection_is_kept_for_ever() -> AbstractContextManager[object]:
+    def tick(connection: Connection) -> None:
+        assert connection._timer is not None
+        connection._timer.cancel()
+
+    return patch.object(Connection, "_tick_parked", tick)
+
+
+@mutant_of("glitched")
+def the_broker_repeats_nothing() -> AbstractContextManager[object]:
+    real = Connection._go_on
+
+    def go_on(connection: Connection, *arguments: Any) -> None:
+        real(connection, *arguments)
+        del connection._again[1:]
+
+    return patch.object(Connection, "_go_on", go_on)
+
+
+@mutant_of("glitched")
+def the_broker_repeats_what_its_client_has() -> AbstractContextManager[object]:
+    real = Connection._go_on
+
+    def go_on(connection: Connection, *arguments: Any) -> None:
+        before = connection._lifeline.window.since(connection._lifeline.window.start)  # type: ignore[union-attr]
+        real(connection, *arguments)
+        connection._again[1:] = before
+
+    return patch.object(Connection, "_go_on", go_on)
+
+
+@mutant_of("glitched")
+def the_broker_counts_one_byte_too_few() -> AbstractContextManager[object]:
+    real = Connection._connected
+
+    def connected(connection: Connection, protocol: Any, received: int | None) -> bytes:
+        return real(connection, protocol, received - 1 if received else received)
+
+    return patch.object(Connection, "_connected", connected)
 
 
 # -- the neutral protocol ----------------------------------------------------------------------------------------------

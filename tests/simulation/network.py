@@ -39,6 +39,9 @@ class Endpoint(asyncio.Transport):
             return self if self.process.name.startswith("client") else None
         return {"peername": self.remote, "sockname": self.local}.get(name, default)
 
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
     def setsockopt(self, *_: int) -> None:
         """As a socket: the client's driver sets TCP options."""
 

@@ -7,6 +7,7 @@ from random import Random
 from tests.simulation.bulky import Bulky
 from tests.simulation.durable import Durables
 from tests.simulation.features import Feature
+from tests.simulation.glitched import Glitched
 from tests.simulation.grouped import Groups
 from tests.simulation.kept import Kept
 from tests.simulation.leased import Leases
@@ -21,11 +22,16 @@ FEATURES: dict[str, type[Feature]] = {
     "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
     "leases": Leases, "kept": Kept, "bulky": Bulky, "neutral": Neutral,
     "successions": Successions,
+    "glitched": Glitched,
 }  # fmt: skip
+OWN_DICE = ("glitched",)  # later features throw their own: the seeds of earlier ones keep their histories
 ASIDE: dict[str, type[Feature]] = {"upgrade": Upgrade}  # no seed has these; a test asks for them
 
 
 def choose(seed: int) -> tuple[str, ...]:
     """Names of those of that seed."""
     dice = Random(f"features of {seed}")
-    return tuple(name for name in FEATURES if dice.random() < CHANCE)
+    return tuple(
+        name for name in FEATURES
+        if (Random(f"{name} of {seed}") if name in OWN_DICE else dice).random() < CHANCE
+    )  # fmt: skip

@@ -22,6 +22,7 @@ WANTED = {
         "rejected by range or set": 8, "sessions closed": 5, "sessions' transactions": 40, "sent again in sessions": 5,
     },
     "successions": {"orders": 25, "handed to whom it named": 1},
+    "glitched": {"interrupted": 30, "reattached": 6, "failover": 15, "broken down": 4},
     "bulky": {"taking effect in slices": 10, "large transactions read": 2},
     "two-phase": {
         "prepared": 50, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3,
