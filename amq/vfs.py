@@ -15,7 +15,7 @@ import stat
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ LOCK_OFFSET = 1 << 40  # far beyond any content, so that SMB's mandatory locks l
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
 # No room: on the disk, in the quota of this user or directory, in a file (`ulimit -f`, or the file system's limit).
 FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NFS = 0x6969  # NFS_SUPER_MAGIC
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
 
 
@@ -120,10 +121,15 @@ class SystemVfs:
     def open(path: str, flags: int, mode: int = 0o640) -> int:
         """Open a regular file. Raises NotAFileError for anything else: a symbolic link would lead writes of a
         privileged broker to other files, and the open of a FIFO would wait for ever.
+
+        On NFS without a delegation: a server that cannot call one back, because the host is frozen or gone, makes
+        every other host wait with its opens for writing, its links and unlinks of that file until the lease is over.
+        The client asks for none where the open has O_DIRECT, which does no harm when it is gone before the first read.
         """
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+        opening = os.O_NONBLOCK | (os.O_DIRECT if _is_on_nfs(os.path.dirname(path) or ".") else 0)
         try:
-            fd = os.open(path, flags | os.O_NONBLOCK, mode)
+            fd = os.open(path, flags | opening, mode)
         except BlockingIOError:  # a local file server has given the file to a remote host: wait until it has it back
             _check_regular(path, os.lstat(path).st_mode)
             return os.open(path, flags, mode)
@@ -133,7 +139,7 @@ class SystemVfs:
             raise
         try:
             _check_regular(path, os.fstat(fd).st_mode)
-            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~opening)
         except BaseException:
             os.close(fd)
             raise
@@ -193,6 +199,24 @@ class SystemVfs:
         """Bytes that an unprivileged writer can still store on the file system of `path`."""
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
+
+
+def _is_on_nfs(directory: str) -> bool:
+    """False where that cannot be told: the call that follows meets the same error."""
+    try:
+        return _file_system(directory) == _NFS
+    except OSError:
+        return False
+
+
+@lru_cache(maxsize=64)
+def _file_system(directory: str) -> int:
+    """The kernel's number for its kind. Raises OSError."""
+    found = (ctypes.c_long * 32)()  # struct statfs, whose first word it is, and room
+    if SystemVfs._libc.statfs(os.fsencode(directory), found) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), directory)
+    return int(found[0])
 
 
 _KINDS = ((stat.S_ISLNK, "symbolic link"), (stat.S_ISDIR, "directory"), (stat.S_ISFIFO, "FIFO"))
