@@ -189,10 +189,10 @@ class SharedFileLocker:
         return mastership
 
     def sign(self) -> None:
-        """A sign of life of a candidate that seals, for the seal to call now and then: a heartbeat, three times a
+        """A sign of life of a candidate that waits or seals, to be called now and then: a heartbeat, three times a
         period at most. Raises OwnershipLostError, OSError.
         """
-        assert self._state is LockerState.EXPIRED
+        assert self._state in (LockerState.CLAIMED, LockerState.EXPIRED)
         now = self._clock.monotonic()
         if now >= self._signed + self.owner.lock_keep_alive_period_s / 3:
             self._signed = now
@@ -253,8 +253,10 @@ class SharedFileLocker:
         claimed = self._clock.monotonic()
         # A killed process frees its lock a moment before it is gone: on one host look again instead of waiting it out.
         old = previous.owner if previous is not None and is_here(previous.owner, self._host) else None
+        step_s = GONE_POLL_S if old is not None else self.owner.lock_keep_alive_period_s / 3
         while (left_s := claimed + wait_s - self._clock.monotonic()) > 0:
-            if pause(min(left_s, GONE_POLL_S) if old is not None else left_s):
+            self.sign()  # the lease that it waits for may be longer than the time-out of others
+            if pause(min(left_s, step_s)):
                 return None
             self._go_on()
             if old is not None and provably_gone(old, self._host):

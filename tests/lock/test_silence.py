@@ -314,6 +314,27 @@ def test_a_candidate_that_seals_for_long_gives_signs(group: Group) -> None:
     assert not any(silent)
 
 
+def test_a_candidate_that_waits_for_a_long_lease_gives_signs(group: Group) -> None:
+    """Five periods of its own, or of the one that watches it, may be shorter than the lease that it waits for."""
+    assert group.hang(2 * TIMEOUT_S)
+    quick, watcher = (Broker(Path(group.store), name, group.base, period_s=PERIOD_S / 10) for name in ("quick", "w"))
+    watched, silent = group.watch(watcher), []
+
+    def pause(seconds: float) -> bool:
+        group.base.advance(min(seconds, 0.02))
+        silent.append(watched.look(0.1))
+        return False
+
+    try:
+        assert group.replace(quick, group.silence)
+        began = group.base.monotonic()
+        assert quick.locker.take_over(pause, quick.seal) is not None
+        assert group.base.monotonic() - began >= PERIOD_S
+        assert not any(silent)
+    finally:
+        quick.locker.abandon()
+
+
 # -- the rules, taken out one by one ----------------------------------------------------------------------------------
 
 
@@ -350,6 +371,9 @@ MUTANTS: dict[str, tuple[object, str, object, Callable[[Group], None]]] = {
     ),
     "the claim is not looked at": (
         SharedFileLocker, "_check_claim", lambda _locker: None, masters_that_lose_only_their_claim
+    ),
+    "no signs while waiting": (
+        SharedFileLocker, "sign", lambda _locker: None, test_a_candidate_that_waits_for_a_long_lease_gives_signs
     ),
     "no signs while sealing": (
         SharedFileLocker, "sign", lambda _locker: None, test_a_candidate_that_seals_for_long_gives_signs
