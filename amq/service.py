@@ -56,6 +56,7 @@ _CURES = {
     errno.EDQUOT: "free some space there, or raise the quota",
     errno.EFBIG: "raise the limit of the size of files (ulimit -f; LimitFSIZE of systemd)",
 }
+HUNG_ON_SMB = "the master gives no sign of life, and SMB keeps the name of a lock file that is open: end its process"
 TELL_AFTER_S = 1.0  # progress of a takeover is logged after so long, and then as often
 # Masterships that fail are tried again after a pause, twice as long each time; from the beginning where none failed for
 # `FAILING_S`. The first pause is `lockAcquireSleepInterval`.
@@ -297,10 +298,15 @@ class BrokerService:
         timeout_s = self.config.hung_master_timeout_s
         if silence is None or not timeout_s or not group.can_listen or not silence.look(timeout_s):
             return False
-        _log.warning("the master gives no sign of life: replacing its lock file", silent_s=round(silence.silent_s, 1))
-        replaced = locker.replace(silence.silent_s, silence.goes_on)
-        silence.reset()
-        return replaced
+        silent_s = silence.silent_s
+        try:
+            if not locker.can_replace():
+                _log.warning(HUNG_ON_SMB, silent_s=round(silent_s, 1), holder=locker.holder())
+                return False
+            _log.warning("the master gives no sign of life: replacing its lock file", silent_s=round(silent_s, 1))
+            return locker.replace(silent_s, silence.goes_on)
+        finally:
+            silence.reset()
 
     def _state_facts(self, group: Group, succession: Succession) -> None:
         if self._presence is not None:

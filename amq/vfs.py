@@ -26,6 +26,7 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence,
 # No room: on the disk, in the quota of this user or directory, in a file (`ulimit -f`, or the file system's limit).
 FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NFS = 0x6969  # NFS_SUPER_MAGIC
+_SMB = (0xFE534D42, 0xFF534D42)  # SMB2_SUPER_MAGIC, CIFS_SUPER_MAGIC
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
 
 
@@ -97,6 +98,7 @@ class Vfs(Protocol):
     def try_lock(self, fd: int) -> bool: ...
     def lock_held(self, fd: int) -> bool: ...
     def free_bytes(self, path: str) -> int: ...
+    def frees_names(self, path: str) -> bool: ...
 
 
 class SystemVfs:
@@ -200,6 +202,12 @@ class SystemVfs:
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
 
+    @staticmethod
+    def frees_names(path: str) -> bool:
+        """Whether a name that is removed in directory `path` can be given to another file at once, though others have
+        the first one open. On SMB it is free when all have closed it. Raises OSError."""
+        return _file_system(path) not in _SMB
+
 
 def _is_on_nfs(directory: str) -> bool:
     """False where that cannot be told: the call that follows meets the same error."""
@@ -216,7 +224,7 @@ def _file_system(directory: str) -> int:
     if SystemVfs._libc.statfs(os.fsencode(directory), found) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), directory)
-    return int(found[0])
+    return int(found[0]) & 0xFFFFFFFF
 
 
 _KINDS = ((stat.S_ISLNK, "symbolic link"), (stat.S_ISDIR, "directory"), (stat.S_ISFIFO, "FIFO"))

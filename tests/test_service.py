@@ -23,7 +23,7 @@ from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
 from amq.lock.epoch import read_epochs
 from amq.lock.presence import BrokerPresence, Presence, read_presence
-from amq.service import BrokerService, Role
+from amq.service import HUNG_ON_SMB, BrokerService, Role
 from amq.vfs import SystemVfs
 from tests.fakes import FakeClock, FaultyVfs, open_files
 from tests.ports import free_port
@@ -352,6 +352,27 @@ def test_a_takeover_that_fails_lets_the_old_segments_go(tmp_path: Path, fault: t
         assert not any("still locked" in log["event"] for log in logs)
         await second.stop()
         assert not [found for found in open_files() if found.startswith(str(tmp_path)) and found.endswith(".seg")]
+
+    run(tmp_path, scenario)
+
+
+def test_where_a_name_is_not_free_while_the_file_is_open_nobody_takes_it_away(tmp_path: Path) -> None:
+    """On SMB the name of the lock file would stay, and lead nowhere, until the master that hangs has gone."""
+    vfs = FaultyVfs()
+    vfs.answer("frees_names", False)
+
+    async def scenario(world: Services) -> None:
+        world.store.mkdir()
+        held = SystemVfs.open(str(world.store / "lock"), os.O_RDWR | os.O_CREAT)
+        assert SystemVfs().try_lock(held)
+        with structlog.testing.capture_logs() as logs:
+            slave, _ = await world.start(vfs=vfs)
+            slave.reconfigure(replace(slave.config, hung_master_timeout_s=0.1))
+            await until(lambda: any(log["event"] == HUNG_ON_SMB for log in logs))
+        assert slave.role is Role.SLAVE
+        assert ("unlink", str(world.store / "lock")) not in vfs.calls
+        os.close(held)
+        await until(lambda: slave.role is Role.MASTER)
 
     run(tmp_path, scenario)
 

@@ -104,6 +104,10 @@ class SharedFileLocker:
                 raise
             return False
 
+    def can_replace(self) -> bool:
+        """Whether `replace` works on this file system. Raises OSError."""
+        return self._vfs.frees_names(self._store)
+
     def replace(self, silent_s: float, goes_on: Callable[[], bool]) -> bool:
         """Put a lock file of our own in the place of one whose holder has given no sign of life for `silent_s` seconds.
         True = the lock is ours; False where the holder, or another broker, was quicker.

@@ -248,6 +248,10 @@ class SimVfs(Vfs):
         self._begin("free_bytes", path)
         return self._server.free_bytes()
 
+    def frees_names(self, path: str) -> bool:
+        self._begin("frees_names", path)
+        return not self.cache.mount.lock_refuses
+
     def _room(self, more: int, path: str) -> None:
         if more > 0 and more > self._server.free_bytes():
             raise fail(errno.ENOSPC, path)
