@@ -25,6 +25,7 @@ from lab import (  # noqa: E402, F401 - each file of scenarios puts its own into
     scenario,
     scenarios_doctor,
     scenarios_gfs2,
+    scenarios_hung,
     scenarios_nfs3,
     scenarios_nfs4,
     scenarios_smb,

@@ -53,6 +53,13 @@ class Broker:
         """kill -9."""
         self.guest.signal(self._pid, signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """Stop the process where it is (SIGSTOP); its host goes on, and keeps its locks."""
+        self.guest.signal(self._pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.guest.signal(self._pid, signal.SIGCONT)
+
     def stop(self) -> None:
         """SIGTERM, and wait for the end."""
         self.guest.signal(self._pid, signal.SIGTERM)

@@ -5,7 +5,7 @@ as far as the clients of this run could see; each finding names the promise and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lab.history import AckBegun, Acked, Closed, Delivered, History, Opened, Sent, Served, StoreFacts
 
@@ -106,8 +106,18 @@ def last_confirmed_s(history: History, epoch: int) -> float | None:
 
 def longest_pause_s(history: History, since_s: float) -> float:
     """The longest time after `since_s` in which no message of the producers was confirmed, up to the last one."""
-    times = sorted(sent.at_s for sent in history.of(Sent) if sent.epoch == 0 and sent.at_s > since_s)
-    return max((later - sooner for sooner, later in zip([since_s, *times], times, strict=False)), default=0.0)
+    return _longest_s(since_s, (sent.at_s for sent in history.of(Sent) if sent.epoch == 0))
+
+
+def pause_of_s(history: History, client: str, since_s: float) -> float | None:
+    """The same of one producer alone; None = no message of it was ever confirmed."""
+    times = [sent.at_s for sent in history.of(Sent) if sent.message.startswith(f"{client}-")]
+    return _longest_s(since_s, times) if times else None
+
+
+def _longest_s(since_s: float, times: Iterable[float]) -> float:
+    later = sorted(at_s for at_s in times if at_s > since_s)
+    return max((after - before for before, after in zip([since_s, *later], later, strict=False)), default=0.0)
 
 
 def closed_s(history: History, epoch: int) -> float | None:

@@ -123,6 +123,13 @@ class Guest:
     def heal(self) -> None:
         self._network.heal(self.number)
 
+    def silence(self) -> None:
+        """Take it off the control network: clients, logs and orders do not reach it. The data network goes on."""
+        self._network.silence(self.number)
+
+    def unsilence(self) -> None:
+        self._network.unsilence(self.number)
+
     # -- programs on it ------------------------------------------------------------------------------------------------
 
     def run(self, command: str | Sequence[str], timeout_s: float = RUN_DEADLINE_S) -> str:

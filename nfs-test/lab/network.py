@@ -1,7 +1,7 @@
 """Two bridges in the lab's own network namespace: data (guests and file server only) and control (guests and the lab).
 
-Invariant: a cut concerns the data network alone, so clients, agents and logs are reached while a host is cut off from
-its store. Everything here ends with the namespace.
+Invariant: `cut` concerns the data network alone, so clients, agents and logs are reached while a host is cut off from
+its store; `silence` concerns the control network alone. Everything here ends with the namespace.
 """
 
 from __future__ import annotations
@@ -54,3 +54,10 @@ class Network:
 
     def heal(self, number: int) -> None:
         ip(f"link set d{number} master {DATA}")
+
+    def silence(self, number: int) -> None:
+        """No packet between guest `number` and clients, nor the lab. Nobody is told."""
+        ip(f"link set c{number} nomaster")
+
+    def unsilence(self, number: int) -> None:
+        ip(f"link set c{number} master {CONTROL}")

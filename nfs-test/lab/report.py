@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BEGIN, END = "<!-- begin of the results, written by nfs-test/run.py -->", "<!-- end of the results -->"
 GROUPS = {"nfs4": "## NFSv4", "nfs3": "## NFSv3", "gfs2": "## GFS2", "smb": "## SMB"}
-MEASURES = ("takeover", "longest pause", "last confirm", "sockets closed")
+MEASURES = ("takeover", "longest pause", "default client", "last confirm", "sockets closed")
 _began_s = time.monotonic()
 _one_at_a_time = threading.Lock()
 

@@ -15,6 +15,7 @@ CUT_S = 30.0
 FREEZE_S = 25.0
 COURTESY_S = 40.0  # four leases
 STORE_UNUSABLE = 4  # exit code
+LEASE_ALONE = {"hungMasterTimeout": 0}  # where the lease of the server is what is looked at
 
 
 @scenario("kill", "the master's process is killed", 20)
@@ -33,22 +34,30 @@ def power_off(world: World) -> None:
     world.wait_takeover(since_s, epoch)
 
 
-@scenario("partition", f"the master's host is cut off from the file server for {CUT_S:g} s, then healed", 65)
+@scenario(
+    "partition", f"the master's host is cut off from the file server for {CUT_S:g} s, then healed", 65,
+    options=LEASE_ALONE,
+)  # fmt: skip
 def partition(world: World) -> None:
     cut_and_heal(world)
 
 
-@scenario("partition-no-fencing", "the same with brokers whose fencing is taken out", 65, unfenced=True)
+@scenario(
+    "partition-no-fencing", "the same with brokers whose fencing is taken out", 65, unfenced=True, options=LEASE_ALONE
+)
 def partition_no_fencing(world: World) -> None:
     cut_and_heal(world)
 
 
-@scenario("partition-hard", "the same on a hard mount", 65, files=lambda: Nfs(nfs.HARD))
+@scenario("partition-hard", "the same on a hard mount", 65, files=lambda: Nfs(nfs.HARD), options=LEASE_ALONE)
 def partition_hard(world: World) -> None:
     cut_and_heal(world)
 
 
-@scenario("partition-defaults", "the same on a mount with default options", 65, files=lambda: Nfs(nfs.DEFAULTS))
+@scenario(
+    "partition-defaults", "the same on a mount with default options", 65, files=lambda: Nfs(nfs.DEFAULTS),
+    options=LEASE_ALONE,
+)  # fmt: skip
 def partition_defaults(world: World) -> None:
     cut_and_heal(world)
 
@@ -69,12 +78,14 @@ def cut_and_heal(world: World) -> None:
     world.traffic.wait_confirmed(60)
 
 
-@scenario("freeze", f"the master's host is stopped for {FREEZE_S:g} s, then goes on", 50)
+@scenario("freeze", f"the master's host is stopped for {FREEZE_S:g} s, then goes on", 50, options=LEASE_ALONE)
 def freeze(world: World) -> None:
     _freeze(world)
 
 
-@scenario("freeze-no-fencing", "the same with brokers whose fencing is taken out", 70, unfenced=True)
+@scenario(
+    "freeze-no-fencing", "the same with brokers whose fencing is taken out", 70, unfenced=True, options=LEASE_ALONE
+)
 def freeze_no_fencing(world: World) -> None:
     _freeze(world)
 

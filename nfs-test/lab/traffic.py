@@ -31,6 +31,7 @@ PROBE_PACE_S = 0.05
 UNCONFIRMED_MAX = 800  # of a probe: less than what the buffers of a stopped host take
 LAST_RECEIPTS_S = 2.0  # how long a probe that shall end waits for them
 SEND_DEADLINE_S = 5.0
+DEFAULT = "default"  # the client that has no options
 STORED = "-stored"  # ends the name of a probe's message that must be stored
 HEART_BEAT_MS = 1000  # of clients and brokers
 HEART_BEATS = (
@@ -46,16 +47,22 @@ OPTIONS = (
 class Traffic:
     """All clients. `start`, hurt brokers, `wait_confirmed`, `finish`."""
 
-    def __init__(self, history: History, brokers: Sequence[Broker], producers: int = 3, consumers: int = 2) -> None:
+    def __init__(
+        self, history: History, brokers: Sequence[Broker], producers: int = 3, consumers: int = 2, default: bool = False
+    ) -> None:
+        """With `default` one more producer, which has no option in its URL."""
         self.history = history
-        self.url = f"failover:({','.join(broker.url for broker in brokers)}){OPTIONS}"
+        self.default_url = f"failover:({','.join(broker.url for broker in brokers)})"
+        self.url = self.default_url + OPTIONS
         self._hosts = {broker.guest.address: broker.name for broker in brokers}
         self._stop_producing, self._stop_consuming, self._stop_probing = (threading.Event() for _ in range(3))
         self._failures: list[str] = []
         self._refusals = 0
         self._producers = [
-            self._thread(f"producer{n}", partial(self._produce, f"p{n}")) for n in range(1, producers + 1)
+            self._thread(f"producer{n}", partial(self._produce, f"p{n}", self.url)) for n in range(1, producers + 1)
         ]
+        if default:
+            self._producers.append(self._thread(DEFAULT, partial(self._produce, DEFAULT, self.default_url)))
         self._consumers = [self._thread(f"consumer{n}", self._consume) for n in range(1, consumers + 1)]
         self.probes = [Probe(history, broker, self._stop_probing) for broker in brokers]
 
@@ -118,8 +125,8 @@ class Traffic:
 
     # -- one thread each -----------------------------------------------------------------------------------------------
 
-    def _produce(self, name: str) -> None:
-        with amq.connect(self.url) as connection, connection.session() as session:
+    def _produce(self, name: str, url: str) -> None:
+        with amq.connect(url) as connection, connection.session() as session:
             producer = session.producer(QUEUE)
             for number in itertools.count():
                 if self._stop_producing.wait(PACE_S):

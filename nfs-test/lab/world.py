@@ -16,10 +16,10 @@ from lab.broker import SERVING, WAITING, Broker, Line
 from lab.errors import ExpectationError
 from lab.filesystem import MOUNT, SERVER, FileSystem, together
 from lab.guest import Guest, Place
-from lab.history import History, Served, StoreFacts, now_s
+from lab.history import History, Sent, Served, StoreFacts, now_s
 from lab.network import Network
 from lab.nfs import Nfs
-from lab.traffic import HEART_BEAT_MS, Traffic
+from lab.traffic import DEFAULT, HEART_BEAT_MS, Traffic
 from tests.older import unpack
 
 PERIOD_S = 2.0  # lockKeepAlivePeriod
@@ -45,7 +45,7 @@ class World:
     def __init__(
         self, place: Place, command: Sequence[str], say: Callable[[str], None], verbose: bool, hosts: int = 2,
         spare: int = 0, files: Callable[[], FileSystem] = Nfs, options: Mapping[str, object] | None = None,
-        flags: Sequence[str] = (),
+        flags: Sequence[str] = (), default_client: bool = False,
     ) -> None:  # fmt: skip
         self.place = place
         self.say = say
@@ -63,7 +63,7 @@ class World:
         self.brokers = [
             Broker(self.guests[n], place, command, STORE, options, self._noted, flags) for n in numbers[:hosts]
         ]
-        self.traffic = Traffic(self.history, self.brokers)
+        self.traffic = Traffic(self.history, self.brokers, default=default_client)
         self._served = False
         self._fault_s: float | None = None  # the first one
 
@@ -158,6 +158,12 @@ class World:
         """Until a master that was overtaken is a slave, by itself or as a new process."""
         broker.wait_event(WAITING, DEPOSED_DEADLINE_S, after)
 
+    def default_confirmed(self, after_s: float) -> float:
+        """When the client without options got its first confirmation after `after_s`; 0.0 = not yet."""
+        return next(
+            (s.at_s for s in self.history.of(Sent) if s.message.startswith(f"{DEFAULT}-") and s.at_s > after_s), 0.0
+        )
+
     def expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
             self.findings.append(otherwise)
@@ -193,6 +199,9 @@ class World:
         self.traffic.finish()
         if self._fault_s is not None:
             self.measures["longest pause"] = checker.longest_pause_s(self.history, self._fault_s)
+            default_s = checker.pause_of_s(self.history, DEFAULT, self._fault_s)
+            if default_s is not None:
+                self.measures["default client"] = default_s
         running = [broker for broker in self.brokers if broker.guest.on and broker.exit_code is None]
         for broker in sorted(running, key=lambda broker: broker is self.master):  # slaves first: no takeover at the end
             try:

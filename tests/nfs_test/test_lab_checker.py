@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lab.checker import check, closed_s, last_confirmed_s
+from lab.checker import check, closed_s, last_confirmed_s, longest_pause_s, pause_of_s
 from lab.history import AckBegun, Acked, Closed, Delivered, Event, History, Opened, Sent, Served, StoreFacts
 
 TAKEOVER: tuple[Event, ...] = (
@@ -139,3 +139,12 @@ def test_events_are_written_for_people(tmp_path) -> None:  # type: ignore[no-unt
     lines = (tmp_path / "history.jsonl").read_text().splitlines()
     assert len(lines) == len(TAKEOVER)
     assert lines[0] == '{"kind": "Served", "host": "a", "epoch": 1, "at_s": 1.0}'
+
+
+def test_the_longest_pause_of_all_producers_and_of_one() -> None:
+    history = History()
+    for message, at_s in (("p1-1", 1.0), ("default-1", 2.0), ("p1-2", 9.0), ("default-2", 12.0), ("p1-3", 12.5)):
+        history.note(Sent(message, "a", 0, at_s - 0.1, at_s))
+    assert longest_pause_s(history, 1.5) == 7.0
+    assert pause_of_s(history, "default", 1.5) == 10.0
+    assert pause_of_s(history, "another", 1.5) is None

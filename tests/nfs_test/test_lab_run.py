@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab import report, scenarios_doctor, scenarios_gfs2, scenarios_nfs3, scenarios_nfs4, scenarios_smb
+from lab import report, scenarios_doctor, scenarios_gfs2, scenarios_hung, scenarios_nfs3, scenarios_nfs4, scenarios_smb
 from lab.lanes import Job, Outcome
 from lab.preflight import obstacle
 from lab.scenario import SCENARIOS, Result
@@ -64,7 +64,7 @@ def test_an_interrupted_run_does_not_replace_the_results(tmp_path: Path) -> None
 def test_the_list_names_every_scenario() -> None:
     done = subprocess.run([sys.executable, RUN, "--list"], stdout=subprocess.PIPE, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
-    modules = (scenarios_doctor, scenarios_gfs2, scenarios_nfs3, scenarios_nfs4, scenarios_smb)
+    modules = (scenarios_doctor, scenarios_gfs2, scenarios_hung, scenarios_nfs3, scenarios_nfs4, scenarios_smb)
     assert {told.body.__module__ for told in SCENARIOS.values()} == {module.__name__ for module in modules}
 
 
