@@ -75,9 +75,11 @@ class Fault:
 
     def __str__(self) -> str:
         text = f"{self.at:6.2f} s: {self.kind} {self.target} for {self.seconds:.2f} s"
+        when = "after" if self.after else "before"
         if self.kind == "trip":
-            when = "after" if self.after else "before"
             text += f": {self.blow} {when} {self.method} of …{self.place} number {self.nth}"
+        elif self.nth:
+            text += f": {self.blow} {when} call number {self.nth}"
         return text + (f": {errno.errorcode[self.number]} in {self.method}" if self.number else "")
 
 

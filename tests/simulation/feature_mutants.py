@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -34,10 +36,13 @@ from amq.config.schema import BrokerConfig
 from amq.journal.format import SegmentHeader
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
 from amq.journal.records.message import Run
-from amq.lock import document
+from amq.lock import document, silence
 from amq.lock.epoch import Epoch
 from amq.lock.lease import Lease
+from amq.lock.locker import LockerEvent
 from amq.lock.orders import Order, Orders
+from amq.lock.shared_file import RECORD_BYTES, SharedFileLocker
+from amq.lock.silence import Sign, Silence
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
 from amq.protocols.commands import CloseSession, CommitBatch, Prepare, SendMany
 from amq.protocols.commands import Lease as LeaseCommand
@@ -648,3 +653,93 @@ def orders_of_an_earlier_start_count() -> AbstractContextManager[object]:
         return order and replace(order, uuid=orders._uuid)
 
     return patch.object(Orders, "_read", read)
+
+
+# -- masters that hang -------------------------------------------------------------------------------------------------
+
+
+@mutant_of("hung")
+def time_in_which_a_slave_stood_still_is_silence() -> AbstractContextManager[object]:
+    return patch.object(silence, "GAP_STEPS", math.inf)
+
+
+@mutant_of("hung")
+def an_error_is_silence() -> AbstractContextManager[object]:
+    real = Silence._read
+
+    def read(watch: Silence) -> Sign | None:
+        try:
+            return real(watch)
+        except OSError:
+            return watch.sign
+
+    return patch.object(Silence, "_read", read)
+
+
+@mutant_of("hung")
+def any_time_out_will_do() -> AbstractContextManager[object]:
+    return patch.object(silence, "PERIODS", 0)
+
+
+@mutant_of("hung")
+def a_heartbeat_is_no_sign() -> AbstractContextManager[object]:
+    real = Silence._read
+
+    def read(watch: Silence) -> Sign | None:
+        sign = real(watch)
+        return sign and replace(sign, heartbeat=b"")
+
+    return patch.object(Silence, "_read", read)
+
+
+@mutant_of("hung")
+def nobody_looks_once_more_before_the_lock_file_is_replaced() -> AbstractContextManager[object]:
+    return patch.object(Silence, "goes_on", lambda _silence: True)
+
+
+@mutant_of("hung")
+def nobody_waits_behind_a_replaced_lock_file() -> AbstractContextManager[object]:
+    real = SharedFileLocker._wait_for
+
+    def wait_for(locker: SharedFileLocker, previous: Epoch | None) -> tuple[float, str]:
+        return (0.0, "replaced") if locker._replaced else real(locker, previous)
+
+    return patch.object(SharedFileLocker, "_wait_for", wait_for)
+
+
+@mutant_of("hung")
+def a_replaced_lock_file_needs_no_claim() -> AbstractContextManager[object]:
+    real = SharedFileLocker._write_claim
+
+    def write_claim(locker: SharedFileLocker, number: int, attempt: str) -> None:
+        if not locker._replaced:
+            real(locker, number, attempt)
+            return
+        fd = locker._vfs.open(locker._claim_path, os.O_RDONLY)
+        locker._claim = locker._vfs.pread(fd, RECORD_BYTES, 0)
+        locker._vfs.close(fd)
+        locker._enter(LockerEvent.CLAIM)
+
+    return patch.object(SharedFileLocker, "_write_claim", write_claim)
+
+
+@mutant_of("hung")
+def a_candidate_that_works_gives_no_signs() -> AbstractContextManager[object]:
+    return patch.object(SharedFileLocker, "sign", lambda _locker: None)
+
+
+@mutant_of("hung")
+def nobody_replaces_a_master_that_hangs() -> AbstractContextManager[object]:
+    return patch.object(Silence, "look", lambda *_: False)
+
+
+@mutant_of("hung")
+def a_candidate_that_hangs_is_left_alone() -> AbstractContextManager[object]:
+    """Only a master is replaced."""
+    real = Silence.look
+
+    def look(watch: Silence, timeout_s: float) -> bool:
+        said = watch.sign.heartbeat.strip(b"\0") if real(watch, timeout_s) and watch.sign is not None else b""
+        return bool(said) and b'"epoch":0' not in said
+
+    return patch.object(Silence, "look", look)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from amq.config.destinations import DestinationOptions
 from tests.simulation.clients import Application
+from tests.simulation.faults import Fault
 from tests.simulation.oracle import Checker, Oracle
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class Feature(Checker):
 
     def prepare(self, world: World) -> None:
         """Make of `world`, which has not begun, what this needs."""
+
+    def schedule(self, faults: list[Fault]) -> list[Fault]:
+        """What goes wrong: `faults` as the seed would have it, or more of them, or others."""
+        return faults
 
     def applications(self) -> list[Make]:
         """Who uses it."""

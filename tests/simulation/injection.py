@@ -8,6 +8,8 @@ from functools import partial
 
 from tests.simulation.faults import Fault
 from tests.simulation.hosts import HostCache
+from tests.simulation.hung import KINDS as HANGS
+from tests.simulation.hung import outlast
 from tests.simulation.oracle import STORE
 from tests.simulation.rot import rot
 from tests.simulation.scheduler import Killed, Process
@@ -179,6 +181,7 @@ _KINDS: dict[str, Callable[[World, Fault], None]] = {
     "blackout": _blackout,
     "rot": rot,
     "trip": _trip,
+    **HANGS,
 }
 
 
@@ -200,13 +203,15 @@ def strike(world: World, fault: Fault, slot: Slot, process: Process) -> None:
         scheduler.at(scheduler.now, lambda: _crash_server(world, fault))
     elif blow == "cut_store":
         cache.cut(fault.seconds)
-    if blow in ("lose_locks", "pause_and_lose", "stall_and_lose"):
+    if blow in ("lose_locks", "pause_and_lose", "stall_and_lose", "outlast_and_lose"):
         cache.lose_locks()
     if blow in ("stall", "stall_and_lose"):
         scheduler.sleep(fault.seconds)
         return
     if blow in ("pause", "pause_and_lose"):
         _pause_process(world, process, fault.seconds)
+    elif blow in ("outlast", "outlast_and_lose"):
+        outlast(world, process, fault.seconds)
     if not process.alive:
         raise Killed
     scheduler.sleep(0.00001)

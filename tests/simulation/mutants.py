@@ -63,6 +63,8 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "memory_trusted_after_a_failed_sync": ("fail_sync", "crash_server"),
     "duplicate_ids_not_copied_forward": ("pause_client", "kill", "cut_network"),
     "the_lease_is_not_looked_at_inside_a_group": ("restart_all",),
+    "a_replaced_lock_file_needs_no_claim": ("late link", "hang"),
+    "an_error_is_silence": ("blind",),
 }
 
 

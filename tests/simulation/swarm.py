@@ -9,6 +9,7 @@ from tests.simulation.durable import Durables
 from tests.simulation.features import Feature
 from tests.simulation.glitched import Glitched
 from tests.simulation.grouped import Groups
+from tests.simulation.hung import Hung
 from tests.simulation.kept import Kept
 from tests.simulation.leased import Leases
 from tests.simulation.neutral import Neutral
@@ -22,9 +23,9 @@ FEATURES: dict[str, type[Feature]] = {
     "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
     "leases": Leases, "kept": Kept, "bulky": Bulky, "neutral": Neutral,
     "successions": Successions,
-    "glitched": Glitched,
+    "glitched": Glitched, "hung": Hung,
 }  # fmt: skip
-OWN_DICE = ("glitched",)  # later features throw their own: the seeds of earlier ones keep their histories
+OWN_DICE = ("glitched", "hung")  # later features throw their own: the seeds of earlier ones keep their histories
 ASIDE: dict[str, type[Feature]] = {"upgrade": Upgrade}  # no seed has these; a test asks for them
 
 

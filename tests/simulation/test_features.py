@@ -24,6 +24,7 @@ WANTED = {
     "successions": {"orders": 25, "handed to whom it named": 1},
     "glitched": {"interrupted": 30, "reattached": 6, "failover": 15, "broken down": 4},
     "bulky": {"taking effect in slices": 10, "large transactions read": 2},
+    "hung": {"lock files replaced": 3, "woken and deposed": 3, "hang_replacing": 3},
     "two-phase": {
         "prepared": 50, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3,
         "runs prepared": 45, "runs committed": 40, "runs rolled back": 8, "runs taken over": 3,

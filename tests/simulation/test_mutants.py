@@ -19,7 +19,8 @@ CAUGHT_AT = {
     "segments_deleted_before_the_mark_is_committed": 11, "pid_alone_proves_death": 5,
     "lease_moved_from_the_end_of_the_check": 4, "a_bucket_is_free_while_its_owner_holds_some_of_it": 4,
     "what_is_on_its_way_does_not_count_for_the_limit": 4, "damage_taken_for_a_torn_tail": 2,
-    "the_lease_is_not_looked_at_inside_a_group": 2,
+    "the_lease_is_not_looked_at_inside_a_group": 2, "a_replaced_lock_file_needs_no_claim": 40,
+    "a_candidate_that_hangs_is_left_alone": 33, "time_in_which_a_slave_stood_still_is_silence": 16,
 }  # fmt: skip
 
 

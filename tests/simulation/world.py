@@ -165,6 +165,8 @@ class World:
         self.faults = schedule(Random(rng.getrandbits(64)), self.period_s, focus) if faults is None else faults
         for feature in self._made:
             feature.prepare(self)
+            if faults is None:
+                self.faults = feature.schedule(self.faults)
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
