@@ -37,7 +37,7 @@ COMMANDS = {
     "perf": ("perf", "Measure throughput and latency with several processes."),
     "pipeline": ("pipeline", "Run a data pipeline with Spark: files to queues, queues to files, journals to figures."),
     "journal": ("journal", "Show, check, move or repair the journal of a store."),
-    "config": ("config", "Show or check the configuration."),
+    "config": ("config", "Show or check the configuration, or import that of another broker."),
     "user": ("user", "Manage the users file."),
     "completion": ("completion", "Write a script that lets a shell complete commands and options."),
     "help": ("help", "Show the manual of a command, or the list of commands."),

@@ -53,7 +53,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return f"failover:(stomp://127.0.0.1:{self.port})"
+        return f"failover:(stomp://127.0.0.1:{self.port})?updateURIsSupported=false"  # nobody goes round it
 
     def __enter__(self) -> Proxy:
         return self

@@ -304,7 +304,7 @@ def test_two_attempts_of_a_task_stage_at_the_same_time(
 
     with Proxy(port, hook) as proxy:
         options = {"sendTimeout": f"{QUERY_S_MAX}s", "logMetrics": "true"}
-        driver = Pipeline(tmp_path, f"{proxy.url}?nested.heartBeat=0", partitions=2, options=options).drive(
+        driver = Pipeline(tmp_path, f"{proxy.url}&nested.heartBeat=0", partitions=2, options=options).drive(
             tmp_path_factory.mktemp("speculation"), TWO_HOSTS, speculation="true", speculation_multiplier="1",
             speculation_efficiency_enabled="false",
         )  # fmt: skip
