@@ -413,7 +413,8 @@ class OurLink(Link):
         self._changed = threading.Condition()
         self._told = dict.fromkeys(EventKind, 0)
         self._failovers_before = 0
-        url = f"failover:({urls})?timeout={int(DEADLINE_S * 1000)}"
+        options = f"timeout={int(DEADLINE_S * 1000)}&updateURIsSupported=false"  # or it would leave the relay out
+        url = f"failover:({urls})?{options}"
         self._connection = amq.connect(url, client_id=client_id, on_event=self._on_event)
         self._session = self._connection.session()
         self._transacted = self._connection.session(transacted=True)
