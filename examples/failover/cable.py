@@ -7,27 +7,27 @@ connections; new ones pass.
 import contextlib
 import socket
 import threading
-from collections.abc import Sequence
 from types import TracebackType
 
-from amq.client.uri import BrokerUri
+from amq.client.uri import BrokerUri, BrokerUrl
 
 PIECE_BYTES = 1 << 16
 
 
 class Cable:
-    """`url` leads through the cable to `brokers`. Use it in a `with` block."""
+    """`url` leads through the cable to the brokers of `direct`, with its reconnectWindow. Use it in a `with` block."""
 
-    def __init__(self, brokers: Sequence[BrokerUri]) -> None:
+    def __init__(self, direct: BrokerUrl) -> None:
         self._ends: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in brokers]
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in direct.uris]
         self._threads = [
-            threading.Thread(target=self._accept, args=pair) for pair in zip(self._listeners, brokers, strict=True)
+            threading.Thread(target=self._accept, args=pair) for pair in zip(self._listeners, direct.uris, strict=True)
         ]
         ports = [listener.getsockname()[1] for listener in self._listeners]
         uris = ",".join(f"stomp://127.0.0.1:{port}" for port in ports)
-        self.url = f"failover:({uris})?updateURIsSupported=false"  # the brokers tell of ways past the cable
+        window = f"reconnectWindow={direct.options.reconnect_window_ms}"
+        self.url = f"failover:({uris})?{window}&updateURIsSupported=false"  # the brokers tell of ways past the cable
 
     def pull(self) -> None:
         """Break every connection, as a switch does that restarts. New ones pass at once."""

@@ -23,6 +23,7 @@ PROGRAMS = [
     for face in ("", "_aio")
 ]  # fmt: skip
 CUE = "kill the master now"
+WINDOW = "?reconnectWindow=10000"  # reattach: the broker keeps the session for so many milliseconds
 LIMIT_S = 120.0  # a program that takes longer is ended
 
 
@@ -32,7 +33,11 @@ def say(text: str) -> None:
 
 def play(name: str, group: DemoGroup) -> bool:
     """Run one program. Is its exit code 0, and was the master killed if it asked for that?"""
-    urls = [broker.url for broker in group.brokers] if name.startswith("application") else [group.url]
+    urls = [group.url]
+    if name.startswith("application"):
+        urls = [broker.url for broker in group.brokers]
+    elif name.startswith("reattach"):
+        urls = [group.url + WINDOW]
     say(f"\n== {name}.py {' '.join(urls)}")
     kill = None
     process = subprocess.Popen(

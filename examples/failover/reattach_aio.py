@@ -1,8 +1,8 @@
-"""A glitch of the network, in asyncio: the connection breaks, the master lives, and the client connects to it again.
+"""A glitch of the network, in asyncio: the connection breaks, the master lives, and the client gets its session back.
 
-The program puts a cable between itself and the brokers (cable.py) and pulls it while an order is in hand, so nobody has
-to kill anything. It goes on to send and receive with the same session, and notices one thing: the order in hand comes
-again, so its first acknowledgement counts no more.
+The program puts a cable between itself and the brokers (cable.py) and pulls it, so nobody has to kill anything. At this
+moment an order is in hand, a transaction is open, and an answer waits in a temporary queue. All three go on as if
+nothing had happened, because the URL asks the broker to keep them: reconnectWindow=10000, in ms.
 
     python examples/failover/reattach_aio.py [URL]
 """
@@ -15,14 +15,15 @@ import sys
 from cable import Cable
 
 from amq import aio
-from amq.client import ConnectionEvent, DeliveryLostError, EventKind
-from amq.client.uri import parse
+from amq.client import ConnectionEvent, DeliveryLostError, EventKind, TransactionRolledBackError
+from amq.client.uri import BrokerUrl, parse
 
-URL = "failover:(stomp://127.0.0.1:61613,stomp://127.0.0.1:61614,stomp://127.0.0.1:61615)"
-ORDERS, BEFORE = 20, 10  # altogether; sent before the glitch
+URL = "failover:(stomp://127.0.0.1:61613,stomp://127.0.0.1:61614,stomp://127.0.0.1:61615)?reconnectWindow=10000"
+ORDERS = 20
 PATIENCE_S = 60.0
 
-restored = asyncio.Event()
+heard: list[EventKind] = []
+back = asyncio.Event()
 
 
 def say(text: str) -> None:
@@ -31,67 +32,91 @@ def say(text: str) -> None:
 
 def told(event: ConnectionEvent) -> None:
     """The listener, a plain function that the event loop calls. It is quick and waits for nothing."""
+    heard.append(event.kind)
     if event.kind is EventKind.INTERRUPTED:
         say(f"event INTERRUPTED: the connection broke ({event.error})")
+    elif event.kind is EventKind.REATTACHED:
+        say(f"event REATTACHED: the session is back after {event.duration_s:.2f} s")
+        back.set()
     elif event.kind is EventKind.FAILOVER:
-        where = "the same broker" if event.new_uri == event.old_uri else "another broker"
-        say(f"event FAILOVER: {where} serves after {event.duration_s:.2f} s; session and consumer are back")
-        restored.set()
+        say(f"event FAILOVER: the session was made anew after {event.duration_s:.2f} s")
+        back.set()
 
 
-async def next_order(consumer: aio.Consumer) -> aio.Message:
-    message = await consumer.receive()
-    assert message is not None  # only a receive with a timeout returns None
+async def next_message(consumer: aio.Consumer) -> aio.Message:
+    message = await consumer.receive(PATIENCE_S)
+    if message is None:
+        raise TimeoutError(f"nothing came within {PATIENCE_S:g} s")
     return message
 
 
-async def trade(session: aio.Session, queue: str, cable: Cable) -> list[int]:
-    """Returns the numbers of the orders whose acknowledgement was confirmed."""
-    producer, consumer = session.producer(queue), await session.consumer(queue)
-    for number in range(BEFORE):
+async def trade(connection: aio.Connection, cable: Cable, orders: str) -> list[int]:
+    """Returns the numbers of the orders that were delivered, in this order. Each is acknowledged."""
+    session, transaction = connection.session(), connection.session(transacted=True)
+    producer, consumer = session.producer(orders), await session.consumer(orders)
+    answers = await session.consumer("/temp-queue/answers")
+    for number in range(ORDERS):
         await producer.send(str(number))
-    message = await next_order(consumer)
-    say(f"{BEFORE} orders sent, order {message.text} is in hand")
+    message = await next_message(consumer)
+    say(f"{ORDERS} orders sent, order {message.text} is in hand")
+    await transaction.producer(f"{orders}.bills").send(f"bill of order {message.text}")
+    await session.producer("/temp-queue/answers").send(f"answer to order {message.text}")
+    say("a transaction with a bill is open, an answer is in the temporary queue")
 
     say("the cable is pulled, and plugged in again at once")
     cable.pull()
-    for number in range(BEFORE, ORDERS):
-        await producer.send(str(number))
-    say(f"{ORDERS - BEFORE} more orders sent, as if nothing had happened")
+    try:
+        await asyncio.wait_for(back.wait(), PATIENCE_S)
+    except TimeoutError:
+        raise TimeoutError(f"not connected again within {PATIENCE_S:g} s") from None
 
-    acknowledged: list[int] = []
-    while True:
-        try:
-            await message.ack(wait=True)
-        except DeliveryLostError:
-            say(f"order {message.text} comes again: its delivery ended with the old connection")
-        else:
-            acknowledged.append(int(message.text))
-        if len(acknowledged) == ORDERS:
-            return acknowledged
-        message = await next_order(consumer)
+    await message.ack(wait=True)
+    say(f"order {message.text} is acknowledged late, and that counts")
+    await transaction.commit()
+    say("the transaction is committed")
+    answer = await next_message(answers)
+    await answer.ack(wait=True)
+    say(f"the temporary queue still has the {answer.text}")
+
+    delivered = [int(message.text)]
+    while len(delivered) < ORDERS:
+        message = await next_message(consumer)
+        await message.ack(wait=True)
+        delivered.append(int(message.text))
+    return delivered
 
 
-async def run(url: str) -> int:
-    queue = f"/queue/example.{secrets.token_hex(4)}.orders"
-    with Cable(parse(url).uris) as cable:
+async def waiting(connection: aio.Connection, queue: str) -> list[str]:
+    """The messages that are in the queue."""
+    async with connection.session() as session:
+        return [message.text async for message in await session.browser(queue)]
+
+
+async def run(url: BrokerUrl) -> int:
+    orders = f"/queue/example.{secrets.token_hex(4)}.orders"
+    with Cable(url) as cable:
         async with await aio.connect(cable.url, on_event=told) as connection:
             say(f"connected to {connection.uri}, which is the cable's end")
-            async with connection.session() as session:
-                acknowledged = await trade(session, queue, cable)
-            async with connection.session() as session:
-                left = [message.text async for message in await session.browser(queue)]
-            await asyncio.wait_for(restored.wait(), PATIENCE_S)
-    say(f"{len(acknowledged)} orders acknowledged, {len(left)} left")
-    right = sorted(acknowledged) == list(range(ORDERS)) and not left
-    say("right: each order was stored once and acknowledged once" if right else f"WRONG: {acknowledged}, left: {left}")
+            try:
+                delivered = await trade(connection, cable, orders)
+            except (DeliveryLostError, TransactionRolledBackError, TimeoutError) as error:
+                say(f"WRONG: the session was not kept: {error}")
+                return 1
+            left, bills = await waiting(connection, orders), await waiting(connection, f"{orders}.bills")
+    say(f"{len(delivered)} orders acknowledged, {len(bills)} bill written, {len(left)} orders left")
+    right = heard == [EventKind.INTERRUPTED, EventKind.REATTACHED]
+    right = right and delivered == list(range(ORDERS)) and bills == ["bill of order 0"] and not left
+    say("right: nothing was lost, and nothing came again" if right else f"WRONG: {heard}, {delivered}, {bills}, {left}")
     return 0 if right else 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", nargs="?", default=URL, help=f"default: {URL}")
-    return asyncio.run(run(parser.parse_args().url))
+    url = parse(parser.parse_args().url)
+    if not url.options.reconnect_window_ms:
+        parser.error("this URL does not ask the broker to keep the session: add reconnectWindow=10000 to its options")
+    return asyncio.run(run(url))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from tests.processes import naming, with_descendants
 
 FOLDER = ROOT / "examples" / "failover"
 CUE = "kill the master now"
+WINDOW = "?reconnectWindow=10000"
 FACES = ("", pytest.param("_aio", marks=pytest.mark.deep))
 CASES = ("transaction", "without_transaction", "application")
 # What a reader is told to watch for, in this order.
@@ -40,8 +41,9 @@ LINES = {
         "no master at ", "connected to ", "20 orders received over 2 connections", "right:",
     ),
     "reattach": (
-        "connected to ", "10 orders sent, order 0 is in hand", "the cable is pulled",
-        "order 0 comes again", "20 orders acknowledged, 0 left", "right:",
+        "connected to ", "20 orders sent, order 0 is in hand", "a transaction with a bill is open",
+        "the cable is pulled", "order 0 is acknowledged late", "the transaction is committed",
+        "the temporary queue still has the answer", "20 orders acknowledged, 1 bill written, 0 orders left", "right:",
     ),
 }  # fmt: skip
 
@@ -82,7 +84,8 @@ def pair(brokers: Brokers, **options: object) -> tuple[Broker, Broker]:
 def play(program: str, brokers: list[Broker], cue: str = CUE, fault: Fault = Broker.kill) -> tuple[int, list[str]]:
     """Exit code and lines of the program. When it prints `cue`, the master, which is the first, meets `fault`."""
     urls = [f"stomp://127.0.0.1:{broker.port}" for broker in brokers]
-    words = urls[::-1] if program.startswith("application") else [f"failover:({','.join(urls)})"]
+    options = WINDOW if program.startswith("reattach") else ""
+    words = urls[::-1] if program.startswith("application") else [f"failover:({','.join(urls)}){options}"]
     lines = []
     with running(program, *words) as process:
         assert process.stdout is not None
@@ -139,10 +142,28 @@ def test_the_cable_is_pulled(brokers: Brokers, face: str) -> None:
     master, slave = pair(brokers)
     code, lines = play(f"reattach{face}", [master, slave])
     check_order(lines, LINES["reattach"])
-    check_order(lines, ("event INTERRUPTED: the connection broke", "event FAILOVER: the same broker serves after "))
+    check_order(lines, ("event INTERRUPTED: the connection broke", "event REATTACHED: the session is back after "))
+    assert not any(line.startswith("event FAILOVER") for line in lines)
     assert code == 0
     assert master.alive
     assert not slave.said("lock acquired")
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_session_that_is_not_kept_is_found(brokers: Brokers, face: str) -> None:
+    """A broker that grants reattachment to nobody is found out."""
+    code, lines = play(f"reattach{face}", [brokers.master("a", reconnectWindow=0)])
+    assert code == 1, lines
+    check_order(lines, ("event INTERRUPTED: ", "event FAILOVER: the session was made anew after ", "WRONG: "))
+    assert lines[-1].startswith("WRONG: the session was not kept: "), lines
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_url_that_does_not_ask_for_the_session_is_refused(face: str) -> None:
+    with running(f"reattach{face}", "failover:(stomp://127.0.0.1:1)") as process:
+        said, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2
+    assert "add reconnectWindow=10000 to its options" in said
 
 
 @pytest.mark.deep
