@@ -31,6 +31,7 @@ from amq.served import PROTOCOLS, Served, Surroundings, codec_for
 from amq.transports.announcer import Announcer
 from amq.transports.connection import Connection
 from amq.transports.parking import Parking
+from amq.transports.reattachment import ReattachableConnection
 from amq.transports.turn import Turn
 from amq.vfs import Vfs
 
@@ -72,7 +73,7 @@ class Master:
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop, valid)
         self.connections: dict[int, Connection] = {}
-        self.parking: Parking[Connection] = Parking(entropy, lambda: self.config)
+        self.parking: Parking[ReattachableConnection] = Parking(entropy, lambda: self.config)
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.accepted = 0
@@ -263,9 +264,9 @@ class Master:
         self.connections.pop(connection.number, None)
         self.turn.unsent.pop(connection, None)
 
-    def _make_connection(self) -> Connection:
+    def _make_connection(self) -> ReattachableConnection:
         self.accepted += 1
-        return Connection(self, self.accepted)
+        return ReattachableConnection(self, self.accepted)
 
     def _keep_up(self) -> None:
         self.broker.sweep()

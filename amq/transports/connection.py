@@ -6,9 +6,8 @@ commands exceed that size as well, the connection is not read until the client r
 frame, or does not log in, is told so and closed. An ended connection holds on to nothing, and nothing forms a cycle
 with it: reference counting alone frees it.
 
-A connection with a lifeline outlives its socket for a while (`amq.transports.parking`). Its client comes back on the
-socket of a connection that has just logged in, and that one is then gone. Each byte of the two streams has one effect:
-both sides count what they received, and say again what the other one lacks.
+A connection with a lifeline counts what it received, tells the client so, and keeps copies of what it wrote. Its socket
+may break, and another one take its place: see `amq.transports.reattachment`.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
-from amq.protocols.commands import Command, Connect, Failure, InSession, Reattach, Reattachable, Scope, Subscribe
+from amq.protocols.commands import Command, Connect, Failure, InSession, Reattachable, Scope, Subscribe
 from amq.transports import liveness
-from amq.transports.parking import Lifeline, Parking
+from amq.transports.parking import Lifeline
 from amq.transports.stream import Stream, stream_over
 from amq.transports.turn import Turn
 from amq.transports.window import IDLE_BYTES
@@ -40,7 +39,6 @@ FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come i
 IGNORED_BYTES_MAX = 256 << 20  # a client that talks on before it listens still learns why
 SLICE_BYTES = 256 << 10  # of a large body
 LINGER_S = 5.0  # how long a closing connection may take to read its last frames
-PARKED_TICK_S = 1.0  # so often the transactions of a client that is not there are looked at
 SECOND_LOOK_S = 0.05  # a client that seems silent: what the kernel holds from it is read first
 # Why a connection is not read.
 LOGIN = "its login is checked"
@@ -63,7 +61,6 @@ class Hub(Protocol):
     epoch: int
     config: BrokerConfig
     loop: asyncio.AbstractEventLoop
-    parking: Parking[Connection]
 
     def admit(self, peer: Peer, owner: str, client: Client) -> ClientConnection:
         """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""
@@ -85,10 +82,6 @@ class Hub(Protocol):
         ...
 
     def opened(self, connection: Connection) -> bool: ...
-    def reopened(self, connection: Connection) -> None:
-        """It has a socket again: that of a connection which is closed now."""
-        ...
-
     def closed(self, connection: Connection) -> None: ...
 
 
@@ -104,7 +97,7 @@ def is_loopback(address: str) -> bool:
 
 
 class Connection(asyncio.Protocol):
-    """One client: one accepted socket from first byte to last, or several, one after the other."""
+    """One client: one accepted socket, from first byte to last."""
 
     def __init__(self, hub: Hub, number: int) -> None:
         self._hub = hub
@@ -145,7 +138,6 @@ class Connection(asyncio.Protocol):
         self._received_bytes = 0  # ever
         self._lifeline: Lifeline | None = None
         self._again: list[bytes] = []  # the client lacks it: it goes out before everything else
-        self._parked_until = 0.0  # monotonic; 0 = there is a socket
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -220,8 +212,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._without_socket()
-        if not self._park(exc):
-            self._end(exc)
+        self._end(exc)
 
     def _without_socket(self) -> None:
         if self._stream is not None:
@@ -244,9 +235,6 @@ class Connection(asyncio.Protocol):
         self._held.clear()
         self._first = b""
         self._forget_output()
-        if self._lifeline is not None:
-            self._hub.parking.forget(self, self._lifeline)
-            self._lifeline = None
         self._hub.closed(self)
         _log.debug("connection closed", connection=self.number, peer=self.peer_name, error=str(exc) if exc else None)
 
@@ -373,9 +361,6 @@ class Connection(asyncio.Protocol):
         """Send what is pending, then close; the client may take `LINGER_S` to read it and close too."""
         if self._closing:
             return
-        if self._parked_until:
-            self._end(None)
-            return
         self._closing = True
         for reason in list(self._unread_for):  # input is thrown away, but the end of the connection is noticed
             self._read_for(reason)
@@ -390,9 +375,6 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once; what is pending is thrown away."""
-        if self._parked_until and not self._closing:
-            self._end(None)
-            return
         self._closing = True
         self._forget_output()
         if self._stream is not None:
@@ -447,10 +429,7 @@ class Connection(asyncio.Protocol):
         socket takes. `now`: before the turn goes on. Called by the turn, when the lease is valid."""
         stream, out, lifeline = self._stream, self._out, self._lifeline
         if stream is None or stream.is_closing() or self._said_goodbye:
-            if lifeline is None or self._closing:
-                self._forget_output()  # for a client that broke the protocol meanwhile: it is not there any more
-            else:
-                self._keep_output(lifeline)
+            self._leave_output()
             return
         if self._again:
             self._repeat(stream)
@@ -492,6 +471,10 @@ class Connection(asyncio.Protocol):
         if self._lent_bytes:
             self._hub.take_back(self._lent_bytes)
             self._lent_bytes = 0
+
+    def _leave_output(self) -> None:
+        """There is no socket to write to: the client broke the protocol meanwhile, and is not there any more."""
+        self._forget_output()
 
     def _forget_output(self) -> None:
         self._out.clear()
@@ -539,16 +522,18 @@ class Connection(asyncio.Protocol):
             return
         self.client_id = command.client_id
         client = Client(self.user, self.client_id, command.instance)
-        if command.reattach is not None and self._is_back(client, command.reattach, command.heartbeat_ms):
+        self._admit(client, command)
+        if self.client is None:
             return
-        self.client = self._hub.admit(self, self._owner, client)
-        if command.reattach is not None:
-            self._lifeline = self._hub.parking.grant(self, command.reattach)
         self._put(self._connected(self.protocol, None))
         self._start_timer(command.heartbeat_ms)
         held, self._held = self._held, []
         if held:
             self.client.handle(held)
+
+    def _admit(self, client: Client, command: Connect) -> None:  # noqa: ARG002
+        """The login is right. Afterwards `self.client` is None where this connection has nobody to serve."""
+        self.client = self._hub.admit(self, self._owner, client)
 
     def _connected(self, protocol: ServerProtocol, received: int | None) -> bytes:
         config, lifeline = self._hub.config, self._lifeline
@@ -560,7 +545,7 @@ class Connection(asyncio.Protocol):
         granted = Reattachable(lifeline.token, window_ms, window_bytes, received)
         return protocol.connected(str(self.number), offered_ms, brokers, granted)
 
-    # -- a client that loses its socket, and comes back on another one -------------------------------------------------
+    # -- what both sides count, for a client that may come back on another socket --------------------------------------
 
     def _count(self, lifeline: Lifeline) -> None:
         """Something was read."""
@@ -573,132 +558,6 @@ class Connection(asyncio.Protocol):
     def _tell_received(self, lifeline: Lifeline) -> None:
         lifeline.told = self._received_bytes
         self._put(self.protocol.received(lifeline.told))  # type: ignore[union-attr]
-
-    def _keep_output(self, lifeline: Lifeline) -> None:
-        """There is no socket to write to: the next one will have it."""
-        for piece in self._slices:
-            lifeline.sent(bytes(piece))
-        self._slices.clear()
-        self._return_memory()
-        if self._out:
-            lifeline.sent(b"".join(self._out))
-            self._out, self._out_bytes = [], 0
-
-    def _lose(self, why: str) -> None:
-        """The socket does not lead to the client any more: wait for the next one, or end."""
-        stream = self._stream
-        assert stream is not None
-        stream.hand_to(asyncio.Protocol())  # which hears the end in place of this
-        stream.abort()
-        self._without_socket()
-        error = ConnectionError(why)
-        if not self._park(error):
-            self._end(error)
-
-    def _park(self, exc: Exception | None) -> bool:
-        """The socket is gone: wait for the client. False where it cannot come back, or need not."""
-        lifeline, client, protocol, hub = self._lifeline, self.client, self.protocol, self._hub
-        if lifeline is None or client is None or protocol is None or self._closing or client.is_closed:
-            return False
-        if hub.parking.is_closed:
-            return False
-        window_bytes = lifeline.window.bytes_max
-        unfinished_bytes = self._frame_bytes if protocol.pending() else 0
-        window_s = min(lifeline.window_s, hub.config.reconnect_window_s)
-        if not window_s or max(unfinished_bytes, sum(map(len, self._slices))) > window_bytes:
-            return False
-        self._parked_until = hub.clock.monotonic() + window_s
-        client.lose()
-        self._again.clear()  # the next socket gets it anew
-        self._keep_output(lifeline)
-        self._unread_for -= {OUTPUT, TURN}
-        hub.closed(self)  # it counts no more among those that are there
-        hub.parking.park(self)
-        _log.info(
-            "connection lost: kept for its client", connection=self.number, peer=self.peer_name,
-            seconds=window_s, error=str(exc) if exc else None,
-        )  # fmt: skip
-        self._tick_parked()
-        return True
-
-    def _tick_parked(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        now = self._hub.clock.monotonic()
-        if now >= self._parked_until:
-            _log.info("connection ended: its client did not come back in time", connection=self.number)
-            self._end(None)
-            return
-        assert self.client is not None
-        self.client.expire_transactions(now)
-        if self.client is not None:  # else that was its end
-            wait_s = min(self._parked_until - now, PARKED_TICK_S)
-            self._timer = self._hub.loop.call_later(wait_s, self._tick_parked)
-
-    def _is_back(self, client: Client, asked: Reattach, heartbeat_ms: tuple[int, int]) -> bool:
-        """Our client has logged in, and wants its older connection back. True: it has it, on our socket, and this
-        connection is gone; or our socket broke meanwhile. False: it begins anew; whoever it is, it is not told why."""
-        older = self._hub.parking.find(asked.token) if asked.token else None
-        protocol, stream = self.protocol, self._stream
-        if stream is None or stream.is_closing():
-            return True
-        if older is None or protocol is None or self._held or protocol.pending():
-            return False
-        if not older._may_go_on(client, asked, protocol.name):
-            return False
-        self._closing = True
-        self._stream = None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._hub.closed(self)
-        older._go_on(self, stream, asked)
-        older._start_timer(heartbeat_ms)
-        protocol.close()
-        return True
-
-    def _may_go_on(self, client: Client, asked: Reattach, protocol: str) -> bool:
-        lifeline, ours = self._lifeline, self.client
-        if lifeline is None or ours is None or self._closing or ours.is_closed:
-            return False
-        is_same = ours.client == client and self.protocol is not None and self.protocol.name == protocol
-        return is_same and lifeline.window.covers(asked.received) and asked.repeats_from <= self._received_bytes
-
-    def _go_on(self, newer: Connection, stream: Stream, asked: Reattach) -> None:
-        """The client is back on `stream`, where `newer` read its login. `_may_go_on` must have been true."""
-        hub, lifeline = self._hub, self._lifeline
-        assert lifeline is not None
-        assert self.protocol is not None
-        assert newer.protocol is not None
-        assert self.client is not None
-        if self._stream is not None:  # the client noticed first that the older socket leads nowhere
-            self._stream.hand_to(asyncio.Protocol())
-            self._stream.abort()
-            self._without_socket()
-            self.client.lose()
-        hub.parking.unpark(self)
-        hub.reopened(self)
-        now = hub.clock.monotonic()
-        self._parked_until = 0.0
-        self._last_read, self._seemed_silent = now, False
-        self._frame_since = now if self.protocol.pending() else 0.0
-        self._socket_full, self._holds_back = False, True  # until the client has what it lacks
-        self._behind_bytes = self._full_reads = 0
-        self._stream, self._watched, self.peer_name = stream, newer._watched, newer.peer_name
-        self._is_loopback = newer._is_loopback
-        stream.hand_to(self)
-        self._unread_for -= {OUTPUT, TURN}
-        self._paused_at = 0.0
-        if self._unread_for:
-            self._paused_at = now
-            stream.pause_reading()
-        lifeline.confirm(asked.received)
-        lifeline.told = self._received_bytes
-        self._again = [self._connected(newer.protocol, lifeline.told), *lifeline.window.since(asked.received)]
-        self.tell_brokers()  # once more: what is repeated may hold older lists
-        self.client.is_lost = False
-        hub.turn.unsent[self] = None
-        hub.turn.wake()
-        _log.info("connection kept: its client is back", connection=self.number, peer=self.peer_name)
 
     def _repeat(self, stream: Stream) -> None:
         """Say what the client lacks: it was sent before, and is counted already."""
@@ -721,9 +580,7 @@ class Connection(asyncio.Protocol):
         """The client has not said in time what it should have. Where the event loop was held up, by a busy host or
         by long work, timers go off before the sockets are read: what came meanwhile is read before anybody is cut."""
         if self._seemed_silent:
-            if self._lifeline is not None and error.code == "HEARTBEAT_TIMEOUT":
-                self._lose(str(error))
-            else:
+            if error.code != "HEARTBEAT_TIMEOUT" or not self._lose(str(error)):
                 self._refuse(error)
             return
         self._seemed_silent = True
@@ -787,8 +644,10 @@ class Connection(asyncio.Protocol):
             "connection closed: the client's host does not answer", connection=self.number, peer=self.peer_name,
             connectionTtl=ttl_s,
         )  # fmt: skip
-        if self._lifeline is not None and not self._closing:
-            self._lose("the client's host does not answer")
-        else:
+        if not self._lose("the client's host does not answer"):
             self.abort()
         return True
+
+    def _lose(self, why: str) -> bool:  # noqa: ARG002
+        """The socket does not lead to the client any more. False: the connection ends with it."""
+        return False

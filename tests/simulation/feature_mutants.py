@@ -50,6 +50,7 @@ from amq.replay import Replay
 from amq.slave import Progress
 from amq.succession import Succession
 from amq.transports.connection import Connection
+from amq.transports.reattachment import ReattachableConnection
 from tests.simulation import upgrade
 from tests.simulation.mutants import Mutant
 
@@ -546,34 +547,34 @@ def a_lost_connection_gives_its_messages_back() -> AbstractContextManager[object
 
 @mutant_of("glitched")
 def a_lost_connection_is_kept_for_ever() -> AbstractContextManager[object]:
-    def tick(connection: Connection) -> None:
+    def tick(connection: ReattachableConnection) -> None:
         assert connection._timer is not None
         connection._timer.cancel()
 
-    return patch.object(Connection, "_tick_parked", tick)
+    return patch.object(ReattachableConnection, "_tick_parked", tick)
 
 
 @mutant_of("glitched")
 def the_broker_repeats_nothing() -> AbstractContextManager[object]:
-    real = Connection._go_on
+    real = ReattachableConnection._go_on
 
-    def go_on(connection: Connection, *arguments: Any) -> None:
+    def go_on(connection: ReattachableConnection, *arguments: Any) -> None:
         real(connection, *arguments)
         del connection._again[1:]
 
-    return patch.object(Connection, "_go_on", go_on)
+    return patch.object(ReattachableConnection, "_go_on", go_on)
 
 
 @mutant_of("glitched")
 def the_broker_repeats_what_its_client_has() -> AbstractContextManager[object]:
-    real = Connection._go_on
+    real = ReattachableConnection._go_on
 
-    def go_on(connection: Connection, *arguments: Any) -> None:
+    def go_on(connection: ReattachableConnection, *arguments: Any) -> None:
         before = connection._lifeline.window.since(connection._lifeline.window.start)  # type: ignore[union-attr]
         real(connection, *arguments)
         connection._again[1:] = before
 
-    return patch.object(Connection, "_go_on", go_on)
+    return patch.object(ReattachableConnection, "_go_on", go_on)
 
 
 @mutant_of("glitched")

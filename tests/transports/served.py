@@ -26,6 +26,7 @@ from amq.served import PROTOCOLS, Surroundings, codec_for
 from amq.served import Served as Protocol
 from amq.transports.connection import Connection
 from amq.transports.parking import Parking
+from amq.transports.reattachment import ReattachableConnection
 from amq.transports.turn import Turn
 from tests.broker.world import World
 
@@ -196,7 +197,7 @@ class Served:
         """A client that has said `frames`, over TCP or TLS where that is asked for."""
         self._count += 1
         ours, theirs = _tcp() if tcp or tls is not None else socket.socketpair()
-        connection = Connection(self.hub, self._count)
+        connection = ReattachableConnection(self.hub, self._count)
         peer: Peer
         if tls is None:
             await self._loop.connect_accepted_socket(lambda: connection, ours)
