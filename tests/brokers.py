@@ -14,10 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from amq.lock.presence import read_presence
+from amq.vfs import SystemVfs
 from bench.wire import Connection
 from tests.ports import free_port
 
@@ -153,6 +156,16 @@ class Broker:
 
     def wait_slave(self, timeout_s: float = DEADLINE_S, after: int = 0) -> dict[str, Any]:
         return self.wait_event(WAITING, timeout_s, after)
+
+    def wait_ready(self) -> None:
+        """Until this slave says in the store that it could take over."""
+        until = time.monotonic() + DEADLINE_S
+        while time.monotonic() < until:
+            running = read_presence(SystemVfs(), str(self.store))
+            if any(each.name == self.name and each.not_ready == "" for each in running):
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{self.name} is not ready to take over:\n{self.log_text()}")
 
     def said(self, event: str) -> list[dict[str, Any]]:
         """The log lines whose `event` begins so, up to now."""

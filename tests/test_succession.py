@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -360,25 +359,14 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
 
 
-def ready(brokers: Brokers, *names: str) -> None:
-    """Wait until the slaves `names` could take over."""
-    until = time.monotonic() + DEADLINE_S
-    while time.monotonic() < until:
-        running = read_presence(SystemVfs(), str(brokers.store))
-        found = {each.name for each in running if each.facts.get("not_ready") == ""}
-        if found >= set(names):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"not ready: {set(names) - found}")
-
-
 def url(*members: Broker) -> str:
     return f"failover:({','.join(f'stomp://127.0.0.1:{member.port}' for member in members)})?randomize=false"
 
 
 def test_amq_handover_under_traffic(brokers: Brokers) -> None:
     a, b, c = brokers.master("a"), brokers.slave("b"), brokers.slave("c")
-    ready(brokers, "b", "c")
+    b.wait_ready()
+    c.wait_ready()
     with amq.connect(url(a, b, c)) as connection:
         producer = connection.session().producer("/queue/q")
         producer.send(b"0")
@@ -387,7 +375,8 @@ def test_amq_handover_under_traffic(brokers: Brokers) -> None:
         assert json.loads(done.stdout) | {"seconds": 0} == {"before": "a", "master": "c", "epoch": 2, "seconds": 0}
         c.wait_serving()
         producer.send(b"1")
-        ready(brokers, "a", "b")
+        a.wait_ready()
+        b.wait_ready()
         again = run("handover", "--store", brokers.store, "--to", "c")
         assert (again.returncode, again.stdout) == (0, "c is the master already\n")
         assert run("handover", "--store", brokers.store).returncode == 0
@@ -429,7 +418,7 @@ def test_a_master_that_stands_still_does_not_read_the_order(brokers: Brokers) ->
 
 def test_slaves_stay_passive_after_a_stop_that_forbids_it(brokers: Brokers) -> None:
     a, b = brokers.master("a", failoverOnShutdown="false"), brokers.slave("b", failoverOnShutdown="false")
-    ready(brokers, "b")
+    b.wait_ready()
     with a.connect() as raw:
         raw.send("SEND", {"destination": "/queue/q", "receipt": "1"}, b"x")
         raw.receipt("1", DEADLINE_S)

@@ -191,7 +191,8 @@ def test_the_flag(brokers: Brokers) -> None:
     broker = brokers.add("a", allowUnsafeStore="true").start()
     broker.wait_event("allowUnsafeStore is set but not needed")
     broker.wait_serving()
-    assert sorted(path.name for path in broker.store.iterdir()) == ["brokers", "claim", "epochs", "journal", "lock"]
+    made = ["brokers", "claim", "epochs", "journal", "lock", "orders"]
+    assert sorted(path.name for path in broker.store.iterdir()) == made
     assert not [path for path in brokers.directory.iterdir() if path.name.startswith("amq-doctor")]
 
 

@@ -130,6 +130,7 @@ def test_the_master_is_killed(brokers: Brokers, case: str, face: str) -> None:
 def test_the_master_hands_over(brokers: Brokers, case: str) -> None:
     """The programs see no difference between the death of the master and a change in good order."""
     master, slave = pair(brokers)
+    slave.wait_ready()
     code, lines = play(case, [master, slave], fault=hand_over)
     check_order(lines, LINES[case])
     assert code == 0
