@@ -159,7 +159,9 @@ def _judge_version(mount: Mount, version: tuple[int, int], server: str) -> Findi
         return Finding(Level.OK, TYPE_TOPIC, found, "locks end with the server's lease; a repeated request counts once")
     if version == (4, 0):
         return Finding(
-            Level.WARNING, TYPE_TOPIC, found, "the server may carry out a repeated request twice after a fault",
+            Level.WARNING, TYPE_TOPIC, found,
+            "the server may carry out a repeated request twice after a fault, and delegations of a frozen host make "
+            "a slave wait for the server's lease time",
             "mount with vers=4.2 (or 4.1)",
         )  # fmt: skip
     if version[0] == 0:
@@ -173,7 +175,7 @@ def _judge_version(mount: Mount, version: tuple[int, int], server: str) -> Findi
 
 
 def _judge_lease(lease_s: float | None) -> Finding:
-    why = "a slave gets the lock of a dead or cut-off host after this time"
+    why = "a slave gets the lock of a dead or cut-off host after this time, or replaces it after hungMasterTimeout"
     cure = "set lease-time and grace-time in /etc/nfs.conf on the server to 10 to 20 s and restart it"
     if lease_s is None:
         return Finding(Level.NOTE, LEASE_TOPIC, "unknown", f"{why}; the default is 90 s", f"ask the server; {cure}")
@@ -256,6 +258,11 @@ def _judge_smb(mount: Mount) -> Iterator[Finding]:
         "the server keeps the lock of a dead host until it drops the connection, which it never does by default",
         "in smb.conf: socket options = SO_KEEPALIVE TCP_KEEPIDLE=4 TCP_KEEPINTVL=2 TCP_KEEPCNT=3 "
         "TCP_USER_TIMEOUT=10000",
+    )  # fmt: skip
+    yield Finding(
+        Level.NOTE, "hung master", "not replaced here",
+        "SMB keeps the name of a lock file that is open, so no slave replaces a master that stands still",
+        "watch `amq status`, and end the process of a silent master",
     )  # fmt: skip
     for finding in judge_options(SMB_RULES, mount):
         loose = finding.topic == LOOSE_CACHE.topic and mount.get("cache") in ("loose", "singleclient", "ro")
