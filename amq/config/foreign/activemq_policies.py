@@ -22,6 +22,7 @@ from amq.config.foreign.importing import (
     carry,
     each_of,
     ignored,
+    minus_one,
     natural,
     only,
     special,
@@ -278,11 +279,8 @@ def _first_delay(part: Part) -> None:
         part.tell(Status.UNSUPPORTED, "without back-off all delays are the same: set redeliveryDelay")
 
 
-def _longest_delay(part: Part) -> None:
-    if part.value == "-1":
-        part.importing.set(part, "maximumRedeliveryDelay", DELAY_MS_MAX)
-    else:
-        carry("maximumRedeliveryDelay", milliseconds).handle(part)
+def _any_delay(part: Part) -> None:
+    part.importing.set(part, "maximumRedeliveryDelay", DELAY_MS_MAX)
 
 
 _ENTRY = table(
@@ -445,7 +443,10 @@ _REDELIVERY = {
     "redeliveryPolicy@initialRedeliveryDelay": special(_first_delay),
     "redeliveryPolicy@useExponentialBackOff": natural("see redeliveryBackOffMultiplier"),
     "redeliveryPolicy@backOffMultiplier": natural(),
-    "redeliveryPolicy@maximumRedeliveryDelay": special(_longest_delay),
+    "redeliveryPolicy@maximumRedeliveryDelay": minus_one(
+        special(_any_delay),
+        carry("maximumRedeliveryDelay", milliseconds),
+    ),
     "redeliveryPolicy@useCollisionAvoidance": only("false", "off", "delays are exact"),
     "redeliveryPolicy@collisionAvoidancePercent": ignored("delays are exact"),
     "redeliveryPolicy@preDispatchCheck": natural("the broker counts deliveries"),

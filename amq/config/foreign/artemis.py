@@ -18,6 +18,7 @@ from amq.config.foreign.importing import (
     carry,
     each_of,
     ignored,
+    minus_one,
     natural,
     only,
     special,
@@ -72,11 +73,19 @@ CORE = table(
         "id-cache-size": carry("duplicateWindow", integer),
         "persist-id-cache": only("true", "ids of messages are in the journal", "ids of messages are in the journal"),
         "transaction-timeout": carry("transactionTimeout", milliseconds),
-        "connection-ttl-override": special(lambda part: _ttl(part)),
-        "global-max-size": special(lambda part: _memory(part)),
+        "connection-ttl-override": minus_one(
+            natural("connectionTtl has its default"), carry("connectionTtl", milliseconds)
+        ),
+        "global-max-size": minus_one(
+            unsupported("Artemis takes half of its Java heap: set memoryLimit in bytes (default 1GiB)"),
+            carry("memoryLimit", size),
+        ),
         "global-max-messages": unsupported("set memoryLimit, which counts bytes"),
         "global-max-size-percent-of-jvm-max-memory": unsupported("set memoryLimit in bytes (default 1GiB)"),
-        "max-disk-usage": special(lambda part: _disk_usage(part)),
+        "max-disk-usage": minus_one(
+            natural("storeFreeFloor has its default"),
+            unsupported("set storeFreeFloor, in bytes, to what must stay free on the disk"),
+        ),
         "min-disk-free": carry("storeFreeFloor", size),
         "disk-scan-period": natural("amq looks at the disk while it writes"),
         "security-enabled": special(lambda part: _security(part)),
@@ -238,27 +247,6 @@ def _store(part: Part) -> None:
     if not path.startswith("/"):
         told = f"a relative path: it begins at the directory of the configuration file; {told}"
     part.importing.set(part, "store", path, told)
-
-
-def _ttl(part: Part) -> None:
-    if part.value == "-1":
-        part.tell(Status.NATURAL, "connectionTtl has its default")
-    else:
-        carry("connectionTtl", milliseconds).handle(part)
-
-
-def _memory(part: Part) -> None:
-    if part.value == "-1":
-        part.tell(Status.UNSUPPORTED, "Artemis takes half of its Java heap: set memoryLimit in bytes (default 1GiB)")
-    else:
-        carry("memoryLimit", size).handle(part)
-
-
-def _disk_usage(part: Part) -> None:
-    if part.value == "-1":
-        part.tell(Status.NATURAL, "storeFreeFloor has its default")
-    else:
-        part.tell(Status.UNSUPPORTED, "set storeFreeFloor, in bytes, to what must stay free on the disk")
 
 
 def _security(part: Part) -> None:

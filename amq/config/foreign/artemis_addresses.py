@@ -21,6 +21,7 @@ from amq.config.foreign.importing import (
     carry,
     each_of,
     ignored,
+    minus_one,
     natural,
     only,
     special,
@@ -222,24 +223,12 @@ def _last_value(part: Part) -> None:
         part.tell(Status.NATURAL, "all messages wait")
 
 
-def _ring(part: Part) -> None:
-    if part.value == "-1":
-        part.tell(Status.NATURAL, "any number of messages may wait")
-    else:
-        carry("ringSize", integer).handle(part)
-
-
-def _buckets(part: Part) -> None:
-    if part.value == "-1":
-        part.tell(Status.NATURAL, "groups have buckets: see groupBuckets")
-    else:
-        carry("groupBuckets", integer).handle(part)
-
-
 def _setting_rules(rules: dict[str, Rule]) -> dict[str, Rule]:
     return {f"address-setting/{name}": rule for name, rule in rules.items()}
 
 
+_RING = minus_one(natural("any number of messages may wait"), carry("ringSize", integer))
+_BUCKETS = minus_one(natural("groups have buckets: see groupBuckets"), carry("groupBuckets", integer))
 _SETTING = {
     "address-setting@match": natural(),
     **_setting_rules({
@@ -254,8 +243,8 @@ _SETTING = {
         "default-last-value-key": carry("lastValueKey"),
         "default-last-value-queue": special(_last_value),
         "last-value-queue": special(_last_value),
-        "default-ring-size": special(_ring),
-        "default-group-buckets": special(_buckets),
+        "default-ring-size": _RING,
+        "default-group-buckets": _BUCKETS,
         "default-group-rebalance": carry("groupRebalance", boolean),
         "retroactive-message-count": carry("subscriptionRecoveryCount", integer),
         "slow-consumer-policy": special(_slow),
@@ -334,10 +323,10 @@ _QUEUES = table(
         "queue": special(lambda part: _queue(part)),
         "queue@name": natural(),
         "address@name": natural(),
-        "queue@ring-size": special(_ring),
+        "queue@ring-size": _RING,
         "queue@last-value-key": carry("lastValueKey"),
         "queue@last-value": special(_last_value),
-        "queue@group-buckets": special(_buckets),
+        "queue@group-buckets": _BUCKETS,
         "queue@group-rebalance": carry("groupRebalance", boolean),
         "queue@max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
         "queue@exclusive": only(

@@ -283,6 +283,11 @@ def special(handle: Handler, *, whole: bool = False) -> Rule:
     return Rule(handle, whole)
 
 
+def minus_one(meant: Rule, otherwise: Rule) -> Rule:
+    """`meant` where the value is -1, which other brokers write for "none" or "as you like"; `otherwise` elsewhere."""
+    return Rule(lambda part: (meant if part.value == "-1" else otherwise).handle(part))
+
+
 CONTAINER = Rule(lambda part: part.tell(Status.CARRIED, ""))  # its parts say what becomes of it
 
 
