@@ -331,8 +331,7 @@ def _addresses(brokers: Sequence[BrokerPresence], host: Host) -> tuple[str, ...]
         owner = broker.owner
         if owner is None:  # it is just writing who it is
             continue
-        said = broker.facts.get("addresses")  # not of version 0.1, which cannot take over from this one
-        urls = addresses.stated(said if isinstance(said, list) else (), owner.host)
+        urls = addresses.stated(broker.addresses, owner.host)  # none of version 0.1, which cannot take over
         near = is_here(owner, host)
         found += [url for url in urls if near or not parse_transport_url(url).loopback]
     return addresses.bounded(found)

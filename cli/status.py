@@ -200,14 +200,8 @@ def _broker(broker: BrokerPresence) -> dict[str, Any]:
     owner = broker.owner
     return {
         "name": owner.name, "host": owner.host, "pid": owner.pid, "urls": _urls(broker, owner),
-        "addresses": _addresses(broker), "priority": broker.priority,
+        "addresses": broker.addresses, "priority": broker.priority,
     }  # fmt: skip
-
-
-def _addresses(broker: BrokerPresence) -> list[str]:
-    """Where it says that clients reach it; version 0.1 does not say."""
-    stated = broker.facts.get("addresses")
-    return [str(url) for url in stated] if isinstance(stated, list) else []
 
 
 def _urls(broker: BrokerPresence, owner: Owner) -> list[str]:

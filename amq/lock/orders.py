@@ -17,12 +17,12 @@ from typing import Any
 import structlog
 
 from amq.errors import AmqError, CorruptError, StoreError
-from amq.lock.document import decode, encode, field, read_all
+from amq.lock.document import encode, field
+from amq.lock.shared_file import RECORD_BYTES, read_record
 from amq.vfs import Vfs, write_all
 
 ORDERS_DIRECTORY = "orders"
 KIND = "order"
-RECORD_BYTES = 4096
 HAND_OVER, TAKE_OVER, STOP, WITHDRAWN = "hand-over", "take-over", "stop", ""
 OPERATOR, FAILBACK = "operator", "failback"
 TEXT_CHARS_MAX = 200
@@ -104,14 +104,9 @@ class Orders:
         return order
 
     def _read(self) -> Order | None:
-        fd = self._vfs.open(self._path, os.O_RDONLY)
-        try:
-            data = read_all(self._vfs, fd, RECORD_BYTES, 0)
-        finally:
-            self._vfs.close(fd)
-        if not data.strip(b"\0"):
+        body = read_record(self._vfs, self._path, KIND, 0)
+        if body is None:
             return None
-        body = decode(KIND, data, self._path)
         return Order(*(field(body, key, str, self._path) for key in ("id", "uuid", "action", "to", "by", "why")))
 
 

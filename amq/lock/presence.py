@@ -70,6 +70,12 @@ class BrokerPresence:
         found = self.facts.get("not_ready")
         return found if isinstance(found, str) else "is of an older version, or just starting"
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where it says that clients reach it; version 0.1 does not say."""
+        found = self.facts.get("addresses")
+        return [str(url) for url in found] if isinstance(found, list) else []
+
 
 class Presence:
     """This broker's own entry. Close it last."""
