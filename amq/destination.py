@@ -76,6 +76,11 @@ def source(text: str) -> Source:
     return text
 
 
+def means(source: Source, name: str) -> bool:
+    """Is the destination of the full name `name` the one that `source` names, or one of those?"""
+    return source.stands_for(name) if isinstance(source, Pattern) else source == name
+
+
 def is_of_queues(source: Source) -> bool:
     """One queue, or those of a pattern?"""
     return str(source).startswith(QUEUE_SCHEME)

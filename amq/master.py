@@ -7,8 +7,11 @@ committed) or `fence` (dirty: sockets closed at once, nothing written, state for
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
+from typing import Protocol
 
 import structlog
 
@@ -26,10 +29,14 @@ from amq.errors import AmqError, CorruptError, TransportError
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
-from amq.protocols.base import ServerProtocol
-from amq.served import PROTOCOLS, Served, Surroundings, codec_for
+from amq.security.certificate_users import Certificate
+from amq.security.credentials import Credentials
+from amq.security.permissions import Permissions
+from amq.served import PROTOCOLS, Codecs, Served, Surroundings, served_at
 from amq.transports.announcer import Announcer
 from amq.transports.connection import Connection
+from amq.transports.doorkeeper import Doorkeeper
+from amq.transports.handshakes import Handshakes, TlsPort, listening_sockets
 from amq.transports.parking import Parking
 from amq.transports.reattachment import ReattachableConnection
 from amq.transports.turn import Turn
@@ -41,7 +48,15 @@ UPKEEP_S = 1.0
 GOODBYE_S = 0.5  # how long clients may take to close their side when the broker hands over
 _log = structlog.get_logger("amq.master")
 
-Authenticate = Callable[[str, str, bool], Awaitable[str]]
+
+class Authenticate(Protocol):
+    """Login, passcode, whether the client is on this host, and its certificate where it has shown one → its user."""
+
+    def __call__(
+        self, login: str, passcode: str, loopback: bool, certificate: Certificate | None = None, /
+    ) -> Awaitable[str]: ...
+
+
 MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop's `call_soon_threadsafe`
 
 
@@ -67,6 +82,8 @@ class Master:
         make_runner: MakeRunner,
         events: Events,
         protocols: Sequence[Served] = PROTOCOLS,
+        credentials: Credentials | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -81,12 +98,15 @@ class Master:
         self._name = name
         self._protocols = protocols
         self._host_name = host_name
+        self.door = Doorkeeper(clock, lambda: self.config)
         self._authenticate = authenticate
         self._failed = failed
         self._events = events
         self._announcer = Announcer(self.loop, events)
         self._neighbours: tuple[str, ...] = ()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsPort] = []
+        self._credentials = credentials
+        self._handshakes = Handshakes(self.loop, lambda: self.config)
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
         self._reader = make_runner(self.loop.call_soon_threadsafe)
@@ -99,6 +119,8 @@ class Master:
         self.broker = broker = Broker(
             state, self.journal, config, clock, epoch, self.turn.wake, recovered.read_bytes, events
         )
+        broker.advisories.broker_name = name
+        broker.permit(permissions)
         self.committed, self.rejected = broker.committed, broker.rejected
         self.lend, self.take_back = broker.lend, broker.take_back
         self.turn.serve(broker, self.journal)
@@ -120,16 +142,19 @@ class Master:
         """The other brokers of the group are at `neighbours`: clients are told."""
         self._neighbours = neighbours
         own = addresses.of_broker(self.config, self.urls, self._host_name)
+        self.broker.advisories.broker_url = own[0] if own else ""
         told = addresses.bounded((*own, *neighbours)) if self.config.update_cluster_clients else ()
         self._announcer.change(told, self.connections.values())
 
-    async def _open(self, url: TransportUrl, text: str) -> asyncio.Server:
+    async def _open(self, url: TransportUrl, text: str) -> asyncio.Server | TlsPort:
         deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
         while True:
             try:
-                return await self.loop.create_server(
-                    self._make_connection, url.host, url.port, backlog=4096, reuse_address=True
-                )
+                make = partial(self._make_connection, served_at(self._protocols, url.carried))
+                if url.tls:
+                    sockets = await listening_sockets(self.loop, url.host, url.port)
+                    return TlsPort(sockets, self._context, make, self._handshakes)
+                return await self.loop.create_server(make, url.host, url.port, backlog=4096, reuse_address=True)
             except OSError as error:
                 if self.clock.monotonic() > deadline:
                     raise TransportError(
@@ -198,6 +223,11 @@ class Master:
         for server in self._servers:
             server.close()
         self._servers.clear()
+        self._handshakes.close()
+
+    def _context(self) -> ssl.SSLContext | None:
+        """For new handshakes."""
+        return None if self._credentials is None else self._credentials.context
 
     def lease_renewed(self) -> None:
         """The lease had run out and was proved again: what waited for it goes on."""
@@ -209,6 +239,10 @@ class Master:
         self.config = config
         self.broker.reconfigure(config)
         self.meet(self._neighbours)
+
+    def permit(self, permissions: Permissions | None) -> None:
+        """From now on these decide who may do what; None = everybody may do everything."""
+        self.broker.permit(permissions)
 
     # -- JournalOwner, beside `committed` and `rejected`, which are the broker's own --------------------------------
 
@@ -226,28 +260,23 @@ class Master:
 
     # -- Hub ----------------------------------------------------------------------------------------------------------
 
-    def protocol(self, first: bytes, owner: str) -> ServerProtocol | None:
-        """A new codec for a connection that begins with the bytes `first`, None = more of them are needed. `owner` =
-        what the names of its temporary destinations begin with. Raises ProtocolError."""
-        return codec_for(self._protocols, first, self._surroundings(), owner)
-
-    def answering(self, owner: str) -> ServerProtocol:
-        """A codec that tells an error to a client whose protocol is not known."""
-        return self._protocols[0].make(self._surroundings(), owner)
-
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self.config, self._name, self.epoch, self.message_id_prefix)
+        return Surroundings(self.config, self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
 
     def admit(self, peer: Peer, owner: str, client: Client) -> ClientConnection:
         """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""
         return ClientConnection(self.broker, peer, owner, client)
 
-    async def authenticate(self, login: str, passcode: str, loopback: bool) -> str:
-        return await self._authenticate(login, passcode, loopback)
+    async def authenticate(
+        self, login: str, passcode: str, loopback: bool, certificate: Certificate | None = None
+    ) -> str:
+        if certificate is None:
+            return await self._authenticate(login, passcode, loopback)
+        return await self._authenticate(login, passcode, loopback, certificate)
 
-    def brokers(self, loopback: bool) -> tuple[str, ...]:
+    def brokers(self, loopback: bool, tls: bool = False) -> tuple[str, ...]:
         """Where a client finds the group; () = it is not told."""
-        return self._announcer.brokers(loopback)
+        return self._announcer.brokers(loopback, tls)
 
     def opened(self, connection: Connection) -> bool:
         if len(self.connections) >= self.config.max_connections:
@@ -264,9 +293,9 @@ class Master:
         self.connections.pop(connection.number, None)
         self.turn.unsent.pop(connection, None)
 
-    def _make_connection(self) -> ReattachableConnection:
+    def _make_connection(self, protocols: Sequence[Served]) -> ReattachableConnection:
         self.accepted += 1
-        return ReattachableConnection(self, self.accepted)
+        return ReattachableConnection(self, self.accepted, Codecs(protocols, self._surroundings))
 
     def _keep_up(self) -> None:
         self.broker.sweep()

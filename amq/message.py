@@ -7,9 +7,11 @@ an envelope has text properties only and is BYTES or TEXT, so that the hot path 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 from sys import getsizeof
 from typing import Final, NamedTuple, Self, TypeAlias
 
@@ -29,6 +31,7 @@ LARGE_BODY_BYTES = 1 << 20
 
 HEADER_OVERHEAD_BYTES = 60  # a dictionary's share, beside the two strings: what it is for three, less for more
 SUBSCRIPTION_SCHEME = "subscription://"  # of the queues of durable subscriptions, which nobody can address
+USER_ID = "JMSXUserID"  # property: the user who sent it, as JMS calls it
 ORIGINAL_DESTINATION = "original-destination"  # property: where a message for another destination was sent
 
 
@@ -353,14 +356,64 @@ def _read_bytes_max(native: Native) -> int:
     return _READ_BYTES + _READ_SHARE * len(native.data) if native.data else 0
 
 
-def alike(like: Message, bodies: Iterable[bytes]) -> list[Message]:
-    """Messages without properties, ids and envelope that differ from `like` in their bodies alone."""
+class HeaderColumns(NamedTuple):
+    """Headers of many messages, by columns. They are application properties and the correlation id, which stands first
+    where a message has one.
+
+    lists    lists of names; a message has all headers of one of them
+    which    index of the list of each message; b"" = all have the first one
+    values   the values of all messages, one message after the other
+    """
+
+    lists: tuple[tuple[str, ...], ...]
+    which: bytes
+    values: list[str]
+
+    def names(self, count: int) -> Iterator[tuple[str, ...]]:
+        """The names of each of `count` messages."""
+        return map(self.lists.__getitem__, self.which) if self.which else repeat(self.lists[0], count)
+
+    def rows(self, count: int) -> Iterator[dict[str, str]]:
+        """The headers of each of `count` messages."""
+        values = iter(self.values)
+        return (dict(zip(names, values, strict=False)) for names in self.names(count))
+
+    def memory_bytes(self, count: int) -> int:
+        """The sum of `header_bytes` of all these messages."""
+        size = sum(map(getsizeof, self.values))
+        used = Counter(self.which) if self.which else {0: count}
+        for index, rows in used.items():
+            names = self.lists[index]
+            if names and names[0] == CORRELATION_ID:
+                size += rows * _ENVELOPE_BYTES
+                names = names[1:]
+            size += rows * (HEADER_OVERHEAD_BYTES * len(names) + sum(map(getsizeof, names)))
+        return size - self._empty_ids(count) * getsizeof("")
+
+    def _empty_ids(self, count: int) -> int:
+        """How many correlation ids are empty: an envelope has them for nothing."""
+        if "" not in self.values:
+            return 0
+        return sum(row.get(CORRELATION_ID) == "" for row in self.rows(count))
+
+
+def alike(like: Message, bodies: Iterable[bytes], headers: Iterable[dict[str, str]] | None = None) -> list[Message]:
+    """Messages without ids that differ from `like` in their bodies and `headers` alone, which become theirs."""
     destination, content_type, priority, content = like.destination, like.content_type, like.priority, like.content
     persistent, timestamp_ms, expires_ms = like.persistent, like.timestamp_ms, like.expires_ms
-    return [
-        Message(destination, body, None, content_type, priority, persistent, timestamp_ms, expires_ms, "", content)
-        for body in bodies
-    ]
+    if headers is None:
+        return [
+            Message(destination, body, None, content_type, priority, persistent, timestamp_ms, expires_ms, "", content)
+            for body in bodies
+        ]
+    found = []
+    for body, own in zip(bodies, headers, strict=True):
+        envelope = lift(own)
+        found.append(Message(
+            destination, body, own or None, content_type, priority, persistent, timestamp_ms, expires_ms, "", content,
+            0, envelope,
+        ))  # fmt: skip
+    return found
 
 
 def check(message: Message) -> None:
@@ -468,7 +521,7 @@ def neutral(message: Message) -> Message:
     if reader is not None:
         with suppress(ValueError):  # as above
             content = reader.content(message)
-    return _with(message, content, properties, found)
+    return with_content(message, content, properties, found)
 
 
 def plain(message: Message) -> Message:
@@ -480,10 +533,13 @@ def plain(message: Message) -> Message:
     if message.content in (MAP, STREAM):
         with suppress(ValueError):  # of a body that no codec wrote the bytes are all that can be shown
             content = Content(TEXT, values.to_json(values.decode(message.body)).encode("utf-8", "replace"), JSON_TYPE)
-    return _with(message, content, message.properties, message.envelope)
+    return with_content(message, content, message.properties, message.envelope)
 
 
-def _with(message: Message, content: Content, properties: Properties | None, envelope: Envelope | None) -> Message:
+def with_content(
+    message: Message, content: Content, properties: Properties | None, envelope: Envelope | None
+) -> Message:
+    """The same message at the same place, with another body, other properties and another envelope."""
     found = Message(
         message.destination, content.body, properties, content.content_type, message.priority, message.persistent,
         message.timestamp_ms, message.expires_ms, message.duplicate_id, content.content, message.seq, envelope,

@@ -42,6 +42,8 @@ from amq.lock.silence import Silence
 from amq.lock.waker import RETRY_DELAYS_S, watch
 from amq.master import LISTEN_PATIENCE_S, Authenticate, MakeRunner, Master
 from amq.replay import Replay
+from amq.security.credentials import Credentials
+from amq.security.permissions import Permissions
 from amq.served import PROTOCOLS, Served
 from amq.slave import Progress, Slave
 from amq.succession import ASK_S, EAGER_POLL_S, Departure, Succession
@@ -62,6 +64,7 @@ TELL_AFTER_S = 1.0  # progress of a takeover is logged after so long, and then a
 # `FAILING_S`. The first pause is `lockAcquireSleepInterval`.
 PAUSE_S_MAX = 10.0
 FAILING_S = 30.0
+SUBJECT_CHARS_MAX = 200  # of a certificate, as other brokers are told
 FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced
 _log = structlog.get_logger("amq.service")
 
@@ -94,6 +97,8 @@ class BrokerService:
         replace_process: Callable[[], None] | None = None,
         probe: Probe | None = refusals,
         protocols: Sequence[Served] = PROTOCOLS,
+        credentials: Credentials | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         self.config = config
         self.role = Role.STARTING
@@ -121,6 +126,8 @@ class BrokerService:
         self._presence: Presence | None = None
         self._probe = probe
         self._protocols = protocols
+        self._credentials = credentials
+        self._permissions = permissions
         self._group: Group | None = None
         self._succession: Succession | None = None
         self._role_changed = asyncio.Condition()
@@ -153,6 +160,12 @@ class BrokerService:
             self._succession.config = config
         if self.master is not None:
             self.master.reconfigure(config)
+
+    def permit(self, permissions: Permissions | None) -> None:
+        """Take over the rights of users, also of those who are served."""
+        self._permissions = permissions
+        if self.master is not None:
+            self.master.permit(permissions)
 
     # -- the lease thread ---------------------------------------------------------------------------------------------
 
@@ -314,7 +327,10 @@ class BrokerService:
 
     def _facts(self, group: Group, succession: Succession) -> dict[str, Any]:
         master = self.master
-        common = {"passive": succession.passive, "answer": succession.answer.to_json()}
+        common: dict[str, Any] = {"passive": succession.passive, "answer": succession.answer.to_json()}
+        shown = self._credentials.shown if self._credentials is not None else None
+        if shown is not None:
+            common["certificate"] = {"subject": shown.subject[:SUBJECT_CHARS_MAX], "not_after_s": shown.not_after_s}
         if master is not None:
             return group.facts(urls=tuple(master.urls), store_full=master.full, **common)
         return group.facts(not_ready=self._not_ready(group), **common)
@@ -521,7 +537,7 @@ class BrokerService:
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
             lease.valid, self._authenticate, self._end, self._entropy, self._make_runner, self.events,
-            self._protocols,
+            self._protocols, self._credentials, self._permissions,
         )  # fmt: skip
         await self.master.listen(neighbours)
 

@@ -68,6 +68,12 @@ class Float32(float):
             raise ValueError(f"{value} does not fit into 32 bits") from error
 
 
+class Text(str):
+    """Text of a producer that gives its values types. No selector takes it for a number or a truth."""
+
+    __slots__ = ()
+
+
 # `bool`, `Int8`, `Int16`, `Int32` are an `int`, `Float32` is a `float`.
 Value: TypeAlias = "str | int | float | bytes"
 Nested: TypeAlias = "Value | list[Nested] | dict[str, Nested] | None"

@@ -1,5 +1,5 @@
-"""Starts, watches, hurts and stops the brokers that are measured: ours, that of another checkout of amq, and ActiveMQ
-Classic as packaged by Debian.
+"""Starts, watches, hurts and stops the brokers that are measured: ours, that of another checkout of amq, ActiveMQ
+Classic as packaged by Debian, and ActiveMQ 6 and Artemis from archives that somebody unpacked.
 
 Invariant: whatever a `Group` started is gone when it is left, by process id, and so is its directory; a broker dies
 with the benchmark even when that is killed. Nothing is waited for by time: a master is ready when it answers CONNECT, a
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.wire import Connection, WireError
@@ -46,16 +46,18 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Broker:
-    """One broker process on `store`, listening for STOMP on `port` while it is the master."""
+    """One broker process on `store`, listening for STOMP on `port` while it is the master, and for OpenWire on
+    `openwire_port` if there is one."""
 
     kind = ""
     slave_line = re.compile("")
     root = ROOT  # where the process runs
+    openwire_port: int | None = None
 
     def __init__(self, name: str, store: Path, port: int, keep_alive_ms: int, options: Mapping[str, str]) -> None:
         self.name = name
@@ -76,7 +78,7 @@ class Broker:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.root,
-                preexec_fn=_die_with_parent,  # safe: this process has no threads
+                preexec_fn=die_with_parent,  # safe: this process has no threads
             )  # fmt: skip
 
     @property
@@ -155,11 +157,12 @@ class AmqBroker(Broker):
     python = Path(sys.executable)
 
     def command(self) -> list[str]:
+        openwire = [] if self.openwire_port is None else ["--transport", f"openwire://127.0.0.1:{self.openwire_port}"]
         options = {"lockKeepAlivePeriod": str(self.keep_alive_ms)} | self.options
         pairs = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         return [
             str(self.python), "-m", "amq.cli.main", "start", "--store", str(self.store), "--name", self.name,
-            "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
+            "--transport", f"stomp://127.0.0.1:{self.port}", *openwire, *pairs,
         ]  # fmt: skip
 
 
@@ -181,10 +184,12 @@ ACTIVEMQ_XML = """<?xml version="1.0" encoding="UTF-8"?>
     </amq:systemUsage>
     <amq:transportConnectors>
       <amq:transportConnector name="stomp" uri="stomp+nio://127.0.0.1:{port}"/>
+      {openwire}
     </amq:transportConnectors>
   </amq:broker>
 </beans>
 """
+OPENWIRE_XML = '<amq:transportConnector name="openwire" uri="tcp://127.0.0.1:{port}"/>'
 ACTIVEMQ_LOG = """log4j.rootLogger=WARN, out
 log4j.logger.org.apache.activemq.store.SharedFileLocker=INFO
 log4j.appender.out=org.apache.log4j.ConsoleAppender
@@ -193,11 +198,25 @@ log4j.appender.out.layout.ConversionPattern=%d %-5p %c{1} %m%n
 """
 
 
+ACTIVEMQ6_LOG = """status=ERROR
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d %-5p %c{1} %m%n
+rootLogger.level=WARN
+rootLogger.appenderRef.out.ref=out
+logger.lock.name=org.apache.activemq.store.SharedFileLocker
+logger.lock.level=INFO
+"""
+
+
 class ActiveMqBroker(Broker):
-    """KahaDB with its defaults (every send is synced), STOMP over NIO, no JMX, no console."""
+    """KahaDB with its defaults (every send is synced), STOMP over NIO, OpenWire over TCP, no JMX, no console."""
 
     kind = "activemq"
     slave_line = re.compile(r"locked", re.IGNORECASE)
+    home = ACTIVEMQ_HOME
+    jars: Sequence[str] = ("lib/*.jar", "lib/optional/*.jar")
 
     def command(self) -> list[str]:
         base = self.store.parent / f"{self.name}-base"
@@ -206,23 +225,81 @@ class ActiveMqBroker(Broker):
             ACTIVEMQ_XML.format(
                 name=self.name, base=base, store=self.store, port=self.port, keep_alive_ms=self.keep_alive_ms,
                 scheduler=self.options.get("schedulerSupport", "false"),
+                openwire="" if self.openwire_port is None else OPENWIRE_XML.format(port=self.openwire_port),
             )
         )
         (base / "log4j.properties").write_text(ACTIVEMQ_LOG)
-        jars = [*glob.glob(f"{ACTIVEMQ_HOME}/lib/*.jar"), *glob.glob(f"{ACTIVEMQ_HOME}/lib/optional/*.jar")]
+        (base / "log4j2.properties").write_text(ACTIVEMQ6_LOG)  # for ActiveMQ 6
+        jars = [jar for pattern in self.jars for jar in glob.glob(f"{self.home}/{pattern}")]
         return [
             "java", "-Xms512m", "-Xmx2g", "-XX:+UseG1GC", "-cp", ":".join([str(base), *sorted(jars)]),
-            f"-Dactivemq.base={base}", f"-Dactivemq.home={ACTIVEMQ_HOME}",
+            f"-Dactivemq.base={base}", f"-Dactivemq.home={self.home}",
             "org.apache.activemq.console.Main", "start", f"xbean:file:{base}/broker.xml",
         ]  # fmt: skip
 
 
+class ActiveMq6Broker(ActiveMqBroker):
+    """The same settings for ActiveMQ 6, from the archive that Apache publishes."""
+
+    kind = "activemq6"
+    jars = ("lib/*.jar", "lib/optional/*.jar", "bin/activemq.jar")
+
+
+class ArtemisBroker(Broker):
+    """An instance as `artemis create` makes it (every send is synced), without console; one port for all protocols."""
+
+    kind = "artemis"
+    home = Path()
+
+    def command(self) -> list[str]:
+        instance = self.store.parent / f"{self.name}-instance"
+        if not instance.exists():
+            words = [
+                str(self.home / "bin/artemis"), "create", str(instance), "--silent", "--user", "bench",
+                "--password", "bench", "--allow-anonymous", "--no-web", "--data", str(self.store),
+                "--host", "127.0.0.1", "--default-port", str(self.port), "--no-amqp-acceptor",
+                "--no-hornetq-acceptor", "--no-mqtt-acceptor", "--no-stomp-acceptor",
+                "--java-options=-Xms512m -Xmx2g -XX:+UseG1GC",
+            ]  # fmt: skip
+            made = subprocess.run(words, capture_output=True, text=True, check=False)
+            if made.returncode:
+                raise BrokerError(f"artemis create failed:\n{made.stdout}{made.stderr}")
+        return [str(instance / "bin/artemis"), "run"]
+
+
 KINDS: dict[str, type[Broker]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker)}
+ARCHIVES: dict[str, tuple[type[Broker], str, str]] = {  # by kind: class, a file of the archive, how to get it
+    "activemq6": (
+        ActiveMq6Broker, "bin/activemq.jar",
+        "mvn dependency:copy -Dartifact=org.apache.activemq:apache-activemq:6.1.7:tar.gz:bin -DoutputDirectory=.",
+    ),
+    "artemis": (
+        ArtemisBroker, "bin/artemis",
+        "mvn dependency:copy -Dartifact=org.apache.activemq:apache-artemis:2.40.0:tar.gz:bin -DoutputDirectory=.",
+    ),
+}  # fmt: skip
+
+
+def from_archive(kind: str, home: str) -> str:
+    """Make `kind`, one of ARCHIVES, known: it is unpacked in the directory `home`. Raises BrokerError if it is not."""
+    made, file, how = ARCHIVES[kind]
+    if not (home and (Path(home) / file).is_file()):
+        found = f"{home!r} has no {file}" if home else "its directory is missing"
+        raise BrokerError(
+            f"peer {kind}: {found}. Nothing is downloaded here. Get the archive with `{how}`, unpack it, and name the "
+            f"directory: --peer {kind}=DIRECTORY"
+        )
+    if not shutil.which("java"):
+        raise BrokerError(f"peer {kind} needs Java: apt-get install --no-install-recommends openjdk-17-jre-headless")
+    KINDS[kind] = type(made.__name__, (made,), {"home": Path(home).resolve()})
+    return kind
 
 
 def broker_class(kind: str) -> type[Broker]:
     """`kind` is one of KINDS, or the directory of another checkout of amq that has a `.venv`. Raises BrokerError when
     brokers of that kind cannot be started on this host."""
+    if kind in ARCHIVES and kind not in KINDS:
+        from_archive(kind, "")
     if kind not in KINDS:
         root = Path(kind).resolve()
         python = root / ".venv/bin/python"
@@ -239,7 +316,7 @@ class Group:
 
     def __init__(
         self, kind: str, count: int = 1, *, keep_alive_ms: int = 2000, options: Mapping[str, str] | None = None,
-        directory: str | None = None,
+        directory: str | None = None, openwire: bool = False,
     ) -> None:  # fmt: skip
         made = broker_class(kind)
         self.kind = kind
@@ -249,10 +326,18 @@ class Group:
         self.brokers = [
             made(f"b{number}", self.store, free_port(), keep_alive_ms, options or {}) for number in range(count)
         ]
+        if openwire:
+            for broker in self.brokers:
+                broker.openwire_port = broker.port if isinstance(broker, ArtemisBroker) else free_port()
 
     @property
     def ports(self) -> list[int]:
         return [broker.port for broker in self.brokers]
+
+    @property
+    def openwire_ports(self) -> list[int]:
+        """Of a group that was made with `openwire`."""
+        return [broker.openwire_port for broker in self.brokers if broker.openwire_port is not None]
 
     def start(self) -> Broker:
         """Start all, one after the other, and return the master."""

@@ -30,8 +30,9 @@ def parser(
     )
     if peer:
         result.add_argument(
-            "--peer", type=_peer, metavar="activemq|CHECKOUT",
-            help="measure it in the same run; CHECKOUT is the directory of another version of amq, with a .venv",
+            "--peer", type=_peer, metavar="activemq|activemq6=DIR|artemis=DIR|CHECKOUT",
+            help="measure it in the same run; DIR is where an archive was unpacked, CHECKOUT the directory of another "
+            "version of amq, with a .venv",
         )
         result.add_argument("--only-peer", action="store_true", help="leave amq out")
     result.add_argument(
@@ -44,7 +45,10 @@ def parser(
 
 
 def _peer(kind: str) -> str:
+    name, _, home = kind.partition("=")
     try:
+        if name in brokers.ARCHIVES:
+            return brokers.from_archive(name, home)
         brokers.broker_class(kind)
     except brokers.BrokerError as error:
         raise argparse.ArgumentTypeError(str(error)) from error

@@ -9,6 +9,7 @@ called it (`write` and `fdatasync` under the journal's). It writes a flame graph
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
 import pstats
 import re
@@ -19,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from bench import brokers, cli
+from bench import brokers, cli, jms, jvm
 from bench.load import Load, LoadError, run
 from bench.throughput import ROWS
 
@@ -36,7 +38,12 @@ SAMPLE_RATE = 200
 SAMPLED_MESSAGES = 40_000  # of one run; runs follow one another until the sampling ends
 TOP = 25
 CALLS_TARGET = 25
-EXAMPLES = ("--quick", "--row '4/4 window 256'", "--row '1/1 window 1' --flame window1.svg", "--json profile.json")
+EXAMPLES = (
+    "--quick",
+    "--row '4/4 window 256'",
+    "--row '1/1 window 1' --flame window1.svg",
+    "--row 'async 4/4' --json profile.json",
+)
 
 
 class Function(NamedTuple):
@@ -69,23 +76,37 @@ def run_under_profile(path: str, module: str, arguments: list[str]) -> None:
         profile.dump_stats(path)
 
 
-def _load(row_name: str, port: int, messages: int, destination: str) -> Load:
+@contextlib.contextmanager
+def _clients(row_name: str, broker: brokers.Broker) -> Iterator[Callable[[int, str], float]]:
+    """Puts the load of a row on `broker`: (messages, name of a queue) → seconds."""
+    if row_name in jms.ROWS:
+        java = jms.ROWS[row_name]
+        with contextlib.closing(jms.Generator()) as generator:
+            yield lambda messages, queue: float(
+                generator.run(jms.options_of(java, broker, queue, messages) | {"warmup": 0})["seconds"]
+            )
+        return
     row = ROWS[row_name]
-    return Load(
-        port, producers=row.producers, consumers=row.consumers, messages=messages, window=row.window,
-        persistent=row.persistent, destination=destination,
-    )  # fmt: skip
+
+    def stomp(messages: int, queue: str) -> float:
+        return run(Load(
+            broker.port, producers=row.producers, consumers=row.consumers, messages=messages, window=row.window,
+            persistent=row.persistent, destination=f"/queue/{queue}",
+        )).seconds  # fmt: skip
+
+    yield stomp
 
 
 def _counts(
     row_name: str, messages: int, directory: str | None, options: dict[str, str]
 ) -> dict[str, tuple[float, float]]:
     """{function: (calls, own seconds)} of a broker that served `messages` and was stopped."""
-    group = brokers.Group("amq", directory=directory, options=options)
+    group = brokers.Group("amq", directory=directory, options=options, openwire=row_name in jms.ROWS)
     broker = ProfiledBroker("b0", group.store, group.ports[0], group.brokers[0].keep_alive_ms, options)
+    broker.openwire_port = group.brokers[0].openwire_port
     group.brokers[:] = [broker]
-    with group:
-        run(_load(row_name, broker.port, messages, "/queue/profile"))
+    with group, _clients(row_name, broker) as load:
+        load(messages, "profile")
         broker.stop()
         stats: Any = pstats.Stats(str(broker.profile))
         return {_name(key): (value[1], value[2]) for key, value in stats.stats.items()}
@@ -115,16 +136,17 @@ def samples(
     spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if spy is None:
         return []
-    with brokers.Group("amq", directory=directory, options=options) as group, tempfile.TemporaryDirectory() as scratch:
-        broker = group.brokers[0]
-        run(_load(row_name, broker.port, WARM_UP_MESSAGES, "/queue/warm"))
+    group = brokers.Group("amq", directory=directory, options=options, openwire=row_name in jms.ROWS)
+    broker = group.brokers[0]
+    with group, tempfile.TemporaryDirectory() as scratch, _clients(row_name, broker) as load:
+        load(WARM_UP_MESSAGES, "warm")
         raw = Path(scratch) / "raw.txt"
         watching = ["record", "--function", "--rate", str(SAMPLE_RATE), "--pid", str(broker.pid)]
         spies = [_spy([spy, *watching, "--format", "raw", "--output", str(raw)])]
         if flame:
             spies.append(_spy([spy, *watching, "--format", "flamegraph", "--output", flame]))
         try:
-            _keep_busy(row_name, broker, seconds)
+            _keep_busy(load, seconds)
         finally:
             for process in spies:
                 process.send_signal(signal.SIGINT)
@@ -136,12 +158,12 @@ def _spy(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _keep_busy(row_name: str, broker: brokers.Broker, seconds: float) -> None:
+def _keep_busy(load: Callable[[int, str], float], seconds: float) -> None:
     spent_s, number = 0.0, 0
     messages = WARM_UP_MESSAGES
     while spent_s < seconds:
         number += 1
-        spent_s += run(_load(row_name, broker.port, messages, f"/queue/busy{number}")).seconds
+        spent_s += load(messages, f"busy{number}")
         messages = min(SAMPLED_MESSAGES, messages * 2)
 
 
@@ -180,7 +202,7 @@ def main() -> None:
         run_under_profile(sys.argv[2], sys.argv[3], sys.argv[4:])
         return
     parser = cli.parser("profile", __doc__, EXAMPLES, peer=False)
-    together = sorted(name for name, row in ROWS.items() if not (row.drains or row.topic))
+    together = sorted(name for name, row in (ROWS | jms.ROWS).items() if not (row.drains or row.topic))
     parser.add_argument("--row", choices=together, default="4/4 window 256", help="default %(default)s")
     parser.add_argument("--flame", metavar="FILE", help="write py-spy's flame graph there (SVG)")
     args = parser.parse_args()
@@ -192,7 +214,7 @@ def main() -> None:
         functions = calls(args.row, messages, args.dir, options)
         cli.progress("sampling")
         shares = samples(args.row, SAMPLE_S / 3 if args.quick else SAMPLE_S, args.flame, args.dir, options)
-    except (LoadError, brokers.BrokerError) as error:
+    except (LoadError, brokers.BrokerError, jvm.JavaError) as error:
         sys.exit(f"failed: {error}")
     report = {"row": args.row, "calls": [function._asdict() for function in functions], "samples": shares}
     cli.show(args, report, calls_table(functions), samples_table(shares))

@@ -1,10 +1,11 @@
 """How many rows a second Spark writes to the broker, beside what else one could do, and beside the socket alone.
 
 Each way writes the same rows as one micro-batch of a stream, on local[2]; what counts is the time of that micro-batch,
-of its commit too, without the start of the query. A small one goes before, to warm up. Ways: `format("amq")`;
-foreachBatch with a loop over rows that sends each with a client (ours, pipelined, or stomp.py); and the ceiling: the
-same frames to a socket whose other end throws them away. Invariant: a result is returned only when the queue held each
-row once.
+of its commit too, without the start of the query. A small one goes before, to warm up. Ways: `format("amq")`, with a
+value alone, with a key, with a key and three headers, and the same in frames of single messages, as it was before there
+were others (through a relay: see `bench.plain`); foreachBatch with a loop over rows that sends each with a client
+(ours, pipelined, or stomp.py); and the ceiling: frames to a socket whose other end throws them away. Invariant: a
+result is returned only when the queue held each row once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 from rich.table import Table
 
-from bench import brokers, cli, host
+from bench import brokers, cli, host, plain
 from bench.load import LoadError
 from bench.wire import Connection, WireError
 from tests.spark.session import environment, start, stop_jvm, why_no_spark
@@ -46,6 +47,11 @@ while True:
             selector.unregister(key.fileobj)
             key.fileobj.close()
 """
+VALUE, KEY, HEADERS = "", ", keys", ", keys and headers"
+_KEY = "concat('key-', value) AS key"
+_MAP = "map('colour', 'red', 'region', concat('eu-', value % 100), 'trace', hex(value * 7919)) AS headers"
+COLUMNS = {VALUE: (), KEY: (_KEY,), HEADERS: (_KEY, _MAP)}  # beside the value
+SINGLE = ", single frames"
 Start = Callable[[Any, str], Any]  # (rows, queue) → the writer of a stream
 
 
@@ -126,10 +132,10 @@ def to_socket(spark: Any, port: int) -> Start:
     return lambda rows, _: rows.writeStream.format("discarding")
 
 
-def run(spark: Any, way: Start, queue: str, rows: int) -> float:
+def run(spark: Any, way: Start, queue: str, rows: int, columns: str = VALUE) -> float:
     """Seconds of a micro-batch of so many rows."""
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
-    values = stream.selectExpr(f"lpad(CAST(value AS STRING), {BODY_BYTES}, '.') AS value")
+    values = stream.selectExpr(f"lpad(CAST(value AS STRING), {BODY_BYTES}, '.') AS value", *COLUMNS[columns])
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = way(values, queue).option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query = writer.start()
@@ -176,19 +182,24 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
         discarding = int(sink.stdout.readline())
         broker = stack.enter_context(brokers.Group("amq", directory=directory, options=options)).wait_master()
         url = f"failover:(stomp://127.0.0.1:{broker.port})"
+        before = f"failover:(stomp://127.0.0.1:{stack.enter_context(plain.before(broker.port))})"
+        once, single = to_amq(url, "exactly-once"), to_amq(before, "exactly-once")
         ways = {
-            "socket only": to_socket(spark, discarding), "exactly-once": to_amq(url, "exactly-once"),
+            "socket only": to_socket(spark, discarding), "exactly-once": once, f"exactly-once{SINGLE}": single,
+            f"exactly-once{KEY}": once, f"exactly-once{KEY}{SINGLE}": single,
+            f"exactly-once{HEADERS}": once, f"exactly-once{HEADERS}{SINGLE}": single,
             "at-least-once": to_amq(url, "at-least-once"), "dedup": to_amq(url, "dedup"),
             "loop, amq client": row_by_row(with_our_client(url)),
             "loop, stomp.py": row_by_row(with_stomp_py(broker.port)),
         }  # fmt: skip
         for number, (name, way) in enumerate(ways.items()):
+            columns = next(kind for kind in (HEADERS, KEY, VALUE) if kind in name)
             cli.progress(name)
             stored = name != "socket only"
             for part, count in enumerate((min(WARM_UP_ROWS, rows), rows)):
                 queue = f"/queue/bench.{number}.{part}"
                 before_s = broker.cpu_s()
-                seconds = run(spark, way, queue, count)
+                seconds = run(spark, way, queue, count, columns)
                 cpu_us = (broker.cpu_s() - before_s) * 1e6 / count
                 if stored:
                     take_all(broker.port, queue, count)

@@ -1,10 +1,11 @@
 """What Spark reads a second: a queue as a stream and as a batch, and the journal, each into a sink that drops rows.
 
 A broker is filled with messages of one size; nothing else runs. Stream: `Trigger.AvailableNow`, from its start to its
-end, so with leases and acknowledgements. Journal: `format("amq-journal")`, which asks no broker. Beside them a plain
-client, which gives each message to a loop and to no Spark: stomp.py; and the ceiling: a data source that cuts bodies
-out of bytes that somebody sends as fast as a socket takes them. Before each some rows are read, so that workers are
-there. Invariant: a rate is returned only when as many rows came as there are messages.
+end, so with leases and acknowledgements; the same in frames of single messages, as it was before there were others
+(through a relay: see `bench.plain`); and the same with the option `store`. Journal: `format("amq-journal")`, which asks
+no broker. Beside them a client, which gives each message to a loop and to no Spark: stomp.py; and the ceiling: a data
+source that cuts bodies out of bytes that somebody sends as fast as a socket takes them. Before each some rows are read,
+so that workers are there. Invariant: a rate is returned only when as many rows came as there are messages.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rich.table import Table
 import amq
 from amq.client.uri import parse
 from amq.errors import AmqError
-from bench import brokers, cli, host
+from bench import brokers, cli, host, plain
 from bench.load import LoadError
 from bench.stats import Spread, spread
 from pyspark_amq.options import SourceOptions
@@ -38,8 +39,10 @@ QUEUE, WARM_UP_QUEUE = "/queue/bench.rows", "/queue/bench.warmup"
 CURSOR, LEASES_ALL = "bench", (1 << 63) - 1
 WARM_UP_ROWS = 2000
 STREAM, BATCH, JOURNAL, JOURNAL_HEADS = "queue, stream", "queue, batch", "journal", "journal, no bodies"
+SINGLE = "queue, stream, single frames"
 SOCKET, LOOP = "the socket alone", "stomp.py, no Spark"
-TAKES = (STREAM, LOOP)
+DIRECT = "queue, stream, direct"
+TAKES = (STREAM, DIRECT, SINGLE, LOOP)
 HEAD = b"MESSAGE\nsubscription:1\nmessage-id:1\ndestination:/queue/bench\ntimestamp:1\npersistent:true\n\n"
 PIECE_FRAMES = 2000
 SILENT_S = 30.0  # then nothing more comes
@@ -55,9 +58,13 @@ class Trial(NamedTuple):
 class Bench:
     """Rows in one broker, and a Spark that reads them. `url`, `store`: of the broker; `cpu_s`: what it has worked."""
 
-    def __init__(self, spark: Any, url: str, store: str, size_bytes: int, cpu_s: Callable[[], float]) -> None:
+    def __init__(
+        self, spark: Any, url: str, before: str, store: str, size_bytes: int, cpu_s: Callable[[], float]
+    ) -> None:
+        """`before` = the URL of a relay whose clients get single messages."""
         self._spark = spark
         self._url = url
+        self._before = before
         self._store = store
         self._size_bytes = size_bytes
         self._cpu_s = cpu_s
@@ -73,14 +80,19 @@ class Bench:
     def read(self, what: str, queue: str, rows: int) -> Trial:
         """Read all `rows` of `queue`. A stream takes them. Raises LoadError where others came."""
         cpu_s, start_s = self._cpu_s(), time.monotonic()
-        found = {STREAM: self._stream, LOOP: self._loop}.get(what, partial(self._once, what))(queue, rows)
+        ways = {
+            STREAM: self._stream, DIRECT: partial(self._stream, store=self._store),
+            SINGLE: partial(self._stream, url=self._before), LOOP: self._loop,
+        }  # fmt: skip
+        found = ways.get(what, partial(self._once, what))(queue, rows)
         trial = Trial(time.monotonic() - start_s, self._cpu_s() - cpu_s)
         if found != rows:
             raise LoadError(f"{what}: {found:,} rows came, there are {rows:,}")
         return trial
 
-    def _stream(self, queue: str, _rows: int) -> int:
-        source = self._spark.readStream.format("amq").options(url=self._url, destination=queue, subscription=CURSOR)
+    def _stream(self, queue: str, _rows: int, **more: str) -> int:
+        given = {"url": self._url, "destination": queue, "subscription": CURSOR, **more}
+        source = self._spark.readStream.format("amq").options(**given)
         with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
             writer = source.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
             found: int = frame.follow(writer.trigger(availableNow=True).start, lambda _: None)["messages"]
@@ -209,7 +221,7 @@ def measure(bench: Bench, rows: int, trials: int, progress: Callable[[str], None
             taken.add(queue)
         return bench.read(what, queue, count)
 
-    for what in (SOCKET, BATCH, JOURNAL, JOURNAL_HEADS, STREAM, LOOP):
+    for what in (SOCKET, BATCH, JOURNAL, JOURNAL_HEADS, STREAM, DIRECT, SINGLE, LOOP):
         progress(f"{what}: warming up")
         read(what, WARM_UP_QUEUE, WARM_UP_ROWS)
         found[what] = []
@@ -231,14 +243,17 @@ def run(
     """`measure` with a broker and a Spark of its own."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
-        broker = stack.enter_context(brokers.Group("amq", directory=directory, options=options)).wait_master()
+        given = {"directReads": "*", **options}
+        broker = stack.enter_context(brokers.Group("amq", directory=directory, options=given)).wait_master()
         os.environ.update(environment(home))
         cli.progress("starting Spark")
         spark = start(home, "local[2]")
         stack.callback(stop_jvm)
         stack.callback(spark.stop)
         url = f"failover:(stomp://127.0.0.1:{broker.port})"
-        return measure(Bench(spark, url, str(broker.store), size_bytes, broker.cpu_s), rows, trials, cli.progress)
+        before = f"failover:(stomp://127.0.0.1:{stack.enter_context(plain.before(broker.port))})"
+        bench = Bench(spark, url, before, str(broker.store), size_bytes, broker.cpu_s)
+        return measure(bench, rows, trials, cli.progress)
 
 
 def table(results: Sequence[dict[str, Any]], size_bytes: int) -> Table:

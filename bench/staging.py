@@ -1,8 +1,9 @@
 """Processor time that a row of an exactly-once sink takes, step by step: in a task without Spark, in the broker without
 sockets. Other work on the machine counts little, as no clock on the wall is read.
 
-The task makes frames of Arrow batches; the broker reads them, prepares transactions of so many rows, writes and applies
-them, and commits all as one batch. Invariant: a result is returned only when the queue holds each row.
+Rows have a value alone, a key too, or a key and three headers. The task makes frames of Arrow batches; the broker reads
+them, prepares transactions of so many rows, writes and applies them, and commits all as one batch. Invariant: a result
+is returned only when the queue holds each row.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from contextlib import contextmanager
 import pyarrow as pa
 from rich.table import Table
 
-from amq.client import bulk
 from amq.protocols.commands import CommitBatch, Prepare
+from amq.protocols.stomp import runs
 from amq.protocols.stomp.frame import encode
 from amq.protocols.stomp.server import StompServer
 from bench import cli, host
 from bench.load import LoadError
-from pyspark_amq import frames
+from pyspark_amq import columns
+from pyspark_amq.frames import Columns
 from tests.broker.world import Client, World
 
 EXAMPLES = ("--quick", "--rows 500000 --window 1000")
@@ -33,10 +35,11 @@ BODY_BYTES = 100
 CONNECTIONS = 2
 READ_BYTES = 1 << 18
 ROUNDS = 3
-COLUMNS = frames.Columns(text=True, key=False, destination=False, headers=False, id=None)
+KINDS = ("value", "key", "key and headers")
+HEADERS = ("colour", "region", "trace")
 STEPS = (
-    "task: Arrow to Python", "task: frames", "broker: read frames", "broker: take in", "broker: prepare",
-    "broker: write and apply", "broker: commit the batch",
+    "task: Arrow to columns", "task: checksum", "task: frames", "broker: read frames", "broker: take in",
+    "broker: prepare", "broker: write and apply", "broker: commit the batch",
 )  # fmt: skip
 
 
@@ -53,7 +56,19 @@ class Stopwatch:
         self.spent_s[name] += time.process_time() - started_s
 
 
-def once(rows: int, window: int, directory: str | None) -> dict[str, float]:
+def batch_of(start: int, stop: int, kind: str) -> tuple[pa.RecordBatch, Columns]:
+    """Rows, and what their columns mean."""
+    found = {"value": pa.array([str(row).rjust(BODY_BYTES, ".") for row in range(start, stop)])}
+    if kind != "value":
+        found["key"] = pa.array([f"key-{row}" for row in range(start, stop)])
+    if kind == "key and headers":
+        headers = [[(name, f"{name}-{row}") for name in HEADERS] for row in range(start, stop)]
+        found["headers"] = pa.array(headers, pa.map_(pa.string(), pa.string()))
+    described = Columns(text=True, key="key" in found, destination=False, headers="headers" in found, id=None)
+    return pa.record_batch(found), described
+
+
+def once(rows: int, window: int, kind: str, directory: str | None) -> dict[str, float]:
     """Microseconds per row of each step. Raises LoadError."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory(dir=directory) as store:
@@ -64,10 +79,7 @@ def once(rows: int, window: int, directory: str | None) -> dict[str, float]:
         xids = []
         for number, start in enumerate(range(0, rows, window)):
             stream = streams[number % CONNECTIONS]
-            batch = pa.RecordBatch.from_pydict(
-                {"value": [str(row).rjust(BODY_BYTES, ".") for row in range(start, min(rows, start + window))]}
-            )
-            send(world, watch, *stream, f"t{number}", batch)
+            send(world, watch, *stream, f"t{number}", *batch_of(start, min(rows, start + window), kind))
             xids.append(f"bench.{number}")
             with watch.step("broker: prepare"):
                 stream[1].do(Prepare(f"t{number}", xids[-1], 0, "bench", 0, "p"))
@@ -85,20 +97,26 @@ def once(rows: int, window: int, directory: str | None) -> dict[str, float]:
 
 def opened() -> StompServer:
     stomp = StompServer()
-    stomp.receive(encode("CONNECT", [("accept-version", "1.2"), ("host", "bench")]))
+    stomp.receive(encode("CONNECT", [("accept-version", "1.2"), ("host", "bench"), (runs.HEADER, runs.VERSION)]))
     return stomp
 
 
 def send(
-    world: World, watch: Stopwatch, stomp: StompServer, client: Client, transaction: str, batch: pa.RecordBatch
+    world: World, watch: Stopwatch, stomp: StompServer, client: Client, transaction: str, batch: pa.RecordBatch,
+    described: Columns,
 ) -> None:
     """Rows of one transaction, from Arrow to the broker's memory."""
-    head = f"SEND\ndestination:/queue/bench\npersistent:true\ntransaction:{transaction}".encode()
+    head = f"SENDMANY\ndestination:/queue/bench\npersistent:true\ntransaction:{transaction}\ntext:true\n"
     written = [encode("BEGIN", [("transaction", transaction)])]
-    with watch.step("task: Arrow to Python"):
-        (part,) = frames.rows_of(batch, COLUMNS, "/queue/bench")
+    with watch.step("task: Arrow to columns"):
+        (whole,) = columns.tables_of(batch, described, "/queue/bench")
+        parts = [sent for part in whole.pieces() if (sent := part.sent()) is not None]
+    with watch.step("task: checksum"):
+        whole.checksum()
     with watch.step("task: frames"):
-        written += [bulk.encode(head, part.bodies[piece], None, text=True) for piece in bulk.pieces(part.bodies)]
+        for part in parts:
+            body = part.pack()
+            written.append(f"{head}messages:{part.count}\ncontent-length:{len(body)}\n\n".encode() + body + b"\0")
     data = b"".join(written)
     for start in range(0, len(data), READ_BYTES):
         with watch.step("broker: read frames"):
@@ -108,22 +126,27 @@ def send(
             world.turn()
 
 
-def measure(rows: int, window: int, directory: str | None) -> dict[str, float]:
-    """The best of some rounds, step by step."""
+def measure(rows: int, window: int, directory: str | None) -> dict[str, dict[str, float]]:
+    """The best of some rounds, step by step, of each kind of rows."""
     gc.collect()
     gc.freeze()
-    rounds = [once(rows, window, directory) for _ in range(ROUNDS)]
-    return {name: min(each[name] for each in rounds) for name in STEPS}
+    found = {}
+    for kind in KINDS:
+        rounds = [once(rows, window, kind, directory) for _ in range(ROUNDS)]
+        found[kind] = {name: min(each[name] for each in rounds) for name in STEPS}
+    return found
 
 
-def table(result: dict[str, float], rows: int, window: int) -> Table:
-    shown = Table(title=f"processor time per row: {rows:,} rows of {BODY_BYTES} bytes, {window:,} in a transaction")
+def table(result: dict[str, dict[str, float]], rows: int, window: int) -> Table:
+    shown = Table(title=f"processor time per row, µs: {rows:,} rows of {BODY_BYTES} bytes, {window:,} in a transaction")
     shown.add_column("step")
-    shown.add_column("µs/row", justify="right")
-    for name, spent_us in result.items():
-        shown.add_row(name, f"{spent_us:.2f}")
+    for kind in result:
+        shown.add_column(kind, justify="right")
+    for name in STEPS:
+        shown.add_row(name, *(f"{spent_us[name]:.2f}" for spent_us in result.values()))
     for part in ("task", "broker"):
-        shown.add_row(f"{part} together", f"{sum(us for name, us in result.items() if name.startswith(part)):.2f}")
+        sums = (sum(us for name, us in spent_us.items() if name.startswith(part)) for spent_us in result.values())
+        shown.add_row(f"{part} together", *(f"{us:.2f}" for us in sums))
     return shown
 
 

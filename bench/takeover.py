@@ -8,11 +8,16 @@ next one's turn: the backlog stays as it was.
 `--how handover`: `amq handover` in place of the kill. The clients are served until the master closes their connections,
 so the times count from there. `--how hung`: the master is stopped (SIGSTOP) and keeps its lock; clients leave it at
 once.
+
+`--client jms`: a JMS consumer and a JMS producer with a failover URL on the unmodified ActiveMQ client, instead of our
+own that try without pause. The client waits 10 ms before its first try, then twice as long before each; `--failover
+maxReconnectDelay=100` bounds that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import multiprocessing.connection
 import signal
@@ -24,7 +29,8 @@ from typing import Any
 
 from rich.table import Table
 
-from bench import brokers, cli, host
+from bench import brokers, cli, host, jvm
+from bench.jms_failover import JmsProbe
 from bench.load import Load, LoadError, run
 from bench.stats import Spread, spread
 from bench.wire import Connection, WireError
@@ -41,6 +47,7 @@ EXAMPLES = (
     "--messages 100000 --keep-alive-ms 5000 --peer activemq",
     "--messages 100000 --keep-alive-ms 2000 --how handover",
     "--slaves 2 --repeat 10 --json takeover.json",
+    "--client jms --messages 100000 --peer activemq",
 )
 
 
@@ -143,6 +150,24 @@ def one_takeover(group: brokers.Group, how: str = "kill") -> dict[str, float]:
     }
 
 
+def one_jms_takeover(group: brokers.Group, how: str, query: str = "") -> dict[str, float]:
+    """The same for JMS clients with a failover URL, which has the options `query`."""
+    queues = [queue.removeprefix("/queue/") for queue in (QUEUE, PROBE_QUEUE)]
+    with contextlib.closing(JmsProbe(group.openwire_ports, *queues, query)) as probe:
+        probe.ready()
+        master = group.wait_master()
+        ended_s = time.monotonic()
+        _END[how](master)
+        times_s = probe.times_s()
+    if how == "handover":
+        ended_s = times_s["lost"]
+    return {
+        "connected_s": times_s["connected"] - ended_s,
+        "first_message_s": times_s["message"] - ended_s,
+        "first_receipt_s": times_s["receipt"] - ended_s,
+    }
+
+
 def _hand_over(master: brokers.Broker) -> None:
     command = [sys.executable, "-m", "amq", "handover", "--store", str(master.store)]
     deadline = time.monotonic() + GIVE_UP_S
@@ -164,9 +189,14 @@ _END: dict[str, Callable[[brokers.Broker], None]] = {
 def measure(
     kind: str, messages: int, repeat: int, slaves: int, keep_alive_ms: int, directory: str | None,
     options: dict[str, str], progress: Callable[[str], None], how: str = "kill",
+    jms: Callable[[brokers.Group, str], dict[str, float]] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Spreads of the three times over `repeat` takeovers with `messages` of 1 KiB waiting."""
-    group = brokers.Group(kind, slaves + 1, keep_alive_ms=keep_alive_ms, directory=directory, options=options)
+    """Spreads of the three times over `repeat` takeovers with `messages` of 1 KiB waiting. `jms`: what watches one with
+    JMS clients."""
+    one = jms or one_takeover
+    group = brokers.Group(
+        kind, slaves + 1, keep_alive_ms=keep_alive_ms, directory=directory, options=options, openwire=one is jms
+    )
     progress(f"{kind}: starting {slaves + 1} brokers")
     with group:
         progress(f"{kind}: sending {messages} messages")
@@ -174,7 +204,7 @@ def measure(
         times = []
         for number in range(repeat):
             progress(f"{kind}: {how} {number + 1} of {repeat}")
-            times.append(one_takeover(group, how))
+            times.append(one(group, how))
             for broker in group.brokers:
                 if not broker.alive:
                     broker.start()
@@ -182,6 +212,7 @@ def measure(
     return {
         "kind": kind,
         "how": how,
+        "client": "stomp" if jms is None else "jms",
         "messages": messages,
         "keep_alive_ms": keep_alive_ms,
         "times": times,
@@ -191,12 +222,15 @@ def measure(
 
 def table(results: Sequence[dict[str, Any]]) -> Table:
     shown = Table(title="seconds until the next master serves, median (min–max)")
-    for heading in ("", "how", "backlog", "keep-alive ms", "connected", "first message", "first receipt"):
+    for heading in ("", "client", "how", "backlog", "keep-alive ms", "connected", "first message", "first receipt"):
         shown.add_column(heading, justify="left" if not heading else "right")
     for result in results:
         spreads = [Spread(**result["spread"][name]) for name in ("connected_s", "first_message_s", "first_receipt_s")]
         cells = [f"{times.median:.2f} ({times.low:.2f}–{times.high:.2f})" for times in spreads]
-        shown.add_row(result["kind"], result["how"], f"{result['messages']:,}", str(result["keep_alive_ms"]), *cells)
+        shown.add_row(
+            result["kind"], result["client"], result["how"], f"{result['messages']:,}", str(result["keep_alive_ms"]),
+            *cells,
+        )  # fmt: skip
     return shown
 
 
@@ -207,7 +241,14 @@ def main() -> None:
     parser.add_argument("--slaves", type=int, default=1, help="brokers that wait (default %(default)s)")
     parser.add_argument("--how", choices=list(_END), default="kill", help="how a mastership ends (default %(default)s)")
     parser.add_argument("--keep-alive-ms", type=int, default=5000, help="lockKeepAlivePeriod (default %(default)s)")
+    parser.add_argument("--client", choices=["stomp", "jms"], default="stomp", help="who waits (default %(default)s)")
+    parser.add_argument("--failover", default="", metavar="QUERY", help="options for the failover URL of JMS clients")
     args = parser.parse_args()
+    if args.client == "jms" and args.how == "hung":
+        parser.error("a JMS client does not leave a master that hangs before 30 s: measure --how kill or handover")
+    if args.peer == "artemis":
+        parser.error("Artemis has a primary and a backup in place of equal brokers: name another peer")
+    jms = functools.partial(one_jms_takeover, query=args.failover) if args.client == "jms" else None
     cli.terminate_on_signal()
     messages, repeat = (2000, 2) if args.quick else (args.messages, args.repeat)
     results = []
@@ -215,9 +256,10 @@ def main() -> None:
         for kind in cli.kinds(args) if args.how == "kill" else ["amq"]:
             options = cli.amq_options(args) if kind == "amq" else {}
             results.append(measure(
-                kind, messages, repeat, args.slaves, args.keep_alive_ms, args.dir, options, cli.progress, args.how
+                kind, messages, repeat, args.slaves, args.keep_alive_ms, args.dir, options, cli.progress, args.how,
+                jms,
             ))  # fmt: skip
-    except (LoadError, brokers.BrokerError) as error:
+    except (LoadError, brokers.BrokerError, jvm.JavaError) as error:
         sys.exit(f"failed: {error}")
     ours = [result for result in results if result["kind"] == "amq"]
     period_s = args.keep_alive_ms / 1000

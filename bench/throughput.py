@@ -8,11 +8,12 @@ a backlog has the same length for all.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -95,6 +96,9 @@ class Turn:
 class Bench:
     """Brokers that are up, and what they have done so far."""
 
+    warm_up_row = ROWS[WARM_UP_ROW]
+    openwire = False  # whether the brokers are to listen for it
+
     def __init__(self, masters: dict[str, brokers.Broker], seconds: float, size_bytes: int, backlog: int) -> None:
         self.masters = masters
         self.seconds = seconds
@@ -106,11 +110,7 @@ class Bench:
 
     def turn(self, row: Row, kind: str, seconds: float) -> list[Turn]:
         """One run (a second one that drains, where the row says so) of about `seconds` on a fresh queue."""
-        rate = self.rates.get((row.name, kind))
-        messages = FIRST_MESSAGES if rate is None else int(rate * seconds)
-        messages = max(MESSAGES_MIN, row.producers * 4, min(MESSAGES_MAX, messages))
-        if row.drains:
-            messages = self.backlog
+        messages = self.backlog if row.drains else self.messages(row, kind, seconds)
         self._queues += 1
         load = Load(
             self.masters[kind].port, producers=row.producers, consumers=row.consumers, messages=messages,
@@ -123,6 +123,15 @@ class Bench:
         if row.drains:
             turns.append(self._run(DRAIN_NAME, kind, dataclasses.replace(load, mode="recv"), run))
         return turns
+
+    def messages(self, row: Row, kind: str, seconds: float) -> int:
+        """How many messages keep that broker busy for about `seconds`, by the rate of its last turn."""
+        rate = self.rates.get((row.name, kind))
+        messages = FIRST_MESSAGES if rate is None else int(rate * seconds)
+        return max(MESSAGES_MIN, row.producers * 4, min(MESSAGES_MAX, messages))
+
+    def close(self) -> None:
+        """Stop what `turn` started beside the brokers."""
 
     def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], Result]) -> Turn:
         master = self.masters[kind]
@@ -142,7 +151,7 @@ class Bench:
             progress(f"warming up {kind}")
             end_s = time.monotonic() + seconds
             while time.monotonic() < end_s:
-                self.turn(ROWS[WARM_UP_ROW], kind, FIRST_TURN_S)
+                self.turn(self.warm_up_row, kind, FIRST_TURN_S)
 
     def measure(self, rows: Sequence[Row], repeat: int, progress: Callable[[str], None]) -> None:
         for row in rows:
@@ -217,16 +226,17 @@ def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
 
 def measure(
     kinds: Sequence[str], rows: Sequence[Row], scale: Scale, size_bytes: int, directory: str | None,
-    options: dict[str, str], progress: Callable[[str], None],
+    options: dict[str, str], progress: Callable[[str], None], make: type[Bench] = Bench,
 ) -> dict[str, Any]:  # fmt: skip
-    """Start one broker of each kind, measure `rows`, stop them. Returns what `--json` writes."""
+    """Start one broker of each kind, measure `rows` with `make`, stop them. Returns what `--json` writes."""
     before = host.describe(directory)
     with contextlib.ExitStack() as stack:
         masters = {}
         for kind in kinds:
-            group = brokers.Group(kind, directory=directory, options=None if kind == "activemq" else options)
+            ours = issubclass(brokers.broker_class(kind), brokers.AmqBroker)
+            group = brokers.Group(kind, directory=directory, options=options if ours else None, openwire=make.openwire)
             masters[kind] = stack.enter_context(group).brokers[0]
-        bench = Bench(masters, scale.seconds, size_bytes, scale.backlog)
+        bench = stack.enter_context(contextlib.closing(make(masters, scale.seconds, size_bytes, scale.backlog)))
         bench.warm_up(scale.warm_up_s, progress)
         bench.measure(rows, scale.repeat, progress)
     return {
@@ -238,14 +248,19 @@ def measure(
     }
 
 
-def main() -> None:
-    parser = cli.parser("throughput", __doc__, EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser, rows: Iterable[str]) -> None:
+    """The options that say which of `rows` are measured, how often and how long."""
     scale = Scale()
-    parser.add_argument("--row", action="append", choices=sorted(ROWS), help="only this row (repeatable)")
+    parser.add_argument("--row", action="append", choices=sorted(rows), help="only this row (repeatable)")
     parser.add_argument("--repeat", type=int, default=scale.repeat, help="turns on each row (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=scale.seconds, help="length of a turn (default %(default)s)")
     parser.add_argument("--backlog", type=int, default=scale.backlog, help="sent, then drained (default %(default)s)")
     parser.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of a body (default %(default)s)")
+
+
+def main() -> None:
+    parser = cli.parser("throughput", __doc__, EXAMPLES)
+    add_arguments(parser, ROWS)
     args = parser.parse_args()
     cli.terminate_on_signal()
     kinds = cli.kinds(args)

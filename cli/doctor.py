@@ -23,11 +23,12 @@ _EPILOG = examples(
     "amq doctor /mnt/shared/amq --as-peer",
     "amq doctor /mnt/shared/amq --peer host-b --peer host-c",
     "amq doctor /mnt/shared/amq --quick --json | jq -r .verdict",
+    "amq doctor --tls 'failover:(stomp+ssl://a:61614,stomp+ssl://b:61614)?trust=/etc/app/ca.pem'",
 )
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("path", metavar="PATH", type=click.Path(), envvar="AMQ_STORE")
+@click.argument("path", metavar="PATH", type=click.Path(), envvar="AMQ_STORE", required=False)
 @click.option(
     "--peer", "peers", metavar="HOST[:PORT]", multiple=True,
     help="Another host, which runs `amq doctor PATH --as-peer`: try locks, links and what it sees. May be repeated.",
@@ -38,9 +39,16 @@ _EPILOG = examples(
     help="TCP port of peers; with --as-peer the one to listen on, 0: any free one.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Only what `amq start` looks at each time; takes milliseconds.")
+@click.option(
+    "--tls", "url", metavar="URL",
+    help="Examine no directory but the TLS ports of this client URL: versions, certificate, names, dates, and whether "
+    "the broker wants a certificate of the client.",
+)  # fmt: skip
 @json_option
-def doctor(path: str, peers: tuple[str, ...], as_peer: bool, port: int, quick: bool, as_json: bool) -> None:
-    """Find out whether a directory is fit to be a store.
+def doctor(
+    path: str | None, peers: tuple[str, ...], as_peer: bool, port: int, quick: bool, url: str | None, as_json: bool
+) -> None:
+    """Find out whether a directory is fit to be a store, or what clients of a TLS port meet.
 
     Looks at the file system and its mount options, and tries what brokers rely on: locks that exclude, links that are
     exclusive, content that others see, what a sync costs. Only files of its own, amq-doctor-*, are touched, and they
@@ -48,7 +56,19 @@ def doctor(path: str, peers: tuple[str, ...], as_peer: bool, port: int, quick: b
 
     Exit code 0 where the verdict is fit, with warnings or without, 4 where it is unfit or does not exist, 6 where a
     peer cannot be asked. Without PATH $AMQ_STORE is examined.
+
+    With --tls: 0 where each broker that listens lets this client in, 1 where one does not, 6 where none listens. It
+    sends no login.
     """
+    if url is not None:
+        if as_peer or peers or quick:
+            raise click.UsageError("--tls examines no directory: give it alone")
+        from amq.cli.doctor_tls import examine_url
+
+        examine_url(url, as_json)
+        return
+    if path is None:
+        raise click.UsageError("Missing argument 'PATH'.")
     if sum((as_peer, bool(peers), quick)) > 1:
         raise click.UsageError("give one of --peer, --as-peer and --quick")
     if as_peer and as_json:

@@ -1,4 +1,4 @@
-"""Live configuration of a running broker: reads the configuration and the users file when they changed.
+"""Live configuration of a running broker: reads the configuration, the users and other files when they changed.
 
 A read may hang: a FIFO in the place of the file, a mount whose server is away. So reads run in a thread of their own,
 one after the other. A read that takes longer than `PATIENCE_S` is given up: its result is thrown away whenever it
@@ -11,7 +11,9 @@ Invariant: the event loop, the end of the process and later reads never wait for
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import structlog
 
@@ -25,21 +27,35 @@ HUNG_MAX = 4
 _log = structlog.get_logger("amq.process")
 
 
+class Files(NamedTuple):
+    """Files that are read together. `keys` = the options that name them, or say how they are read; `read(config,
+    current)` reads and uses them: it raises ConfigError where they cannot be used, and does nothing where `current()`
+    is false after its reads."""
+
+    keys: frozenset[str]
+    read: Callable[[BrokerConfig, Callable[[], bool]], None]
+
+
 class Live:
     """`ask` from any thread; `apply(config)` is called, in the reading thread, with each configuration that changes
     something. Nothing is read before `start`."""
 
-    def __init__(self, reload: Reload, gate: LoginGate, apply: Callable[[BrokerConfig], None]) -> None:
+    def __init__(
+        self, reload: Reload, gate: LoginGate, apply: Callable[[BrokerConfig], None],
+        files: Mapping[str, Files] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """`files` = those besides "configuration" and "users", by the name that `ask` knows."""
+        self._files = files
         self._reload = reload
         self._gate = gate
         self._apply = apply
         self._mutex = threading.Lock()
-        self._wanted: dict[str, bool] = {}  # "configuration" or "users" → somebody asked by hand
+        self._wanted: dict[str, bool] = {}  # "configuration", "users", … → somebody asked by hand
         self._reader: _Reader | None = None
         self._hung = 0
 
     def ask(self, *what: str, by_hand: bool = False) -> None:
-        """Read "configuration" or "users" or both, soon. `by_hand`: also an error that was told before is told."""
+        """Read "configuration", "users" or others, soon. `by_hand`: also an error that was told before is told."""
         with self._mutex:
             for name in what:
                 self._wanted[name] = self._wanted.get(name, False) or by_hand
@@ -57,7 +73,7 @@ class Live:
             if self._reader is not reader:
                 self._hung -= 1  # it was given up, and has come back
                 return None
-            for name in ("configuration", "users"):
+            for name in ("configuration", "users", *self._files):
                 if name in self._wanted:
                     return name, self._wanted.pop(name)
             self._reader = None
@@ -107,7 +123,19 @@ class Live:
         if any(change.option.key in ("usersFile", "anonymous") for change in outcome.live):
             with self._mutex:
                 self._wanted.setdefault("users", False)
+        changed = {change.option.key for change in outcome.live}
+        with self._mutex:
+            for name, files in self._files.items():
+                if changed & files.keys:
+                    self._wanted.setdefault(name, False)
         self._apply(outcome.config)
+
+    def read_files(self, reader: _Reader, name: str) -> None:
+        try:
+            self._files[name].read(self._reload.config, lambda: self.current(reader))
+        except ConfigError as error:
+            if self.current(reader):
+                _log.error(f"{name} not changed", reason=error.description)
 
     def read_users(self, reader: _Reader) -> None:
         config = self._reload.config
@@ -148,6 +176,8 @@ class _Reader(threading.Thread):
             try:
                 if name == "users":
                     self._live.read_users(self)
+                elif name != "configuration":
+                    self._live.read_files(self, name)
                 else:
                     self._live.read_configuration(self, by_hand)
             finally:

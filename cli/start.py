@@ -15,16 +15,19 @@ import uvloop
 
 import amq
 from amq.broker.events import JournalRead, RoleChanged
-from amq.cli import exits, logs, process, store_check
+from amq.cli import exits, logs, own_permissions, process, store_check
 from amq.cli.config_import import properties_of, property_option
 from amq.cli.foreign_users import read_users
-from amq.cli.live import Live
+from amq.cli.live import Files, Live
 from amq.cli.output import examples, reading_text
+from amq.cli.own_certificate import KEYS, OwnCertificate
+from amq.cli.own_permissions import OwnPermissions
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
 from amq.errors import AmqError, ConfigError
 from amq.security import LoginGate
+from amq.security.permissions import Permissions
 from amq.service import BrokerService, Role
 
 _log = structlog.get_logger("amq.process")
@@ -44,7 +47,8 @@ _EPILOG = examples(
 @click.option("--name", metavar="NAME", help="Name of this broker, unique on the store. Default: the host name.")
 @click.option(
     "--transport", "transports", metavar="URL", multiple=True,
-    help="Where to serve clients while master, stomp://HOST:PORT. May be repeated. Port 0: any free one.",
+    help="Where to serve clients while master: stomp://HOST:PORT, with TLS stomp+ssl://HOST:PORT. May be repeated. "
+    "Port 0: any free one.",
 )  # fmt: skip
 @click.option(
     "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
@@ -71,9 +75,9 @@ def start(
     each part that amq does not support; `amq config import` shows the whole report.
 
     SIGTERM or SIGINT: commit what came in, hand the store over, exit. A second signal ends the process at once, as
-    safely as any crash does. SIGHUP: read the configuration and the users file again. The broker also watches the
-    configuration file. Under systemd (Type=notify) it reports which role it has, and that it is ready: as soon as it
-    competes for the store, as slave or master, or with --wait-for-activation when it is master.
+    safely as any crash does. SIGHUP: read the configuration, the users file, the certificates and the permissions
+    again. The broker also watches these files. Under systemd (Type=notify) it reports which role it has, and that it is
+    ready: as soon as it competes for the store, as slave or master, or with --wait-for-activation when it is master.
     """
     if wait_for_activation:
         options = (*options, "waitForActivation=true")
@@ -114,10 +118,19 @@ class _Run:
     ) -> None:
         self._config = config
         self._gate = LoginGate(config.users_file, config.anonymous, lambda file: read_users(file, path, properties))
-        self._service = BrokerService(config, self._gate.authenticate, replace_process=process.replace_process)
+        self._certificate = OwnCertificate(config, self._gate)
+        self._permissions = OwnPermissions(config, self._post_permit)
+        self._service = BrokerService(
+            config, self._gate.authenticate, replace_process=process.replace_process,
+            credentials=self._certificate.credentials, permissions=self._permissions.current,
+        )  # fmt: skip
         self._service.events.listen(RoleChanged, self._on_role)
         self._service.events.listen(JournalRead, self._on_reading)
-        self._live = Live(Reload(config, read), self._gate, self._post_apply)
+        files = {
+            "certificates": Files(KEYS, self._certificate.read),
+            "permissions": Files(own_permissions.KEYS, self._permissions.read),
+        }
+        self._live = Live(Reload(config, read), self._gate, self._post_apply, files)
         self._config_file = path
         self._watchers = ExitStack()
         self._watched: set[str] = set()
@@ -127,11 +140,14 @@ class _Run:
     async def until_stopped(self) -> AmqError | None:
         """Serve until told to stop (None) or until the service gives up (why)."""
         self._loop = asyncio.get_running_loop()
-        for warning in self._gate.warnings:
+        rights = self._permissions.current
+        mine = rights.warnings if rights is not None else ()
+        for warning in (*self._gate.warnings, *self._certificate.credentials.warnings, *mine):
             _log.warning(warning)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_stop, number)
         self._loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
+        self._certificate.watch_expiry(self._loop)
         self._feed_watchdog(process.watchdog_interval_s())
         with self._watchers:
             self._watch()
@@ -142,7 +158,11 @@ class _Run:
 
     def _watch(self) -> None:
         """Watch the files that there are, also one that came with a reload, until the end."""
-        paths = [path for path in (self._config_file, self._config.users_file) if path and path not in self._watched]
+        named = (
+            self._config_file, self._config.users_file, self._config.permissions_file,
+            *self._certificate.paths(self._config),
+        )  # fmt: skip
+        paths = [path for path in dict.fromkeys(named) if path and path not in self._watched]
         if not paths:
             return
         try:
@@ -186,11 +206,22 @@ class _Run:
     # -- live configuration -------------------------------------------------------------------------------------------
 
     def _on_hang_up(self) -> None:
-        _log.info("SIGHUP: reading configuration and users again")
-        self._live.ask("configuration", "users", by_hand=True)
+        _log.info("SIGHUP: reading configuration, users, certificates and permissions again")
+        self._live.ask("configuration", "users", "certificates", "permissions", by_hand=True)
 
     def _changed(self, path: str) -> None:
-        self._live.ask("configuration" if path == self._config_file else "users")
+        if path == self._config_file:
+            self._live.ask("configuration")
+        if path == self._config.users_file:
+            self._live.ask("users")
+        if path in self._certificate.paths(self._config):
+            self._live.ask("certificates")
+        if path == self._config.permissions_file:
+            self._live.ask("permissions")
+
+    def _post_permit(self, permissions: Permissions | None) -> None:
+        with suppress(RuntimeError):  # as below
+            self._loop.call_soon_threadsafe(self._service.permit, permissions)
 
     def _post_apply(self, config: BrokerConfig) -> None:
         with suppress(RuntimeError):  # the event loop is closed: the broker has ended meanwhile

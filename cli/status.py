@@ -38,6 +38,7 @@ from amq.lock.status import StoreStatus, silence, store_status
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.vfs import SystemVfs
 
+SECONDS_MAX = 253_402_300_799  # the year 9999
 _EPILOG = examples(
     "amq status --store /mnt/shared/amq",
     "amq status --store /mnt/shared/amq --json | jq -r .master.name",
@@ -196,12 +197,24 @@ def _numbers(broker: BrokerPresence, key: str, *names: str) -> dict[str, Any] | 
 
 def _broker(broker: BrokerPresence) -> dict[str, Any]:
     if broker.owner is None:  # it is just writing who it is
-        return {"name": broker.name, "host": "", "pid": None, "urls": [], "addresses": [], "priority": 0}
+        return {
+            "name": broker.name, "host": "", "pid": None, "urls": [], "addresses": [], "priority": 0,
+            "certificate": None,
+        }  # fmt: skip
     owner = broker.owner
     return {
         "name": owner.name, "host": owner.host, "pid": owner.pid, "urls": _urls(broker, owner),
-        "addresses": broker.addresses, "priority": broker.priority,
+        "addresses": broker.addresses, "priority": broker.priority, "certificate": _certificate(broker),
     }  # fmt: skip
+
+
+def _certificate(broker: BrokerPresence) -> dict[str, Any] | None:
+    """Of its TLS ports; None = it has none, or is of another version."""
+    told = broker.facts.get("certificate")
+    end_s = told.get("not_after_s") if isinstance(told, dict) else None
+    if not isinstance(told, dict) or not isinstance(end_s, int) or not 0 <= end_s <= SECONDS_MAX:
+        return None
+    return {"subject": str(told.get("subject", "")), "valid_until": _iso(end_s * 1000)}
 
 
 def _urls(broker: BrokerPresence, owner: Owner) -> list[str]:
@@ -257,6 +270,9 @@ def _print_store(facts: dict[str, Any]) -> None:
         click.echo(f"serves   {', '.join(master['urls'])}")
         if master["addresses"] not in ([], master["urls"]):
             click.echo(f"         clients reach it at {', '.join(master['addresses'])}")
+    if master is not None and master["certificate"] is not None:
+        shown = master["certificate"]
+        click.echo(f"TLS      {shown['subject']}, valid until {shown['valid_until'][:10]}")
     if facts["epoch"]:
         age = duration_text(max(0.0, time.time() - facts["since_wall_ms"] / 1000))
         since = wall_text(facts["since_wall_ms"])

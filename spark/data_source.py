@@ -18,10 +18,13 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_amq.batch import AmqReader
     from pyspark_amq.journal_source import JournalReader
     from pyspark_amq.options import JournalOptions, SourceOptions
     from pyspark_amq.sink import AmqBatchWriter, AmqStreamWriter
-    from pyspark_amq.source import AmqReader, AmqStreamReader
+    from pyspark_amq.source import AmqStreamReader
 
 PYSPARK_MIN = "4.2"
 PROVIDER = "provider"  # an option that Spark adds only in CREATE TABLE
@@ -45,12 +48,12 @@ class AmqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> AmqStreamReader:
         """`spark.readStream.format("amq")`. Raises OptionError, SchemaError."""
-        reader: AmqStreamReader = _module("source").AmqStreamReader(self._checked(schema))
+        reader: AmqStreamReader = _module("source").AmqStreamReader(*self._checked(schema))
         return reader
 
     def reader(self, schema: StructType) -> AmqReader:
         """`spark.read.format("amq")`. Raises OptionError, SchemaError."""
-        reader: AmqReader = _module("source").AmqReader(self._checked(schema))
+        reader: AmqReader = _module("batch").AmqReader(*self._checked(schema))
         return reader
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqStreamWriter:  # noqa: ARG002
@@ -69,11 +72,9 @@ class AmqDataSource(DataSource):
         )
         return writer
 
-    def _checked(self, schema: StructType) -> SourceOptions:
+    def _checked(self, schema: StructType) -> tuple[SourceOptions, pa.Schema]:
         _refuse_table(self.name(), not self.options)
-        found, messages = self._source_options(), _module("messages")
-        messages.check_schema(schema, messages.schema(found.include_headers), self.name())
-        return found
+        return self._source_options(), _module("messages").shape(schema, self.name())
 
     def _source_options(self) -> SourceOptions:
         options = _module("options")
@@ -96,9 +97,7 @@ class AmqJournalDataSource(DataSource):
     def reader(self, schema: StructType) -> JournalReader:
         """Raises OptionError, SchemaError."""
         _refuse_table(self.name(), not self.options)
-        given = self._options()
-        _module("messages").check_schema(schema, self.schema(), self.name())
-        reader: JournalReader = _module("journal_source").reader(given)
+        reader: JournalReader = _module("journal_source").reader(self._options(), schema)
         return reader
 
     def _options(self) -> JournalOptions:

@@ -1,30 +1,28 @@
-"""Rows of a DataFrame as messages: the meaning of columns, and Arrow batches as lists of bodies and headers.
+"""Rows of a DataFrame as messages: the meaning of columns, the chunks in which a task sends them, and ids of rows.
 
-Invariant: rows of one destination keep their order. A row without a value or a destination is rejected; nothing is
-guessed. Arrow data becomes Python objects column by column, which is five times as fast as row by row.
+Invariant: a row without a value or a destination is rejected; nothing is guessed. `pyspark_amq.columns` makes messages
+of columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import repeat
-from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
 from amq.errors import ConfigError
 from pyspark_amq.options import BY_CONTENT, SinkOptions
 
 KEY_HEADER = "correlation-id"  # column `key` ↔ this header
+BINARY_KEY = "ID:AMQP_BINARY:"  # a key of bytes that are no text begins so, then hex
 CHUNK_BYTES = 8 << 20  # of rows that a task keeps until they are safe
 
 _TEXT, _TEXT_OR_BYTES = (StringType,), (StringType, BinaryType)
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
-    "value": _TEXT_OR_BYTES, "key": _TEXT, "destination": _TEXT, "headers": (MapType,)
+    "value": _TEXT_OR_BYTES, "key": _TEXT_OR_BYTES, "destination": _TEXT, "headers": (MapType, ArrayType)
 }  # fmt: skip
 
 
@@ -52,7 +50,7 @@ class Rows:
     destination: str
     bodies: list[bytes]
     headers: list[dict[str, str] | None] | None
-    ids: list[str] | None
+    ids: Sequence[str] | None
 
 
 def columns(schema: StructType, options: SinkOptions) -> Columns:
@@ -71,7 +69,7 @@ def columns(schema: StructType, options: SinkOptions) -> Columns:
     if "value" not in types:
         raise SchemaError('column \'value\' is missing: write for example .selectExpr("to_json(struct(*)) AS value")')
     headers = types.get("headers")
-    if headers is not None and not (isinstance(headers.keyType, _TEXT) and isinstance(headers.valueType, _TEXT)):
+    if headers is not None and not _are_headers(headers):
         raise SchemaError(f"column 'headers' is {headers.simpleString()}, {_cast('headers')}")
     if options.destination is None and "destination" not in types:
         raise SchemaError("the rows have no destination: set the option destination, or give a column 'destination'")
@@ -86,9 +84,21 @@ def columns(schema: StructType, options: SinkOptions) -> Columns:
     )  # fmt: skip
 
 
+def _are_headers(found: DataType) -> bool:
+    """Are these headers as a map of texts, or as Kafka has them?"""
+    if isinstance(found, MapType):
+        return isinstance(found.keyType, _TEXT) and isinstance(found.valueType, _TEXT)
+    pair = found.elementType if isinstance(found, ArrayType) else None
+    if not isinstance(pair, StructType) or pair.names != ["key", "value"]:
+        return False
+    return isinstance(pair["key"].dataType, _TEXT) and isinstance(pair["value"].dataType, _TEXT_OR_BYTES)
+
+
 def _cast(name: str) -> str:
     if name == "headers":
-        return "it must be map<string,string>: cast it"
+        return "it must be map<string,string>, or array<struct<key:string,value:binary>>: cast it"
+    if name == "key":
+        return "it must be string or binary: cast it"
     if name == "value":
         return "it must be string or binary: cast it, or write to_json(struct(...)) AS value"
     return "it must be string: cast it"
@@ -126,83 +136,6 @@ def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield from _halves(batch.slice(rows // 2))
 
 
-def rows_of(batch: pa.RecordBatch, columns: Columns, destination: str | None) -> Iterator[Rows]:
-    """The rows of `batch`, grouped by destination. Raises SchemaError."""
-    value = batch.column("value")
-    if columns.text:
-        value = value.cast(pa.binary() if value.type == pa.string() else pa.large_binary())
-    if value.null_count:
-        raise SchemaError("column 'value' is null in a row: filter such rows out, or write coalesce(value, '')")
-    bodies: list[bytes] = value.to_pylist()
-    headers = _headers_of(batch, columns)
-    ids = _ids_of(batch, columns.id)
-    if destination is not None:
-        yield Rows(destination, bodies, headers, ids)
-        return
-    places: dict[str, list[int]] = {}
-    for i, name in enumerate(_texts(batch, "destination")):
-        if not name:
-            raise SchemaError("column 'destination' is null or empty in a row: fill it, or set the option destination")
-        places.setdefault(name, []).append(i)
-    for name, found in places.items():
-        if len(found) == len(bodies):
-            yield Rows(name, bodies, headers, ids)
-        else:
-            yield Rows(
-                name, [bodies[i] for i in found], None if headers is None else [headers[i] for i in found],
-                None if ids is None else [ids[i] for i in found],
-            )  # fmt: skip
-
-
-def _headers_of(batch: pa.RecordBatch, columns: Columns) -> list[dict[str, str] | None] | None:
-    if not (columns.headers or columns.key):
-        return None
-    found: list[dict[str, str] | None] = [None] * batch.num_rows
-    if columns.headers:
-        found = [None if pairs is None else _strings(pairs) for pairs in _texts(batch, "headers")]
-    if columns.key:
-        for i, key in enumerate(_texts(batch, "key")):
-            if key is not None:
-                found[i] = {**(found[i] or {}), KEY_HEADER: key}
-    return found
-
-
-def _texts(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """Column `name`, which holds text. Raises SchemaError."""
-    try:
-        found: list[Any] = batch.column(name).to_pylist()
-    except UnicodeDecodeError as error:  # a string of Spark may hold a line of a file in another encoding
-        cure = "decode it where it is read, or write decode(CAST(… AS BINARY), 'ISO-8859-1')"
-        raise SchemaError(f"column '{name}' is not UTF-8 in a row: {cure}") from error
-    return found
-
-
-def _strings(pairs: list[tuple[str, str | None]]) -> dict[str, str]:
-    return {name: text for name, text in pairs if text is not None}
-
-
-def _ids_of(batch: pa.RecordBatch, name: str | None) -> list[str] | None:
-    if name is None:
-        return None
-    ids = _texts(batch, name)
-    if not all(ids):
-        raise SchemaError(f"column '{name}' (option idColumn) is null or empty in a row: each row needs an id")
-    return ids
-
-
-def checksum(rows: Rows) -> int:
-    """A checksum of destination, key, headers and value of each row. The sum of the checksums does not depend on the
-    order of the rows, nor on their partitions. It finds accidental differences, not those made by an attacker."""
-    start = crc32(rows.destination.encode())
-    if rows.headers is None:
-        return sum(map(crc32, rows.bodies, repeat(start)))
-    total = 0
-    for body, headers in zip(rows.bodies, rows.headers, strict=True):
-        own = start if not headers else crc32(repr(sorted(headers.items())).encode(), start)
-        total += crc32(body, own)
-    return total
-
-
 class Identifier:
     """Ids for duplicate detection of the rows of one task, if no column has them.
 
@@ -217,7 +150,7 @@ class Identifier:
         self._seen: dict[bytes, int] = {}
         self._counts: dict[str, int] = {}  # rows of each destination
 
-    def ids(self, rows: Rows) -> list[str]:
+    def ids(self, rows: Rows) -> Sequence[str]:
         """One id for each row. Call it once for each `Rows`."""
         if rows.ids is not None:
             return rows.ids

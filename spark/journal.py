@@ -55,12 +55,12 @@ _Numbers = npt.NDArray[Any]
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADERS = pa.map_(pa.string(), pa.string())
 # The head of a message's record in a segment, with its framing: `records.message.FRAMED_MESSAGE`.
-_HEAD = np.dtype([
+MESSAGE_HEAD = np.dtype([
     ("size", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("seq", "<i8"), ("queue", "<u4"), ("flags", "u1"),
     ("priority", "u1"), ("timestamp", "<i8"), ("expires", "<i8"), ("type_bytes", "<u2"), ("id_bytes", "<u2"),
     ("property_bytes", "<u4"),
 ])  # fmt: skip
-assert _HEAD.itemsize == FRAMED_MESSAGE.size
+assert MESSAGE_HEAD.itemsize == FRAMED_MESSAGE.size
 
 
 def schema(values: bool = True, headers: bool = False) -> pa.Schema:
@@ -196,7 +196,7 @@ class _SegmentReader:
     def __init__(self, path: str, data: bytes, columns: pa.Schema, wanted: Wanted) -> None:
         self._path = path
         self._data = data
-        self._windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), _HEAD.itemsize)
+        self._windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), MESSAGE_HEAD.itemsize)
         self._columns = columns
         self._wanted = wanted
         self._wants_messages = MESSAGES in wanted.kinds
@@ -278,9 +278,9 @@ class _SegmentReader:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def _messages(self, positions: _Numbers) -> tuple[int, dict[str, pa.Array]]:
-        if positions[-1] + _HEAD.itemsize > len(self._data):
+        if positions[-1] + MESSAGE_HEAD.itemsize > len(self._data):
             raise CorruptError(self._path, int(positions[-1]), "record of a message is too short")
-        heads = np.ascontiguousarray(self._windows[positions]).view(_HEAD).reshape(-1)
+        heads = np.ascontiguousarray(self._windows[positions]).view(MESSAGE_HEAD).reshape(-1)
         used, queues = np.unique(heads["queue"], return_inverse=True)
         if not self._decoder.names.keys() >= set(used.tolist()):
             raise CorruptError(self._path, int(positions[0]), "the destination was not defined before")
@@ -291,7 +291,7 @@ class _SegmentReader:
             keep &= np.array([shown(name) in wanted.destinations for name in names], np.bool_)[queues]
         if not keep.all():
             heads, positions, queues = heads[keep], positions[keep], queues[keep]
-        types = positions + _HEAD.itemsize
+        types = positions + MESSAGE_HEAD.itemsize
         ids = types + heads["type_bytes"]
         properties = ids + heads["id_bytes"]
         bodies = properties + heads["property_bytes"]

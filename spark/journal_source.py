@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pyspark_amq import journal, options
+from pyspark_amq import journal, messages, options
 
 _log = logging.getLogger("pyspark_amq.journal")  # Spark shows it in the logs of its workers
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,10 +39,12 @@ def schema(given: options.JournalOptions) -> StructType:
     return from_arrow_schema(_columns(given))
 
 
-def reader(given: options.JournalOptions) -> JournalReader:
-    """The reader for these options."""
+def reader(given: options.JournalOptions, wanted: StructType) -> JournalReader:
+    """The reader for these options and columns. Raises SchemaError for columns that the format has not."""
+    every = from_arrow_schema(journal.schema(headers=True))
+    columns = messages.project(wanted, {field.name: [field.dataType] for field in every.fields}, "amq-journal")
     kind = PushdownJournalReader if given.pushdown else JournalReader
-    return kind(given, _columns(given))
+    return kind(given, columns)
 
 
 def _columns(given: options.JournalOptions) -> pa.Schema:

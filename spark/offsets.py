@@ -69,12 +69,14 @@ class Offset:
         ]
 
 
-def begin(destinations: Sequence[str], given: Mapping[str, Any]) -> Offset:
-    """The offset at which a new query begins; `given` is an offset, or {destination: number}. Raises OffsetError."""
+def begin(destinations: Sequence[str], given: Mapping[str, Any], patterns: bool = False) -> Offset:
+    """The offset at which a new query begins; `given` is an offset, or {destination: number}. `patterns`: it reads
+    patterns of queues as well. Raises OffsetError."""
     offset = Offset.of(given) if "v" in given else None
-    at = numbers(destinations, offset.at if offset is not None else given, "startingOffsets")
+    found = offset.at if offset is not None else given
+    at = numbers([*destinations, *found] if patterns else destinations, found, "startingOffsets")
     store = offset.store if offset is not None else ""
-    return Offset(store, {name: at.get(name, 0) for name in destinations})
+    return Offset(store, {name: at.get(name, 0) for name in (*destinations, *(found if patterns else ()))})
 
 
 def numbers(destinations: Sequence[str], given: Mapping[str, Any], option: str) -> Mapping[str, int]:
@@ -86,20 +88,22 @@ def numbers(destinations: Sequence[str], given: Mapping[str, Any], option: str) 
     return given
 
 
-def cut(slices: Sequence[Slice], parts: int) -> list[list[Slice]]:
-    """At most `parts` partitions of about equal size; none is empty."""
-    total = sum(each.stop - each.start for each in slices)
+def cut(slices: Sequence[Slice], parts: int, weights: Sequence[int] = ()) -> list[list[Slice]]:
+    """At most `parts` partitions of about equal size; none is empty. `weights`: of a message of each slice, as its
+    bytes; else all messages weigh the same."""
+    weights = weights or [1] * len(slices)
+    total = sum(weight * (each.stop - each.start) for each, weight in zip(slices, weights, strict=True))
     size = -(-total // parts)
     found: list[list[Slice]] = []
     room = 0
-    for each in slices:
+    for each, weight in zip(slices, weights, strict=True):
         start = each.start
         while start < each.stop:
-            if not room:
+            if room <= 0:
                 found.append([])
                 room = size
-            stop = min(each.stop, start + room)
+            stop = min(each.stop, start - (-room // weight))
             found[-1].append(Slice(each.destination, each.lease, start, stop))
-            room -= stop - start
+            room -= weight * (stop - start)
             start = stop
     return found

@@ -59,6 +59,17 @@ def _count(text: str, least: int = 1) -> int:
     return number
 
 
+def _bytes(text: str) -> int:
+    """A number of bytes, at least 1."""
+    try:
+        size = units.parse_size_bytes(text)
+    except ValueError:
+        size = 0
+    if not 0 < size < 2**53:
+        raise ValueError("must be a size of more than 0, such as 500000, 64MiB or 1GiB")
+    return size
+
+
 def _priority(text: str) -> int:
     if text.strip() not in set("0123456789"):
         raise ValueError("must be a number from 0 to 9")
@@ -278,9 +289,25 @@ class SourceOptions(BrokerOptions):
         "maxOffsetsPerTrigger", _count, None, "for a stream: most messages of a micro-batch; without it a million",
         "10000",
     )  # fmt: skip
+    max_bytes_per_trigger: int | None = _option(
+        "maxBytesPerTrigger", _bytes, None, "for a stream: about so many bytes in a micro-batch, as the journal stores "
+        "messages; at least one message", "64MiB",
+    )  # fmt: skip
+    min_offsets_per_trigger: int | None = _option(
+        "minOffsetsPerTrigger", _count, None, "for a stream: a micro-batch begins when so many messages wait, or "
+        "`maxTriggerDelay` after the one before", "1000",
+    )  # fmt: skip
+    max_trigger_delay_s: float = _option(
+        "maxTriggerDelay", _seconds, "15m", "for a stream with `minOffsetsPerTrigger`: no longer pause than that", "1m"
+    )
     min_partitions: int | None = _option(
-        "minPartitions", _count, None, "for a stream: number of partitions of a micro-batch; without it up to 4",
-        "8",
+        "minPartitions", _count, None, "number of partitions of a micro-batch, or of a batch read of queues; without "
+        "it up to 4. A batch read has at most one for each 10,000 messages", "8",
+    )  # fmt: skip
+    store: str | None = _option(
+        "store", _text, None, "for queues: directory where executors have mounted the store of the broker. "
+        "Tasks read messages from there, if `directReads` of the broker names the user; the others they get from the "
+        "broker. See [direct reads](#direct-reads)", "/mnt/amq",
     )  # fmt: skip
     subscription: str | None = _option(
         "subscription", _text, None, "name of the cursor of a stream, and of its durable subscription to a topic", "etl"
@@ -307,6 +334,10 @@ class SourceOptions(BrokerOptions):
         if self.starting_timestamp_ms is not None and self.starting_offsets is not None:
             why = "must not be given beside startingOffsets: keep one"
             raise refusal(SourceOptions, "startingTimestamp", str(self.starting_timestamp_ms), why)
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least is not None and most is not None and least > most:
+            why = f"must not be more than maxOffsetsPerTrigger, {most}"
+            raise refusal(SourceOptions, "minOffsetsPerTrigger", str(least), why)
         if why := _read_twice(self.destination):
             raise refusal(SourceOptions, "destination", self.destination, why)
 

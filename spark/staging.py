@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -20,7 +21,8 @@ import amq
 from amq.client import Connection, Producer
 from amq.errors import TransactionRolledBackError
 from pyspark_amq import frames
-from pyspark_amq.frames import Columns, Rows
+from pyspark_amq.columns import Table, tables_of
+from pyspark_amq.frames import Columns
 from pyspark_amq.options import DEDUP, EXACTLY_ONCE, SinkOptions
 
 BATCH_COMMITTED = "BATCH_COMMITTED"
@@ -81,11 +83,11 @@ def stage(batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, c
         for chunk in frames.chunks(batches, options.window_rows):
             if late and not is_checked:
                 continue  # Spark requires that its iterator is read to the end
-            parts = [each for batch in chunk for each in frames.rows_of(batch, columns, options.destination)]
-            rows += sum(len(each.bodies) for each in parts)
-            size += sum(sum(map(len, each.bodies)) for each in parts)
+            parts = [each for batch in chunk for each in tables_of(batch, columns, options.destination)]
+            rows += sum(map(len, parts))
+            size += sum(each.size for each in parts)
             if is_checked:
-                checksum += sum(map(frames.checksum, parts))
+                checksum += sum(each.checksum() for each in parts)
             late = late or not task.send(parts)
         task.finish()
     finally:
@@ -109,7 +111,7 @@ class Task:
         scope = f"{part.owner}/{part.batch}/{part.partition}"
         self._identifier = frames.Identifier(scope, options.id_strategy)
 
-    def send(self, chunk: list[Rows]) -> bool:
+    def send(self, chunk: list[Table]) -> bool:
         """Send one chunk. Returns False if the batch is committed already. Raises AmqError."""
         if self._connection is None:
             self._connection = connect(self._options)
@@ -120,12 +122,8 @@ class Task:
         deadline = time.monotonic() + self._options.send_timeout_s
         while True:
             try:
-                for rows in chunk:
-                    self._producer(rows.destination).send_many(
-                        rows.bodies, headers=rows.headers, text=self._text, persistent=self._options.persistent,
-                        priority=self._options.priority, time_to_live=self._options.time_to_live_s,
-                        timeout=self._options.send_timeout_s,
-                    )  # fmt: skip
+                for table in chunk:
+                    self._send(table)
                 self._end_transaction()
             except TransactionRolledBackError as error:
                 self._session.rollback()
@@ -147,6 +145,20 @@ class Task:
         """Close the connection. The broker rolls back the rows that are not safe."""
         if self._connection is not None:
             self._connection.abort()
+
+    def _send(self, table: Table) -> None:
+        options, producer = self._options, self._producer(table.destination)
+        how: dict[str, Any] = {
+            "persistent": options.persistent, "priority": options.priority, "time_to_live": options.time_to_live_s,
+            "timeout": options.send_timeout_s,
+        }  # fmt: skip
+        for piece in table.pieces():
+            sent = piece.sent()
+            if sent is not None:
+                producer.send_columns(sent, **how)
+            else:
+                rows = piece.rows()
+                producer.send_many(rows.bodies, headers=rows.headers, text=self._text, **how)
 
     def _end_transaction(self) -> None:
         options, part = self._options, self._part
@@ -172,9 +184,10 @@ class Task:
             producer = self._producers[destination] = self._session.producer(destination)
         return producer
 
-    def _send_with_ids(self, chunk: list[Rows]) -> None:
+    def _send_with_ids(self, chunk: list[Table]) -> None:
         options = self._options
-        for rows in chunk:
+        for table in chunk:
+            rows = table.rows()
             send = self._producer(rows.destination).send
             headers: list[dict[str, str] | None] = rows.headers or [None] * len(rows.bodies)
             for body, extra, id in zip(rows.bodies, headers, self._identifier.ids(rows), strict=True):

@@ -39,13 +39,17 @@ LEASH = (
 
 class Broker:
     """One broker process. `name` and `port` stay over restarts; `log` is what it wrote since its last start. `code` is
-    the directory in which the package `amq` lies that the next start runs: another one is another version."""
+    the directory in which the package `amq` lies that the next start runs: another one is another version. `scheme` =
+    of the URL at which it listens: stomp, or auto for all protocols."""
+
+    scheme = "stomp"
 
     def __init__(
         self, store: Path, name: str, port: int, options: Mapping[str, object], config: Path | None = None,
-        code: Path = ROOT,
+        code: Path = ROOT, scheme: str = "stomp",
     ) -> None:  # fmt: skip
         self.config = config
+        self.scheme = scheme
         self.code = code
         self.store = store
         self.name = name
@@ -69,7 +73,7 @@ class Broker:
             [
                 sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq.cli.main", "start", *config,
                 "--name", self.name, "--store", str(self.store),
-                "--transport", f"stomp://127.0.0.1:{self.port}", *pairs,
+                "--transport", f"{self.scheme}://127.0.0.1:{self.port}", *pairs,
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.code,
         )  # fmt: skip
@@ -197,14 +201,16 @@ class Broker:
 class Brokers:
     """Brokers on one store directory, `directory`/store unless said otherwise. A context manager.
 
-    Options are those of `amq start -o`, `config` its file; the keep-alive period is the one that tests can afford to
-    wait for.
+    Options are those of `amq start -o`, `config` its file, `scheme` that of its one transport; the keep-alive
+    period is the one that tests can afford to wait for.
     """
 
     def __init__(
-        self, directory: Path, store: Path | None = None, config: Path | None = None, **options: object
-    ) -> None:
+        self, directory: Path, store: Path | None = None, config: Path | None = None, scheme: str = "stomp",
+        **options: object,
+    ) -> None:  # fmt: skip
         self.directory = directory
+        self.scheme = scheme
         self.config = config
         self.store = store or directory / "store"
         self.options = {"lockKeepAlivePeriod": "1s", "lockAcquireSleepInterval": "100ms", "logFormat": "json"} | options
@@ -212,7 +218,7 @@ class Brokers:
 
     def add(self, name: str, code: Path = ROOT, **options: object) -> Broker:
         """A broker that is not yet started."""
-        broker = Broker(self.store, name, free_port(), self.options | options, self.config, code)
+        broker = Broker(self.store, name, free_port(), self.options | options, self.config, code, self.scheme)
         self.brokers[f"{name}#{len(self.brokers)}"] = broker
         return broker
 

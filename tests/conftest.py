@@ -12,6 +12,8 @@ import pytest
 import structlog
 from brokers import Brokers
 
+from tests.certificates import Authority
+
 # Before whatever is collected first imports them: a benchmark does.
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
 
@@ -49,6 +51,12 @@ def _logs_as_before() -> Iterator[None]:
     structlog.configure(**before)
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A private CA."""
+    return Authority(tmp_path_factory.mktemp("ca"))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+from pathlib import Path
 
 PORTS = range(10_240, 32_768)  # Linux gives 32768 and above to outgoing connections (ip_local_port_range)
 STRIDE = 7_919  # a prime: neighbours in process ids begin far from each other
@@ -28,3 +29,10 @@ def free_port() -> int:
                 continue
             return port
     raise AssertionError(f"all ports from {PORTS[0]} to {PORTS[-1]} are in use")
+
+
+def unread(port: int) -> int:
+    """How many established connections to this port hold bytes that the process has not read: see proc(5)."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
+    return sum(row[4].split(":")[1] != "00000000" for row in ours)

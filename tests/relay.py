@@ -12,12 +12,16 @@ import selectors
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokers import DEADLINE_S
 
 PIECE_BYTES = 64 << 10
+
+
+def _has_receipt(data: bytes) -> bool:
+    return b"RECEIPT\n" in data
 
 
 class Relay:
@@ -42,14 +46,29 @@ class Relay:
         with self._changed:
             self._kept = dict.fromkeys(self._clients, b"")
 
-    def wait_answered(self, connections: int) -> None:
-        """Until so many of them would have got a receipt."""
+    def wait_answered(self, connections: int, is_answer: Callable[[bytes], bool] = _has_receipt) -> None:
+        """Until so many of them would have got an answer: what they are not told satisfies `is_answer`."""
 
         def answered() -> bool:
-            return sum(b"RECEIPT\n" in data for data in self._kept.values()) >= connections
+            return sum(is_answer(data) for data in self._kept.values()) >= connections
 
         with self._changed:
-            assert self._changed.wait_for(answered, DEADLINE_S), f"fewer than {connections} receipts: {self._kept}"
+            assert self._changed.wait_for(answered, DEADLINE_S), f"fewer than {connections} have an answer"
+
+    @property
+    def clients(self) -> frozenset[socket.socket]:
+        """The connections of clients that lead to a broker."""
+        with self._changed:
+            return frozenset(self._brokers)
+
+    def wait_renewed(self, before: frozenset[socket.socket]) -> None:
+        """Until the connections `before`, whose broker died, have ended, and as many others are there."""
+
+        def renewed() -> bool:
+            return before.isdisjoint(self._brokers) and len(self._brokers) >= len(before)
+
+        with self._changed:
+            assert self._changed.wait_for(renewed, DEADLINE_S), f"fewer than {len(before)} clients came back"
 
     def freeze(self) -> None:
         """From now on: silence, on both sides. Who connects gets no answer."""
@@ -84,6 +103,7 @@ class Relay:
             return
         with self._changed:
             self._brokers[client], self._clients[broker] = broker, client
+            self._changed.notify_all()
         for sock in (client, broker):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(sock, selectors.EVENT_READ)
@@ -107,6 +127,7 @@ class Relay:
             broker = self._brokers.pop(client)
             del self._clients[broker]
             self._kept.pop(broker, None)
+            self._changed.notify_all()
         for each in (client, broker):
             self._selector.unregister(each)
             each.close()

@@ -25,6 +25,7 @@ from amq.config.transport_url import ADDRESS_CHARS_MAX
 from amq.group import MEET_S, Group
 from amq.lock.host import Owner
 from amq.lock.presence import RECORD_BYTES, Presence, read_presence
+from amq.protocols.openwire.names import own_url
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits
 from amq.service import Role
 from amq.threads import SystemThreads
@@ -252,6 +253,30 @@ def test_connected_tells_where_the_group_is(tmp_path: Path) -> None:
             assert connected.headers.get("brokers") == expected
 
     serve(tmp_path, test)
+
+
+def test_a_client_of_tls_hears_of_addresses_with_tls_only() -> None:
+    async def main() -> None:
+        announcer = Announcer(asyncio.get_running_loop(), Events())
+        both = ("auto://a:1", "auto+ssl://a:2", "stomp+ssl://127.0.0.1:3")
+        announcer.change(both, [])
+        assert announcer.brokers(True, tls=False) == both[:1]
+        assert announcer.brokers(True, tls=True) == both[1:]
+        assert announcer.brokers(False, tls=True) == both[1:2]
+
+    asyncio.run(main())
+
+
+def test_a_port_for_all_protocols_is_told_in_the_form_that_a_client_writes(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        served.brokers = ("auto://a:1", "openwire://a:2", "stomp://b:3")
+        (connected,) = heard(await served.connect(connect()))
+        assert connected.headers["brokers"] == "stomp://a:1,stomp://b:3"
+
+    serve(tmp_path, test)
+    assert [own_url(f"{scheme}://a:1") for scheme in ("auto", "auto+ssl", "ssl", "stomp+ssl")] == [
+        "tcp://a:1", "ssl://a:1", "ssl://a:1", None,
+    ]  # fmt: skip
 
 
 def test_a_loopback_address_is_told_to_clients_of_this_host(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import amq
 from amq import aio
 from amq.client import Connection
+from amq.client.leases import LeaseRequest
 from amq.errors import CommandError
 from tests.brokers import DEADLINE_S, Brokers
 from tests.test_two_phase import drain, url
@@ -102,6 +103,8 @@ def test_with_asyncio(brokers: Brokers) -> None:
                     rest += [message.body for message in some]
                 assert (first.body, rest, again.finished) == (b"1", [b"2"], True)
                 await first.ack()  # of a message that was only shown: nothing
+            asked = [LeaseRequest("/topic/t", "c", after) for after in (0, lease.number)]
+            assert [each.number for each in await connection.lease_many(asked)] == [lease.number, 0]
             await connection.settle("/topic/t", "c", lease.number)
             assert (await connection.lease("/topic/t", "c")).number == 0
 

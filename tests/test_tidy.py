@@ -33,14 +33,15 @@ IMPORTS: dict[str, set[str]] = {
     "threads": set(),
     "vfs": {"errors", "clock"},
     "config": {"errors", "clock", "destination"},
-    "security": {"errors", "clock"},
+    "tls": set(),
+    "security": {"errors", "clock", "destination", "tls"},
     "lock": LEAVES | {"vfs"},
     "journal": LEAVES | {"vfs", "config"},
     "selectors": {"errors", "message", "values"},
     "broker": LEAVES | {"journal", "security", "config", "selectors", "protocols.commands"},
     "protocols": {"errors", "destination", "message", "values", "xid", "remembered"},
     "transports": LEAVES | {"protocols", "broker", "journal", "security", "config"},
-    "client": LEAVES | {"protocols", "transports"},
+    "client": LEAVES | {"protocols", "transports", "tls"},
     "served": {"errors", "config", "protocols"},
     "master": LEAVES | {"vfs", "config", "security", "journal", "broker", "protocols", "transports", "served"},
     "slave": LEAVES | {"vfs", "config", "journal", "broker", "lock"},
@@ -51,7 +52,7 @@ IMPORTS: dict[str, set[str]] = {
     | {"vfs", "config", "security", "journal", "broker", "lock", "master", "slave", "replay", "group", "succession"}
     | {"transports.probe", "served"},
     "maintenance": LEAVES | {"vfs", "config", "journal", "lock", "broker", "master", "service"},
-    "doctor": LEAVES | {"vfs", "config", "lock"},
+    "doctor": LEAVES | {"vfs", "config", "lock", "client", "security", "tls"},
     "cli": LEAVES
     | {"vfs", "config", "security", "journal", "lock", "service", "client", "protocols", "doctor"}
     | {"maintenance", "broker.events"},

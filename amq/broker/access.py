@@ -11,33 +11,43 @@ that the sessions of one user share and that new rules empty.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from weakref import WeakValueDictionary
 
+from amq.broker.actions import Action as Action
 from amq.broker.names import is_temporary
 from amq.broker.scheduling.scheduler import MANAGEMENT
-from amq.destination import wire_name
+from amq.destination import parts, wire_name
 from amq.errors import AccessError
 from amq.protocols.commands import (
     Abort,
     AbortBatch,
     Begin,
+    CloseProducer,
     CloseSession,
     Command,
     Commit,
     CommitBatch,
     Credit,
+    DeleteDestination,
     Disconnect,
+    Extend,
     Finish,
+    ForgetOutcome,
     Invalid,
     Lease,
+    ListPrepared,
+    MakeTemporary,
     Malformed,
+    Nothing,
+    OpenProducer,
     OpenSession,
     Prepare,
+    RemoveTemporary,
     Send,
     SendMany,
     SendToMany,
     Settle,
+    SettleAgain,
     SettleLeases,
     SettleSet,
     Subscribe,
@@ -46,23 +56,6 @@ from amq.protocols.commands import (
 
 REMEMBERED_MAX = 1000  # destinations of one user
 REMEMBERED_CHARS_MAX = 256  # of one name; longer ones (composites) are asked for each time
-
-
-class Action(Enum):
-    """The value completes "may not …"."""
-
-    SEND = "send to"
-    CONSUME = "consume"
-    BROWSE = "browse"
-    CREATE_TEMPORARY = "create the temporary destination"
-    CREATE_DURABLE = "create a durable subscription to"
-    DELETE_DURABLE = "delete the durable subscription"
-    MANAGE_SCHEDULE = "manage scheduled messages by"
-    PREPARE = "prepare the transaction"
-    FINISH = "finish the prepared transaction"
-    FINISH_BATCH = "finish batches of the owner"
-    LEASE = "lease messages of"
-
 
 Rules = Callable[[str, Action, str], bool]
 Demand = tuple[Action, str]
@@ -90,6 +83,10 @@ class Access:
         self._rules = rules
         for remembered in self._remembered.values():
             remembered.clear()
+
+    def may(self, user: str, action: Action, destination: str) -> bool:
+        """May `user`?"""
+        return self._rules(user, action, destination)
 
     def check(self, user: str, action: Action, destination: str) -> None:
         """Raises AccessError where `user` may not."""
@@ -129,6 +126,8 @@ def _subscribe(command: Subscribe) -> Iterable[Demand]:
     for name in map(str, command.sources):
         if command.browser:
             yield Action.BROWSE, name
+            if command.subscription_name:
+                yield Action.CREATE_DURABLE, name
             continue
         yield Action.CREATE_TEMPORARY if is_temporary(name) else Action.CONSUME, name
         if command.subscription_name:
@@ -152,14 +151,20 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     Unsubscribe: _unsubscribe,
     Prepare: lambda command: [(Action.PREPARE, str(command.xid))],
     Finish: lambda command: [(Action.FINISH, str(command.xid))],
+    ForgetOutcome: lambda command: [(Action.FINISH, str(command.xid))],
     CommitBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
+    ListPrepared: lambda command: [(Action.LIST_PREPARED, "")],  # noqa: ARG005
+    DeleteDestination: lambda command: [(Action.DELETE, command.name)],
+    MakeTemporary: lambda command: [(Action.CREATE_TEMPORARY, command.name)],
     AbortBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
+    OpenProducer: lambda command: _send_to(*parts(command.destination)) if command.destination else (),
     Lease: _lease,
     SettleLeases: _lease,
 }
 # Commands that only go on with what the same connection was let in to do, or end it.
 FREE: frozenset[type[Command]] = frozenset({
-    Settle, SettleSet, Credit, Begin, Commit, Abort, Disconnect, Invalid, Malformed, OpenSession, CloseSession,
+    Settle, SettleSet, SettleAgain, Credit, Extend, Begin, Commit, Abort, Disconnect, Invalid, Malformed, Nothing,
+    OpenSession, CloseSession, RemoveTemporary, CloseProducer,
 })  # fmt: skip
 # For a `Send` the session asks only where it does not remember that its user may.
 ASKED_ELSEWHERE = FREE | {Send}

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from amq.broker.access import Access
+from amq.broker.access import Access, anybody_may
 from amq.broker.core import Core
 from amq.broker.events import Events, QueueForgotten, QueueMade
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
+from amq.broker.names import check_queue, is_topic
+from amq.broker.permitted import PermittedRules
 from amq.broker.queues.limits import Limits
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import Redelivery
@@ -27,13 +29,14 @@ from amq.broker.sessions.temporary import Temporaries
 from amq.broker.state.state import State
 from amq.broker.storage.checkpointing import Checkpointer
 from amq.broker.storage.trimming import Trimmer
-from amq.broker.topics.advisories import Advisories
+from amq.broker.topics.advisories import Advisories, Client
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.retroactive import RetroactiveReplays
 from amq.broker.topics.routing import Routing
 from amq.broker.topics.topics import Topics
 from amq.broker.topics.wildcards import WildcardSubscriptions
 from amq.broker.transactions.commits import Commits
+from amq.broker.transactions.direct import DirectReads
 from amq.broker.transactions.effect import Effect
 from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.readying import Readying
@@ -41,13 +44,15 @@ from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import Preparing, TwoPhase
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.errors import StoreFullError
+from amq.destination import wire_name
+from amq.errors import CommandError, StoreFullError
 from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.hidden import is_prepared
 from amq.journal.journal import Journal
-from amq.journal.records import EXPIRED, Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
+from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
 from amq.journal.records.message import Run
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
+from amq.security.permissions import Permissions
 
 
 class Broker(Core):
@@ -61,19 +66,22 @@ class Broker(Core):
     ) -> None:  # fmt: skip
         super().__init__(state, journal, config, clock, epoch, wake, events)
         self.access = Access()
+        self.connections: dict[str, Client] = {}  # clients that are there, by the names of their connections
         self.links, self.pulling = Links(self), Pulling(self)
         self.topics = topics = Topics(self)
         self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics)
+        self.advisories.temporaries, self.advisories.clients = self.temporaries.names, self.connections.values
+        self.known_topics = topics.known
         self.redelivery = redelivery = Redelivery(self)
         self.retention, self.wildcards = Retention(self), WildcardSubscriptions(self, topics)
-        self.durables = durables = Durables(self)
+        self.durables = durables = Durables(self, topics.known)
         self.limits = Limits(self, redelivery, durables)
         self.commits = commits = Commits(self, topics, durables, redelivery)
         self.replays, self.readying = RetroactiveReplays(self, topics, durables, commits), Readying(self, durables)
         self.routing = Routing(self, topics, durables, self.limits, commits)
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
-        self.leasing = Leasing(self, durables, self.two_phase)
+        self.leasing = Leasing(self, durables, self.two_phase, DirectReads(self, self.access))
         self._checkpointer = Checkpointer(self, behind_bytes)
         for queue in state.queues.values():
             self.made(queue)
@@ -98,6 +106,14 @@ class Broker(Core):
         self.routing.reconfigure()
         self._checkpointer.reconfigure()
         self.journal.set_limit(config.store_limit_bytes)
+        self.wake()
+
+    def permit(self, permissions: Permissions | None) -> None:
+        """From now on these permissions decide, also for those who are there; None = everybody may do everything."""
+        self.access.use(PermittedRules(permissions, self) if permissions is not None else anybody_may)
+        self.topics.forget_routes()
+        for client in list(self.connections.values()):
+            client.check_again()
         self.wake()
 
     def stop_serving(self) -> None:
@@ -149,7 +165,8 @@ class Broker(Core):
     def was_staged(self, run: Run) -> None:
         queue = self.state.queue(run.queue_name)
         queue.met(run.size)
-        self.memory.give_back(sum(map(len, run.bodies)) + len(run.bodies) * MESSAGE_OVERHEAD_BYTES)
+        bodies = run.bodies
+        self.memory.give_back(sum(map(len, bodies)) + len(bodies) * MESSAGE_OVERHEAD_BYTES + run.header_bytes)
         self.dirty[queue] = None
 
     def was_prepared(self, prepared: Prepared) -> None:
@@ -158,6 +175,7 @@ class Broker(Core):
 
     def was_resolved(self, prepared: Prepared, committed: bool) -> None:
         self.two_phase.ended(prepared, committed)
+        self.pins.release(str(prepared.xid))
 
     def was_marked(self, marker: Marker) -> None:
         self.two_phase.is_marked(marker)
@@ -284,6 +302,28 @@ class Broker(Core):
         assert isinstance(queue, Schedule)
         self.scheduler.arm(queue)
 
+    def delete(self, name: str, waiter: Waiter) -> None:
+        """That queue or topic is not wanted any more: the messages that wait there are thrown away. Raises CommandError
+        where somebody consumes it, AccessError where it is neither."""
+        if is_topic(name):
+            if self.known_topics.is_subscribed(name):
+                raise _in_use(name)
+            self.known_topics.forget(name)
+            waiter.done()
+            return
+        check_queue(name)
+        queue = self.state.queues.get(name)
+        if queue is None:
+            waiter.done()
+            return
+        if any(not each.is_guest for each in queue.subscriptions):
+            raise _in_use(name)
+        seqs = self.empty(queue)
+        if seqs:
+            self.journal.append_record(Consumed(name, PURGED, seqs))
+        self.journal.confirm(waiter)
+        self.wake()
+
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
@@ -318,7 +358,7 @@ class Broker(Core):
         # Work is looked for only where there is some: a lone message paid for 18 calls that found nothing.
         if self.topics.handed_out:
             self.topics.end_turn()
-        if self.pulling.withdrawn:
+        if self.pulling.withdrawn or self.pulling.timers:
             self.pulling.step()
         if self.readying.under_way:
             self.readying.step()
@@ -334,6 +374,7 @@ class Broker(Core):
         self.scheduler.step(now_ms)
         self.topics.recovery_buffer.sweep(now_ms)
         self.replays.sweep()
+        self.known_topics.sweep()
         for queue in list(self.state.expiring):
             if not queue.expiring or is_prepared(queue.name) or queue.fires:
                 del self.state.expiring[queue]
@@ -345,3 +386,7 @@ class Broker(Core):
                 self.pager.take_expired(queue, now_ms, partial(self.expire, queue))
         self.trimmer.step()  # in any case: nothing else may call it in an idle broker
         self.state.forget_idle(self.dirty)
+
+
+def _in_use(name: str) -> CommandError:
+    return CommandError(f"{wire_name(name)} has consumers: close them first", code="DESTINATION_IN_USE")

@@ -14,12 +14,14 @@ from amq.broker.queues.paging import Pager
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.selector_dispatch import SelectorDispatch
 from amq.broker.state.state import State
+from amq.broker.storage.pins import Pins
 from amq.broker.transactions.effect import Effect
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.journal.batch import OpenBatch, Waiter
+from amq.journal.hidden import HELD_SCHEME
 from amq.journal.journal import Journal
-from amq.journal.records import Group, Record
+from amq.journal.records import Consumed, Group, Record
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
 from amq.message import LARGE_BODY_BYTES, Message
@@ -34,6 +36,7 @@ class Core(ABC):
     events            the port where all that happens is told
     message_id_prefix  stands before a message's seq in the id that the broker gives it. It is the store's
     replaying         full names of queues of durable subscriptions whose first messages are being chosen
+    pins              segments that are not deleted yet, because clients read them
     outcomes_pending  commits on their way that have a name
     outcomes_refused  (outcome, transaction) that were reported as rolled back, which must stay true; oldest first
     """
@@ -55,6 +58,7 @@ class Core(ABC):
         self.replaying: dict[str, None] = {}
         self.outcomes_pending: dict[str, Group] = {}
         self.outcomes_refused: dict[tuple[str, str], None] = {}
+        self.pins = Pins(clock)
         self.pager = Pager(state, journal, self.dirty, wake)
         self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
         self._seq = epoch << SEQ_EPOCH_SHIFT
@@ -79,6 +83,11 @@ class Core(ABC):
         """The first of `count` seqs, one after the other, that nobody else gets."""
         self._seq += count
         return self._seq - count + 1
+
+    @property
+    def newest_seq(self) -> int:
+        """The last seq that anybody has."""
+        return self._seq
 
     def oldest_on_its_way(self) -> int:
         """Seq of the oldest message that is on its way to the journal, or of which the effect has begun; where there is
@@ -121,6 +130,15 @@ class Core(ABC):
             self.journal.open.consumed[queue.name].append(message.seq)
         else:
             self.state.remove(queue, message)
+
+    def has_left(self, queue: Queue, seq: int) -> bool:
+        """Does nobody get that message from `queue` any more, once all that is on its way to the journal is there?"""
+        for batch in self.journal.on_their_way():
+            records = (each for each in batch.records if isinstance(each, Consumed) and each.destination == queue.name)
+            if seq in batch.consumed.get(queue.name, ()) or any(seq in record.seqs for record in records):
+                return True
+        held = self.state.queues.get(HELD_SCHEME + queue.name)  # in prepared transactions
+        return not any(each is not None and each.stands(seq) for each in (queue, held))
 
     def withdraw(self, message: Message) -> None:
         """A message that was admitted and will not be stored."""
@@ -208,6 +226,16 @@ class Core(ABC):
         """Lent memory is free again."""
         self.memory.take_back(size)
         self.wake()
+
+    def empty(self, queue: Queue) -> list[int]:
+        """The messages that wait in `queue` are in no line any more. Messages that are not persistent have left.
+        Returns the seqs of the persistent ones, which leave when a record says so."""
+        here = queue.take_out(queue.messages.keys())
+        for message in here:
+            if message.segment is None:
+                self.state.remove(queue, message)
+        seqs = [message.seq for message in here if message.segment is not None]
+        return seqs + [place.seq for backlog in queue.backlogs.values() for place in backlog]
 
     def wait_again(self, queue: Queue, messages: Iterable[Message]) -> None:
         """Messages that nobody has stand in line again, large ones on the disk."""

@@ -76,6 +76,26 @@ class Subscribed(Event):
     connection: str
     subscription: str
     sources: tuple[Source, ...]
+    selector: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOpened(Event):
+    """A client says that it begins to send to `destination`; `producer` is its name for that. Others send
+    without a word."""
+
+    connection: str
+    producer: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerClosed(Event):
+    """It has ended, or its connection has."""
+
+    connection: str
+    producer: str
+    destination: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +105,22 @@ class Unsubscribed(Event):
     connection: str
     subscription: str
     sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryMade(Event):
+    """The connection has a temporary destination of that name from now on."""
+
+    destination: str
+    connection: str
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryGone(Event):
+    """The connection has that temporary destination no more."""
+
+    destination: str
+    connection: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +137,20 @@ class QueueForgotten(Event):
     queue: str
     enqueued: int
     dequeued: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMade(Event):
+    """Somebody uses a topic: for the first time, or again after it was forgotten."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicForgotten(Event):
+    """A topic was idle, or a client has removed it."""
+
+    topic: str
 
 
 @dataclass(frozen=True, slots=True)

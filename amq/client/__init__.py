@@ -1,5 +1,6 @@
 """The failover-URL client: `connect` (synchronous), `amq.aio.connect` (asyncio). See docs/client.md."""
 
+from amq.client.columns import Columns
 from amq.client.connection import Connection, connect
 from amq.client.errors import (
     BrokerError,
@@ -14,7 +15,7 @@ from amq.client.errors import (
     TransactionRetryError,
     UriError,
 )
-from amq.client.leases import Lease
+from amq.client.leases import Lease, LeaseRequest
 from amq.client.requests import ConnectionEvent, EventKind
 from amq.client.session import Browser, Consumer, Message, Producer, Session
 from amq.client.two_phase import PreparedTransaction
@@ -27,6 +28,7 @@ from amq.errors import (
     StoreFullError,
     TransactionRolledBackError,
 )
+from amq.protocols.stomp.runs import Run
 
 __all__ = [
     "AccessError",
@@ -34,6 +36,7 @@ __all__ = [
     "BrokerError",
     "Browser",
     "CallTimeoutError",
+    "Columns",
     "CommandError",
     "CommitOutcomeUnknownError",
     "ConnectError",
@@ -47,10 +50,12 @@ __all__ = [
     "FailoverTimeoutError",
     "FlushError",
     "Lease",
+    "LeaseRequest",
     "Message",
     "PreparedTransaction",
     "Producer",
     "ProtocolError",
+    "Run",
     "SelectorError",
     "Session",
     "StoreFullError",

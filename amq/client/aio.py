@@ -27,6 +27,8 @@ from typing import TypeVar
 from amq.client import bulk, leases
 from amq.client.aio_consumer import Browser, Consumer, Message
 from amq.client.aio_driver import AsyncDriver, Listener
+from amq.client.columns import Columns
+from amq.client.columns import send as send_columns
 from amq.client.core import (
     EXACTLY_ONCE,
     PREFETCH_DEFAULT,
@@ -107,11 +109,21 @@ class Connection:
 
     async def lease(
         self, destination: str, cursor: str, *, after: int = 0, messages: int = leases.MESSAGES_MAX, size: int = 0,
-        lease_timeout: float = 0, take: bool = False, epoch: int = 0, timeout: float | None = None,
+        lease_timeout: float = 0, take: bool = False, epoch: int = 0, places: bool = False,
+        timeout: float | None = None,
     ) -> leases.Lease:  # fmt: skip
         """Set the next messages that wait at `destination` apart for `cursor`, or find the first beyond `after`."""
-        request = leases.ask(self._machine, destination, cursor, after, messages, size, lease_timeout, take, epoch)
+        words = (destination, cursor, after, messages, size, lease_timeout, take, epoch, places)
+        request = leases.ask(self._machine, *words)
         return leases.Lease.parse((await self._ask(request, f"lease of {destination} for {cursor}", timeout)).outcome)
+
+    async def lease_many(
+        self, wanted: Iterable[leases.LeaseRequest], timeout: float | None = None
+    ) -> list[leases.Lease]:
+        """The answers to several questions as `lease` asks them, all asked at once."""
+        requests = [leases.ask(self._machine, *each) for each in wanted]
+        answers = [await self._ask(request, f"lease for {request.subject}", timeout) for request in requests]
+        return [leases.Lease.parse(answer.outcome) for answer in answers]
 
     async def settle(
         self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, epoch: int = 0,
@@ -279,10 +291,10 @@ class Session:
 
     async def lease_reader(
         self, destination: str, cursor: str, number: int, *, start: int = 0, stop: int | None = None,
-        prefetch: int = PREFETCH_DEFAULT, epoch: int = 0, timeout: float | None = None,
+        prefetch: int = PREFETCH_DEFAULT, epoch: int = 0, runs: bool = False, timeout: float | None = None,
     ) -> Browser:  # fmt: skip
         """Read the messages of lease `number` of `cursor`, from position `start` up to before `stop`, each once."""
-        headers = leases.reading(cursor, number, start, stop, epoch)
+        headers = leases.reading(cursor, number, start, stop, epoch, runs)
         made = self._core.subscribe(destination, prefetch, "", headers, True, leases.LeaseSubscription)
         return await self._open(made, Browser(self, made[0]), f"read lease {number} of {destination}", timeout)
 
@@ -441,6 +453,20 @@ class Producer:
             extras = None if headers is None else headers[part]
             bulk.send(self._core, bodies[part], extras, text, persistent, priority, expires)
             self._driver.kick()
+
+    async def send_columns(
+        self, columns: Columns, *, persistent: bool = True, priority: int = DEFAULT_PRIORITY,
+        time_to_live: float = 0.0, timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """The same of messages that are there by columns: in one frame, without a step for each message."""
+        connection, core = self._session.connection, self._session._core
+        columns.check()
+        timeout_s = connection._timeout_s(timeout)
+        expires = expires_ms(time_to_live, self._driver.clock.wall_ms())
+        if not await self._driver.wait(core.machine.room_gate, core.may_send, timeout_s):
+            raise timed_out(connection._machine, f"send to {self.destination}", timeout_s)
+        send_columns(self._core, columns, persistent, priority, expires)
+        self._driver.kick()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing sent with `wait=False` is unconfirmed; FlushError when some were refused."""

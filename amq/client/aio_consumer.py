@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from amq.client.core import PULL_ANSWER_S_MAX, Subscription
+from amq.client.core import PULL_ANSWER_S_MAX, Delivery, Subscription
 from amq.client.errors import ConnectionClosedError
 from amq.client.message import ReceivedMessage
+from amq.protocols.stomp.runs import MESSAGES, Run, read_run
 
 if TYPE_CHECKING:
     from amq.client.aio import Session
@@ -86,12 +87,22 @@ class Browser(Consumer):
 
     async def receive_many(self, timeout: float | None = None) -> list[Message]:
         """All messages that have arrived, in order; [] where `receive` gives None."""
+        return [Message(self._session, delivery) for delivery in await self._take_all(timeout)]
+
+    async def receive_runs(self, timeout: float | None = None) -> list[Run | Message]:
+        """The same of a lease reader with `runs`: most messages come many together, in a `Run`."""
+        return [
+            read_run(delivery.frame) if delivery.frame.command == MESSAGES else Message(self._session, delivery)
+            for delivery in await self._take_all(timeout)
+        ]
+
+    async def _take_all(self, timeout: float | None) -> list[Delivery]:
         subscription, limit_s = self._subscription, math.inf if timeout is None else timeout
         if not await self._driver.wait(subscription.gate, subscription.ready, limit_s):
             return []
         deliveries = self._core.take_all(subscription)
         self._driver.kick()
-        return [Message(self._session, delivery) for delivery in deliveries]
+        return deliveries
 
     @property
     def finished(self) -> bool:

@@ -18,14 +18,15 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
-from amq.client.driver import EXIT_MARGIN_S, cannot_connect, warn_of_loss
-from amq.client.errors import ConnectionLostError
+from amq.client.driver import EXIT_MARGIN_S, cannot_connect, closed, feed, warn_of_loss
+from amq.client.errors import ConnectError, ConnectionLostError
 from amq.client.link import Close, Fetch, Link, Open
 from amq.client.lists import LISTS, Found, Lists
 from amq.client.machine import Machine
 from amq.client.names import NAMES, Answer, Names
 from amq.client.requests import ConnectionEvent, Gate, open_gate
 from amq.client.states import State
+from amq.client.tls import Contexts, Layer
 from amq.clock import Clock
 
 log = logging.getLogger("amq.client")
@@ -39,6 +40,7 @@ class _Wire(asyncio.Protocol):
         self._driver = driver
         self._link = link
         self.transport: asyncio.Transport | None = None
+        self.tls: Layer | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -47,16 +49,28 @@ class _Wire(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.tcp_no_delay)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.keep_alive)
-        self._driver.opened(self._link)
+        if self.tls is None:
+            self._driver.opened(self._link)
+        else:
+            self.tls.begin()
+            transport.write(self.tls.output())
 
     def data_received(self, data: bytes) -> None:
-        driver = self._driver
-        driver.machine.received(self._link, data, driver.clock.monotonic())
+        driver, now = self._driver, self._driver.clock.monotonic()
+        if self.tls is None:
+            driver.machine.received(self._link, data, now)
+        elif self.transport is not None and not self.transport.is_closing():
+            failure = feed(driver.machine, self._link, self.tls, data, now)
+            self.transport.write(self.tls.output())
+            if failure is not None:
+                driver.machine.failed(self._link, failure, now)
+                self.transport.close()
         driver.kick()
 
     def connection_lost(self, error: Exception | None) -> None:
-        why = f"{self._link.uri}: {error}" if error else f"{self._link.uri} closed the connection"
-        self._driver.lost(self._link, ConnectionLostError(why))
+        link = self._link
+        lost = ConnectionLostError(f"{link.uri}: {error}") if error else closed(link, self.tls)
+        self._driver.lost(link, lost)
 
     def pause_writing(self) -> None:
         self._link.congested = True
@@ -75,6 +89,9 @@ class AsyncDriver:
         self, machine: Machine, clock: Clock, loop: asyncio.AbstractEventLoop, names: Names = NAMES,
         lists: Lists = LISTS,
     ) -> None:  # fmt: skip
+        """Raises UriError where the files that the URL names for TLS cannot be used."""
+        self._contexts = Contexts()
+        self._contexts.check(machine.url)
         self.machine = machine
         self.clock = clock
         self.listeners: list[Listener] = []
@@ -233,6 +250,11 @@ class AsyncDriver:
         dial.add_done_callback(lambda _: self._dialled(link, wire))  # runs also if it is cancelled before it begins
 
     async def _dial(self, link: Link, wire: _Wire) -> None:
+        try:
+            wire.tls = self._contexts.layer(link.uri)
+        except ConnectError as error:
+            self.machine.failed(link, error, self.clock.monotonic())
+            return
         addresses: list[Any] = []
         last: OSError | UnicodeError = OSError("no address")
         link.looks_up = True
@@ -289,7 +311,7 @@ class AsyncDriver:
     def _write(self, link: Link, wire: _Wire) -> None:
         if wire.transport is not None and not wire.transport.is_closing():
             while not (link.sliced and link.congested) and (data := link.take_output(self.clock.monotonic())):
-                wire.transport.write(data)
+                wire.transport.write(data if wire.tls is None else wire.tls.seal(data))
 
     def _close(self, link: Link) -> None:
         """Say what is left to say, if the kernel takes it now, and close; `connection_lost` follows."""
@@ -297,6 +319,8 @@ class AsyncDriver:
         wire = self._wires.get(link)
         if wire is not None and wire.transport is not None:
             self._write(link, wire)
+            if wire.tls is not None and not wire.transport.is_closing():
+                wire.transport.write(wire.tls.goodbye())
             if wire.transport.get_write_buffer_size():
                 wire.transport.abort()
             else:

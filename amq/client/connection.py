@@ -100,7 +100,8 @@ class Connection:
 
     def lease(
         self, destination: str, cursor: str, *, after: int = 0, messages: int = leases.MESSAGES_MAX, size: int = 0,
-        lease_timeout: float = 0, take: bool = False, epoch: int = 0, timeout: float | None = None,
+        lease_timeout: float = 0, take: bool = False, epoch: int = 0, places: bool = False,
+        timeout: float | None = None,
     ) -> leases.Lease:  # fmt: skip
         """Set the next messages that wait at `destination` apart for `cursor`: at most `messages`, and about `size`
         bytes (0 = as many as the broker allows). They are read with `Session.lease_reader` and end with `settle`.
@@ -113,10 +114,24 @@ class Connection:
         that to all further calls: as soon as another program takes the cursor, they fail. Raises CommandError: another
         program took it (CURSOR_TAKEN), `after` is a number of another store (UNKNOWN_LEASE); TransactionRetryError: no
         answer.
+
+        With `places` the lease says where in the files of the store its messages stand, if the broker's `directReads`
+        names this user.
         """
         what = f"lease of {destination} for {cursor}"
-        words = (destination, cursor, after, messages, size, lease_timeout, take, epoch)
+        words = (destination, cursor, after, messages, size, lease_timeout, take, epoch, places)
         return leases.Lease.parse(self._ask(lambda: leases.ask(self._machine, *words), what, timeout).outcome)
+
+    def lease_many(self, wanted: Iterable[leases.LeaseRequest], timeout: float | None = None) -> list[leases.Lease]:
+        """The answers to several questions as `lease` asks them, all asked at once. Raises what that raises, for the
+        first that fails."""
+        self._check_waits()
+        with self._driver.lock:
+            requests = [leases.ask(self._machine, *each) for each in wanted]
+            for request in requests:
+                what = f"lease for {request.subject}"
+                self._await(request, what, timeout, resolve_timed_out(self._timeout_s(timeout), what))
+        return [leases.Lease.parse(request.outcome) for request in requests]
 
     def settle(
         self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, epoch: int = 0,

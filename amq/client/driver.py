@@ -29,6 +29,7 @@ from amq.client.machine import Machine
 from amq.client.names import NAMES, Answer, Names
 from amq.client.requests import ConnectionEvent, Gate, open_gate
 from amq.client.states import State
+from amq.client.tls import Contexts, Layer
 from amq.clock import Clock
 from amq.errors import AmqError, CommandError
 
@@ -45,10 +46,11 @@ Listener = Callable[[ConnectionEvent], object]
 class _Socket:
     """A socket of one link: the addresses still to be tried, and bytes that the kernel did not take yet."""
 
-    __slots__ = ("addresses", "broken", "connecting", "next_at", "rest", "sock", "writable_wanted")
+    __slots__ = ("addresses", "broken", "connecting", "next_at", "rest", "sock", "tls", "writable_wanted")
 
-    def __init__(self, addresses: list[Any]) -> None:
+    def __init__(self, addresses: list[Any], tls: Layer | None) -> None:
         self.addresses = addresses
+        self.tls = tls
         self.sock: socket.socket | None = None
         self.connecting = True
         self.next_at = math.inf  # monotonic seconds: then the next address is tried, if this one is silent
@@ -61,6 +63,9 @@ class Driver:
     """Runs `machine` until it is closed. `listeners` are called in the background thread, one after the other."""
 
     def __init__(self, machine: Machine, clock: Clock, names: Names = NAMES, lists: Lists = LISTS) -> None:
+        """Raises UriError where the files that the URL names for TLS cannot be used."""
+        self._contexts = Contexts()
+        self._contexts.check(machine.url)
         self.machine = machine
         self.clock = clock
         self.lock = threading.RLock()  # which knows its owner: see `wait`
@@ -309,7 +314,12 @@ class Driver:
         if not isinstance(found, list):
             self._failed(link, cannot_connect(link, found))
             return
-        entry = self._sockets[link] = _Socket(found)
+        try:
+            tls = self._contexts.layer(link.uri)
+        except ConnectError as error:
+            self._failed(link, error)
+            return
+        entry = self._sockets[link] = _Socket(found, tls)
         self._connect(link, entry, OSError("no address"))
 
     def _connect(self, link: Link, entry: _Socket, last: OSError) -> None:
@@ -378,6 +388,9 @@ class Driver:
         entry = self._sockets.pop(link, None)
         if entry is not None and entry.sock is not None:
             self._selector.unregister(entry.sock)
+            if entry.tls is not None and not (entry.connecting or entry.rest or entry.broken):
+                with suppress(OSError):
+                    entry.sock.send(entry.tls.goodbye())
             entry.sock.close()
 
     def _on_ready(self, link: Link, mask: int) -> None:
@@ -392,12 +405,15 @@ class Driver:
             with self.lock:
                 entry.connecting, entry.next_at = False, math.inf
                 self._selector.modify(entry.sock, selectors.EVENT_READ, link)
-                self.machine.opened(link, self.clock.monotonic())
+                if entry.tls is None:
+                    self.machine.opened(link, self.clock.monotonic())
+                else:
+                    entry.tls.begin()
             return
         if mask & selectors.EVENT_READ:
-            self._read(link, entry.sock)
+            self._read(link, entry, entry.sock)
 
-    def _read(self, link: Link, sock: socket.socket) -> None:
+    def _read(self, link: Link, entry: _Socket, sock: socket.socket) -> None:
         try:
             data = sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -406,10 +422,16 @@ class Driver:
             self._failed(link, ConnectionLostError(f"{link.uri}: {error.strerror or error}"))
             return
         if not data:
-            self._failed(link, ConnectionLostError(f"{link.uri} closed the connection"))
+            self._failed(link, closed(link, entry.tls))
             return
         with self.lock:
-            self.machine.received(link, data, self.clock.monotonic())
+            failure = None
+            if entry.tls is None:
+                self.machine.received(link, data, self.clock.monotonic())
+            else:
+                failure = feed(self.machine, link, entry.tls, data, self.clock.monotonic())
+        if failure is not None:
+            self._failed(link, failure)
 
     def _write_all(self) -> None:
         """Write what waits on every link, and watch those that the kernel has no room for."""
@@ -451,6 +473,8 @@ class Driver:
 
     def _take(self, link: Link, entry: _Socket) -> None:
         data = link.take_output(self.clock.monotonic())
+        if entry.tls is not None:
+            data = entry.tls.output() + (entry.tls.seal(data) if data else b"")
         if data:
             entry.rest = memoryview(bytes(entry.rest) + data if entry.rest else data)
 
@@ -472,6 +496,25 @@ def warn_of_loss(machine: Machine) -> None:
     """Write to the log, or to stderr where there is none, what nobody will tell the application any more."""
     if text := machine.at_stake():
         log.warning("%s", text)
+
+
+def feed(machine: Machine, link: Link, tls: Layer, data: bytes, now: float) -> AmqError | None:
+    """Bytes of TLS arrived on `link`. Returns why it can be read no more."""
+    was_established = tls.established
+    plain = tls.receive(data)
+    if tls.established and not was_established:
+        machine.opened(link, now)
+    if plain:
+        machine.received(link, plain, now)
+    if tls.error is not None:
+        return ConnectionLostError(tls.error.description) if link.accepted else tls.error
+    return closed(link, tls) if tls.ended else None
+
+
+def closed(link: Link, tls: Layer | None) -> ConnectionLostError:
+    """The broker ended the connection."""
+    during = " during the TLS handshake" if tls is not None and not tls.established else ""
+    return ConnectionLostError(f"{link.uri} closed the connection{during}")
 
 
 def cannot_connect(link: Link, error: OSError | UnicodeError) -> ConnectError:

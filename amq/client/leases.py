@@ -7,13 +7,17 @@ where it was when its connection broke.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amq.client.core import Subscription
 from amq.client.requests import Kind, Request
 from amq.errors import CommandError, ProtocolError
-from amq.protocols.stomp.frame import encode
+from amq.protocols.stomp.frame import Frame, encode
+from amq.protocols.stomp.runs import HEADER, MESSAGES, VERSION
+from amq.protocols.stomp.runs import MESSAGES_MAX as MAX
+from amq.protocols.stomp.subscribing import number
 
 if TYPE_CHECKING:
     from amq.client.machine import Machine
@@ -31,6 +35,13 @@ class Lease:
     waiting    how many wait at its destination that nobody has
     store      which store it is in
     epoch      that of the cursor: of the client that took it last; 0 = no client ever took it
+    waiting_bytes  of the messages that its destination holds beside leases
+    direct     where in the store the messages stand, in the words of the broker; None = it does not say
+    indirect   why it does not say
+    queues     the queues of a pattern that hold something: name → messages that wait
+    size       bytes of the records of its messages, where the question had a size or asked for places; else 0
+    reads      messages of the cursor that were read from the store, and messages that the broker had to send although
+               the reader reads the store, since this master began
     """
 
     number: int
@@ -38,13 +49,23 @@ class Lease:
     waiting: int
     store: str
     epoch: int = 0
+    waiting_bytes: int = 0
+    direct: Mapping[str, Any] | None = None
+    indirect: str = ""
+    queues: Mapping[str, int] = field(default_factory=dict)
+    size: int = 0
+    reads: tuple[int, int] = (0, 0)
 
     @classmethod
     def parse(cls, outcome: str) -> Lease:
         """The answer of a broker. Raises ProtocolError."""
         try:
             found = json.loads(outcome)
-            return cls(found["lease"], found["messages"], found["waiting"], found["store"], found.get("epoch", 0))
+            return cls(
+                found["lease"], found["messages"], found["waiting"], found["store"], found.get("epoch", 0),
+                found.get("waitingBytes", 0), found if "places" in found else None, found.get("indirect", ""),
+                found.get("queues", {}), found.get("size", 0), (found.get("direct", 0), found.get("fallback", 0)),
+            )  # fmt: skip
         except (ValueError, TypeError, KeyError) as error:
             raise ProtocolError(f"this broker does not know leases: {outcome[:100]!r}") from error
 
@@ -62,14 +83,42 @@ class LeaseSubscription(Subscription):
         self._headers = headers
         return request
 
+    def deliver(self, frame: Frame, epoch: int) -> None:
+        super().deliver(frame, epoch)
+        if frame.command == MESSAGES:
+            self.delivered += messages_in(frame) - 1
+
     def interrupt(self) -> None:
-        self.delivered -= len(self.buffer)
+        self.delivered -= sum(messages_in(delivery.frame) for delivery in self.buffer)
         super().interrupt()
+
+
+def messages_in(frame: Frame) -> int:
+    """How many messages it brings. Raises ProtocolError."""
+    return number("messages", frame.headers.get("messages", ""), MAX) if frame.command == MESSAGES else 1
+
+
+class LeaseRequest(NamedTuple):
+    """A question of `Connection.lease_many`; the words are those of `Connection.lease`. `skip`: so many leases beyond
+    `after` are left out, those that questions before this one make among them. `reads`: messages that a task has read
+    from the store, and messages that it had to get from the broker although it reads the store."""
+
+    destination: str
+    cursor: str
+    after: int = 0
+    messages: int = MESSAGES_MAX
+    size: int = 0
+    lease_timeout: float = 0
+    take: bool = False
+    epoch: int = 0
+    places: bool = False
+    skip: int = 0
+    reads: tuple[int, int] = (0, 0)
 
 
 def ask(
     machine: Machine, destination: str, cursor: str, after: int, messages: int, size: int, lease_timeout: float,
-    take: bool, epoch: int,
+    take: bool, epoch: int, places: bool = False, skip: int = 0, reads: tuple[int, int] = (0, 0),
 ) -> Request:  # fmt: skip
     """LEASE; the request's `outcome` is the answer."""
     headers = [("destination", destination), ("cursor", cursor), ("after", str(after)), ("messages", str(messages))]
@@ -79,6 +128,11 @@ def ask(
         headers.append(("timeout", str(round(lease_timeout * 1000))))
     if take:
         headers.append(("take", "true"))
+    if places:
+        headers.append(("places", "true"))
+    if skip:
+        headers.append(("skip", str(skip)))
+    headers += [(name, str(count)) for name, count in zip(("direct", "fallback"), reads, strict=True) if count]
     return _request(machine, "LEASE", [*headers, *_epoch(epoch)], cursor)
 
 
@@ -91,12 +145,15 @@ def settle(
     return _request(machine, command, headers, cursor)
 
 
-def reading(cursor: str, number: int, start: int, stop: int | None, epoch: int) -> dict[str, str]:
+def reading(
+    cursor: str, number: int, start: int, stop: int | None, epoch: int, in_runs: bool = False
+) -> dict[str, str]:
     """Headers of the SUBSCRIBE that reads what a lease holds. Raises CommandError."""
     if start < 0 or (stop is not None and stop < start):
         raise CommandError(f"positions {start} to {stop}: the first is 0, and the end is not before the start")
     positions = f"{start}-{STOP_MAX if stop is None else stop}"
-    return {"cursor": cursor, "lease": str(number), "positions": positions, **dict(_epoch(epoch))}
+    headers = {"cursor": cursor, "lease": str(number), "positions": positions, **dict(_epoch(epoch))}
+    return headers | {HEADER: VERSION} if in_runs else headers
 
 
 def _epoch(epoch: int) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from amq.client.uri import BrokerUri
 from amq.errors import ProtocolError
 from amq.protocols.commands import Reattach
-from amq.protocols.stomp import reattaching
+from amq.protocols.stomp import reattaching, runs
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, encode
 from amq.protocols.stomp.recurring import Recurring
 from amq.transports.window import IDLE_BYTES, Window, step_bytes
@@ -34,6 +34,7 @@ class Link:
     looks_up    the driver waits for the addresses of the host
     dropped     the machine has done with it: whatever the driver still hears of it is ignored
     congested   set by the driver while the kernel takes no more bytes: senders wait
+    takes_runs  the broker knows frames of many messages
     window      what the broker may lack of our bytes; None = when the socket breaks, the broker keeps nothing for us
     token       with which another link goes on where this one broke, "" = none can
     kept_s      for so long
@@ -42,7 +43,7 @@ class Link:
     __slots__ = (
         "_again", "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_received_bytes", "_recurring",
         "_send_every_s", "_step", "_told_bytes", "accepted", "congested", "deadline", "dropped", "kept_s", "looks_up",
-        "out", "server", "sliced", "token", "uri", "window",
+        "out", "server", "sliced", "takes_runs", "token", "uri", "window",
     )  # fmt: skip
 
     def __init__(self, uri: BrokerUri, deadline: float) -> None:
@@ -55,6 +56,7 @@ class Link:
         self.looks_up = False
         self.congested = False
         self.server = ""
+        self.takes_runs = False
         self.window: Window | None = None
         self.token = ""
         self.kept_s = 0.0
@@ -93,6 +95,7 @@ class Link:
             self._receive_limit_s = max(offered, sends_ms) / 1000 * SILENT_INTERVALS_MAX
         self._last_sent_at = self._last_received_at = now
         self.server = connected.headers.get("server", "")
+        self.takes_runs = runs.is_asked(connected.headers)
         self.accepted = True
         self.deadline = None
         self._reader.limits = replace(DELIVERY_LIMITS, body_bytes_max=self.uri.options.max_frame_size)
@@ -297,6 +300,7 @@ def connect_frame(
     if client_id:
         headers.append(("client-id", client_id))
     headers.append(("amq-client-instance", instance))
+    headers.append((runs.HEADER, runs.VERSION))
     if learns:
         headers.append(("amq-brokers-receipt", BROKERS_RECEIPT))
     return encode("CONNECT", headers)

@@ -45,10 +45,11 @@ from amq.client.members import Members, shown
 from amq.client.reconnect import Reconnector
 from amq.client.requests import ConnectionEvent, EventKind, Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import Event, Lifecycle, State
-from amq.client.uri import BrokerUri, BrokerUrl
+from amq.client.uri import SCHEME, TLS_SCHEME, BrokerUri, BrokerUrl
 from amq.errors import AmqError, CommandError, ProtocolError, StoreFullError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 from amq.protocols.stomp.reattaching import RECEIVED
+from amq.protocols.stomp.runs import MESSAGES
 
 SEND_WINDOW_MESSAGES = 1000
 SEND_WINDOW_BYTES = 16 * 1024 * 1024
@@ -56,6 +57,10 @@ DISCONNECT_S_MAX = 2.0
 PRIORITY_PROBE_EVERY_S = 2.0
 EXIT_TIMEOUT_S = 5.0
 TLS_ALERT = b"\x15\x03"
+_PORT_DOUBTS = {
+    SCHEME: "is it a STOMP port, and one without TLS?",
+    TLS_SCHEME: "is it a STOMP port, and does it want a certificate of this client (certificate=FILE)?",
+}
 LIST_EVERY_S = 5.0  # between two readings of updateURIsURL while there is no connection
 LIST_PATIENCE_S = 5.0  # so long a client that would give up waits for a list that might name a broker that lives
 LIST_ROUND_S = 0.05  # and tries meanwhile
@@ -250,7 +255,7 @@ class Machine:
             return
         self._expect(link)
         if self.state is State.HANDSHAKE and isinstance(error, ConnectionLostError):
-            text = f"{error} before it answered CONNECT: is it a STOMP port, and one without TLS?"
+            text = f"{error} before it answered CONNECT: {_PORT_DOUBTS[link.uri.scheme]}"
             error = ConnectionLostError(text)
         keeps = link.token != "" and (isinstance(error, ConnectionLostError) or error.code == "HEART_BEAT_MISSED")
         self._broken(error, now, keeps=keeps)
@@ -273,7 +278,7 @@ class Machine:
             if link.accepted:
                 self.failed(link, error, now)
                 return
-            alert = data.startswith(TLS_ALERT) and "it answers with a TLS alert, and this client speaks no TLS"
+            alert = data.startswith(TLS_ALERT) and "it answers with a TLS alert: write stomp+ssl://"
             foreign = ConnectError(f"{link.uri} does not speak STOMP {VERSION}: {alert or error}")
             foreign.__cause__ = error
             self.failed(link, foreign, now)
@@ -634,14 +639,15 @@ class Machine:
                 self.failed(link, error_of(frame), now)
             else:
                 raise ProtocolError(f"{link.uri} answered CONNECT with {command}: is it a STOMP broker?")
-        elif command == "MESSAGE":
+        elif command in ("MESSAGE", MESSAGES):
             subscription = self.subscriptions.get(frame.headers.get("subscription", ""))
             if subscription is not None:  # else: on its way while the consumer was closed; the broker requeues it
                 subscription.deliver(frame, self.epoch)
         elif command == "RECEIPT" and frame.headers.get("receipt-id") == BROKERS_RECEIPT:
             self._learn(frame, link.uri)
         elif command == "RECEIPT":
-            self._on_receipt(frame.headers.get("receipt-id", "").encode(), now, frame.headers.get("outcome", ""))
+            outcome = frame.headers.get("outcome", "") or frame.body.decode("utf-8", "replace")
+            self._on_receipt(frame.headers.get("receipt-id", "").encode(), now, outcome)
         elif command == "ERROR":
             self._on_error(frame, now)
         elif command == RECEIVED:

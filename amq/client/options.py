@@ -40,6 +40,31 @@ class TransportOptions:
     tcp_no_delay: bool = _option("tcpNoDelay", True, "true", "do not hold back small packets")
     keep_alive: bool = _option("keepAlive", True, "false", "TCP keep-alive probes")
     virtual_host: str = _option("virtualHost", "", "–", "`host` header of CONNECT; empty = the host of the URI")
+    trust: str = _option(
+        "trust", "", "JVM option javax.net.ssl.trustStore",
+        "PEM file with the CAs of the brokers, for `stomp+ssl://`; empty = those of the operating system",
+    )  # fmt: skip
+    certificate: str = _option(
+        "certificate", "", "JVM option javax.net.ssl.keyStore",
+        "PEM file with the certificate that this client shows to brokers that ask for one",
+    )  # fmt: skip
+    certificate_key: str = _option(
+        "certificateKey", "", "JVM option javax.net.ssl.keyStore",
+        "PEM file with its key; empty = the file of the certificate holds it",
+    )  # fmt: skip
+    certificate_key_password_file: str = _option(
+        "certificateKeyPasswordFile", "", "JVM option javax.net.ssl.keyStorePassword",
+        "file whose first line is the passphrase of that key",
+    )  # fmt: skip
+    server_name: str = _option(
+        "serverName", "", "–",
+        "the name that the broker's certificate must have; empty = the host of the URI. Set it where the URI has an "
+        "address and the certificate a name",
+    )  # fmt: skip
+    tls_minimum_version: str = _option(
+        "tlsMinimumVersion", "1.3", "socket.enabledProtocols",
+        "the oldest version of TLS that the client speaks: 1.3, or 1.2 for older brokers and proxies",
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +140,12 @@ class FailoverOptions:
         "file in which the client keeps the brokers that the master tells, for its next start",
     )  # fmt: skip
 
+
+# Options of TLS; after the closing parenthesis they mean all brokers.
+TLS_OPTIONS = (
+    "trust", "certificate", "certificateKey", "certificateKeyPasswordFile", "serverName", "tlsMinimumVersion",
+)  # fmt: skip
+CHOICES = {"tlsMinimumVersion": ("1.2", "1.3")}
 
 ALIASES = {
     "initialConnectAttempts": "startupMaxReconnectAttempts",

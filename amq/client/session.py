@@ -14,10 +14,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from amq.client import bulk
+from amq.client.columns import Columns
+from amq.client.columns import send as send_columns
 from amq.client.core import (
     EXACTLY_ONCE,
     PREFETCH_DEFAULT,
     PULL_ANSWER_S_MAX,
+    Delivery,
     ProducerCore,
     SessionCore,
     Subscription,
@@ -35,6 +38,7 @@ from amq.client.requests import SendOwner
 from amq.client.two_phase import prepare_headers
 from amq.errors import AmqError, TransactionRolledBackError
 from amq.message import DEFAULT_PRIORITY
+from amq.protocols.stomp.runs import MESSAGES, Run, read_run
 
 if TYPE_CHECKING:
     from amq.client.connection import Connection
@@ -104,16 +108,16 @@ class Session:
 
     def lease_reader(
         self, destination: str, cursor: str, number: int, *, start: int = 0, stop: int | None = None,
-        prefetch: int = PREFETCH_DEFAULT, epoch: int = 0, timeout: float | None = None,
+        prefetch: int = PREFETCH_DEFAULT, epoch: int = 0, runs: bool = False, timeout: float | None = None,
     ) -> Browser:  # fmt: skip
         """Read what lease `number` of `cursor` holds, from position `start` up to before `stop`, always in the same
         order. A connection that breaks meanwhile is survived: each comes once. Nothing need be acknowledged. Raises
         CommandError, also while it is read: the lease is over (UNKNOWN_LEASE), or another program took the cursor after
-        `epoch` (CURSOR_TAKEN).
+        `epoch` (CURSOR_TAKEN). `runs`: use `Browser.receive_runs`.
         """
         self.connection._check_waits()
         with self._driver.lock:
-            headers = reading(cursor, number, start, stop, epoch)
+            headers = reading(cursor, number, start, stop, epoch, runs)
             subscription, request = self._core.subscribe(destination, prefetch, "", headers, True, LeaseSubscription)
             self.connection._await(request, f"read lease {number} of {destination}", timeout)
         browser = Browser(self, subscription)
@@ -334,6 +338,22 @@ class Producer:
                 bulk.send(self._core, bodies[part], extras, text, persistent, priority, expires)
                 driver.flush()
 
+    def send_columns(
+        self, columns: Columns, *, persistent: bool = True, priority: int = DEFAULT_PRIORITY,
+        time_to_live: float = 0.0, timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """The same of messages that are there by columns: in one frame, without a step for each message. Raises
+        CommandError, and else what `send` raises."""
+        connection, driver = self._session.connection, self._driver
+        connection._check_fork()
+        columns.check()
+        timeout_s = connection._timeout_s(timeout)
+        with driver.lock:
+            if not driver.wait(self._machine.room_gate, self._may_send, timeout_s):
+                raise timed_out(connection._machine, f"send to {self.destination}", timeout_s)
+            send_columns(self._core, columns, persistent, priority, expires_ms(time_to_live, driver.clock.wall_ms()))
+            driver.flush()
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing sent with `wait=False` is unconfirmed.
 
@@ -427,6 +447,17 @@ class Browser(Consumer):
 
     def receive_many(self, timeout: float | None = None) -> list[Message]:
         """All messages that have arrived, in order; [] where `receive` gives None. Raises what that raises."""
+        return [Message(self._session, delivery) for delivery in self._take_all(timeout)]
+
+    def receive_runs(self, timeout: float | None = None) -> list[Run | Message]:
+        """The same of a lease reader with `runs`: most messages come in a `Run`, many together as the journal has them;
+        others, and all of a broker that does not know runs, one by one."""
+        return [
+            read_run(delivery.frame) if delivery.frame.command == MESSAGES else Message(self._session, delivery)
+            for delivery in self._take_all(timeout)
+        ]
+
+    def _take_all(self, timeout: float | None) -> list[Delivery]:
         driver, subscription = self._driver, self._subscription
         self._session.connection._check_fork()
         with driver.lock:
@@ -435,7 +466,7 @@ class Browser(Consumer):
                 return []
             deliveries = self._core.take_all(subscription)
             driver.flush()
-        return [Message(self._session, delivery) for delivery in deliveries]
+        return deliveries
 
     @property
     def finished(self) -> bool:

@@ -1,14 +1,15 @@
-"""Broker URLs: `stomp://host:port?…` and `failover:(stomp://a:61613?…,stomp://b:61613)?…`.
+"""Broker URLs: `stomp://host:port?…`, `stomp+ssl://…`, and `failover:(stomp://a:61613?…,stomp://b:61613)?…`.
 
     failover-url = "failover:" [ "//" ] ( "(" uris ")" | uris ) [ "?" options ]
     artemis-url  = "(" uris ")" [ "?" options ] | uri, with the option ha=true
     uris         = uri *( "," uri )
-    uri          = "stomp://" [ login [ ":" passcode ] "@" ] host [ ":" port ] [ "?" options ]
+    uri          = ( "stomp" | "stomp+ssl" ) "://" [ login [ ":" passcode ] "@" ] host [ ":" port ] [ "?" options ]
     options      = name "=" value *( "&" name "=" value )
 
 Host may be an IPv6 address in brackets; login, passcode and option values may be percent-encoded. Without the
 parentheses the options belong to `failover`. `nested.NAME=VALUE` sets NAME for every URI that does not set it itself,
-and for brokers that are learned of later (`member`). In an Artemis URL each option goes where it belongs.
+and for brokers that are learned of later (`member`); options of TLS mean the same without `nested.`. In an Artemis URL
+each option goes where it belongs.
 For any text `parse` returns a `BrokerUrl` or raises `UriError`, which never repeats a passcode.
 """
 
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -24,9 +24,11 @@ from urllib.parse import unquote
 from amq.client.errors import UriError
 from amq.client.options import (
     ALIASES,
+    CHOICES,
     IGNORED,
     IGNORED_IF_TRUE,
     REFUSED,
+    TLS_OPTIONS,
     FailoverOptions,
     TransportOptions,
     declared,
@@ -35,6 +37,8 @@ from amq.client.options import (
 
 DEFAULT_PORT = 61613
 SCHEME = "stomp"
+TLS_SCHEME = "stomp+ssl"
+_PORTS = {SCHEME: DEFAULT_PORT, TLS_SCHEME: 61614}
 URL_CHARACTERS_MAX = 65_536
 _INTEGER_MAX = 2**31 - 1
 TAKEOVER_S = 15.0  # so long a takeover may take on NFS with usual leases
@@ -48,8 +52,8 @@ _LOGIN = re.compile(r"^((?:[a-z+]+:)?(?://)?).*@", re.DOTALL | re.IGNORECASE)
 _NO_PORT = re.compile(r"^([a-z+]+:(?://)?[^\[\]:/@]*):(?![0-9]{1,5}(?:/|$)).*", re.DOTALL | re.IGNORECASE)
 _SCHEME_CURES = {
     "tcp": "tcp:// means OpenWire, which this client does not speak; write stomp://HOST:61613",
-    "ssl": "TLS is not available in this client",
-    "stomp+ssl": "TLS is not available in this client",
+    "ssl": "ssl:// means OpenWire, which this client does not speak; write stomp+ssl://HOST:61614",
+    "stomp+nio+ssl": "write stomp+ssl://HOST:61614",
     "failover": "failover: cannot stand inside failover:, name its URIs in one list",
 }
 
@@ -75,6 +79,10 @@ class BrokerUri:
     def address(self) -> tuple[str, int]:
         return self.host, self.port
 
+    @property
+    def tls(self) -> bool:
+        return self.scheme == TLS_SCHEME
+
 
 @dataclass(frozen=True)
 class BrokerUrl:
@@ -84,7 +92,7 @@ class BrokerUrl:
     uris: tuple[BrokerUri, ...]
     options: FailoverOptions = field(default_factory=FailoverOptions)
     failover: bool = True
-    nested: Mapping[str, str] = field(default_factory=dict)
+    nested: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
@@ -107,6 +115,17 @@ class BrokerUrl:
         """Login and passcode that all members have in common; empty where they differ."""
         found = {(uri.login, uri.passcode) for uri in self.uris}
         return found.pop() if len(found) == 1 else ("", "")
+
+    @property
+    def tls_in_common(self) -> dict[str, str]:
+        """The options of TLS that all members have in common."""
+        fields = declared(TransportOptions)
+        common = {}
+        for name in TLS_OPTIONS:
+            found = {getattr(uri.options, fields[name].name) for uri in self.uris if uri.tls}
+            if len(found) == 1:
+                common[name] = found.pop()
+        return common
 
     @property
     def learns(self) -> bool:
@@ -136,6 +155,11 @@ def parse(url: str) -> BrokerUrl:
     inner, query = _failover_parts(rest.removeprefix("//"))
     values = _query(query)
     nested = {name.removeprefix("nested."): values.pop(name) for name in list(values) if name.startswith("nested.")}
+    for name in TLS_OPTIONS:
+        if name in values and name in nested:
+            raise UriError(f"option {name} is given twice (as nested.{name} too): keep one")
+        if name in values:
+            nested[name] = values.pop(name)
     warnings = _ignored(values)
     options = _options(FailoverOptions, values)
     _check_lists(options)
@@ -159,7 +183,7 @@ def member(name: str, url: BrokerUrl, bare: bool) -> BrokerUri:
     neither options nor a login of its own. Raises UriError."""
     if bare and ("?" in name or "@" in name):
         raise UriError(f"{_shown(name)}: an address has no options and no login")
-    uri = _uri(name, dict(url.nested))
+    uri = _uri(name, url.nested | url.tls_in_common)
     if uri.login:
         return uri
     login, passcode = url.login
@@ -242,18 +266,22 @@ def _split(uris: str) -> list[str]:
 def _uri(name: str, nested: dict[str, str]) -> BrokerUri:
     location, _, query = name.partition("?")
     scheme, separator, authority = location.partition("://")
-    if not separator or scheme.lower() != "stomp":
+    scheme = scheme.lower()
+    if not separator or scheme not in _PORTS:
         cure = _SCHEME_CURES.get(location.partition(":")[0].lower(), "write stomp://HOST:PORT")
         raise UriError(f"{_shown(location)}: not a STOMP address: {cure}")
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         raise UriError(f"{_shown(location)}: write stomp://HOST:PORT, an IPv6 address in [brackets]")
-    port = int(match["port"] or DEFAULT_PORT)
+    port = int(match["port"] or _PORTS[scheme])
     if not 0 < port < 65536:
         raise UriError(f"{_shown(location)}: port {port} is not between 1 and 65535")
-    options = _options(TransportOptions, nested | _query(query))
+    own = _query(query)
+    if scheme == SCHEME and (unused := [option for option in TLS_OPTIONS if option in own]):
+        raise UriError(f"{_shown(location)}: option {unused[0]} has no effect without TLS: write stomp+ssl://HOST:PORT")
+    options = _options(TransportOptions, nested | own)
     login, passcode = unquote(match["login"] or ""), unquote(match["passcode"] or "")
-    return BrokerUri(unquote(match["host"].strip("[]")), port, login, passcode, options)
+    return BrokerUri(unquote(match["host"].strip("[]")), port, login, passcode, options, scheme)
 
 
 def _query(query: str) -> dict[str, str]:
@@ -302,6 +330,8 @@ def _value(name: str, value: str, default: object, least: int) -> object:
             raise UriError(f"option {name}={_shown(value)}: write true or false")
         return _TRUTH[value.lower()]
     if isinstance(default, str):
+        if name in CHOICES and value not in CHOICES[name]:
+            raise UriError(f"option {name}={_shown(value)}: write {' or '.join(CHOICES[name])}")
         return value
     pattern, convert = (r"-?[0-9]{1,10}", int) if isinstance(default, int) else (r"[0-9]{1,9}(\.[0-9]{1,9})?", float)
     number = convert(value) if re.fullmatch(pattern, value, re.ASCII) else None

@@ -85,6 +85,31 @@ def contradictions(config: BrokerConfig) -> list[str]:
             f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
             "`amq user add NAME --users FILE`, or allow anonymous = loopback"
         )
+    return found + _tls_contradictions(config)
+
+
+def _tls_contradictions(config: BrokerConfig) -> list[str]:
+    found = []
+    secure = [url for url in config.transports if parse_transport_url(url).tls]
+    if secure and not config.certificate:
+        found.append(
+            f"{secure[0]} needs a certificate: set certificate, and certificateKey if the key is in a file of its own"
+        )
+    if config.client_certificate != "none" and not config.trust:
+        found.append(
+            f"{_told(config, 'clientCertificate')} without trust: no client certificate could be checked; set trust to "
+            "a PEM file with the CAs of the clients"
+        )
+    asks = config.client_certificate != "none"
+    for key, is_set in (
+        ("certificateUser", config.certificate_user != "none"), ("certificateUsersFile", config.certificate_users_file),
+        ("revokedCertificates", config.revoked_certificates),
+    ):  # fmt: skip
+        if is_set and not asks:
+            found.append(
+                f"{_told(config, key)} has no effect, because clients are not asked for a certificate; set "
+                "clientCertificate to want or need"
+            )
     return found
 
 
@@ -124,6 +149,11 @@ def doubts(config: BrokerConfig) -> list[str]:
         found.append(
             f"{_told(config, 'anonymous')} lets clients in without a login, so usersFile protects nothing; set "
             "anonymous = loopback or no"
+        )
+    if config.certificate and not any(parse_transport_url(url).tls for url in config.transports):
+        found.append(
+            f"{_told(config, 'certificate')} is not used: no transport speaks TLS; add for example "
+            "stomp+ssl://0.0.0.0:61614"
         )
     return found
 

@@ -24,6 +24,9 @@ OWN = frozenset((
     "waitForActivation", "journalSegmentSize", "journalBatchSize", "journalReserve", "storeFreeFloor",
     "checkpointDistance", "slaveFollowInterval", "allowUnsafeStore", "memoryLimit", "maxConnections",
     "consumerBufferSize", "confirmationWindowLimit", "usersFile", "logLevel", "logFormat",
+    "certificate", "certificateKey", "certificateKeyPasswordFile", "trust", "revokedCertificates",
+    "certificateUsersFile", "maxHandshakes", "permissionsFile", "maxConnectionsPerAddress", "maxConnectionsPerUser",
+    "failedLoginsPerMinute", "auditLog",
 ))  # fmt: skip
 VALUE_CHARS_MAX = 60  # a longer value is published as its beginning and a checksum
 PUBLISHED_BYTES_MAX = 8 << 10  # more is published as the digest alone

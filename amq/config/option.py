@@ -26,6 +26,7 @@ SECTIONS = {
     "topics": "Topics: slow consumers, retroactive subscribers, virtual topics.",
     "limits": "Resources that clients may use. One of these bounds every buffer of the broker.",
     "stomp": "The STOMP protocol.",
+    "openwire": "The OpenWire protocol.",
     "security": "Users and logins. See security.md.",
     "log": "The broker's log, on standard error.",
 }

@@ -205,10 +205,13 @@ class BrokerConfig:
         elsewhere=("max-redelivery-delay",), destination=True,
     )  # fmt: skip
     dead_letter_strategy: str = option(
-        "queues", "deadLetterStrategy", Kind.CHOICE, "individual",
-        "One dead-letter queue for each queue, or one shared by all.",
-        "Use shared to watch a single queue in a small installation.",
-        choices=("individual", "shared"), elsewhere=("individualDeadLetterStrategy", "sharedDeadLetterStrategy"),
+        "queues", "deadLetterStrategy", Kind.CHOICE, "client",
+        "One dead-letter queue for each queue (individual), or one shared by all. client: as clients expect it, so "
+        "messages that a JMS client gives up go to the shared one, as with ActiveMQ, all others to individual ones.",
+        "Use shared to watch a single queue in a small installation, individual if your JMS clients do not look for "
+        "their dead letters in one place.",
+        choices=("client", "individual", "shared"),
+        elsewhere=("individualDeadLetterStrategy", "sharedDeadLetterStrategy"),
     )  # fmt: skip
     dead_letter_prefix: str = option(
         "queues", "deadLetterPrefix", Kind.DESTINATION, "DLQ.",
@@ -218,7 +221,7 @@ class BrokerConfig:
     )  # fmt: skip
     shared_dead_letter_queue: str = option(
         "queues", "sharedDeadLetterQueue", Kind.DESTINATION, "ActiveMQ.DLQ",
-        "Name of the dead-letter queue under the strategy shared.",
+        "Name of the dead-letter queue that several queues share.",
         "Change it if existing tools look for another name.",
         elsewhere=("deadLetterQueue", "dead-letter-address"),
     )  # fmt: skip
@@ -399,6 +402,25 @@ class BrokerConfig:
         "Use fewer if the process may open fewer files (`ulimit -n`).",
         minimum=1, maximum=1_000_000, reload=True, elsewhere=("maximumConnections", "connectionsAllowed"),
     )  # fmt: skip
+    max_connections_per_address: int = option(
+        "limits", "maxConnectionsPerAddress", Kind.INTEGER, 0,
+        "Most connections of one address at a time.",
+        "Set it if one host must not take the connections of all others.",
+        minimum=0, maximum=1_000_000, special="0 = as many as maxConnections allows", reload=True,
+    )  # fmt: skip
+    max_connections_per_user: int = option(
+        "limits", "maxConnectionsPerUser", Kind.INTEGER, 0,
+        "Most connections of one user at a time.",
+        "Set it if one user must not take the connections of all others.",
+        minimum=0, maximum=1_000_000, special="0 = as many as maxConnections allows", reload=True,
+    )  # fmt: skip
+    failed_logins_per_minute: int = option(
+        "limits", "failedLoginsPerMinute", Kind.INTEGER, 60,
+        "So many wrong logins an address may send within a minute; then the broker refuses all of its logins for the "
+        "rest of that minute.",
+        "Use fewer on a network of strangers, more if many clients share one address (NAT).",
+        minimum=0, maximum=100_000, special="0 = any number", reload=True,
+    )  # fmt: skip
     max_frame_size_bytes: int = option(
         "limits", "maxFrameSize", Kind.SIZE, "100MiB",
         "Largest message body.",
@@ -436,6 +458,19 @@ class BrokerConfig:
         "Use more if clients are slow to log in.",
         minimum=100, maximum=3_600_000, reload=True,
         elsewhere=("handshake_timeout",),
+    )  # fmt: skip
+    max_handshakes: int = option(
+        "limits", "maxHandshakes", Kind.INTEGER, 64,
+        "How many TLS handshakes are in progress at a time; further clients wait in the kernel. If others wait, a "
+        "handshake that has taken a second gives way.",
+        "Use fewer on a slow host, to keep time for the clients that are in.",
+        minimum=1, maximum=10_000, reload=True,
+    )  # fmt: skip
+    handshake_timeout_s: float = option(
+        "limits", "handshakeTimeout", Kind.DURATION, "10s",
+        "How long a TLS handshake may take before the broker closes the connection.",
+        "Use more if clients are behind a very slow network.",
+        minimum=100, maximum=3_600_000, reload=True,
     )  # fmt: skip
     connection_ttl_s: float = option(
         "limits", "connectionTtl", Kind.DURATION, "60s",
@@ -479,6 +514,19 @@ class BrokerConfig:
         "says otherwise.",
         "Use more, or 0, if a coordinator may be away for longer.",
         minimum=0, maximum=2_592_000_000, special="0 = forever", reload=True,
+    )  # fmt: skip
+    direct_read_time_s: float = option(
+        "limits", "directReadTime", Kind.DURATION, "5m",
+        "How long the broker keeps journal segments for a client that was told where its messages stand "
+        "(`directReads`), unless its lease ends before.",
+        "Use more if micro-batches take longer. A client that comes too late gets the messages from the broker.",
+        minimum=0, maximum=86_400_000, special="0 = they are not kept", reload=True,
+    )  # fmt: skip
+    direct_read_segments: int = option(
+        "limits", "directReadSegments", Kind.INTEGER, 32,
+        "Most journal segments that are kept for such clients. At `storeLimit` none is.",
+        "Use less if the disk is small: each takes `journalSegmentSize`.",
+        minimum=0, maximum=100_000, reload=True,
     )  # fmt: skip
     max_transaction_size_bytes: int = option(
         "limits", "maxTransactionSize", Kind.SIZE, "256MiB",
@@ -528,6 +576,23 @@ class BrokerConfig:
         reload=True,
     )  # fmt: skip
 
+    rebalance_cluster_clients: bool = option(
+        "openwire", "rebalanceClusterClients", Kind.BOOLEAN, False,
+        "Let clients of OpenWire move to the broker that is first in the list that `updateClusterClients` tells them, "
+        "the master, as soon as they hear of it.",
+        "Set it if clients reach the master through another address first, such as a relay that should carry no "
+        "messages.",
+        reload=True,
+    )  # fmt: skip
+
+    populate_jmsxuser_id: bool = option(
+        "security", "populateJMSXUserID", Kind.BOOLEAN, False,
+        "Set the property JMSXUserID of each message to the user who sent it, `anonymous` without a login, whatever "
+        "the producer says.",
+        "Set it if consumers must know for certain who sent a message. It costs the broker 70 µs for each message that "
+        "a JMS client sends and another one gets.",
+        reload=True,
+    )  # fmt: skip
     anonymous: str = option(
         "security", "anonymous", Kind.CHOICE, "loopback",
         "Clients that may connect without a login: none (no), those on this host (loopback), or all (yes).",
@@ -542,6 +607,14 @@ class BrokerConfig:
         "it.",
         reload=True,
     )  # fmt: skip
+    direct_reads: str = option(
+        "security", "directReads", Kind.TEXT, "",
+        "Users, with commas between, who are told where in the files of the store leased or browsed messages stand; "
+        "blank = nobody, `*` = everybody who may log in, `anonymous` = clients without a login.",
+        "Set it for jobs of Spark on hosts that mount the store (option `store`). Such a host can read all of the "
+        "store whatever the broker says: the file system must say who may.",
+        reload=True,
+    )  # fmt: skip
     users_file: str = option(
         "security", "usersFile", Kind.PATH, "",
         "File with the users and their salted password hashes (`amq user add` writes it); blank means no users.",
@@ -549,6 +622,83 @@ class BrokerConfig:
         reload=True, elsewhere=("simpleAuthenticationPlugin",),
     )  # fmt: skip
 
+    permissions_file: str = option(
+        "security", "permissionsFile", Kind.PATH, "",
+        "File with the rights of roles on destinations, in TOML; blank means that every user may do everything.",
+        "Set it if users must not read or write the destinations of others. With a file, there is no right without an "
+        "entry.",
+        reload=True, elsewhere=("authorizationPlugin", "security-settings"),
+    )  # fmt: skip
+    certificate: str = option(
+        "security", "certificate", Kind.PATH, "",
+        "PEM file with the certificate that the broker shows on its TLS ports, and with those between it and the CA.",
+        "Set it to serve stomp+ssl://, openwire+ssl://, ssl:// or auto+ssl://.",
+        reload=True, elsewhere=("keyStorePath", "keyStore", "ssl_options.certfile"),
+    )  # fmt: skip
+    certificate_key: str = option(
+        "security", "certificateKey", Kind.PATH, "",
+        "PEM file with the private key of the certificate; blank means that the file of the certificate holds it.",
+        "Keep the key in a file that only the broker's user can read.",
+        reload=True, elsewhere=("ssl_options.keyfile",),
+    )  # fmt: skip
+    certificate_key_password_file: str = option(
+        "security", "certificateKeyPasswordFile", Kind.PATH, "",
+        "File whose first line is the passphrase of the private key; blank means that the key has none.",
+        "Set it if the key must be encrypted where it lies.",
+        reload=True, elsewhere=("keyStorePassword", "ssl_options.password"),
+    )  # fmt: skip
+    trust: str = option(
+        "security", "trust", Kind.PATH, "",
+        "PEM file with the CAs whose client certificates the broker accepts.",
+        "Set it with clientCertificate.",
+        reload=True, elsewhere=("trustStorePath", "trustStore", "ssl_options.cacertfile"),
+    )  # fmt: skip
+    revoked_certificates: str = option(
+        "security", "revokedCertificates", Kind.PATH, "",
+        "PEM file with the revocation lists (CRL) of those CAs. The broker refuses client certificates that a list "
+        "names, and those of a CA without a current list.",
+        "Set it if client certificates must be withdrawn before they expire.",
+        reload=True, elsewhere=("crlPath",),
+    )  # fmt: skip
+    client_certificate: str = option(
+        "security", "clientCertificate", Kind.CHOICE, "none",
+        "Whether the broker asks TLS clients for a certificate: no, yes, or it refuses those that have none (need).",
+        "Use need to keep strangers out before they can say anything.",
+        choices=("none", "want", "need"), reload=True,
+        elsewhere=("needClientAuth", "wantClientAuth", "ssl_options.verify"),
+    )  # fmt: skip
+    certificate_user: str = option(
+        "security", "certificateUser", Kind.CHOICE, "none",
+        "The part of a client's certificate that is its user name: its common name (cn), distinguished name as Java "
+        "writes it (dn), or first alternative name of a kind. none: a certificate names no user.",
+        "Set it so that clients need no passcode. certificateUsersFile goes before it.",
+        choices=("none", "cn", "dn", "dns", "email", "uri"), reload=True, elsewhere=("ssl_cert_login_from",),
+    )  # fmt: skip
+    certificate_users_file: str = option(
+        "security", "certificateUsersFile", Kind.PATH, "",
+        "File with lines NAME=DN: the user whose certificate has that distinguished name, as Java writes it.",
+        "Set it to choose user names freely, or to go on with the file of ActiveMQ or Artemis.",
+        reload=True, elsewhere=("org.apache.activemq.jaas.textfiledn.user",),
+    )  # fmt: skip
+    tls_minimum_version: str = option(
+        "security", "tlsMinimumVersion", Kind.CHOICE, "1.3",
+        "The oldest version of TLS that clients may speak.",
+        "Use 1.2 if clients are too old for 1.3: Java 8 before update 261, OpenSSL 1.0.",
+        choices=("1.2", "1.3"), reload=True, elsewhere=("transport.enabledProtocols", "enabledProtocols"),
+    )  # fmt: skip
+    tls_optional: bool = option(
+        "security", "tlsOptional", Kind.BOOLEAN, False,
+        "Whether the TLS ports also serve clients that speak no TLS.",
+        "Set it for as long as clients change over to TLS one by one.",
+    )  # fmt: skip
+
+    audit_log: str = option(
+        "log", "auditLog", Kind.CHOICE, "refusals",
+        "The lines of the logger amq.audit: none, of refused logins and commands that permissions forbid, or also of "
+        "each login (all).",
+        "Use all if you must be able to tell who was connected when.",
+        choices=("none", "refusals", "all"), reload=True,
+    )  # fmt: skip
     log_level: str = option(
         "log", "logLevel", Kind.CHOICE, "info",
         "The least important lines to write.",

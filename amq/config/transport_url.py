@@ -12,7 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-DEFAULT_PORTS = {"stomp": 61613}
+DEFAULT_PORTS = {
+    "stomp": 61613, "openwire": 61616, "tcp": 61616, "auto": 61616,
+    "stomp+ssl": 61614, "openwire+ssl": 61617, "ssl": 61617, "auto+ssl": 61617,
+}  # fmt: skip
+TLS_SUFFIX = "+ssl"
+TLS_ALONE = "ssl"  # ActiveMQ's name for OpenWire over TLS
 ADDRESS_CHARS_MAX = 255  # of a URL that is published: it is one of a list, in one header
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,30}\.?")
 
@@ -29,6 +34,16 @@ class TransportUrl:
     def loopback(self) -> bool:
         """True where only this host can reach the address."""
         return is_loopback(self.host)
+
+    @property
+    def tls(self) -> bool:
+        """True where clients speak TLS."""
+        return self.scheme == TLS_ALONE or self.scheme.endswith(TLS_SUFFIX)
+
+    @property
+    def carried(self) -> str:
+        """The scheme without TLS."""
+        return "tcp" if self.scheme == TLS_ALONE else self.scheme.removesuffix(TLS_SUFFIX)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

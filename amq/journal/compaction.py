@@ -48,22 +48,23 @@ def needed_bytes(segment: Segment) -> int:
     return segment.live_bytes + segment.id_bytes
 
 
-def doomed(closed: Iterable[Segment], gain_min: float = 0) -> list[Segment]:
-    """Those of the `closed` segments, oldest first, that may go: no message lives in them, and they speak of no message
-    of an older one that stays. Together, or else each, they take `gain_min` times what the ids take that must be
-    written again.
+def doomed(closed: Iterable[Segment], gain_min: float = 0, pinned: Container[int] = ()) -> list[Segment]:
+    """Those of the `closed` segments, oldest first, that may go: no message lives in them, their code is not in
+    `pinned`, and they speak of no message of an older one that stays. Together, or else each, they take `gain_min`
+    times what the ids take that must be written again.
     """
     closed = list(closed)
-    found = _dead(closed, 0)
+    found = _dead(closed, 0, pinned)
     worth = sum(map(size_of, found)) >= gain_min * sum(segment.id_bytes for segment in found)
-    return found if worth else _dead(closed, gain_min)
+    return found if worth else _dead(closed, gain_min, pinned)
 
 
-def _dead(closed: list[Segment], gain_min: float) -> list[Segment]:
+def _dead(closed: list[Segment], gain_min: float, pinned: Container[int]) -> list[Segment]:
     found: list[Segment] = []
     stay: set[int] = set()
     for segment in closed:
-        if segment.live or size_of(segment) < gain_min * segment.id_bytes or not stay.isdisjoint(segment.refers):
+        is_needed = segment.live or segment.code in pinned
+        if is_needed or size_of(segment) < gain_min * segment.id_bytes or not stay.isdisjoint(segment.refers):
             stay.add(segment.code)
         else:
             found.append(segment)

@@ -245,6 +245,12 @@ class Journal:
         names = {self._ids[name]: name for name in sorted(self._defined)}
         return Position(self._epoch, file.number, self._position, self._last, self.batches, file.salt, names)
 
+    def newest_segment(self) -> tuple[int, int, int] | None:
+        """Epoch, number and salt of the segment that is being written, or is next, whose header is durable; None =
+        there is none yet. No other store has such a one."""
+        file = self._file or self._next_file
+        return None if file is None else (self._epoch, file.number, file.salt)
+
     def checkpoint(self, position: Position) -> CheckpointFile:
         """A file for a checkpoint at `position`, to be written in `reader`."""
         return CheckpointFile(self._vfs, self._store, position)

@@ -24,7 +24,7 @@ from amq.journal.format import (
     segment_name,
 )
 from amq.journal.live import Segment
-from amq.journal.records.message import MESSAGE, MESSAGE_BYTES, body_offset, decode_message
+from amq.journal.records.message import MESSAGE, MESSAGE_BYTES, body_offset, decode_message, is_extended
 from amq.journal.records.multicast import MULTICAST, MULTICAST_BYTES, decode_copy, multicast_body_offset
 from amq.journal.segment import read_at, read_header
 from amq.journal.writer import JobRunner
@@ -33,6 +33,7 @@ from amq.vfs import Vfs
 
 T = TypeVar("T")
 Found = Callable[[list[Message] | None, Exception | None], None]  # messages that were read, or why not
+FoundRecords = Callable[[list[bytes | Message] | None, Exception | None], None]
 Payload = tuple[int, memoryview]  # where in the segment it starts, the bytes
 GAP_BYTES = 16 << 10  # records that are no further apart are read with one call
 
@@ -58,7 +59,21 @@ class Placed(PlacedInSegment, Protocol):
 
 def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]) -> list[Message]:
     """The messages at `places`, each with the name of its destination, in that order. Raises CorruptError, OSError."""
-    messages: list[Message] = []
+    return _read(vfs, directory, places, _messages_in)
+
+
+def read_records(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]) -> list[bytes | Message]:
+    """The same, but of a plain message the bytes of its record: it is neither large nor held by several queues, and its
+    properties are text. Raises CorruptError, OSError."""
+    return _read(vfs, directory, places, _records_in)
+
+
+def _read(
+    vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]],
+    read: Callable[[str, bytes, int, Sequence[tuple[Placed, str]]], list[T]],
+) -> list[T | Message]:  # fmt: skip
+    """`read` makes something of messages that stand near to each other: path, bytes, their offset, and the places."""
+    messages: list[T | Message] = []
     fd, path, opened, i = -1, "", -1, 0
     try:
         while i < len(places):
@@ -73,23 +88,53 @@ def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]
                 messages.append(_read_large(vfs, fd, path, first, places[i][1]))
                 i += 1
                 continue
-            start, stop, last = first.offset, first.offset + first.size, i + 1
-            while last < len(places):
-                place = places[last][0]
-                near = place.segment == opened and stop <= place.offset <= stop + GAP_BYTES
-                if not near or place.size > LARGE_BODY_BYTES:
-                    break
-                stop = place.offset + place.size
-                last += 1
-            data = memoryview(read_at(vfs, fd, start, stop - start))
-            for place, destination in places[i:last]:
-                piece = data[place.offset - start : place.offset - start + place.size]
-                messages.append(decode_at(path, piece, place, destination))
+            last, stop = _near(places, i)
+            messages += read(path, read_at(vfs, fd, first.offset, stop - first.offset), first.offset, places[i:last])
             i = last
     finally:
         if fd >= 0:
             vfs.close(fd)
     return messages
+
+
+def _near(places: Sequence[tuple[Placed, str]], i: int) -> tuple[int, int]:
+    """The first of `places` behind `i` that is not read together with that one, and where those before it end."""
+    first, last = places[i][0], i + 1
+    stop, segment = first.offset + first.size, first.segment
+    while last < len(places):
+        place = places[last][0]
+        offset, size = place.offset, place.size
+        near = place.segment == segment and stop <= offset <= stop + GAP_BYTES
+        if not near or size > LARGE_BODY_BYTES:
+            break
+        stop = offset + size
+        last += 1
+    return last, stop
+
+
+def _messages_in(path: str, data: bytes, start: int, places: Sequence[tuple[Placed, str]]) -> list[Message]:
+    view, found = memoryview(data), []
+    for place, destination in places:
+        piece = view[place.offset - start : place.offset - start + place.size]
+        found.append(decode_at(path, piece, place, destination))
+    return found
+
+
+def _records_in(path: str, data: bytes, start: int, places: Sequence[tuple[Placed, str]]) -> list[bytes | Message]:
+    """Measured: 0.45 µs a record."""
+    unpack = RECORD.unpack_from
+    found: list[bytes | Message] = []
+    for place, destination in places:
+        at, size = place.offset - start, place.size
+        record = data[at : at + size]
+        if len(record) == size >= RECORD_BYTES + MESSAGE_BYTES and not is_extended(record):
+            body_bytes, crc, kind = unpack(record)
+            # A copy of the few bytes costs less than a view.
+            if kind == MESSAGE and body_bytes == size - RECORD_BYTES and crc32(record[RECORD_BYTES:], kind) == crc:
+                found.append(record)
+                continue
+        found.append(decode_at(path, record, place, destination))
+    return found
 
 
 def _read_large(vfs: Vfs, fd: int, path: str, place: Placed, destination: str) -> Message:
@@ -179,6 +224,10 @@ class JournalReader:
     def read(self, places: Sequence[tuple[Placed, str]], done: Found) -> None:
         """Read stored messages back: see `read_messages`."""
         self.run(partial(read_messages, self._vfs, self._directory, places), done)
+
+    def read_records(self, places: Sequence[tuple[Placed, str]], done: FoundRecords) -> None:
+        """The same, but as they stand there: see `read_records`."""
+        self.run(partial(read_records, self._vfs, self._directory, places), done)
 
     def scan(self, segment: Segment) -> Scan:
         """For `scan_on`: the records of one segment."""

@@ -346,5 +346,5 @@ def _check_access(destination: str, message: Message | None = None) -> None:
         raise AmqError(f"{error.description}; the file cannot be imported as it is", code=error.code) from error
 
 
-async def _nobody(_login: str, _passcode: str, _loopback: bool) -> str:
+async def _nobody(_login: str, _passcode: str, _loopback: bool, _certificate: object = None) -> str:
     raise AccessError("the broker serves no clients during an import")

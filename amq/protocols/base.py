@@ -16,6 +16,10 @@ class ServerProtocol(Protocol):
     name: str
     survives: ClassVar[frozenset[Scope]]  # errors of these scopes leave the connection open
     confirmed: int  # so many bytes of ours the client says it has; only of one whose `Connect` has `reattach`
+    unsaid: bytes  # the codec's own part of the conversation, to be sent now: whoever takes it puts b"" there
+    # A client that may be silent for long before it logs in says by its first bytes how it shows that it is there: what
+    # it sends and what it wants, as in `Connect`. None = it must log in within `connectTimeout`.
+    patience_ms: tuple[int, int] | None
 
     def receive(self, data: bytes) -> list[Command]:
         """Commands completed by `data`. After `Malformed` everything further is ignored."""

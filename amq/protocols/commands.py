@@ -7,7 +7,7 @@ transactions. A producer is nothing that the broker keeps. The commands of a rea
 
 Destinations are full names (`queue://x`), or patterns: see `amq.destination`. `receipt` is the protocol's own token for
 "tell me when this is done": any value, None = nobody asks. The session makes a waiter of it. `transaction` is the
-client's name for an open transaction of its session ("" = none). """
+client's name for an open transaction of its connection ("" = none): all sessions of that share it. """
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from amq.destination import Pattern, Source
-from amq.message import Message, alike
+from amq.message import HeaderColumns, Message, alike
 from amq.xid import AnyXid
 
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
@@ -28,8 +28,10 @@ class Outcome(Enum):
 
     ACCEPTED = auto()  # it leaves its queue
     RELEASED = auto()  # it waits again where it was, as if it had not been delivered
+    RETURNED = auto()  # it waits again where it was; the delivery counts, but not as one that failed
     FAILED = auto()  # it comes again, and the delivery counts as one that failed: see the redelivery policy
     REJECTED = auto()  # it goes to the dead-letter queue
+    EXPIRED = auto()  # its time was over when the consumer looked at it: see what becomes of such messages
 
 
 class Scope(Enum):
@@ -94,15 +96,18 @@ class Reattachable(NamedTuple):
 class Connect(Command):
     """Open the conversation. `heartbeat_ms` = (what the client sends, what it wants), 0 = none. `instance` is the same
     for all connections that one client object makes, one after the other, and for no others; "" = it does not say.
-    `reattach` None = the connection ends with its socket."""
+    `reattach` None = the connection ends with its socket. `exclusive` = no other client may have this client id at the
+    same time; and a message to a temporary destination that is not there is an error for this one."""
 
-    __slots__ = ("client_id", "heartbeat_ms", "host", "instance", "login", "passcode", "reattach")
+    __slots__ = ("client_id", "exclusive", "heartbeat_ms", "host", "instance", "login", "passcode", "reattach")
 
     def __init__(
         self, login: str = "", passcode: str = "", client_id: str = "", host: str = "",
         heartbeat_ms: tuple[int, int] = (0, 0), instance: str = "", reattach: Reattach | None = None,
+        receipt: object = None, exclusive: bool = False,
     ) -> None:  # fmt: skip
-        self.receipt = None
+        self.receipt = receipt
+        self.exclusive = exclusive
         self.reattach = reattach
         self.instance = instance
         self.login = login
@@ -136,21 +141,25 @@ class SendToMany(Send):
 
 
 class SendMany(Command):
-    """Add messages to a transaction, at least one. They have no properties and no ids, and differ in their bodies alone
-    from `like`, which has no body and belongs to this command only."""
+    """Add messages to a transaction, at least one. They have no ids, and differ in their bodies and `headers` alone
+    from `like`, which has no body and belongs to this command only. `headers` None = no message has any."""
 
-    __slots__ = ("bodies", "like", "transaction")
+    __slots__ = ("bodies", "headers", "like", "transaction")
 
-    def __init__(self, like: Message, bodies: list[bytes], transaction: str) -> None:
+    def __init__(
+        self, like: Message, bodies: list[bytes], transaction: str, headers: HeaderColumns | None = None
+    ) -> None:
         self.receipt = None
         self.like = like
         self.bodies = bodies
+        self.headers = headers
         self.transaction = transaction
 
     @property
     def messages(self) -> list[Message]:
         """One by one."""
-        return alike(self.like, self.bodies)
+        headers = self.headers
+        return alike(self.like, self.bodies, headers.rows(len(self.bodies)) if headers is not None else None)
 
 
 class InSession(Command):
@@ -182,13 +191,22 @@ class CloseSession(OpenSession):
 
 class LeaseReading(NamedTuple):
     """A part of lease `number` of `cursor`: its messages from position `begin` up to before `end`, None = all. `epoch`
-    as in Lease."""
+    as in Lease. `in_runs`: many in one piece, as the journal has them, where the protocol knows how to write that."""
 
     number: int
     cursor: str
     epoch: int = 0
     begin: int = 0
     end: int | None = None
+    in_runs: bool = False
+
+
+class Range(NamedTuple):
+    """A part of a browse: what stands behind one message, up to another one and with it; each is priority and seq. None
+    = from the beginning, to the end."""
+
+    after: tuple[int, int] | None = None
+    until: tuple[int, int] | None = None
 
 
 class Subscribe(Command):
@@ -198,18 +216,22 @@ class Subscribe(Command):
     prefetch           deliveries that may be outstanding, 0 = the broker's default
     credit             it is given so many messages and then waits for a `Credit`, however many it acknowledges;
                        None = it has prefetch
-    browser            it looks at what is there and takes nothing; `reading`: of a lease
+    browser            it looks at what is there and takes nothing; `reading`: of a lease; `range`: a part of one queue;
+                       `places`: it is told where the messages stand
     subscription_name  of a durable subscription, "" = it is none; `shared`: it may have several consumers
     exclusive, priority  which consumer comes first: see `Queue.join`
     no_local           it wants nothing that its own connection sends
     retroactive        it begins with what its topics keep
     pending_limit      messages that may wait for it, of a topic; -1 = any number, 0 = the broker's default
+    redelivers         its client delivers again by itself, and says with `Outcome.RETURNED` what counts. If it is lost,
+                       what it holds waits again and counts as delivered at least once, and never as failed
     token              the protocol's own note for when it is asked about this consumer, opaque to the broker
     """
 
     __slots__ = (
-        "acknowledges", "browser", "credit", "exclusive", "id", "no_local", "pending_limit", "prefetch", "priority",
-        "reading", "retroactive", "selector", "shared", "sources", "subscription_name", "token",
+        "acknowledges", "browser", "credit", "exclusive", "id", "no_local", "pending_limit", "places", "prefetch",
+        "priority", "range", "reading", "redelivers", "retroactive", "selector", "shared", "sources",
+        "subscription_name", "token",
     )  # fmt: skip
 
     def __init__(
@@ -217,8 +239,12 @@ class Subscribe(Command):
         selector: str = "", receipt: object = None, token: object = None, *, browser: bool = False,
         subscription_name: str = "", credit: int | None = None, exclusive: bool = False, priority: int = 0,
         no_local: bool = False, retroactive: bool = False, shared: bool = False, pending_limit: int = 0,
-        reading: LeaseReading | None = None,
+        reading: LeaseReading | None = None, redelivers: bool = False, range: Range | None = None,
+        places: bool = False,
     ) -> None:  # fmt: skip
+        self.range = range
+        self.places = places
+        self.redelivers = redelivers
         self.id = id
         self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources
         self.acknowledges = acknowledges
@@ -240,15 +266,29 @@ class Subscribe(Command):
 
 class Credit(Command):
     """Consumer `id`, which began with credit, may get `credit` more messages from now on, instead of as many as before.
-    With `drain`: of those that are there now; what is left of the credit then is taken back, and that is the answer."""
+    With `drain`: of those that are there within `wait_ms`; what is left of the credit then is taken back, and that is
+    the answer. A later Credit of the same consumer ends the wait."""
 
-    __slots__ = ("credit", "drain", "id")
+    __slots__ = ("credit", "drain", "id", "wait_ms")
 
-    def __init__(self, id: str, credit: int, receipt: object = None, drain: bool = False) -> None:
+    def __init__(self, id: str, credit: int, receipt: object = None, drain: bool = False, wait_ms: int = 0) -> None:
         self.id = id
         self.credit = credit
         self.receipt = receipt
         self.drain = drain
+        self.wait_ms = wait_ms
+
+
+class Extend(Command):
+    """Consumer `id`, which has a prefetch and acknowledges, may have so many more deliveries outstanding from now on;
+    fewer, where `change` is negative."""
+
+    __slots__ = ("change", "id")
+
+    def __init__(self, id: str, change: int, receipt: object = None) -> None:
+        self.id = id
+        self.change = change
+        self.receipt = receipt
 
 
 class Unsubscribe(Command):
@@ -265,14 +305,16 @@ class Unsubscribe(Command):
 
 class Settle(Command):
     """Deliveries of `consumer` ("" = whichever of this session holds it) are over, with this outcome: that of message
-    `seq`; or a range in the order of delivery, from that of message `first` (OLDEST = whatever is held) up to it."""
+    `seq`; or a range in the order of delivery, from that of message `first` (OLDEST = whatever is held) up to it.
+    `reason` = why the consumer refuses them, "" = it does not say."""
 
-    __slots__ = ("consumer", "first", "outcome", "seq", "transaction")
+    __slots__ = ("consumer", "first", "outcome", "reason", "seq", "transaction")
 
     def __init__(
         self, seq: int, consumer: str = "", receipt: object = None, transaction: str = "",
-        outcome: Outcome = Outcome.ACCEPTED, first: int | None = None,
+        outcome: Outcome = Outcome.ACCEPTED, first: int | None = None, reason: str = "",
     ) -> None:  # fmt: skip
+        self.reason = reason
         self.seq = seq
         self.consumer = consumer
         self.receipt = receipt
@@ -289,10 +331,18 @@ class SettleSet(Settle):
 
     def __init__(
         self, seqs: Sequence[int], consumer: str = "", receipt: object = None, transaction: str = "",
-        outcome: Outcome = Outcome.ACCEPTED,
+        outcome: Outcome = Outcome.ACCEPTED, reason: str = "",
     ) -> None:  # fmt: skip
-        super().__init__(seqs[-1], consumer, receipt, transaction, outcome)
+        super().__init__(seqs[-1], consumer, receipt, transaction, outcome, None, reason)
         self.seqs = seqs
+
+
+class SettleAgain(Settle):
+    """The client does not know whether its acceptance of `seq`, which `consumer` had on an earlier connection, was
+    carried out. Confirmed where that message has left its queue for good; otherwise an error, and nothing is done: it
+    comes again, or somebody else has it."""
+
+    __slots__ = ()
 
 
 class Begin(Command):
@@ -390,6 +440,80 @@ class AbortBatch(Command):
         self.xids = xids
 
 
+class ForgetOutcome(Command):
+    """Nobody is going to ask any more how the prepared transaction `xid` ended. An error where it has not, or where the
+    broker does not know of it."""
+
+    __slots__ = ("xid",)
+
+    def __init__(self, xid: AnyXid, receipt: object = None) -> None:
+        super().__init__(receipt)
+        self.xid = xid
+
+
+class ListPrepared(Command):
+    """Which transactions are prepared, of those that the user may finish? The answer is their ids, as `amq.xid` writes
+    them, with a line end between."""
+
+    __slots__ = ()
+
+
+class MakeTemporary(Command):
+    """The temporary destination `name`, a full name that the client chose, is there from now on, as long as this
+    connection. Only it may consume from there, and everybody send. Again = nothing."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, receipt: object = None) -> None:
+        self.name = name
+        self.receipt = receipt
+
+
+class RemoveTemporary(MakeTemporary):
+    """And is gone, with what it holds. It must have no consumers."""
+
+    __slots__ = ()
+
+
+class OpenProducer(Command):
+    """A producer `id` begins, of messages for `destination`, a full name. For those who want to know: the broker serves
+    those that say nothing as well."""
+
+    __slots__ = ("destination", "id")
+
+    def __init__(self, id: str, destination: str, receipt: object = None) -> None:
+        self.id = id
+        self.destination = destination
+        self.receipt = receipt
+
+
+class CloseProducer(Command):
+    """Producer `id` ends. Another than those that began = nothing."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, id: str, receipt: object = None) -> None:
+        self.id = id
+        self.receipt = receipt
+
+
+class DeleteDestination(Command):
+    """The queue or topic `name` is forgotten, and the messages that wait in the queue are thrown away. It must have no
+    consumers, and the topic no durable subscriptions."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, receipt: object = None) -> None:
+        self.name = name
+        self.receipt = receipt
+
+
+class Nothing(Command):
+    """There is nothing to do but to answer, in its turn."""
+
+    __slots__ = ()
+
+
 class Lease(Command):
     """Set the next waiting messages of what `sources` name apart for `cursor`: up to `messages`, and about up to `size`
     bytes in all, but at least one. They wait there for a SettleLeases of anybody, as a prepared transaction does, for
@@ -400,16 +524,26 @@ class Lease(Command):
     subscription with the cursor's name.
 
     `take`: from now on the cursor belongs to the client that asks, and the answer has its new epoch. A request with an
-    older `epoch` is rejected; 0 = this client does not say.
+    older `epoch` is rejected; 0 = this client does not say. `places`: the answer says where in the store the messages
+    stand, if the client may know. `skip`: so many leases beyond `after` are left out; so a client asks for several at
+    once. `reads`: how many messages a client has read from the store, and how many it had to get from the broker
+    although it reads the store; the answer has the sums of the cursor. A pattern of queues, with `messages` 0, asks
+    which queues hold messages or leases.
     """
 
-    __slots__ = ("after", "cursor", "epoch", "messages", "size", "sources", "take", "timeout_ms")
+    __slots__ = (
+        "after", "cursor", "epoch", "messages", "places", "reads", "size", "skip", "sources", "take", "timeout_ms"
+    )  # fmt: skip
 
     def __init__(
         self, sources: Source | tuple[Source, ...], cursor: str, after: int, messages: int, size: int = 0,
-        timeout_ms: int = 0, receipt: object = None, take: bool = False, epoch: int = 0,
+        timeout_ms: int = 0, receipt: object = None, take: bool = False, epoch: int = 0, places: bool = False,
+        skip: int = 0, reads: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         super().__init__(receipt)
+        self.places = places
+        self.skip = skip
+        self.reads = reads
         self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources
         self.cursor = cursor
         self.after = after

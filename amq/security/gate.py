@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from amq.errors import ConfigError
+from amq.errors import AccessError, ConfigError
 from amq.security.authentication import Authenticator
+from amq.security.certificate_users import Certificate, CertificateUsers
 from amq.security.users import Users
 
 
@@ -26,10 +27,25 @@ class LoginGate:
         users = read(users_file) if users_file else None
         self.warnings: tuple[str, ...] = () if users is None else users.warnings
         self._authenticator = Authenticator(users, anonymous)
+        self._certificates = CertificateUsers()
         self._executor = ThreadPoolExecutor(1, "amq-login")
 
-    async def authenticate(self, login: str, passcode: str, loopback: bool) -> str:
-        """Returns the user's name. Raises AccessError. `loopback`: the client is on this host."""
+    async def authenticate(
+        self, login: str, passcode: str, loopback: bool, certificate: Certificate | None = None
+    ) -> str:
+        """Returns the user's name. Raises AccessError. `loopback`: the client is on this host.
+
+        A certificate that names users is the login of a client that sends no passcode, and no login or its own. A
+        passcode is checked whatever the certificate says.
+        """
+        if certificate is not None and not passcode and self._certificates.names_users:
+            named = self._certificates.user(certificate)
+            if login in ("", named):
+                return named
+            raise AccessError(
+                "login refused: the client's certificate is of another user; leave the login out, or send its passcode",
+                code="LOGIN_REFUSED",
+            )
         user = self._authenticator.quick(login, passcode, loopback)
         if user is not None:
             return user
@@ -50,6 +66,10 @@ class LoginGate:
             return
         self.warnings = () if users is None else users.warnings
         self._authenticator.replace(users, anonymous)
+
+    def use_certificates(self, certificates: CertificateUsers) -> None:
+        """From now on these say which user a certificate names. Connections that are logged in stay logged in."""
+        self._certificates = certificates
 
     def close(self) -> None:
         """End the thread and cancel waiting logins."""

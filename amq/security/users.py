@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from amq.errors import ConfigError
+from amq.security import files
 
 ANONYMOUS = "anonymous"  # the name of a client without a login; no user can have it
 SALT_BYTES = 16
@@ -155,16 +156,8 @@ def entries(data: bytes, path: str) -> list[tuple[int, tuple[str, str]]]:
 
 def read_file(path: str) -> tuple[bytes, int]:
     """Content and mode of the users file. Raises ConfigError if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            data = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # ValueError: the name holds a zero byte
-        why = error.strerror if isinstance(error, OSError) else "its name holds a zero byte"
-        raise ConfigError(
-            f"cannot read users file {path}: {why}; make it with `amq user add NAME --users FILE`",
-            code="USERS_FILE_UNREADABLE",
-        ) from error
+    cure = "make it with `amq user add NAME --users FILE`"
+    data, mode = files.read(path, f"users file {path}", cure, "USERS_FILE_UNREADABLE", FILE_BYTES_MAX)
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: not a users file", code="USERS_FILE_INVALID")
     return data, mode

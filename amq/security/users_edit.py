@@ -10,6 +10,7 @@ import os
 import stat
 
 from amq.errors import ConfigError
+from amq.security import files
 from amq.security.users import check_name, entries, hash_password, parse_users, read_file
 
 NEW_FILE_MODE = 0o600
@@ -131,5 +132,6 @@ class _Edit:
             os.unlink(self._temporary)
 
     def _failed(self, error: OSError | ValueError) -> ConfigError:
-        why = error.strerror if isinstance(error, OSError) else "its name holds a zero byte"
-        return ConfigError(f"{self._path}: the users file cannot be changed: {why}", code="USERS_FILE_UNWRITABLE")
+        return ConfigError(
+            f"{self._path}: the users file cannot be changed: {files.why_not(error)}", code="USERS_FILE_UNWRITABLE"
+        )

@@ -167,7 +167,7 @@ class _Writer:
             return f"({test}{true})" if wanted else f"({test}not {true})"
         like = self._like(condition, name, wanted)
         if isinstance(condition.left, Property):
-            is_text = f"{name}.__class__ is str"
+            is_text = f"isinstance({name}, str)"
             like = f"{is_text} and {like}" if wanted else f"(not {is_text} or {like})"
         return f"({test}{like})"
 
@@ -191,7 +191,7 @@ class _Writer:
         if len(typed) == 2:
             test = f"{'same' if condition.same else 'differ'}({left}, {right})"
         elif typed and not condition.same:
-            test = f"({typed[0]}.__class__ is str and {left} != {right})"
+            test = f"(isinstance({typed[0]}, str) and {left} != {right})"
         else:
             return f"({left_test}{right_test}{left} {'==' if condition.same is wanted else '!='} {right})"
         return f"({left_test}{right_test}{'' if wanted else 'not '}{test})"

@@ -13,7 +13,7 @@ import math
 import re
 from typing import Final
 
-from amq.values import Value
+from amq.values import Text, Value
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NAN: Final = math.nan
@@ -25,6 +25,8 @@ _NUMBER_CHARACTERS = "+-.0123456789eE"
 
 def number(text: Value | None) -> int | float:
     """The number that a property is; NaN where it is none, or None."""
+    if text.__class__ is Text:
+        return NAN
     if not isinstance(text, str):
         return text if isinstance(text, int | float) and not isinstance(text, bool) else NAN
     if len(text) < 19 and text.isdecimal() and text.isascii():
@@ -51,6 +53,8 @@ def differ(left: Value, right: Value) -> bool:
 
 def _kind(value: Value) -> type:
     """The kind of values with which this one can be compared."""
+    if isinstance(value, str):
+        return str
     return float if isinstance(value, int | float) and not isinstance(value, bool) else value.__class__
 
 

@@ -1,8 +1,8 @@
 """Announcer: where clients find the brokers of this group, and which clients have still to be told that it changed.
 
 Lives on the event loop. Invariants: a client hears only what it can use, so one of another host hears of no loopback
-address; after a change each client that asked is told the list as it is then, at most `STEP` of them in one round of
-the event loop, so that ten thousand clients hold nobody up.
+address, and one that speaks TLS of no address without it; after a change each client that asked is told the list as it
+is then, at most `STEP` of them in one round of the event loop, so that ten thousand clients hold nobody up.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ class Announcer:
         self._loop = loop
         self._events = events
         self._brokers: tuple[str, ...] = ()
-        self._reachable: tuple[str, ...] = ()  # of them, those that another host can reach
+        # (the client is on this host, it speaks TLS) → those of them that it can use
+        self._usable: dict[tuple[bool, bool], tuple[str, ...]] = {}
         self._untold: deque[Informed] = deque()
 
-    def brokers(self, loopback: bool) -> tuple[str, ...]:
-        """The addresses for a client, the master's own first. `loopback`: the client is on this host."""
-        return self._brokers if loopback else self._reachable
+    def brokers(self, loopback: bool, tls: bool = False) -> tuple[str, ...]:
+        """The addresses for a client, the master's own first. `loopback`: the client is on this host; `tls`: it speaks
+        TLS."""
+        return self._usable.get((loopback, tls), ())
 
     def change(self, brokers: Sequence[str], connections: Iterable[Informed]) -> None:
         """The list is now `brokers`: tell `connections`, where it was another one."""
@@ -44,7 +46,13 @@ class Announcer:
         if brokers == self._brokers:
             return
         self._brokers = brokers
-        self._reachable = tuple(url for url in brokers if not parse_transport_url(url).loopback)
+        parsed = [(url, parse_transport_url(url)) for url in brokers]
+        self._usable = {
+            (loopback, tls): tuple(
+                text for text, url in parsed if url.tls == tls and (loopback or not url.loopback)
+            )
+            for loopback in (False, True) for tls in (False, True)
+        }  # fmt: skip
         if GroupChanged in self._events.heard:
             self._events.tell(GroupChanged(brokers))
         is_due = bool(self._untold)

@@ -29,7 +29,9 @@ from amq.errors import AccessError, AmqError, ProtocolError
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Failure, InSession, Reattachable, Scope, Subscribe
+from amq.security.certificate_users import Certificate
 from amq.transports import liveness
+from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.parking import Lifeline
 from amq.transports.stream import Stream, stream_over
 from amq.transports.turn import Turn
@@ -42,6 +44,7 @@ LINGER_S = 5.0  # how long a closing connection may take to read its last frames
 SECOND_LOOK_S = 0.05  # a client that seems silent: what the kernel holds from it is read first
 # Why a connection is not read.
 LOGIN = "its login is checked"
+NOT_PERMITTED = "NOT_PERMITTED"
 STALLED = "its commands wait for room"
 OUTPUT = "it does not read"
 TURN = "it is the turn of others"
@@ -61,6 +64,7 @@ class Hub(Protocol):
     epoch: int
     config: BrokerConfig
     loop: asyncio.AbstractEventLoop
+    door: Doorkeeper
 
     def admit(self, peer: Peer, owner: str, client: Client) -> ClientConnection:
         """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""
@@ -68,21 +72,29 @@ class Hub(Protocol):
 
     def lend(self, queue: Queue, message: Message) -> int: ...
     def take_back(self, size: int) -> None: ...
-    def protocol(self, first: bytes, owner: str) -> ServerProtocol | None:
-        """A codec for a connection that begins so; None = more bytes are needed. Raises ProtocolError."""
+    async def authenticate(
+        self, login: str, passcode: str, loopback: bool, certificate: Certificate | None = None
+    ) -> str: ...
+    def brokers(self, loopback: bool, tls: bool = False) -> Sequence[str]:
+        """Where a client finds the brokers of the group, () = it is not told. `loopback`: it is on this host; `tls`: it
+        speaks TLS."""
+        ...
+
+    def opened(self, connection: Connection) -> bool: ...
+    def closed(self, connection: Connection) -> None: ...
+
+
+class Codecs(Protocol):
+    """The protocols that the port of a connection serves."""
+
+    def codec(self, first: bytes, owner: str) -> ServerProtocol | None:
+        """A codec for a connection that begins so; None = more bytes are needed. `owner` = what the names of its
+        temporary destinations begin with. Raises ProtocolError."""
         ...
 
     def answering(self, owner: str) -> ServerProtocol:
         """A codec that tells an error to a client whose protocol is not known."""
         ...
-
-    async def authenticate(self, login: str, passcode: str, loopback: bool) -> str: ...
-    def brokers(self, loopback: bool) -> Sequence[str]:
-        """Where a client finds the brokers of the group, () = it is not told. `loopback`: it is on this host."""
-        ...
-
-    def opened(self, connection: Connection) -> bool: ...
-    def closed(self, connection: Connection) -> None: ...
 
 
 def is_loopback(address: str) -> bool:
@@ -99,14 +111,16 @@ def is_loopback(address: str) -> bool:
 class Connection(asyncio.Protocol):
     """One client: one accepted socket, from first byte to last."""
 
-    def __init__(self, hub: Hub, number: int) -> None:
+    def __init__(self, hub: Hub, number: int, codecs: Codecs) -> None:
         self._hub = hub
+        self._codecs = codecs
         self.number = number
         self._owner = f"{hub.epoch}-{number}."  # the names of our temporary destinations begin so
         self.user = ""
         self.client_id = ""
-        self.peer_name = ""
+        self.peer_name = self.peer_address = ""
         self._is_loopback = False  # the client is on this host
+        self._is_tls = False
         self.protocol: ServerProtocol | None = None
         self.client: ClientConnection | None = None  # from the login on
         self._stream: Stream | None = None
@@ -128,6 +142,7 @@ class Connection(asyncio.Protocol):
         self._unread_for: set[str] = set()  # why we do not read; empty = we do
         self._paused_at = 0.0  # since when, 0 = we do read
         self._seemed_silent = False
+        self._is_patient = False  # it may log in when it likes, as long as it shows that it is there
         self._is_behind = False  # it has still to be told where the group is
         self._frame_since = 0.0
         self._frame_bytes = 0
@@ -144,14 +159,20 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is a class of its own, not a subclass
         self._stream = stream = stream_over(cast(asyncio.Transport, transport), self._output_bytes_max // 2)
-        self.peer_name = stream.peer_name
-        self._is_loopback = is_loopback(stream.peer_address)
+        self.peer_name, self.peer_address = stream.peer_name, stream.peer_address
+        self._is_loopback, self._is_tls = is_loopback(stream.peer_address), stream.tls
         ttl_s = self._hub.config.connection_ttl_s
         if stream.socket is not None and ttl_s and liveness.watch(stream.socket, ttl_s):
             self._watched = stream.socket
         if not self._hub.opened(self):
-            self.protocol = self._hub.answering(self._owner)
+            self.protocol = self._codecs.answering(self._owner)
             self._refuse(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
+            return
+        try:
+            self._hub.door.enter(self.number, self.peer_address)
+        except AccessError as error:
+            self.protocol = self._codecs.answering(self._owner)
+            self._refuse(error)
             return
         self._last_read = self._hub.clock.monotonic()
         self._timer = self._hub.loop.call_later(self._hub.config.connect_timeout_s, self._connect_late)
@@ -177,6 +198,8 @@ class Connection(asyncio.Protocol):
         self._last_read = hub.clock.monotonic()
         hub.turn.talkers.append(self.number)
         commands = protocol.receive(data)
+        if protocol.unsaid:
+            self._say(protocol)
         if protocol.pending():
             if commands or not self._frame_since:
                 self._frame_since, self._frame_bytes = self._last_read, 0
@@ -194,6 +217,14 @@ class Connection(asyncio.Protocol):
             self._held.extend(commands)
             if self._login is None:
                 self._login = hub.loop.create_task(self._connect())
+
+    def _say(self, protocol: ServerProtocol) -> None:
+        """The codec has something to say of itself."""
+        self._put(protocol.unsaid)
+        protocol.unsaid = b""
+        if protocol.patience_ms is not None and self.client is None and self._login is None and not self._is_patient:
+            self._is_patient = True
+            self._start_timer(protocol.patience_ms)
 
     def _ignore(self, data: bytes) -> None:
         """The client talks on after our last word."""
@@ -236,6 +267,7 @@ class Connection(asyncio.Protocol):
         self._first = b""
         self._forget_output()
         self._hub.closed(self)
+        self._hub.door.leave(self.number)
         _log.debug("connection closed", connection=self.number, peer=self.peer_name, error=str(exc) if exc else None)
 
     def pause_writing(self) -> None:
@@ -299,6 +331,18 @@ class Connection(asyncio.Protocol):
         if self._out_bytes > self._output_bytes_max:
             self._hold_back()
 
+    def deliver_run(
+        self, subscription: Subscription, destination: str, records: Sequence[bytes], seq: int,
+        redelivered: Sequence[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        frame = subscription.wire.run(destination, records, seq, redelivered)
+        if not self._out:
+            self._hub.turn.unsent[self] = None
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        if self._out_bytes > self._output_bytes_max:
+            self._hold_back()
+
     def _deliver_large(self, subscription: Subscription, message: Message, redelivered: int) -> None:
         """The body is not copied; where the disk has it too it is in memory for this socket alone, until written."""
         pieces = self.protocol.large_delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
@@ -330,7 +374,7 @@ class Connection(asyncio.Protocol):
         if self._closing or self.client is None or self.protocol is None:
             return
         self._is_behind = bool(self._socket_full or self._slices or self._behind_bytes)
-        if not self._is_behind and (data := self.protocol.brokers(self._hub.brokers(self._is_loopback))):
+        if not self._is_behind and (data := self.protocol.brokers(self._hub.brokers(self._is_loopback, self._is_tls))):
             self._put(data)
 
     def fail(self, failure: Failure) -> None:
@@ -340,6 +384,8 @@ class Connection(asyncio.Protocol):
         error, protocol = failure.error, self.protocol
         if not isinstance(error, AmqError):
             _log.error("internal error", connection=self.number, exc_info=error)
+        if error.__class__ is AccessError and error.code == NOT_PERMITTED:
+            self._hub.door.denied(self.user, self.peer_name, error)
         ends = protocol is None or failure.scope not in protocol.survives
         # A client that lives on could fill the log.
         (_log.info if ends else _log.debug)(
@@ -353,9 +399,9 @@ class Connection(asyncio.Protocol):
                 self.client.close()
             self.close()
 
-    def _refuse(self, error: Exception) -> None:
-        """The connection cannot go on."""
-        self.fail(Failure(error, Scope.CONNECTION))
+    def _refuse(self, error: Exception, receipt: object = None) -> None:
+        """The connection cannot go on. `receipt` = the token of the command for which."""
+        self.fail(Failure(error, Scope.CONNECTION, receipt))
 
     def close(self) -> None:
         """Send what is pending, then close; the client may take `LINGER_S` to read it and close too."""
@@ -494,9 +540,9 @@ class Connection(asyncio.Protocol):
     def _detect(self, data: bytes) -> ServerProtocol | None:
         self._first += data
         try:
-            self.protocol = self._hub.protocol(self._first, self._owner)
+            self.protocol = self._codecs.codec(self._first, self._owner)
         except ProtocolError as error:
-            self.protocol = self._hub.answering(self._owner)
+            self.protocol = self._codecs.answering(self._owner)
             self._refuse(error)
             return None
         return self.protocol
@@ -508,21 +554,32 @@ class Connection(asyncio.Protocol):
             return
         command = self._held.pop(0)
         if not isinstance(command, Connect):
-            self._refuse(getattr(command, "error", ProtocolError("log in before anything else")))
+            self._refuse(getattr(command, "error", ProtocolError("log in before anything else")), command.receipt)
             return
         self._unread(LOGIN)
         try:
-            self.user = await self._hub.authenticate(command.login, command.passcode, self._is_loopback)
+            shown = self._stream.certificate if self._stream is not None else None
+            more = (shown,) if shown else ()
+            self._hub.door.check(self.peer_address)
+            self.user = await self._hub.authenticate(command.login, command.passcode, self._is_loopback, *more)
+            if not self._closing:
+                self._hub.door.let_in(self.number, self.user)
         except AmqError as error:
-            self._refuse(error)
+            self._hub.door.refused(command.login, self.peer_address, self.peer_name, error)
+            self._refuse(error, command.receipt)
             return
         finally:
             self._read_for(LOGIN)
         if self._closing:  # it took longer than a client may: the client got the error
             return
         self.client_id = command.client_id
-        client = Client(self.user, self.client_id, command.instance)
-        self._admit(client, command)
+        self._hub.door.logged_in(self.user, self.client_id, self.peer_name, bool(shown and not command.passcode))
+        client = Client(self.user, self.client_id, command.instance, command.exclusive)
+        try:
+            self._admit(client, command)
+        except AmqError as error:
+            self._refuse(error, command.receipt)
+            return
         if self.client is None:
             return
         self._put(self._connected(self.protocol, None))
@@ -538,7 +595,7 @@ class Connection(asyncio.Protocol):
     def _connected(self, protocol: ServerProtocol, received: int | None) -> bytes:
         config, lifeline = self._hub.config, self._lifeline
         offered_ms = (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000))
-        brokers = self._hub.brokers(self._is_loopback)
+        brokers = self._hub.brokers(self._is_loopback, self._is_tls)
         if lifeline is None:
             return protocol.connected(str(self.number), offered_ms, brokers)
         window_ms, window_bytes = round(lifeline.window_s * 1000), lifeline.window.bytes_max
@@ -572,7 +629,7 @@ class Connection(asyncio.Protocol):
         if self._closing or self.client is not None:
             return
         if self._seemed_silent:
-            self.protocol = self.protocol or self._hub.answering(self._owner)
+            self.protocol = self.protocol or self._codecs.answering(self._owner)
         why = f"no login within {self._hub.config.connect_timeout_s:g} s"
         self._too_late(ProtocolError(why, code="CONNECT_TIMEOUT"), self._connect_late)
 

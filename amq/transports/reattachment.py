@@ -14,7 +14,7 @@ import structlog
 
 from amq.broker.sessions.links import Client
 from amq.protocols.commands import Connect, Reattach
-from amq.transports.connection import OUTPUT, TURN, Connection, Hub
+from amq.transports.connection import OUTPUT, TURN, Codecs, Connection, Hub
 from amq.transports.parking import Lifeline, Parking
 from amq.transports.stream import Stream
 
@@ -37,8 +37,8 @@ class ReattachableConnection(Connection):
 
     _hub: Home
 
-    def __init__(self, hub: Home, number: int) -> None:
-        super().__init__(hub, number)
+    def __init__(self, hub: Home, number: int, codecs: Codecs) -> None:
+        super().__init__(hub, number, codecs)
         self._parked_until = 0.0  # monotonic; 0 = there is a socket
 
     # -- what a connection does otherwise ------------------------------------------------------------------------------
@@ -124,6 +124,7 @@ class ReattachableConnection(Connection):
         self._keep_output(lifeline)
         self._unread_for -= {OUTPUT, TURN}
         hub.closed(self)  # it counts no more among those that are there
+        hub.door.leave(self.number)
         hub.parking.park(self)
         _log.info(
             "connection lost: kept for its client", connection=self.number, peer=self.peer_name,
@@ -164,6 +165,7 @@ class ReattachableConnection(Connection):
         if self._timer is not None:
             self._timer.cancel()
         self._hub.closed(self)
+        self._hub.door.leave(self.number)
         older._go_on(self, stream, asked)
         older._start_timer(heartbeat_ms)
         protocol.close()
@@ -190,6 +192,8 @@ class ReattachableConnection(Connection):
             self.client.lose()
         hub.parking.unpark(self)
         hub.reopened(self)
+        self.peer_address = newer.peer_address
+        hub.door.come_back(self.number, self.peer_address, self.user)
         now = hub.clock.monotonic()
         self._parked_until = 0.0
         self._last_read, self._seemed_silent = now, False
@@ -197,7 +201,7 @@ class ReattachableConnection(Connection):
         self._socket_full, self._holds_back = False, True  # until the client has what it lacks
         self._behind_bytes = self._full_reads = 0
         self._stream, self._watched, self.peer_name = stream, newer._watched, newer.peer_name
-        self._is_loopback = newer._is_loopback
+        self._is_loopback, self._is_tls = newer._is_loopback, newer._is_tls
         stream.hand_to(self)
         self._unread_for -= {OUTPUT, TURN}
         self._paused_at = 0.0

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -32,8 +33,10 @@ class Stream:
     The functions of the transport are attributes here, so that to call one costs what it costs there.
     """
 
+    tls = False
+
     __slots__ = (
-        "_fd", "_transport", "_waiting_bytes", "abort", "ignored_bytes", "is_closing", "pause_reading",
+        "_fd", "_transport", "_waiting_bytes", "abort", "certificate", "ignored_bytes", "is_closing", "pause_reading",
         "peer_address", "peer_name", "resume_reading", "socket", "write",
     )  # fmt: skip
 
@@ -51,6 +54,7 @@ class Stream:
         self.peer_address: str = peer[0] if peer else ""
         self.socket: TcpSocket | None = transport.get_extra_info("socket")
         self._fd = self.socket.fileno() if self.socket is not None else -1
+        self.certificate: Mapping[str, Any] | None = None  # of the client, checked by TLS
         self.ignored_bytes = 0  # that the client said after our last word
         transport.set_write_buffer_limits(high=output_bytes_max)
 
@@ -98,6 +102,12 @@ class TlsStream(Stream):
     """TLS over TCP: closed in both directions at once, or not at all."""
 
     __slots__ = ()
+
+    tls = True
+
+    def __init__(self, transport: asyncio.Transport, output_bytes_max: int) -> None:
+        super().__init__(transport, output_bytes_max)
+        self.certificate = transport.get_extra_info("peercert") or None
 
     def write_now(self, data: bytes) -> None:
         self.write(data)

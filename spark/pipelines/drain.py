@@ -131,7 +131,8 @@ def _local_names(path: str) -> Sequence[str]:
 
 
 def _check(options: Options) -> None:
-    from pyspark_amq.source import AmqStreamReader, is_topic
+    from pyspark_amq.names import is_topic
+    from pyspark_amq.source import AmqStreamReader
 
     given = read(SourceOptions, source_settings(options))
     is_named = options["subscription"] or any(name.lower() == "subscription" for name, _ in options["option"])

@@ -16,7 +16,11 @@ from bench.wire import Connection, encode
 from tests.brokers import ROOT, Broker
 from tests.spark.conftest import need_spark
 
-WAYS = ("socket only", "exactly-once", "at-least-once", "dedup", "loop, amq client", "loop, stomp.py")
+WAYS = (
+    "socket only", *(f"exactly-once{columns}{frames}" for columns in ("", ", keys", ", keys and headers")
+                     for frames in ("", ", single frames")),
+    "at-least-once", "dedup", "loop, amq client", "loop, stomp.py",
+)  # fmt: skip
 
 
 def put(broker: Broker, *rows: int) -> None:
@@ -55,7 +59,7 @@ def test_rows_that_do_not_come_are_told(broker: Broker, monkeypatch: pytest.Monk
 
 def test_the_steps_of_a_row_are_measured(tmp_path: Path) -> None:
     need_spark()
-    found = staging.once(300, 100, str(tmp_path))
+    found = staging.once(300, 100, "key and headers", str(tmp_path))
     assert tuple(found) == staging.STEPS
     assert all(spent_us >= 0 for spent_us in found.values())
     assert sum(found.values()) > 0

@@ -39,6 +39,7 @@ class Item:
     deliveries: int = 0
     failures: int = 0
     overdue: bool = False
+    may_stay: bool = False  # the disk was full while its move to the dead-letter queue was under way
     seq: int = 0
 
     @property
@@ -199,6 +200,11 @@ class Model:
         for item in self.items.values() if items is None else items:
             item.overdue = bool(item.expires_ms) and item.expires_ms <= now_ms
 
+    def disk_is(self, full: bool) -> None:
+        self.full = full
+        for item in self.items.values():
+            item.may_stay |= full and item.persistent and item.moved is MAYBE
+
     # -- what the store shows -----------------------------------------------------------------------------------------
 
     def at_rest(self, found: dict[str, set[bytes]], outcomes: list[str], ids: dict[str, list[str]]) -> None:
@@ -208,13 +214,16 @@ class Model:
         for item in self.items.values():
             item.stored = YES if item.stored is MAYBE else item.stored
             item.gone = YES if item.gone is MAYBE else item.gone
-            dropped = self.drops and not item.held and item.body in found.get(DLQ + item.queue, ())
-            if item.moved is MAYBE or dropped:
+            is_there = item.body in found.get(DLQ + item.queue, ())
+            dropped = self.drops and not item.held and is_there
+            if item.moved is MAYBE and item.may_stay and not is_there:
+                item.moved = NO
+            elif item.moved is MAYBE or dropped:
                 item.is_moved()
             if item.overdue and not item.held and item.moved is NO:
                 if not self.moves_expired:
                     item.gone = YES
-                elif not (self.full and item.persistent) or item.body in found.get(DLQ + item.queue, ()):
+                elif not (self.full and item.persistent) or is_there:
                     item.is_moved()  # on a full disk only what was moved before it was full
         expected: dict[str, set[bytes]] = {}
         for item in self.items.values():

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from amq.broker.topics.advisories import ORIGIN
+from amq.broker.topics.known import IDLE_S, TOPICS_MAX
 from amq.message import headers
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
 
 def listener(world: World, kind: str = ">") -> Client:
+    world.broker.advisories.broker_name, world.broker.advisories.broker_url = "b1", "auto://here:1"
     client = world.connect()
     client.subscribe(f"topic://ActiveMQ.Advisory.{kind}", ACK_AUTO)
     world.settle()
@@ -26,7 +29,8 @@ def told(client: Client) -> list[tuple[str, dict[str, str]]]:
     for delivery in client.deliveries:
         fields = json.loads(delivery.body)
         assert headers(delivery.message) == {"type": "Advisory", **fields}
-        assert fields.pop("originBrokerName") is not None
+        origin = [fields.pop(name) for name in ORIGIN]
+        assert origin == [client.world.broker.message_id_prefix.removesuffix("-"), "b1", "auto://here:1"]
         found.append((delivery.message.destination.removeprefix("topic://ActiveMQ.Advisory."), fields))
     client.deliveries.clear()
     return found
@@ -46,8 +50,11 @@ def test_connections_and_consumers(world: World) -> None:
 
     assert told(client) == [
         ("Connection", connection),
+        ("Queue", {"event": "added", "destination": "/queue/a"}),
         ("Consumer.Queue.a", consumer("/queue/a", "a", "started", consumerCount="1")),
+        ("Topic", {"event": "added", "destination": "/topic/t"}),
         ("Consumer.Topic.t", consumer("/topic/t", "t", "started", consumerCount="1")),
+        ("Topic", {"event": "added", "destination": "/topic/u"}),
         ("Consumer.Topic.u", consumer("/topic/u", "m", "started", consumerCount="1")),
         ("Consumer.Queue.b.*", consumer("/queue/b.*", "m", "started")),
     ]
@@ -99,6 +106,87 @@ def test_who_is_master(world: World) -> None:
         client = listener(world, "MasterBroker")
         assert told(client) == [("MasterBroker", {"epoch": str(world.epoch)})]
         world.crash_and_recover()
+
+
+def test_which_queues_there_are(world: World) -> None:
+    """Clients that begin to look at the queues, such as `amq migrate`, learn of those that are there already."""
+    producer = world.connect()
+    for name in ("a", "b.c", "topic://t"):
+        producer.send(b"x", name)
+    world.settle()
+    client = listener(world, "Queue")
+    assert told(client) == [
+        ("Queue", {"event": "added", "destination": "/queue/a"}),
+        ("Queue", {"event": "added", "destination": "/queue/b.c"}),
+    ]
+    client = listener(world, "Queue,topic://ActiveMQ.Advisory.MasterBroker")
+    assert [kind for kind, _ in told(client)] == ["Queue", "Queue", "MasterBroker"]
+    world.check_at_rest()
+
+
+def test_which_consumers_there_are(world: World) -> None:
+    """With all that an advisory of a new one has."""
+    other = world.connect()
+    other.subscribe("a", id="a", selector="n = 7")
+    listener(world).lose()
+    world.settle()
+    client = listener(world, "Consumer.>")
+    facts = {"event": "started", "connectionId": other.number, "consumerId": "a", "selector": "n = 7"}
+    expected = [("Consumer.Queue.a", {"destination": "/queue/a", **facts, "consumerCount": "1"})]
+    assert told(client) == expected
+    world.check_at_rest()
+
+
+def topics_told(client: Client) -> list[tuple[str, str]]:
+    return [(fields["event"], fields["destination"]) for _, fields in told(client)]
+
+
+def test_which_topics_there_are(world: World) -> None:
+    """Those that somebody sends to, subscribes to by name, or is subscribed to durably; as long as they are in use."""
+    producer = world.connect()
+    producer.send(b"x", "topic://sent")
+    durable = world.connect("me")
+    durable.subscribe("topic://durable", id="d", subscription_name="d")
+    durable.subscribe("topic://pattern.*", id="p")
+    world.settle()
+    durable.lose()
+    client = listener(world, "Topic")
+    assert sorted(topics_told(client)) == [("added", "/topic/durable"), ("added", "/topic/sent")]
+    consumer = world.connect()
+    consumer.subscribe("topic://sent")
+    producer.send(b"x", "topic://new")
+    world.settle()
+    assert topics_told(client) == [("added", "/topic/new")]
+    for _ in range(2):  # the first time it was in use since the last
+        world.clock.advance(IDLE_S)
+        world.broker.sweep()
+    world.settle()
+    assert topics_told(client) == [("removed", "/topic/new")]
+    consumer.lose()
+    world.clock.advance(IDLE_S)
+    world.broker.sweep()
+    world.settle()
+    assert topics_told(client) == [("removed", "/topic/sent")]
+    producer.send(b"x", "topic://sent")
+    world.settle()
+    assert topics_told(client) == [("added", "/topic/sent")]
+    world.crash_and_recover()
+    assert topics_told(listener(world, "Topic")) == [("added", "/topic/durable")]
+
+
+def test_topics_without_end_are_not_all_remembered(world: World) -> None:
+    producer = world.connect()
+    for i in range(TOPICS_MAX + 10):
+        producer.send(b"", f"topic://t{i}", receipt=False)
+        if not i % 100:
+            world.settle()
+    world.settle()
+    known = world.broker.known_topics
+    assert len(known) == len(known.fresh) == TOPICS_MAX
+    for _ in range(2):
+        world.clock.advance(IDLE_S)
+        world.broker.sweep()
+    assert len(known) == len(known.fresh) == 0
 
 
 def test_nobody_is_told_who_did_not_ask(world: World, monkeypatch: Any) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from amq.journal.inspect import inspect
-from amq.protocols.commands import Finish, Prepare
+from amq.protocols.commands import Command, Finish, ForgetOutcome, ListPrepared, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.xid import AnyXid, Xid
 from tests.broker.test_broker_two_phase import commit_batch, drain, finish, listed, prepare, prepared
-from tests.broker.world import World
+from tests.broker.world import Client, World
 
 MakeWorld = Callable[..., World]
 XID = Xid(-7, b"\x00global,\xff", bytes(64))
@@ -106,3 +106,31 @@ def test_no_commit_has_its_outcome_id(make_world: MakeWorld, how: str) -> None:
     world.settle()
     assert client.codes == ["OUTCOME_ID_INVALID"]
     assert world.stored() == []
+
+
+def ask(world: World, command: Command, user: str = "") -> Client:
+    client = world.connect(user=user)
+    client.do(command)
+    world.settle()
+    return client
+
+
+def test_to_forget_needs_a_transaction_that_has_ended(world: World) -> None:
+    assert ask(world, ForgetOutcome(XID, "f")).codes == ["UNKNOWN_TRANSACTION"]
+    prepared(world, XID, b"x").lose()
+    assert ask(world, ForgetOutcome(XID, "f")).codes == ["TRANSACTION_PREPARED"]
+    assert finish(world, XID, commit=True).errors == []
+    for _ in range(2):  # the broker remembers it for others
+        assert ask(world, ForgetOutcome(XID, "f")).confirmed == ["f"]
+    world.crash_and_recover()
+    assert ask(world, ForgetOutcome(XID, "f")).confirmed == ["f"]
+    assert drain(world) == [(b"x", 0)]
+
+
+def test_a_user_is_told_of_the_transactions_that_he_may_finish(world: World) -> None:
+    prepared(world, XID, b"x").lose()
+    prepared(world, TEXT, b"y").lose()
+    assert ask(world, ListPrepared("l")).outcomes == [f"{XID}\n{TEXT}"]
+    world.broker.access.use(lambda user, _, name: user == "ann" or name != TEXT)
+    assert ask(world, ListPrepared("l"), "eve").outcomes == [str(XID)]
+    assert ask(world, ListPrepared("l"), "ann").outcomes == [f"{XID}\n{TEXT}"]

@@ -399,3 +399,18 @@ def test_a_pattern_is_browsed_as_a_consumer_would_read_it(world: World, pattern:
 @pytest.mark.parametrize("pattern", ["a.>.b", ">.>"])
 def test_a_pattern_that_is_none_is_an_error(world: World, pattern: str) -> None:
     assert browse(world, pattern).codes == ["DESTINATION_REFUSED"]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_message_acknowledged_before_is_not_shown(world: World, persistent: bool) -> None:
+    """Also where the acknowledgement is not on the disk yet when the browse begins."""
+    bodies = fill(world, 3, persistent=persistent)
+    consumer = world.connect()
+    consumer.subscribe("a", ACK_INDIVIDUAL, 1)
+    world.settle()
+    consumer.do(Ack(consumer.deliveries[0].seq, "a"))
+    consumer.subscribe("a", ACK_AUTO, id="b", browser=True)
+    world.settle()
+    assert [delivery.body for delivery in consumer.deliveries if delivery.subscription == "b"] == bodies[1:]
+    assert consumer.browsed_ids == ["b"]
+    world.check_at_rest()

@@ -11,7 +11,7 @@ import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.message import Message
+from amq.message import HeaderColumns, Message, headers
 from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.world import World
@@ -21,6 +21,68 @@ MakeWorld = Callable[..., World]
 
 def many(*bodies: bytes, queue: str = "a", **fields: Any) -> SendMany:
     return SendMany(Message(f"queue://{queue}", b"", **fields), list(bodies), "t")
+
+
+COLUMNS = HeaderColumns((("colour",), ("correlation-id", "colour"), ()), b"\0\1\2", ["red", "k", "blue"])
+
+
+def test_headers_come_by_columns(make_world: MakeWorld) -> None:
+    """Prepared and committed, and committed at once; all memory is given back in the end."""
+    world = make_world()
+    client = world.connect()
+    client.send(b"0")
+    world.settle()
+    before = world.broker.memory.taken_bytes
+    for way in ("roll back", "prepare", "commit"):
+        client.begin()
+        command = many(b"1", b"2", b"3")
+        command.headers = COLUMNS
+        client.do(command)
+        assert world.broker.memory.taken_bytes == before + 3 + 3 * MESSAGE_OVERHEAD_BYTES + COLUMNS.memory_bytes(3)
+        if way == "roll back":
+            client.abort()
+            world.settle()
+            assert world.broker.memory.taken_bytes == before
+        elif way == "prepare":
+            client.do(Prepare("t", "xid", 0, "", 0, "r"))
+            world.settle()
+            assert world.broker.memory.taken_bytes == before
+            client.do(Finish("xid", True, "f"))
+        else:
+            client.commit()
+        world.settle()
+    assert client.errors == []
+    for crash in (False, True):
+        if crash:
+            world.crash_and_recover()
+        consumer = world.connect()
+        consumer.subscribe("a", ACK_INDIVIDUAL, 1000)
+        world.settle()
+        found = [(each.body, dict(headers(each.message))) for each in consumer.deliveries]
+        expected = [(b"1", {"colour": "red"}), (b"2", {"correlation-id": "k", "colour": "blue"}), (b"3", {})]
+        assert found == [(b"0", {}), *expected, *expected]
+        consumer.lose()
+        world.settle()
+    world.check_at_rest()
+
+
+def test_a_schedule_in_columns_is_kept(make_world: MakeWorld) -> None:
+    world = make_world()
+    client = world.connect()
+    client.begin()
+    command = many(b"1", b"2")
+    command.headers = HeaderColumns((("AMQ_SCHEDULED_DELAY",),), b"", ["5000", "1"])
+    client.do(command)
+    client.commit()
+    world.settle()
+    assert client.errors == []
+    assert world.broker.state.queue("queue://a").stored == 0
+    world.clock.advance(4)
+    world.settle()
+    assert received(world, 1) == [b"2"]
+    world.clock.advance(2)
+    world.settle()
+    assert sorted(received(world, 2)) == [b"1", b"2"]
 
 
 def received(world: World, count: int) -> list[bytes]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.broker.queues.redelivery import NO_ROOM_S
 from amq.protocols.commands import Prepare
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.notation import Ack
@@ -220,6 +221,10 @@ def test_a_refused_message_stays_where_it_is_while_the_disk_is_full(world: World
     if not persistent:
         assert (client.bodies, world.stored("DLQ.a")) == ([b"1"], [b"1"])
         return
+    assert client.bodies == [b"1"], "it was delivered at once, and refused, as fast as the client could"
+    world.clock.advance(NO_ROOM_S)
+    world.broker.sweep()
+    world.settle()
     assert client.bodies == [b"1", b"1"]
     assert client.deliveries[-1].redelivered == 1
     room_again(world)

@@ -13,7 +13,7 @@ from amq.broker.names import PREPARED_NAME
 from amq.broker.transactions import leasing
 from amq.message import LARGE_BODY_BYTES
 from amq.protocols.commands import CommitBatch, Lease, Prepare, SettleLeases
-from amq.protocols.stomp.subscribing import ACK_AUTO
+from amq.protocols.stomp.subscribing import ACK_AUTO, RUNS, RUNS_VERSION
 from tests.broker.notation import sources
 from tests.broker.test_broker_two_phase import drain, finish
 from tests.broker.world import Client, World, full_name
@@ -53,9 +53,20 @@ def settle(world: World, through: int = 1 << 62, *, commit: bool = True, queue: 
     client.lose()
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["single", "runs"])
+def in_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Do readers take many messages in one frame? They get the same."""
+    if request.param:
+        monkeypatch.setitem(READS, RUNS, RUNS_VERSION)
+    return bool(request.param)
+
+
+READS = {"cursor": "c"}  # options of a reader
+
+
 def reader(world: World, number: int, positions: str = "", *, queue: str = "a", **fields: Any) -> Client:
     client = world.connect()
-    options = {"lease": str(number), "cursor": "c", **({"positions": positions} if positions else {})}
+    options = {"lease": str(number), **READS, **({"positions": positions} if positions else {})}
     client.subscribe(queue, fields.pop("ack", ACK_AUTO), browser=True, options=options, **fields)
     return client
 
@@ -301,7 +312,7 @@ def test_a_reader_learns_that_its_lease_is_over(make_world: MakeWorld) -> None:
     world.settle()
     assert client.bodies == BODIES[:2]
     settle(world, commit=False)
-    client.ack(BODIES[0])
+    client.ack(BODIES[1])  # of a run its last message
     world.settle()
     assert (client.codes, client.browsed_ids) == (["UNKNOWN_LEASE"], [])
 
@@ -427,3 +438,58 @@ def test_walk(make_world: MakeWorld, seed: int) -> None:
     world.settle()
     done += consumer.bodies
     assert sorted(done) == sorted(b"%d" % number for number in range(sends))
+
+
+def test_several_leases_are_asked_for_at_once(make_world: MakeWorld) -> None:
+    """Each question names how many leases are before its own, also those that are on their way. Again = the same."""
+    world = make_world()
+    sent(world, *[b"%d" % number for number in range(25)])
+    for _ in range(2):
+        clients = [ask(world, 0, 10, skip=skip) for skip in range(4)]
+        world.settle()
+        found = [answer(client) for client in clients]
+        assert [each["messages"] for each in found] == [10, 10, 5, 0]
+        numbers = [each["lease"] for each in found]
+        assert numbers[:3] == sorted(set(numbers[:3]))
+        assert (numbers[3], found[3]["waiting"]) == (0, 0)
+    assert lease(world, numbers[0])[:2] == (numbers[1], 10)
+    client = ask(world, numbers[0], 10, skip=1)
+    world.settle()
+    assert answer(client)["lease"] == numbers[2]
+    sent(world, *[b"%d" % number for number in range(5)])
+    client = ask(world, 0, 10, skip=4)
+    world.settle()
+    assert answer(client)["lease"] == 0, "the fourth was not asked for"
+
+
+def test_a_lease_by_bytes_says_its_size(make_world: MakeWorld) -> None:
+    world = make_world()
+    sent(world, *[b"%d" % number for number in range(20)])
+    for _ in range(2):
+        client = ask(world, 0, 100, size=500)
+        world.settle()
+        found = answer(client)
+        assert 0 < found["messages"] < 20
+        assert 0 < found["size"] <= 500 + found["size"] // found["messages"]
+    client = ask(world, 0, 100)
+    world.settle()
+    assert "size" not in answer(client)
+
+
+def test_how_messages_were_read_is_counted(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each cursor, for not too many of them, and by one master."""
+    monkeypatch.setattr(leasing, "CURSORS_MAX", 2)
+    world = make_world()
+
+    def reads(cursor: str, more: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+        client = ask(world, 0, 0, cursor=cursor, reads=more)
+        world.settle()
+        found = answer(client)
+        return found.get("direct", 0), found.get("fallback", 0)
+
+    assert reads("x") == (0, 0)
+    assert reads("x", (10, 2)) == (10, 2)
+    assert reads("x", (5, 0)) == (15, 2)
+    assert reads("y", (1, 0)) == (1, 0)
+    assert reads("z", (0, 1)) == (0, 1)
+    assert (reads("x"), reads("y"), reads("z")) == ((0, 0), (1, 0), (0, 1))

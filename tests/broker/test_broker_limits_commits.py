@@ -64,7 +64,7 @@ def test_a_subscription_that_does_not_want_it_holds_up_nobody(make_world: MakeWo
     client.commit()
     world.settle()
     durables = world.broker.durables
-    durables.end(durables.to_end("s", "c", None))
+    durables.end(durables.to_end("s", "c", None, client.session.sessions[0]))
     world.settle()
     again = publishing(world, b"2")
     done = again.commit()

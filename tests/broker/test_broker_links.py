@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from amq.broker.sessions.connection import ClientConnection
+from amq.broker.sessions.links import Client as Who
+from amq.errors import AccessError
 from tests.broker.world import Client, World
 
 TOPIC = "topic://t"
@@ -103,3 +106,44 @@ def test_link_stealing_for_all(world: World) -> None:
     world.settle()
     assert not world.broker.links._clients
     world.check_at_rest()
+
+
+# -- client ids that one client has alone ------------------------------------------------------------------------------
+
+
+def exclusive(world: World, instance: str = "", user: str = "") -> ClientConnection:
+    client = Client(world)
+    client.session.close()
+    client.session = ClientConnection(world.broker, client, "", Who(user, "c", instance, exclusive=True))
+    return client.session
+
+
+@pytest.mark.parametrize(("instance", "user"), [("j", ""), ("i", "eve"), ("j", "eve"), ("", "")])
+def test_nobody_else_gets_a_client_id_that_is_taken(world: World, instance: str, user: str) -> None:
+    """Neither another client, nor another user that gives the same instance, nor one that gives none."""
+    first = exclusive(world, "i" if instance else "")
+    with pytest.raises(AccessError, match="in use") as raised:
+        exclusive(world, instance, user)
+    assert raised.value.code == "CLIENT_ID_IN_USE"
+    assert not first.is_closed
+    first.close()
+    exclusive(world, instance, user).close()
+    assert not world.broker.links._clients
+    assert not world.broker.links._exclusive
+
+
+def test_the_same_client_object_takes_it_over(world: World) -> None:
+    first = exclusive(world, "i")
+    second = exclusive(world, "i")
+    assert first.is_closed
+    assert not second.is_closed
+
+
+def test_link_stealing_is_among_the_connections_of_one_user(make_world: Any) -> None:
+    world = make_world(allow_link_stealing=True)
+    first = exclusive(world, "i")
+    with pytest.raises(AccessError):
+        exclusive(world, "i", "eve")
+    second = exclusive(world, "j")
+    assert first.is_closed
+    assert not second.is_closed

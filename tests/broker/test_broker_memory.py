@@ -232,3 +232,18 @@ def test_memory_is_given_back_by_every_way_out(make_world: Callable[..., World],
     world.settle()
     assert world.broker.memory.taken_bytes == 0
     world.check_at_rest()
+
+
+@pytest.mark.parametrize("flow_control", ["block", "fail"])
+def test_what_is_stored_already_needs_no_memory(make_world: Callable[..., World], flow_control: str) -> None:
+    """A client that sends again after a failover was told that the message was not stored, though it was."""
+    world = make_world(memory_limit_bytes=LIMIT_BYTES, producer_flow_control=flow_control)
+    producer = world.connect()
+    first = producer.send(b"x", duplicate_id="1")
+    world.settle()
+    send_many(world.connect(), 12)
+    again = producer.send(b"x", duplicate_id="1")
+    world.settle()
+    assert world.broker.memory.is_full
+    assert producer.confirmed == [first, again]
+    assert not producer.codes

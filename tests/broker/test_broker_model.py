@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amq.broker.queues import backlog
 from amq.broker.queues.queue import Subscription
+from amq.broker.queues.redelivery import NO_ROOM_S
 from amq.broker.state import snapshot
 from amq.broker.storage import checkpointing
 from amq.broker.storage.trimming import Trimmer
@@ -377,7 +378,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.world.vfs.answer("free_bytes", 0)
         self.world.journal.check_space()
         self.world.settle()
-        self.model.full = self.world.journal.full
+        self.model.disk_is(self.world.journal.full)
 
     @precondition(lambda self: self.calm > 10)
     @rule(jobs=st.integers(0, 3), torn=st.sampled_from([None, 0.0, 0.3, 0.7, 0.95]))
@@ -426,6 +427,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def empty(self) -> None:
         """The end: everything is consumed, and nothing is left of it."""
         self.disk_fills_or_empties(full=False)
+        self.time_passes(NO_ROOM_S)
         self.rest()
         for user in list(self.users):
             user.client.lose()
@@ -446,3 +448,19 @@ TestBroker.settings = settings(
     max_examples=60, stateful_step_count=60, deadline=None, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
+
+
+def test_a_disk_fills_before_a_move_is_written() -> None:
+    machine = BrokerMachine()
+    machine.begin_world(
+        mode="windows", limit=0, window=1, expired="drop", segment=700, batch=300, large=0, distance=0, slices=1000
+    )
+    machine.send(
+        which=0, queue="b", persistent=True, priority=4, expires_s=0, duplicate="", in_tx=False, size=0, receipt=True,
+        times=1,
+    )  # fmt: skip
+    machine.rest()
+    machine.unsubscribe(which=1, index=0)
+    machine.disk_fills_or_empties(full=True)
+    machine.rest()
+    machine.teardown()

@@ -418,7 +418,8 @@ MUTANTS = (
     ),
     Mutant(
         "what is staged together is not free when it is on disk", broker_module.Broker, "was_staged",
-        "self.memory.give_back(sum(map(len, run.bodies)) + len(run.bodies) * MESSAGE_OVERHEAD_BYTES)", "pass", "staged",
+        "self.memory.give_back(sum(map(len, bodies)) + len(bodies) * MESSAGE_OVERHEAD_BYTES + run.header_bytes)",
+        "pass", "staged",
     ),
     Mutant(
         "compaction looks only where the message was stored", copying.Source, "_parts",

@@ -409,7 +409,7 @@ def test_what_cannot_be_served_is_refused(world: World) -> None:
         (lambda client: client.do(Send(Message("stream://a", b"x"), "r")), "DESTINATION_REFUSED"),
         (lambda client: client.do(Subscribe("s", "stream://a")), "DESTINATION_REFUSED"),
         (lambda client: (client.subscribe(), client.subscribe()), "COMMAND_REFUSED"),
-        (lambda client: client.unsubscribe("nobody"), "COMMAND_REFUSED"),
+        (lambda client: client.unsubscribe("nobody"), "UNKNOWN_SUBSCRIPTION"),
         (lambda client: client.commit("nobody"), "UNKNOWN_TRANSACTION"),
         (lambda client: client.abort("nobody"), "UNKNOWN_TRANSACTION"),
         (lambda client: client.send(b"x", transaction="nobody"), "UNKNOWN_TRANSACTION"),

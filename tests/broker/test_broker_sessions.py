@@ -1,4 +1,5 @@
-"""Many sessions on one connection: each has its own consumers and transactions, and its end is its own."""
+"""Many sessions on one connection: each has its own consumers, they share transactions, and the end of each is its
+own."""
 
 from __future__ import annotations
 
@@ -62,19 +63,19 @@ def test_the_end_of_one_gives_back_what_it_holds_and_leaves_the_other_alone(worl
         for n in range(2):
             send(client, b"%s%d" % (queue.encode(), n), queue)
     world.settle()
-    client.ask(Begin("t"), session=1)
-    client.ask(Begin("t"), session=2)
-    send(client, b"lost", "x", session=1, transaction="t")
-    kept = send(client, b"kept", "x", session=2, transaction="t")
-    client.settle(b"a0", session=1, transaction="t")
-    client.settle(b"b0", session=2, transaction="t")
+    client.ask(Begin("t1"), session=1)
+    client.ask(Begin("t2"), session=2)
+    send(client, b"lost", "x", session=1, transaction="t1")
+    kept = send(client, b"kept", "x", session=2, transaction="t2")
+    client.settle(b"a0", session=1, transaction="t1")
+    client.settle(b"b0", session=2, transaction="t2")
     end = client.end(1)
     world.settle()
     assert end in client.confirmed
     client.consume("late", "a", session=2)
     world.settle()
     assert client.bodies_of("late", 2) == [b"a0", b"a1"], "they come back in their old order"
-    client.ask(Commit("t"), session=2)
+    client.ask(Commit("t2"), session=2)
     world.settle()
     assert kept in client.confirmed
     assert world.stored("x") == [b"kept"]
@@ -278,3 +279,115 @@ def test_a_disconnect_comes_behind_all_that_waits_in_any_session(make_world: Cal
     assert client.refused
     assert client.errors == client.failures == []
     world.check_at_rest()
+
+
+# -- transactions of several sessions ----------------------------------------------------------------------------------
+
+
+def test_all_sessions_work_in_one_transaction(world: World, client: ManyClient) -> None:
+    client.consume("c", "a", session=2)
+    send(client, b"order", "a")
+    world.settle()
+    client.ask(Begin("t"), session=1)
+    twice = client.ask(Begin("t"), session=2)
+    send(client, b"1", "x", session=1, transaction="t")
+    send(client, b"2", "x", session=2, transaction="t")
+    client.settle(b"order", session=2, transaction="t")
+    client.end(2)
+    world.settle()
+    assert [told.receipt for told in client.failures] == [twice]
+    assert world.stored("x") == []
+    client.ask(Commit("t"), session=0)
+    world.settle()
+    assert world.stored("x") == [b"1", b"2"]
+    assert world.stored("a") == [], "its consumer has ended, what it did in the transaction has not"
+    world.check_at_rest()
+
+
+def test_a_transaction_ends_with_the_session_that_began_it(world: World, client: ManyClient) -> None:
+    client.consume("c", "a", session=2)
+    send(client, b"order", "a")
+    world.settle()
+    client.ask(Begin("t"), session=1)
+    client.settle(b"order", session=2, transaction="t")
+    lost = send(client, b"lost", "x", session=2, transaction="t")
+    client.end(1)
+    late = client.ask(Commit("t"), session=2)
+    world.settle()
+    assert lost in client.confirmed
+    assert [(told.code, told.receipt) for told in client.failures] == [("UNKNOWN_TRANSACTION", late)]
+    assert world.stored("x") == []
+    assert [(each.body, each.redelivered) for each in client.given] == [(b"order", 0), (b"order", 1)]
+    world.check_at_rest()
+
+
+def test_an_idle_transaction_is_told_once(world: World, client: ManyClient) -> None:
+    client.ask(Begin("t"), session=1)
+    world.clock.advance(world.config.transaction_timeout_s + 1)
+    client.session.expire_transactions(world.clock.monotonic())
+    client.session.expire_transactions(world.clock.monotonic())
+    world.settle()
+    assert [(told.code, told.session) for told in client.failures] == [("TRANSACTION_TIMEOUT", 1)]
+
+
+def test_a_failed_send_of_any_session_spoils_it(world: World, client: ManyClient) -> None:
+    client.ask(Begin("t"), session=1)
+    send(client, b"lost", "x", session=1, transaction="t")
+    client.ask(Send(Message("nonsense://x", b""), None, "t"), session=2)
+    late = client.ask(Commit("t"), session=1)
+    world.settle()
+    assert [told.code for told in client.failures] == ["DESTINATION_REFUSED", "UNKNOWN_TRANSACTION"]
+    assert client.failures[1].receipt == late
+    assert world.stored("x") == []
+
+
+def test_what_comes_behind_a_commit_that_waits_is_no_part_of_it(make_world: Callable[..., World]) -> None:
+    """It waits for room, while another session goes on."""
+    world = make_world(queue_limit_bytes=500)
+    client = ManyClient(world)
+    client.open(1, 2)
+    client.consume("keeps it read", "b", session=2)
+    send(client, b"held", "b")
+    for n in range(5):
+        send(client, b"%d" % n + bytes(100), "a")
+        world.settle()
+        if client.session.sessions[0].is_held_up:
+            break
+    client.ask(Begin("t"), session=1)
+    send(client, b"part", "a", session=1, transaction="t")
+    commit = client.ask(Commit("t"), session=1)
+    world.settle()
+    assert client.session.sessions[1].is_held_up
+    late = [
+        send(client, b"late", "a", session=2, transaction="t"), client.ask(Abort("t"), session=2),
+        client.ask(Commit("t"), session=2),
+    ]  # fmt: skip
+    world.settle()
+    assert [(told.code, told.receipt) for told in client.failures] == [("UNKNOWN_TRANSACTION", each) for each in late]
+    drain = ManyClient(world)
+    drain.consume("c", "a", acknowledges=False)
+    world.settle()
+    assert commit in client.confirmed
+    assert drain.bodies[-1] == b"part"
+    assert b"late" not in drain.bodies
+    world.check_at_rest()
+
+
+def test_a_commit_that_waits_in_a_session_that_ends_never_takes_place(make_world: Callable[..., World]) -> None:
+    world = make_world(queue_limit_bytes=500)
+    client = ManyClient(world)
+    client.open(1, 2)
+    client.consume("keeps it read", "b")
+    send(client, b"held", "b")
+    for n in range(5):
+        send(client, b"%d" % n + bytes(100), "a", session=1)
+        world.settle()
+    client.ask(Begin("t"))
+    send(client, b"part", "a", transaction="t")
+    client.ask(Commit("t"), session=2)
+    world.settle()
+    assert client.session.sessions[2].is_held_up
+    client.session.close_session(CloseSession(2))  # by another session, past what waits in it
+    world.settle()
+    assert not client.transactions
+    world.check()

@@ -52,10 +52,13 @@ IDS = ("x", "y")
 CLIENTS_MAX = 3
 CODES = {
     "UNKNOWN_SESSION", "UNKNOWN_DELIVERY", "UNKNOWN_TRANSACTION", "COMMAND_REFUSED", "NOT_SUPPORTED", "INVALID_EXAMPLE",
+    "UNKNOWN_SUBSCRIPTION",
     "DESTINATION_REFUSED",
 }  # fmt: skip
 pick = st.integers(0, 1 << 16)
 session_of = st.sampled_from((1, 1, 2, 2, *SESSIONS))
+
+LEAVES = (Outcome.ACCEPTED, Outcome.EXPIRED)  # the queue, and go nowhere else
 
 
 class Walker:
@@ -245,7 +248,7 @@ class SessionsMachine(RuleBasedStateMachine):
         self.count += 1
         body = b"%d." % self.count + bytes(self.size)
         message = Message(name, body, {"odd": str(self.count % 2)}, persistent=persistent)
-        transaction = "t" if in_transaction else ""
+        transaction = f"t{session}" if in_transaction else ""
         command = Send(message, None, transaction)
         if topic:
             command = SendToMany(message, (name, "topic://t"), None, transaction)
@@ -283,7 +286,7 @@ class SessionsMachine(RuleBasedStateMachine):
             return
         start = first % len(held)
         chosen = held[start : start + count + 1]
-        seqs, transaction = [seq for seq, _ in chosen], "t" if in_transaction else ""
+        seqs, transaction = [seq for seq, _ in chosen], f"t{session}" if in_transaction else ""
         command: Settle
         if way == "one" or id == "":
             chosen = chosen[:1]
@@ -296,7 +299,7 @@ class SessionsMachine(RuleBasedStateMachine):
         else:
             command = SettleSet([*seqs, *([7] if way == "unknown" else [])], id, None, transaction, outcome)
         fails = isinstance(command, SettleSet) and way == "unknown"
-        bodies = [message.body for _, message in chosen] if outcome is Outcome.ACCEPTED and not fails else []
+        bodies = [message.body for _, message in chosen] if outcome in LEAVES and not fails else []
         browses = getattr(consumer, "done", None) is not None
         key = (id_of(walker), session, "t")
         if not browses:
@@ -316,7 +319,7 @@ class SessionsMachine(RuleBasedStateMachine):
     def begin(self, which: int, session: int) -> None:
         walker = self.client(which)
         key = (id_of(walker), session, "t")
-        self.ask(which, session, Begin("t"), lambda: self.transactions.__setitem__(key, ([], [])))
+        self.ask(which, session, Begin(f"t{session}"), lambda: self.transactions.__setitem__(key, ([], [])))
 
     @rule(which=pick, session=session_of, commits=st.booleans())
     def end(self, which: int, session: int, commits: bool) -> None:
@@ -329,12 +332,12 @@ class SessionsMachine(RuleBasedStateMachine):
                 self.stored.update(sent)
                 self.gone.update(accepted)
 
-        self.ask(which, session, Commit("t") if commits else Abort("t"), is_over)
+        self.ask(which, session, Commit(f"t{session}") if commits else Abort(f"t{session}"), is_over)
 
     @rule(which=pick, session=session_of, in_transaction=st.booleans())
     def mistake(self, which: int, session: int, in_transaction: bool) -> None:
         error = CommandError("understood, and wrong", code="INVALID_EXAMPLE")
-        self.ask(which, session, Invalid(error, None, "t" if in_transaction else ""))
+        self.ask(which, session, Invalid(error, None, f"t{session}" if in_transaction else ""))
 
     @precondition(lambda self: self.walkers)
     @rule(which=pick, writable=st.booleans())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amq.broker.sessions.temporary import QUEUES_MAX
+from amq.protocols.commands import MakeTemporary, RemoveTemporary
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
@@ -162,4 +163,43 @@ def test_a_connection_has_a_bounded_number_of_queues(world: World) -> None:
     asker.close()
     world.settle()
     assert world.broker.topics.queues() == []
+    assert world.broker.memory.taken_bytes == 0
+
+
+def test_a_temporary_queue_can_be_browsed(world: World) -> None:
+    """By the connection whose it is, also together with its consumers; nothing of it changes."""
+    asker, service = world.connect(), world.connect()
+    bodies = [b"%d" % i for i in range(5)]
+    for body in bodies:
+        service.send(body, queue_of(asker))
+    asker.subscribe(queue_of(asker), ACK_INDIVIDUAL, 2, id="c")
+    world.settle()
+    taken = world.broker.memory.taken_bytes
+    asker.subscribe(queue_of(asker), ACK_AUTO, id="b", browser=True)
+    world.settle()
+    assert [each.body for each in asker.deliveries if each.subscription == "b"] == bodies
+    assert asker.browsed_ids == ["b"]
+    assert world.broker.memory.taken_bytes == taken
+    assert not world.broker.state.queues
+    world.check_at_rest()
+    service.subscribe(queue_of(asker), ACK_AUTO, id="b", browser=True)
+    world.settle()
+    assert service.codes == ["DESTINATION_REFUSED"]
+
+
+def test_a_browse_ends_with_its_temporary_queue(world: World) -> None:
+    asker = world.connect()
+    name = "temp-queue://mine"
+    asker.do(MakeTemporary(name))
+    for body in (b"1", b"2", b"3"):
+        asker.send(body, name)
+    asker.subscribe(name, ACK_INDIVIDUAL, 2, id="b", browser=True)
+    world.settle()
+    assert (asker.bodies, asker.browsed_ids) == ([b"1", b"2"], [])
+    asker.do(RemoveTemporary(name))
+    world.settle()
+    assert not asker.codes
+    asker.ack(b"1")
+    world.settle()
+    assert (asker.bodies, asker.browsed_ids) == ([b"1", b"2"], ["b"])
     assert world.broker.memory.taken_bytes == 0

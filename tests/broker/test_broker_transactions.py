@@ -348,13 +348,38 @@ def test_a_second_commit_of_a_name_is_rolled_back(world: World, crash: bool) -> 
     world.check_at_rest()
 
 
+def test_a_second_commit_is_answered_when_the_first_is_durable(world: World) -> None:
+    """It was rolled back at once, and its client not told that the first took place."""
+    begun(world)
+    world.turn()
+    second = begun(world)
+    world.turn()
+    assert second.codes == []
+    world.settle()
+    assert second.codes == ["ALREADY_COMMITTED"]
+    assert world.stored() == [b"x"]
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("policy", ["fail", "block"])
+def test_a_second_commit_needs_no_room(make_world: Callable[..., World], policy: str) -> None:
+    """It was refused, or waited, because of the very messages that the first one had stored."""
+    world = make_world(queue_limit_bytes=1, queue_limit_policy=policy)
+    begun(world)
+    world.settle()
+    second = begun(world)
+    world.settle()
+    assert second.codes == ["ALREADY_COMMITTED"]
+    assert world.stored() == [b"x"]
+
+
 def test_of_a_commit_on_its_way_nobody_is_told_that_it_took_place(world: World) -> None:
     """It may yet be lost, and then the second one must not believe that all is done."""
     begun(world)
     world.turn()
     second = begun(world)
     world.turn()
-    assert second.codes == ["TRANSACTION_ROLLED_BACK"]
+    assert second.codes == []
     world.crash_and_recover()
     third = begun(world)
     world.settle()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.journal import Journal
 from amq.journal.records import Record
+from amq.journal.records.message import decode_message
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
 from amq.message import Batch, Copy, Message
 from amq.protocols.commands import (
@@ -84,6 +85,7 @@ class Client:
         self.confirmed: list[str] = []
         self.errors: list[tuple[str, str]] = []  # (code, receipt)
         self.outcomes: list[str] = []  # of what was confirmed, where there is more than one way
+        self.runs = 0  # deliveries of many messages together
         self.browsed_ids: list[str] = []  # browses that have ended
         self.connected = True
         self.may_meet_mistakes = False  # may the broker raise what is no AmqError?
@@ -113,6 +115,17 @@ class Client:
 
     def browsed(self, subscription: Subscription) -> None:
         self._out.append(lambda: self.browsed_ids.append(subscription.id))
+
+    def deliver_run(
+        self, subscription: Subscription, destination: str, records: Sequence[bytes], seq: int,
+        redelivered: Sequence[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        self.runs += 1
+        again = dict(redelivered)
+        for place, record in enumerate(records):
+            message = decode_message(record, 0, len(record), destination)
+            self.deliver(subscription, message, again.get(place, 0))
+        assert message.seq == seq
 
     def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
         assert subscription.auto
@@ -485,8 +498,7 @@ class World:
         place, and a replay gives the state that work has given."""
         self.check()
         broker = self.broker
-        sessions = [each for client in self.clients for each in client.session.sessions.values()]
-        transactions = [each for session in sessions for each in session._transactions.values()]
+        transactions = [each for client in self.clients for each in client.session.transactions.values()]
         settled = {message.seq for each in transactions for _, message in each.settled}
         size = sum(each.size for each in transactions) + check_topics(self)
         assert not broker.topics.arrived

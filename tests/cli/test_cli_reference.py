@@ -48,7 +48,7 @@ def test_the_contract() -> None:
         "amq dlq list", "amq dlq retry", "amq dlq purge", "amq schedule list", "amq schedule remove",
         "amq transactions list", "amq transactions commit", "amq transactions rollback", "amq pipeline list",
         "amq pipeline run ingest", "amq pipeline run drain", "amq pipeline run audit", "amq pipeline run replay",
-        "amq help", "amq completion",
+        "amq help", "amq completion", "amq migrate",
     }  # fmt: skip
     words = {
         name: {word for option in reference.options(command) for word in option.opts}
@@ -63,6 +63,7 @@ def test_the_contract() -> None:
     for name in ("amq dlq list", "amq dlq retry", "amq dlq purge"):
         assert {"--url", "--queue", "--reason", "--limit", "--json"} <= words[name]
     assert "--yes" in words["amq dlq purge"]
+    assert {"--from", "--to", "--all", "--user", "--password-file", "--dry-run", "--json"} <= words["amq migrate"]
     assert {"--brokers", "--kills", "--file"} <= words["amq demo"]
     assert {"--output", "--users", "--property", "--force", "--strict", "--json"} <= words["amq config import"]
     assert "--property" in words["amq start"]

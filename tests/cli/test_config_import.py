@@ -126,7 +126,7 @@ def test_show_and_check_read_it_too(tmp_path: Path) -> None:
     assert by_key["failoverOnShutdown"]["source"] == f"{path}, in Artemis a clean stop does not fail over"
     assert run("check", path).exit_code == 0
     other = tmp_path / "activemq.xml"
-    connector = "<transportConnector uri='tcp://h:1'/>"
+    connector = "<transportConnector uri='mqtt://h:1'/>"
     other.write_text(f"<broker><transportConnectors>{connector}</transportConnectors></broker>")
     lacks = run("check", other)
     assert (lacks.exit_code, "has no connector for STOMP" in lacks.stderr) == (3, True)

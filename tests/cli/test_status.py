@@ -35,7 +35,7 @@ def test_a_store_over_a_kill_and_a_clean_stop(brokers: Brokers) -> None:
     facts = amq_json("status", "--store", brokers.store)
     assert facts["master"] == {
         "name": "a", "host": socket.gethostname(), "pid": master.pid, "urls": [f"stomp://127.0.0.1:{master.port}"],
-        "addresses": [f"stomp://127.0.0.1:{master.port}"], "priority": 0,
+        "addresses": [f"stomp://127.0.0.1:{master.port}"], "priority": 0, "certificate": None,
     }  # fmt: skip
     assert [broker["name"] for broker in facts["slaves"]] == ["b"]
     assert (facts["lock"], facts["epoch"], facts["released"]) == ("held", 1, False)

@@ -218,5 +218,5 @@ def test_whose_login_and_passcode_connect_carries(uri: str, login: str, passcode
 def test_connect_carries_a_virtual_host() -> None:
     uri = parse("stomp://a?virtualHost=v&heartBeat=7").uris[0]
     assert connect_frame(uri, "", "", "", "i") == (
-        b"CONNECT\naccept-version:1.2\nhost:v\nheart-beat:7,7\namq-client-instance:i\n\n\0"
+        b"CONNECT\naccept-version:1.2\nhost:v\nheart-beat:7,7\namq-client-instance:i\namq-runs:1\n\n\0"
     )

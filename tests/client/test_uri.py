@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amq.client.errors import UriError
 from amq.client.options import IGNORED, IGNORED_IF_TRUE, REFUSED, FailoverOptions, TransportOptions, declared, reference
-from amq.client.uri import URL_CHARACTERS_MAX, parse
+from amq.client.uri import URL_CHARACTERS_MAX, member, parse
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "failover-url.md"
 
@@ -71,6 +71,23 @@ def test_nested_options_yield_to_those_of_the_uri() -> None:
     assert [uri.options.connect_timeout_ms for uri in url.uris] == [11, 11]
 
 
+def test_tls_options_stand_at_a_broker_or_at_the_list() -> None:
+    url = parse("failover:(stomp+ssl://a,STOMP+SSL://b:7?trust=b.pem)?trust=ca.pem&certificate=me.pem&timeout=5")
+    assert [(uri.scheme, uri.address, uri.tls) for uri in url.uris] == [
+        ("stomp+ssl", ("a", 61614), True), ("stomp+ssl", ("b", 7), True),
+    ]  # fmt: skip
+    assert [uri.options.trust for uri in url.uris] == ["ca.pem", "b.pem"]
+    assert {uri.options.certificate for uri in url.uris} == {"me.pem"}
+    assert str(url) == "failover:(stomp+ssl://a:61614,stomp+ssl://b:7)"
+
+
+def test_a_learned_broker_gets_the_tls_options_that_all_have_in_common() -> None:
+    url = parse("failover:(stomp+ssl://a?trust=ca.pem&certificate=1.pem,stomp+ssl://b?trust=ca.pem&certificate=2.pem)")
+    options = member("stomp+ssl://c:9", url, bare=True).options
+    assert (options.trust, options.certificate) == ("ca.pem", "")
+    assert not member("stomp://c:9", url, bare=True).tls
+
+
 def test_alias_of_artemis() -> None:
     assert parse("failover:(stomp://a)?initialConnectAttempts=3").options.startup_max_reconnect_attempts == 3
     with pytest.raises(UriError, match="given twice"):
@@ -107,7 +124,10 @@ def test_parts_of_a_uri(text: str, host: str, port: int, login: str, passcode: s
         ("localhost", "no scheme"),
         ("http://a", "write stomp://HOST:PORT"),
         ("tcp://a:61616", "OpenWire"),
-        ("stomp+ssl://a", "TLS"),
+        ("ssl://a", "write stomp+ssl://HOST:61614"),
+        ("stomp://a?trust=ca.pem", "has no effect without TLS"),
+        ("stomp+ssl://a?tlsMinimumVersion=1.1", "write 1.2 or 1.3"),
+        ("failover:(stomp+ssl://a)?trust=x&nested.trust=y", "given twice"),
         ("stomp://", "write stomp://HOST:PORT"),
         ("stomp://a:0", "port 0"),
         ("stomp://a:65536", "port 65536"),

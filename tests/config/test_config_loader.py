@@ -110,7 +110,7 @@ def test_values(file: Path, text: str, key: str, value: object) -> None:
         ('[transports]\na = "stomp://a"', 1, "transports is an option of section [broker]"),
         ("[[lock]]\nfailIfLocked = true", 1, "lock must be a section: write [lock]"),
         ("[broker]\ntransports = []", 2, "needs at least one transport"),
-        ('[broker]\ntransports = ["tcp://a:1"]', 2, 'holds "tcp://a:1", which has the unknown scheme "tcp"'),
+        ('[broker]\ntransports = ["ftp://a:1"]', 2, 'holds "ftp://a:1", which has the unknown scheme "ftp"'),
         ('[broker]\ntransports = ["stomp://a", "stomp://a:61613"]', 2, "twice"),
         ("[broker]\ntransports = [1]", 2, "is not text"),
         ('[ha]\nadvertisedTransports = ["stomp://0.0.0.0"]', 2, "which has the host 0.0.0.0, which means any"),

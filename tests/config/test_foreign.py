@@ -75,7 +75,8 @@ def test_a_master_slave_group_of_activemq() -> None:
     assert values(found) == {
         "name": "west", "store": "/sharedFileSystem/sharedBrokerData", "lockKeepAlivePeriod": 5.0,
         "lockAcquireSleepInterval": 10.0, "failIfLocked": False, "journalSegmentSize": 16 << 20,
-        "transports": ("stomp://0.0.0.0:61613", "stomp://127.0.0.1:61614"), "schedulerSupport": True,
+        "transports": ("tcp://0.0.0.0:61616", "stomp://0.0.0.0:61613", "stomp://127.0.0.1:61614"),
+        "schedulerSupport": True,
         "pendingMessageLimit": 1000, "subscriptionRecoveryCount": 1, "prefetchSize": 20,
         "deadLetterStrategy": "individual", "deadLetterPrefix": "DLQ.", "expiredMessages": "drop",
         "deadLetterNonPersistent": True, "groupBuckets": 64, "orders.*:prefetchSize": 1,
@@ -84,15 +85,14 @@ def test_a_master_slave_group_of_activemq() -> None:
         "orders.eu:redeliveryBackOffMultiplier": 2, "orders.eu:redeliveryDelay": 5.0,
         "orders.eu:maximumRedeliveries": 4, "orders.eu:maximumRedeliveryDelay": 60.0,
         "maximumRedeliveries": 3, "redeliveryDelay": 2.0, "memoryLimit": 64 << 20, "storeLimit": 100 << 30,
-        "maxConnections": 500,
+        "maxConnections": 1500,
     }  # fmt: skip
     assert [(user.name, user.password) for user in found.users] == [("feeder", "feed me"), ("reader", "read me")]
     assert "feed me" not in repr(found.users), "a password is in no log"
     assert [line.near for line in found.report.unsupported()] == [
         "policyEntries/policyEntry[>]@topicPrefetch", "policyEntries/policyEntry",
         "virtualDestinations/compositeQueue[fan.out]", "plugins/authorizationPlugin",
-        "transportConnectors/transportConnector[openwire]@uri",
-        "transportConnectors/transportConnector[stomp+nio]@uri?wireFormat.maxFrameSize",
+        "transportConnectors/transportConnector[openwire]@uri?wireFormat.maxFrameSize",
         "transportConnectors/transportConnector[stomp+ssl]@uri", "transportConnectors/transportConnector[amqp]@uri",
         "transportConnectors/transportConnector[ws]@uri", "broker/networkConnectors",
     ]  # fmt: skip
@@ -207,7 +207,7 @@ def test_the_line_and_the_cure() -> None:
     assert found.report.text(first).startswith(
         "other.xml:4: unsupported: transportConnectors/transportConnector[stomp+ssl://0.0.0.0:61612]@uri: "
     )
-    assert "TLS tunnel" in first.told
+    assert "PEM form" in first.told
     assert "nearest option of amq is prefetchSize in [queues]" in second.told
     assert "no connector is for STOMP" in third.told
     assert found.report.counts() == {"carried": 10, "natural": 0, "unsupported": 3, "ignored": 0}
@@ -331,9 +331,10 @@ def test_values_out_of_bounds_are_reported() -> None:
     [
         ("stomp://0.0.0.0:61613", ("stomp://0.0.0.0:61613",)),
         ("stomp+nio://[::1]:7", ("stomp://[::1]:7",)),
-        ("auto+nio://0.0.0.0:61616?maximumConnections=9", ("stomp://0.0.0.0:61616",)),
+        ("auto+nio://0.0.0.0:61616?maximumConnections=9", ("auto://0.0.0.0:61616",)),
         ("stomp://h", ("stomp://h:61613",)),
-        ("stomp+nio+ssl://0.0.0.0:1", None), ("tcp://0.0.0.0:1", None), ("nio://0.0.0.0:1", None),
+        ("stomp+nio+ssl://0.0.0.0:1", None), ("tcp://0.0.0.0:1", ("tcp://0.0.0.0:1",)),
+        ("nio://0.0.0.0", ("tcp://0.0.0.0:61616",)), ("nio+ssl://0.0.0.0:1", None), ("ssl://0.0.0.0:1", None),
         ("mqtt+nio://0.0.0.0:1", None), ("wss://0.0.0.0:1", None), ("vm://x", None), ("stomp://h:x", None),
         ("stomp://:99999", None), ("", None),
     ],
@@ -359,7 +360,9 @@ def test_the_store_is_where_the_adapter_says() -> None:
 @pytest.mark.parametrize(
     ("acceptor", "urls"),
     [
-        ("tcp://0.0.0.0:61616", ("stomp://0.0.0.0:61616",)),
+        ("tcp://0.0.0.0:61616", ("auto://0.0.0.0:61616",)),
+        ("tcp://0.0.0.0:61616?protocols=OPENWIRE", ("tcp://0.0.0.0:61616",)),
+        ("tcp://0.0.0.0:61616?protocols=CORE,OPENWIRE,STOMP", ("auto://0.0.0.0:61616",)),
         ("tcp://0.0.0.0:61613?protocols=STOMP;sslEnabled=false", ("stomp://0.0.0.0:61613",)),
         ("tcp://0.0.0.0:61613?useEpoll=true&amp;protocols=CORE,STOMP", ("stomp://0.0.0.0:61613",)),
         ("tcp://0.0.0.0:5672?protocols=AMQP", None), ("tcp://0.0.0.0:61614?protocols=STOMP;sslEnabled=true", None),
@@ -539,6 +542,11 @@ def test_what_clients_are_told_of_the_group() -> None:
     connector = '<transportConnector name="{}" uri="stomp://0.0.0.0:{}" updateClusterClients="false"/>'
     found = broker(f"<transportConnectors>{connector.format('a', 1)}{connector.format('b', 2)}</transportConnectors>")
     assert values(found)["updateClusterClients"] is False
+    moving = broker(
+        '<transportConnectors><transportConnector uri="tcp://0.0.0.0:1" rebalanceClusterClients="true"/>'
+        "</transportConnectors>"
+    )
+    assert values(moving)["rebalanceClusterClients"] is True
     policy = "<publishedAddressPolicy><publishedAddressPolicy/></publishedAddressPolicy>"
     told = broker(
         f'<transportConnectors><transportConnector name="a" uri="stomp://0.0.0.0:1">{policy}</transportConnector>'

@@ -27,7 +27,7 @@ def test_good_urls(text: str, url: TransportUrl, written: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "unknown scheme"), ("tcp://h:61616", 'scheme "tcp"'), ("127.0.0.1:61613", "unknown scheme"),
+        ("", "unknown scheme"), ("amqp://h:5672", 'scheme "amqp"'), ("127.0.0.1:61613", "unknown scheme"),
         ("stomp://", "no host"), ("stomp://:61613", "no host"), ("stomp://h:70000", "not a URL"),
         ("stomp://h:x", "not a URL"), ("stomp://[::1", "not a URL"), ("stomp://u:p@h:1", "usersFile"),
         ("stomp://h:1/path", "more than"), ("stomp://h:1#f", "more than"), ("stomp://h:1?a=b", 'option "a"'),

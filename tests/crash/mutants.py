@@ -31,7 +31,8 @@ MUTANTS = (
         "batch.flags |= HAS_TRIM_MARK; self.delete_trimmed(mark)", "trimming",
     ),
     Mutant(
-        "segment trimmed with a live message in it", compaction, "_dead", "if segment.live or", "if", "trimming",
+        "segment trimmed with a live message in it", compaction, "_dead", "segment.live or", "",
+        "trimming",
     ),
     Mutant(
         "ids not copied before their segment is trimmed", trimming.Trimmer, "_trim", "for copy in copies:",
@@ -194,7 +195,8 @@ MUTANTS = (
         "for name, id, _seq in prepared.ids:", "for name, id, _seq in ():", "two-phase",
     ),
     Mutant(
-        "messages of a run written with one seq", message.Run, "encode", "pack_seq(seq)", "pack_seq(self.seq)",
+        "messages of a run written with one seq", message.Run, "encode", "record = pack_seq(seq)",
+        "record = pack_seq(self.seq)",
         "two-phase",
     ),
     Mutant(

@@ -102,7 +102,7 @@ class Coordinator:
         if there and there[-1].seq > after:
             script.expect(receipt)
             return there[-1].seq
-        coming, _ = leasing._coming[CURSOR, name]
+        coming, _ = leasing._coming[CURSOR, name][-1]
         bodies = [body_of(each) for each in names]
         script.expect(receipt, (PREPARE, coming.xid, Branch(CURSOR, 0, {}, {"a": bodies})))
         return coming.seq

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from amq.broker.state.snapshot import dump
 from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
@@ -26,13 +28,21 @@ from amq.journal.records import (
     Trimmed,
     encode_record,
 )
+from amq.journal.records.message import encode_message
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.subscription import Subscribed
 from amq.lock.document import encode
 from amq.lock.host import Owner
 from amq.lock.shared_file import RECORD_BYTES, RELEASE_OFFSET
 from amq.message import Copy, Message
+from amq.protocols.openwire import table
+from amq.protocols.openwire.primitives import encode_map
+from amq.protocols.openwire.table import Structure, frame, structure
+from amq.protocols.openwire.table import encode as encode_structure
+from amq.protocols.openwire.wire import optional_bytes
+from amq.protocols.stomp.runs import pack
 from amq.security.users import PasswordHash
+from amq.values import Int32
 from amq.vfs import SystemVfs
 
 HEADER = SegmentHeader(1, 1, bytes(16), 0xC0FFEE)
@@ -160,6 +170,58 @@ def first_bytes() -> list[bytes]:
         b"AMQP\0\1\0\0", b"\0\0\1\x2a\x01ActiveMQ", b"\x10\x0c\0\4MQTT\4\2\0\x3c", b"GET / HTTP/1.1\r\n",
         b"\x16\x03\x01",
     ]  # fmt: skip
+
+
+CONNECT_WITH_RUNS = b"CONNECT\naccept-version:1.2\nhost:h\namq-runs:1\n\n\0"
+
+
+def stomp_runs() -> list[bytes]:
+    """Frames of many messages: with a list of names, with several, without headers."""
+    found = []
+    for lists, which, values in (([["correlation-id", "a"]], b"", b"k\x001\0l\x002\0"), ([], b"", b""),
+                                 ([["a"], [], ["type", "b"]], b"\0\2", b"1\x002\x003\0")):  # fmt: skip
+        body = pack(lists, which, values, struct.pack("<II", 3, 2), b"abcde")
+        head = f"SENDMANY\ndestination:/queue/a\ntransaction:t\nmessages:2\ncontent-length:{len(body)}\n\n"
+        found.append(head.encode() + body + b"\0")
+    return found
+
+
+def runs_of_messages() -> list[bytes]:
+    """How many, and the body of a MESSAGES frame."""
+    messages = [Message("queue://a", b"x" * size, {"n": "1"}, seq=size) for size in (1, 20)]
+    records = [bytes(encode_message(message, 1)) for message in messages]  # type: ignore[arg-type]
+    sizes = struct.pack("<II", *map(len, records))
+    return [b"\2" + struct.pack("<III", 1, 1, 3) + sizes + b"".join(records), b"\0" + bytes(4)]
+
+
+def openwire_messages() -> list[bytes]:
+    producer = structure(table.PRODUCER_ID, connection="ID:h-1:1", session=1, value=1)
+    fields = {
+        "producer": producer, "destination": structure(table.QUEUE, name="a"), "persistent": True, "priority": 4,
+        "id": structure(table.MESSAGE_ID, producer=producer, producer_sequence=1), "correlation_id": "c",
+        "reply_to": structure(table.TEMP_QUEUE, name="ID:h-1:1:1"), "group_id": "g",
+        "properties": encode_map({"color": "red", "count": Int32(5)}),
+    }  # fmt: skip
+    text = {**fields, "content": b"\0\0\0\2hi", "type": "t"}
+    return [
+        encode_structure(Structure(kind, each))
+        for kind, each in ((table.MESSAGE, fields), (table.TEXT_MESSAGE, text), (table.MAP_MESSAGE, fields))
+    ]
+
+
+def openwire() -> list[bytes]:
+    """Conversations: a login with what follows it."""
+    options = encode_map({"MaxInactivityDuration": 30_000})
+    hello = bytes((table.WIRE_FORMAT_INFO,)) + b"ActiveMQ" + (12).to_bytes(4) + optional_bytes(options)
+    connection = structure(table.CONNECTION_ID, value="ID:h-1:1")
+    consumer = structure(table.CONSUMER_ID, connection="ID:h-1:1", session=1, value=1)
+    login = structure(table.CONNECTION_INFO, command_id=1, response_required=True, id=connection, client_id="c")
+    start = len(hello).to_bytes(4) + hello + frame(login)
+    consume = structure(
+        table.CONSUMER_INFO, command_id=2, id=consumer, destination=structure(table.QUEUE, name="a"), prefetch=9
+    )
+    sends = b"".join([len(each).to_bytes(4) + each for each in openwire_messages()])
+    return [start, start + frame(consume) + sends, start + sends + frame(structure(table.SHUTDOWN_INFO))]
 
 
 def selectors() -> list[bytes]:

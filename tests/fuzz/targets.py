@@ -23,14 +23,19 @@ from amq.journal.follower import replay
 from amq.journal.format import segment_name
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness
+from amq.journal.records.section import decode_section, encode_sections
 from amq.journal.recovery import seal
 from amq.lock.epoch import read_epochs, read_newest_epoch
 from amq.lock.host import Owner
 from amq.lock.shared_file import SharedFileLocker
 from amq.lock.status import store_status
-from amq.message import Message
+from amq.message import Message, neutral
+from amq.protocols.commands import SendMany
 from amq.protocols.detect import detect
-from amq.protocols.stomp.frame import Limits
+from amq.protocols.openwire.messages import message_of, read_message, write
+from amq.protocols.openwire.server import OpenWireServer
+from amq.protocols.stomp.frame import Frame, Limits
+from amq.protocols.stomp.runs import read_run
 from amq.protocols.stomp.server import StompServer
 from amq.security.users import parse_users
 from amq.selectors import Selector
@@ -192,6 +197,39 @@ def stomp(data: bytes) -> None:
         server.receive(data[start : start + 97])
 
 
+def stomp_runs(data: bytes) -> None:
+    """The same of a client that sends many messages in one frame; and what it stores can be read again."""
+    server = StompServer(Limits(20, 200, 2000, 4000), "ID:x-")
+    server.receive(corpus.CONNECT_WITH_RUNS)
+    for start in range(0, len(data), 97):
+        for command in server.receive(data[start : start + 97]):
+            if isinstance(command, SendMany) and command.headers is not None:
+                sections = encode_sections(command.headers, len(command.bodies))
+                read = [decode_section(each, 0)[0] if each else None for each in sections]
+                assert [found or None for found in read] == [message.properties for message in command.messages]
+
+
+def run_of_messages(data: bytes) -> None:
+    """The body of a MESSAGES frame, as our client reads it: first how many messages its head speaks of."""
+    run = read_run(Frame("MESSAGES", {"messages": str(data[0] if data else 0)}, data[1:]))
+    assert len(list(run.each())) == len(run)
+
+
+def openwire(data: bytes) -> None:
+    """Never raises: a breach of the protocol is a command."""
+    server = OpenWireServer(4000)
+    for start in range(0, len(data), 97):
+        server.receive(data[start : start + 97])
+
+
+def openwire_message(data: bytes) -> None:
+    """A message that is taken can be shown to clients of every version, and to other protocols."""
+    found = message_of(read_message(data, 12), "queue://a", "")
+    for version in (6, 9, 10, 12):
+        write(found, version, b"")
+    neutral(found)
+
+
 def _candidate(vfs: DiskVfs) -> None:
     locker = _locker(vfs, "candidate")
     assert locker.try_acquire()
@@ -227,5 +265,9 @@ TARGETS = {
         Target("first-bytes", first_bytes, (ProtocolError,), corpus.first_bytes),
         Target("selector", selector, (SelectorError,), corpus.selectors),
         Target("stomp", stomp, (), corpus.first_bytes),
+        Target("stomp-runs", stomp_runs, (), corpus.stomp_runs),
+        Target("run-of-messages", run_of_messages, (ProtocolError,), corpus.runs_of_messages),
+        Target("openwire", openwire, (), corpus.openwire),
+        Target("openwire-message", openwire_message, (ValueError,), corpus.openwire_messages),
     )
 }

@@ -18,6 +18,7 @@ from typing import Any
 
 from brokers import DEADLINE_S, SERVING, Broker, Brokers
 from matrix_clients import Link
+from ports import unread
 from relay import Relay
 
 CONFIG = """
@@ -94,20 +95,13 @@ class Pair:
     def wait_unread(self, connections: int) -> None:
         """Until so many clients have written what the frozen master does not read."""
         give_up_at = time.monotonic() + DEADLINE_S
-        while (unread := _unread(self.master.port)) < connections:
-            assert time.monotonic() < give_up_at, f"only {unread} of {connections} clients have asked"
+        while (asked := unread(self.master.port)) < connections:
+            assert time.monotonic() < give_up_at, f"only {asked} of {connections} clients have asked"
             time.sleep(0.002)
 
     def close(self) -> None:
         self.relay.close()
         self._brokers.__exit__()
-
-
-def _unread(port: int) -> int:
-    """How many established connections to this port hold bytes that the process has not read: see proc(5)."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    ours = [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
-    return sum(row[4].split(":")[1] != "00000000" for row in ours)
 
 
 class Peer:

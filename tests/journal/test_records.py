@@ -38,8 +38,10 @@ from amq.journal.records import (
 )
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
+from amq.journal.records.section import encode_sections
 from amq.journal.records.subscription import Subscribed
-from amq.message import TEXT, Message
+from amq.message import TEXT, HeaderColumns, Message
+from amq.protocols.commands import SendMany
 from amq.xid import Xid
 from tests.typed import facts as typed_facts
 from tests.typed import messages as typed_messages
@@ -214,15 +216,43 @@ def test_what_takes_space_and_names_destinations() -> None:
     assert destinations_of([Group([message, consumed]), Trimmed(1, 1)]) == dict.fromkeys(("queue://a", "queue://b"))
 
 
-@given(messages, st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(1, 1 << 60))
-def test_a_run_is_in_the_journal_what_its_messages_are(like: Message, bodies: list[bytes], seq: int) -> None:
+@st.composite
+def header_columns(draw: st.DrawFn, count: int) -> HeaderColumns:
+    names = st.sampled_from(["a", "grün", 'q"', "%s", "JMSXGroupID"])
+    with_key = st.booleans().flatmap(lambda has: st.just(("correlation-id",) if has else ()))
+    lists = draw(st.lists(
+        st.tuples(with_key, st.lists(names, unique=True, max_size=3)).map(lambda both: (*both[0], *both[1])),
+        min_size=1, max_size=3,
+    ))  # fmt: skip
+    which = bytes(draw(st.lists(st.integers(0, len(lists) - 1), min_size=count, max_size=count)))
+    used = [lists[i] for i in which] if len(lists) > 1 else lists * count
+    total = sum(map(len, used))
+    texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+    values = draw(st.lists(texts, min_size=total, max_size=total))
+    return HeaderColumns(tuple(lists), which if len(lists) > 1 else b"", values)
+
+
+@given(st.data(), messages, st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(1, 1 << 60))
+def test_a_run_is_in_the_journal_what_its_messages_are(
+    data: st.DataObject, like: Message, bodies: list[bytes], seq: int
+) -> None:
     like.properties, like.duplicate_id, like.body = None, "", b""
     like.envelope, like.content = None, like.content & TEXT
-    run = Run(like, bodies)
+    run, count = Run(like, bodies), len(bodies)
+    if data.draw(st.booleans()):
+        headers = data.draw(header_columns(count))
+        run = Run(like, bodies, encode_sections(headers, count), headers.memory_bytes(count))
+        single = SendMany(like, bodies, "t", headers).messages
+        assert [(each.properties, each.envelope) for each in run.messages()] == [
+            (each.properties, each.envelope) for each in single
+        ]
     run.seq = seq
+    assert run.header_bytes == sum(message.header_bytes for message in run.messages())
     written, alone = encode_record(run, IDS), [encode_record(message, IDS) for message in run.messages()]
     assert [message.seq for message in run.messages()] == list(range(seq, seq + len(bodies)))
     assert written == b"".join(alone)  # type: ignore[arg-type]
     assert list(run.sizes) == [message.size for message in run.messages()] == list(map(len, alone))
     assert destinations_of([run]) == destinations_of(run.messages())
     assert takes_space(Group([run]))
+    parts = [message for piece in run.pieces(2) for message in piece.messages()]
+    assert [encode_record(message, IDS) for message in parts] == alone

@@ -51,6 +51,8 @@ class NeutralServer:
 
     name = NAME
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
+    unsaid = b""
+    patience_ms: tuple[int, int] | None = None
 
     def __init__(self, epoch: int = 0, message_id_prefix: str = "ID:") -> None:
         self._identity = epoch, message_id_prefix
@@ -160,12 +162,18 @@ def _connect(
     return Connect(_text(login), _text(passcode), _text(client_id), "", (0, 0), _text(instance), reattach)
 
 
-def _send(_session: int, token: Any, destinations: list[str], body: bytes, about: dict[str, Any]) -> Command:
+def _transaction(session: int, name: str) -> str:
+    """Its name for the broker: sessions of this protocol share no transactions."""
+    return f"{session}:{_text(name)}" if name else ""
+
+
+def _send(session: int, token: Any, destinations: list[str], body: bytes, about: dict[str, Any]) -> Command:
     names = tuple(dict.fromkeys(map(_name, destinations)))
     try:
-        message, transaction = read_message(names[0], checked(body, bytes), about)
+        message, name = read_message(names[0], checked(body, bytes), about)
     except CommandError as error:
-        return Invalid(error.with_traceback(None), token, _text(about.get("transaction", "")))
+        return Invalid(error.with_traceback(None), token, _transaction(session, about.get("transaction", "")))
+    transaction = _transaction(session, name)
     if len(names) > 1:
         return SendToMany(message, names, token, transaction)
     return Send(message, token, transaction)
@@ -183,9 +191,9 @@ def _credit(_session: int, token: Any, id: str, credit: int, drain: bool) -> Com
     return Credit(_text(id), checked(credit, range(CREDIT_MAX + 1)), token, checked(drain, bool))
 
 
-def _settle(_session: int, token: Any, consumer: str, which: Any, outcome: str, transaction: str) -> Command:
+def _settle(session: int, token: Any, consumer: str, which: Any, outcome: str, transaction: str) -> Command:
     """`which` = the seq of one delivery, a list of some, or a map: a range."""
-    after = _text(consumer), token, _text(transaction), Outcome[outcome]
+    after = _text(consumer), token, _transaction(session, transaction), Outcome[outcome]
     if isinstance(which, dict):
         return Settle(checked(which["last"], BIG), *after, first=checked(which["first"], BIG))
     if isinstance(which, list):
@@ -198,9 +206,11 @@ _READERS: dict[int, Callable[..., Command]] = {
     Op.OPEN: lambda session, token: OpenSession(session, token),
     Op.CLOSE: lambda session, token: CloseSession(session, token),
     Op.UNSUBSCRIBE: lambda _session, token, id, name: Unsubscribe(_text(id), token, _text(name)),
-    Op.BEGIN: lambda _session, token, transaction: Begin(_text(transaction), token),
-    Op.COMMIT: lambda _session, token, transaction, outcome_id: Commit(_text(transaction), token, _text(outcome_id)),
-    Op.ABORT: lambda _session, token, transaction: Abort(_text(transaction), token),
+    Op.BEGIN: lambda session, token, transaction: Begin(_transaction(session, transaction), token),
+    Op.COMMIT: lambda session, token, transaction, outcome_id: Commit(
+        _transaction(session, transaction), token, _text(outcome_id)
+    ),
+    Op.ABORT: lambda session, token, transaction: Abort(_transaction(session, transaction), token),
     Op.DISCONNECT: lambda _session, token: Disconnect(token),
 }  # fmt: skip
 _OPTIONS: dict[str, type | range] = {

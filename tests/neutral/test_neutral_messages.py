@@ -168,3 +168,24 @@ def test_a_message_that_cannot_be_stored_is_an_error_of_its_command(tmp_path: Pa
         assert served.world.stored("q") == [b"behind it"]
 
     play(tmp_path, test)
+
+
+def test_stomp_clients_choose_the_spelling_of_maps(tmp_path: Path) -> None:
+    async def test(served: Served) -> None:
+        ours = await link(served)
+        readers = [await stomp(served) for _ in range(3)]
+        for reader, more in zip(readers, ({}, {"transformation": "jms-map-xml"}, {"transformation": "jms-json"}),
+                                strict=True):  # fmt: skip
+            await reader.say("SUBSCRIBE", id=1, destination="/topic/t", **more)
+        await ours.do(ours.send("topic://t", values.encode({"a": Int32(1)}), content=MAP))
+        await readers[0].say("SEND", b'{"a": 2}', destination="/topic/t", transformation="jms-map-json")
+        found = [[each.partition(b"\n\n") for each in await reader.messages(2)] for reader in readers]
+        assert [[body for _, _, body in each] for each in found] == [
+            [b'{"a": 1}', b'{"a": 2}'],
+            [b"<map><entry><string>a</string><int>%d</int></entry></map>" % number for number in (1, 2)],
+            [b'{"map": {"entry": [{"string": "a", "int": %d}]}}' % number for number in (1, 2)],
+        ]
+        heads = [head for head, _, _ in found[1]]
+        assert all(b"\ntransformation:jms-map-xml" in head for head in heads), heads
+
+    play(tmp_path, test)

@@ -12,7 +12,7 @@ from amq.destination import ANY_REST, ANY_WORD, Pattern
 from amq.errors import ProtocolError
 from amq.protocols.commands import Outcome, Scope
 from amq.protocols.detect import detect
-from amq.served import codec_for
+from amq.served import Codecs
 from tests.neutral.client import NeutralClient
 from tests.neutral.server import NEUTRAL, NeutralServer
 from tests.neutral.wire import MAGIC, Op, frame
@@ -51,8 +51,8 @@ def test_its_first_bytes_tell_it_from_others() -> None:
     assert detect(b"CONNECT\n", known) == "stomp"
     with pytest.raises(ProtocolError, match="right port"):
         detect(MAGIC)
-    with pytest.raises(ProtocolError, match="STOMP and the neutral protocol, the client speaks mqtt"):
-        codec_for(TABLE, b"\x10\x0c\0\4MQTT\4\2\0\x3c\0\0", None, "")  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match="STOMP and OpenWire and the neutral protocol, the client speaks mqtt"):
+        Codecs(TABLE, None).codec(b"\x10\x0c\0\4MQTT\4\2\0\x3c\0\0", "")  # type: ignore[arg-type]
 
 
 def test_first_bytes_may_come_one_by_one(tmp_path: Path) -> None:

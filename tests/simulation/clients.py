@@ -14,7 +14,7 @@ from amq.client import aio
 from amq.client.errors import CommitOutcomeUnknownError, FlushError
 from amq.client.names import Address, Names, Take
 from amq.errors import AmqError, TransactionRolledBackError
-from tests.simulation.limits import DEAD, DLQ
+from tests.simulation.limits import DEAD, is_dead_letter_queue
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import Process
 
@@ -258,7 +258,7 @@ class Consumer(Application):
         return await session.consumer(address(self._queue), prefetch=self._prefetch, timeout=CALL_S)
 
     def _id(self, message: aio.Message) -> str:
-        return (DEAD if self._queue.startswith(DLQ) else "") + application_id(message)
+        return (DEAD if is_dead_letter_queue(self._queue) else "") + application_id(message)
 
     async def _acknowledge(self, connection: aio.Connection, message: aio.Message) -> None:
         message_id = self._id(message)

@@ -17,13 +17,19 @@ from amq.broker.scheduling.scheduler import JOB_ID
 from amq.journal.batch import OpenBatch
 from amq.journal.records import DEAD_LETTERED, Consumed, Group, Record
 from amq.journal.records.message import Run
-from amq.message import SUBSCRIPTION_SCHEME, Message
+from amq.message import SUBSCRIPTION_SCHEME, TEXT, Message
+from amq.protocols.openwire.messages import is_openwire
 
 if TYPE_CHECKING:
     from tests.simulation.oracle import Oracle
 
 DLQ = "DLQ."
 DEAD = "dead-"
+GIVEN_UP = "ActiveMQ.DLQ"  # where clients of OpenWire look for what they gave up
+
+
+def is_dead_letter_queue(name: str) -> bool:
+    return name.startswith(DLQ) or name == GIVEN_UP
 
 
 def identity(message: Message) -> str:
@@ -31,12 +37,18 @@ def identity(message: Message) -> str:
     of its queue behind it where it waits for a durable subscription, with its seq where it is or was scheduled.
     """
     if message.queue_name.startswith(SCHEDULE_SCHEME) or JOB_ID in (message.properties or {}):
-        return f"{message.body.rstrip(b'.').decode()}#{message.seq}"
+        return f"{_written(message)}#{message.seq}"
     if message.queue_name.startswith(SUBSCRIPTION_SCHEME):
         return f"{message.duplicate_id}@{message.queue_name}"
-    if message.destination.startswith(QUEUE_SCHEME + DLQ):
-        return DEAD + message.body.rstrip(b".").decode()
-    return message.duplicate_id or message.body.rstrip(b".").decode()
+    if is_dead_letter_queue(message.destination.removeprefix(QUEUE_SCHEME)):
+        return DEAD + _written(message)
+    return message.duplicate_id or _written(message)
+
+
+def _written(message: Message) -> str:
+    """The id in the body. A text of OpenWire begins with its length."""
+    body = message.body[4:] if message.content == TEXT and is_openwire(message) else message.body
+    return body.rstrip(b".").decode()
 
 
 class LimitsOracle:

@@ -65,6 +65,8 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "the_lease_is_not_looked_at_inside_a_group": ("restart_all",),
     "a_replaced_lock_file_needs_no_claim": ("late link", "hang"),
     "an_error_is_silence": ("blind",),
+    "a_repeated_commit_is_rolled_back": ("cut_store", "kill"),
+    "what_a_consumer_left_comes_again_under_its_id": ("cut_network",),
 }
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 
-from tests.simulation import feature_mutants, mutants
+from tests.simulation import feature_mutants, mutants, openwire_mutants
 from tests.simulation.faults import Fault
 from tests.simulation.world import Result, run
 
 PROCESSES = 2
-MUTANTS = mutants.MUTANTS | feature_mutants.MUTANTS
+MUTANTS = mutants.MUTANTS | openwire_mutants.MUTANTS
 
 Focus = tuple[str, ...]
 Features = tuple[str, ...] | None  # None = as the seed has it

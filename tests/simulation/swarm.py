@@ -13,6 +13,7 @@ from tests.simulation.hung import Hung
 from tests.simulation.kept import Kept
 from tests.simulation.leased import Leases
 from tests.simulation.neutral import Neutral
+from tests.simulation.openwire import OpenWire
 from tests.simulation.scheduled import Scheduled
 from tests.simulation.successions import Successions
 from tests.simulation.two_phase import TwoPhase
@@ -23,16 +24,19 @@ FEATURES: dict[str, type[Feature]] = {
     "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
     "leases": Leases, "kept": Kept, "bulky": Bulky, "neutral": Neutral,
     "successions": Successions,
-    "glitched": Glitched, "hung": Hung,
+    "glitched": Glitched, "hung": Hung, "openwire": OpenWire,
 }  # fmt: skip
-OWN_DICE = ("glitched", "hung")  # later features throw their own: the seeds of earlier ones keep their histories
+OWN_DICE = ("glitched", "hung", "openwire")  # the seeds of earlier features keep their histories
 ASIDE: dict[str, type[Feature]] = {"upgrade": Upgrade}  # no seed has these; a test asks for them
 
 
 def choose(seed: int) -> tuple[str, ...]:
     """Names of those of that seed."""
     dice = Random(f"features of {seed}")
-    return tuple(
+    found = [
         name for name in FEATURES
         if (Random(f"{name} of {seed}") if name in OWN_DICE else dice).random() < CHANCE
-    )  # fmt: skip
+    ]  # fmt: skip
+    if "two-phase" in found and "openwire" in found:  # each knows its own prepared transactions alone
+        found.remove("openwire")
+    return tuple(found)

@@ -25,6 +25,11 @@ WANTED = {
     "glitched": {"interrupted": 30, "reattached": 6, "failover": 15, "broken down": 4},
     "bulky": {"taking effect in slices": 10, "large transactions read": 2},
     "hung": {"lock files replaced": 3, "woken and deposed": 3, "hang_replacing": 3},
+    "openwire": {
+        "JMS messages": 300, "JMS commits": 250, "JMS moves": 35, "JMS acknowledgements confirmed": 120,
+        "JMS commits in doubt": 8, "JMS rollbacks": 20, "JMS sends refused": 5, "XA commits": 15, "XA rollbacks": 5,
+        "lines lost": 100,
+    },
     "two-phase": {
         "prepared": 50, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3,
         "runs prepared": 45, "runs committed": 40, "runs rolled back": 8, "runs taken over": 3,

@@ -12,6 +12,7 @@ RARE_SEEDS = range(1, 181)  # for mutants that one seed in thirty catches, becau
 RARE = ("nobody_waits_behind_a_replaced_lock_file", "a_replaced_lock_file_needs_no_claim")
 QUICK = (
     "claim_not_looked_at", "no_wait_after_the_claim", "acknowledgements_not_in_the_journal", "groups_belong_to_nobody",
+    "a_message_comes_again_under_its_id",
 )  # fmt: skip
 
 # Seeds that catch those that few seeds catch: tried first, which saves four fifths of 285 s. Any other will do as well.
@@ -23,6 +24,8 @@ CAUGHT_AT = {
     "lease_moved_from_the_end_of_the_check": 4, "a_bucket_is_free_while_its_owner_holds_some_of_it": 4,
     "what_is_on_its_way_does_not_count_for_the_limit": 4, "damage_taken_for_a_torn_tail": 2,
     "the_lease_is_not_looked_at_inside_a_group": 2,
+    "what_a_consumer_left_comes_again_under_its_id": 1, "a_repeated_commit_is_rolled_back": 16,
+    "late_acknowledgements_are_confirmed": 3, "transactions_commit_without_what_is_not_held": 3,
     "a_candidate_that_hangs_is_left_alone": 33, "time_in_which_a_slave_stood_still_is_silence": 16,
 }  # fmt: skip
 

@@ -26,6 +26,7 @@ WANTED = {  # of all 300 together
     "sessions' transactions": 300, "sent again in sessions": 50,
     "last values": 400, "dropped from queue://v": 200, "dropped from queue://r": 200,
     "taking effect in slices": 240, "large transactions read": 65,
+    "JMS messages": 4_000, "JMS commits": 3_000, "JMS moves": 500, "XA commits": 200, "XA recovered": 2,
     "in groups": 1_000, "prepared": 800, "two-phase rollbacks": 100, "ended by a later master": 30,
     "timed out": 10, "batch committed": 80, "batch duplicate": 10, "batch too old": 10, "batch run again": 3,
     "runs prepared": 500, "runs committed": 300, "runs rolled back": 100, "runs taken over": 50,

@@ -7,6 +7,7 @@ and each may fail once, so that retries happen.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
             if item.path.name != QUICK:
                 item.add_marker("deep")
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_stays() -> Iterator[None]:
+    """Tasks keep their connection for the next one of their process; a test is that process."""
+    yield
+    if "pyspark_amq.tasks" in sys.modules:
+        sys.modules["pyspark_amq.tasks"].forget()

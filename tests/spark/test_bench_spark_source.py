@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from bench import spark_source
+from bench import plain, spark_source
 from bench.load import LoadError
 from tests.brokers import Brokers
 from tests.spark.source_driver import patiently
@@ -20,20 +22,28 @@ class PatientBench(spark_source.Bench):
         return patiently(lambda: read(what, queue, rows))
 
 
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
 @pytest.mark.deep
-def test_all_is_read_and_counted(spark: Any, brokers: Brokers) -> None:
-    master, said, worked = brokers.master("a"), [], iter(range(1000))
+def test_all_is_read_and_counted(spark: Any, brokers: Brokers, stack: ExitStack) -> None:
+    master, said, worked = brokers.master("a", directReads="*"), [], iter(range(1000))
     url = f"failover:(stomp://127.0.0.1:{master.port})"
-    bench = PatientBench(spark, url, str(brokers.store), 100, lambda: next(worked))
+    relay = stack.enter_context(plain.before(master.port))
+    before = f"failover:(stomp://127.0.0.1:{relay})"
+    bench = PatientBench(spark, url, before, str(brokers.store), 100, lambda: next(worked))
     results = spark_source.measure(bench, 500, 2, said.append)
     kinds = [spark_source.SOCKET, spark_source.BATCH, spark_source.JOURNAL, spark_source.JOURNAL_HEADS]
-    kinds += [spark_source.STREAM, spark_source.LOOP]
+    kinds += [spark_source.STREAM, spark_source.DIRECT, spark_source.SINGLE, spark_source.LOOP]
     assert [result["what"] for result in results] == kinds
     for result in results:
         assert 0 < result["per_s"]["low"] <= result["per_s"]["median"] <= result["per_s"]["high"]
         assert result["broker_cpu_us"]["median"] == 1e6 / 500, "a second for each reading"
     assert said[0] == "sending 500 rows"
-    assert len(said) == 1 + 6 * 3
+    assert len(said) == 1 + 8 * 3
     with pytest.raises(LoadError, match=r"queue, batch: 0 rows came, there are 500"):
         bench.read(spark_source.BATCH, spark_source.QUEUE, 500)
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.client import Lease
+from amq.client import Lease, LeaseRequest
 from amq.errors import CommandError
-from pyspark_amq import offsets, source
+from pyspark_amq import batch, offsets, source, tasks
 from pyspark_amq.offsets import Offset, OffsetError, Slice
 from pyspark_amq.options import OptionError, SourceOptions, read
 
 A, B = "/queue/a", "/queue/b"
+BYTES = 100  # of each message
 Leases = dict[str, list[tuple[int, int]]]
 
 
@@ -64,23 +65,37 @@ class FakeBroker:
         self.settled: list[int] = []
         self.asked = 0
         self.epoch = 0
+        self.together: list[int] = []  # questions at once
+
+    def lease_many(self, wanted: list[LeaseRequest]) -> list[Lease]:
+        self.together.append(len(wanted))
+        return [
+            self.lease(
+                each.destination, each.cursor, messages=each.messages, after=each.after, epoch=each.epoch,
+                skip=each.skip, size=each.size,
+            )
+            for each in wanted
+        ]  # fmt: skip
 
     def lease(
-        self, destination: str, cursor: str, *, messages: int, after: int = 0, take: bool = False, epoch: int = 0
-    ) -> Lease:
+        self, destination: str, cursor: str, *, messages: int, after: int = 0, take: bool = False, epoch: int = 0,
+        skip: int = 0, size: int = 0,
+    ) -> Lease:  # fmt: skip
         assert (destination, cursor) == (A, "c")
         if take:
             self.epoch += 1
             return Lease(0, 0, self.waiting, self.store, self.epoch)
         self.asked += 1
         self.check(epoch)
-        found = next((each for each in self.leases if each[0] > after), None)
-        if found is None and messages and self.waiting:
-            count = min(messages, self.waiting)
+        known = [each for each in self.leases if each[0] > after]
+        found = known[skip] if skip < len(known) else None
+        if len(known) == skip and messages and self.waiting:
+            count = min(messages, self.waiting, size // BYTES or messages)
             found = 10 * len(self.leases) + 10, count
             self.leases.append(found)
             self.waiting -= count
-        return Lease(*(found or (0, 0)), self.waiting, self.store)
+        number, count = found or (0, 0)
+        return Lease(number, count, self.waiting, self.store, size=BYTES * count if size else 0)
 
     def check(self, epoch: int) -> None:
         if epoch not in (0, self.epoch):
@@ -118,12 +133,68 @@ def test_batches_by_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next_batch(stream, start)[1] == leases, "asked again, the same"
     second, leases = next_batch(stream, first)
     assert leases == [(40, 40), (50, 40), (60, 20)]
-    assert stream.reportLatestOffset() == {"waiting": {A: 50}}
+    told = stream.reportLatestOffset()
+    assert told is not None
+    assert (told["waiting"], told["leased"]) == ({A: 50}, 100)
     stream.commit(second)
     assert broker.settled == [60]
     assert len(stream.partitions(start, second)) == 1
     assert next_batch(reader(broker, maxOffsetsPerTrigger="50"), start)[1] == [(10, 40), (20, 40)], "the next driver"
     assert len(reader(broker, minPartitions="7").partitions(start, second)) == 7
+
+
+def test_leases_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MESSAGES_MAX", 10)
+    broker = FakeBroker(250)
+    stream = reader(broker, maxOffsetsPerTrigger="95")
+    start = stream.initialOffset()
+    _, leases = next_batch(stream, start)
+    assert [count for _, count in leases] == [10] * 9 + [5]
+    assert broker.together == [1, source.TOGETHER, 2], "first what an earlier run has leased"
+
+
+def test_an_old_broker_answers_one_question_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know `skip`, and says the first lease to each question."""
+    monkeypatch.setattr(source, "MESSAGES_MAX", 10)
+    broker = FakeBroker(250)
+    known = broker.lease
+    monkeypatch.setattr(broker, "lease", lambda *words, **named: known(*words, **{**named, "skip": 0}))
+    stream = reader(broker, maxOffsetsPerTrigger="35")
+    _, leases = next_batch(stream, stream.initialOffset())
+    assert leases == [(10, 10), (20, 10), (30, 10), (40, 5)]
+
+
+def test_batches_by_bytes() -> None:
+    broker = FakeBroker(250)
+    stream = reader(broker, maxBytesPerTrigger=str(30 * BYTES))
+    end, leases = next_batch(stream, stream.initialOffset())
+    assert leases == [(10, 30)]
+    assert next_batch(stream, end)[1] == [(20, 30)]
+    least = reader(FakeBroker(5), maxBytesPerTrigger="1")
+    assert next_batch(least, least.initialOffset())[1] == [(10, 5)], "one message or more"
+
+
+def test_a_batch_waits_for_enough_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, now_s = FakeBroker(5), 1000.0
+    monkeypatch.setattr(source.time, "monotonic", lambda: now_s)
+    stream = reader(broker, minOffsetsPerTrigger="10", maxTriggerDelay="1m")
+    end, leases = next_batch(stream, stream.initialOffset())
+    assert leases == [(10, 5)], "the first does not wait"
+    broker.waiting, now_s = 9, 1001.0
+    assert next_batch(stream, end) == (end, [])
+    broker.waiting, now_s = 10, 1002.0
+    end, leases = next_batch(stream, end)
+    assert leases == [(20, 10)]
+    broker.waiting, now_s = 1, 1061.0
+    assert next_batch(stream, end) == (end, [])
+    now_s = 1062.0
+    assert next_batch(stream, end)[1] == [(30, 1)], "no longer than maxTriggerDelay"
+
+
+def test_partitions_are_cut_by_weight() -> None:
+    slices = [Slice(A, 1, 0, 100), Slice(A, 2, 0, 10)]
+    parts = offsets.cut(slices, 2, [10, 100])
+    assert parts == [[slices[0]], [slices[1]]]
 
 
 def test_a_second_query_fences_the_first() -> None:
@@ -136,14 +207,14 @@ def test_a_second_query_fences_the_first() -> None:
     second = reader(broker)
     assert next_batch(second, start)[1] == list(Offset.of(end).leases[A])
     for act in (lambda: first.latestOffset(end, first.getDefaultReadLimit()), lambda: first.commit(end)):
-        with pytest.raises(source.CursorTakenError, match="another query, started later, reads /queue/a"):
+        with pytest.raises(tasks.CursorTakenError, match="another query, started later, reads /queue/a"):
             act()
     assert isinstance(part, source.Slices)
     assert dict(part.epochs) == {A: 1}
     assert [each.epochs for each in second.partitions(start, end)] == [{A: 2}]
     third = reader(broker)
     assert [each.epochs for each in third.partitions(start, end)] == [{A: 3}], "a restart plans its batch first"
-    with pytest.raises(source.CursorTakenError):
+    with pytest.raises(tasks.CursorTakenError):
         second.commit(end)
     third.commit(end)
     assert broker.settled == [Offset.of(end).at[A]]
@@ -162,6 +233,11 @@ class TwoQueues:
         if destination not in self.queues:
             raise CommandError("gone", code="UNKNOWN_SUBSCRIPTION")
         return self.queues[destination].lease(A, cursor, **asked)
+
+    def lease_many(self, wanted: list[LeaseRequest]) -> list[Lease]:
+        if wanted[0].destination not in self.queues:
+            raise CommandError("gone", code="UNKNOWN_SUBSCRIPTION")
+        return self.queues[wanted[0].destination].lease_many([each._replace(destination=A) for each in wanted])
 
     def settle(self, destination: str, _cursor: str, through: int, epoch: int = 0) -> None:  # noqa: ARG002
         if destination not in self.queues:
@@ -251,7 +327,7 @@ def test_the_end_of_a_subscription_is_data_loss(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(broker, "lease", lease)
         monkeypatch.setattr(stream, "_subscribe", made.append)
         if fails == "true":
-            with pytest.raises(source.DataLossError, match="has ended"):
+            with pytest.raises(tasks.DataLossError, match="has ended"):
                 next_batch(stream, end)
         else:
             next_batch(stream, end)
@@ -281,7 +357,7 @@ def test_available_now_begins_no_subscription_that_hides_what_is_lost(
         start = stream.initialOffset()
         assert next_batch(stream, start) == (start, []), "what came since is not what waited"
     else:
-        with pytest.raises(source.DataLossError, match="has ended"):
+        with pytest.raises(tasks.DataLossError, match="has ended"):
             next_batch(stream, end)
 
 
@@ -301,12 +377,12 @@ def test_a_task_gets_no_connection() -> None:
     (source.AmqStreamReader, {"subscription": "c", "startingTimestamp": "1"}, "'startingTimestamp' is for batch"),
     (source.AmqStreamReader, {"subscription": "c", "startingOffsets": "latest"}, "or JSON for a queue"),
     (source.AmqStreamReader, {"subscription": "c", "startingOffsets": '{"/queue/a": 7}'}, "these are numbers"),
-    (source.AmqReader, {"startingOffsets": "latest"}, "must be earliest or JSON for a batch"),
-    (source.AmqReader, {"startingOffsets": '{"v": 1}'}, "'startingOffsets' must have numbers of messages"),
-    (source.AmqReader, {"endingOffsets": '{"v": 1}'}, "'endingOffsets' must have numbers of messages"),
-    (source.AmqReader, {"endingOffsets": "earliest"}, "'endingOffsets' must be latest or JSON"),
+    (batch.AmqReader, {"startingOffsets": "latest"}, "must be earliest or JSON for a batch"),
+    (batch.AmqReader, {"startingOffsets": '{"v": 1}'}, "'startingOffsets' must have numbers of messages"),
+    (batch.AmqReader, {"endingOffsets": '{"v": 1}'}, "'endingOffsets' must have numbers of messages"),
+    (batch.AmqReader, {"endingOffsets": "earliest"}, "'endingOffsets' must be latest or JSON"),
     (source.AmqStreamReader, {"subscription": "c", "endingOffsets": "earliest"}, "'endingOffsets' is for batch"),
-    (source.AmqReader, {"destination": "/topic/t"}, "must be a queue for a batch read"),
+    (batch.AmqReader, {"destination": "/topic/t"}, "must be a queue for a batch read"),
 ])  # fmt: skip
 def test_refused(kind: type, given: dict[str, str], why: str) -> None:
     options = read(SourceOptions, {"url": "stomp://a:1", "destination": A, **given})

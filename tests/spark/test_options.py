@@ -24,7 +24,8 @@ BAD_VALUES = {
     "minPartitions": "-2", "ack": "auto", "failOnDataLoss": "2", "includeHeaders": "", "prefetch": "0",
     "pollInterval": "200 mb", "pushdown": "1.5", "user": "", "password": " ", "idColumn": "", "subscription": "",
     "path": "", "kinds": "messages", "startingOffset": "-1", "endingOffset": "1.5", "endingTimestamp": "noon",
-    "includeValue": "?", "logMetrics": "loud", "txnAppId": "a,b", "txnVersion": "-1",
+    "includeValue": "?", "logMetrics": "loud", "txnAppId": "a,b", "txnVersion": "-1", "store": "",
+    "maxBytesPerTrigger": "much", "minOffsetsPerTrigger": "few", "maxTriggerDelay": "0s",
 }  # fmt: skip
 
 

@@ -10,12 +10,26 @@ import pytest
 pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
 pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
 
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
+
 import amq
 from amq.errors import ConfigError
+from pyspark_amq import tasks
+from pyspark_amq.batch import AmqReader
 from pyspark_amq.data_source import AmqDataSource
 from pyspark_amq.messages import schema
 from pyspark_amq.options import SourceOptions, read
-from pyspark_amq.source import AmqReader, AmqStreamReader, CursorTakenError
+from pyspark_amq.source import AmqStreamReader
+from pyspark_amq.tasks import CursorTakenError
 from tests.brokers import Brokers
 
 QUEUE = "/queue/a"
@@ -59,23 +73,104 @@ def test_the_newer_query_has_the_cursor_also_on_the_next_master(brokers: Brokers
         reader.stop()
 
 
-@pytest.mark.parametrize("name", ["minPartitions", "maxOffsetsPerTrigger"])
+OF_STREAMS = {
+    "maxOffsetsPerTrigger": "8", "maxBytesPerTrigger": "8", "minOffsetsPerTrigger": "8",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_STREAMS)
 def test_options_of_streams_are_refused_in_a_batch_read(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"option '{name}' is for streams: a batch read has one partition for each"):
-        AmqReader(options(**{name: "8"}))
+    with pytest.raises(ConfigError, match=rf"option '{name}' is for streams: a batch read reads all messages"):
+        AmqReader(options(**{name: OF_STREAMS[name]}))
 
 
-@pytest.mark.parametrize("destination", ["/queue/>", "/queue/b,/queue/orders.*", "queue://>"])
-def test_a_stream_of_a_pattern_of_queues_is_refused(destination: str) -> None:
-    with pytest.raises(ConfigError, match="a stream cannot lease from a pattern of queues"):
-        AmqStreamReader(options(destination=destination, subscription="c"))
-    AmqStreamReader(options(destination="/topic/prices.>", subscription="c"))
-    AmqReader(options(destination=destination))
-
-
-def test_a_schema_that_is_not_ours_is_refused() -> None:
+def test_a_schema_is_a_projection() -> None:
     source = AmqDataSource({"url": "stomp://127.0.0.1:1", "destination": QUEUE, "subscription": "c"})
-    source.reader(source.schema())
+    pairs = "headers array<struct<key:string,value:binary>>"
     for make in (source.reader, source.streamReader):
-        with pytest.raises(ConfigError, match=r"its own columns \(key string, .*, and was given struct<"):
-            make(schema(include_headers=True))
+        all_of_them = schema(include_headers=True)
+        for given in (source.schema(), all_of_them, "value binary", f"offset long, key binary, {pairs}"):
+            wanted = given if isinstance(given, StructType) else parsed(given)
+            assert make(wanted)._wanted.names == wanted.names
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("value binary, topic string", "format amq has no column 'topic': it has key string or binary, value binary"),
+        ("offset int", "column 'offset' of format amq cannot be int"),
+        ("headers map<string,binary>", r"column 'headers' of format amq cannot be map<string,binary>"),
+        ("value binary not null", "column 'value' of format amq may be null: leave NOT NULL out"),
+    ],
+)
+def test_a_schema_that_is_not_ours_is_refused(given: str, why: str) -> None:
+    source = AmqDataSource({"url": "stomp://127.0.0.1:1", "destination": QUEUE, "subscription": "c"})
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(ConfigError, match=why):
+            make(parsed(given))
+
+
+def parsed(text: str) -> StructType:
+    """`text` as a schema, without a JVM."""
+    kinds: dict[str, DataType] = {
+        "binary": BinaryType(), "string": StringType(), "long": LongType(), "int": IntegerType(),
+        "map<string,binary>": MapType(StringType(), BinaryType()),
+        "array<struct<key:string,value:binary>>": ArrayType(StructType().add("key", "string").add("value", "binary")),
+    }  # fmt: skip
+    fields = StructType()
+    for field in text.split(", "):
+        name, kind = field.removesuffix(" not null").split(" ", 1)
+        fields.add(name, kinds[kind], not field.endswith(" not null"))
+    return fields
+
+
+def test_a_stream_reads_the_queues_of_a_pattern(brokers: Brokers) -> None:
+    """Also one that is made later, and one of which only a lease is left."""
+    broker = brokers.master("a")
+    url = f"stomp://127.0.0.1:{broker.port}"
+
+    def send(numbers: range, queue: str) -> None:
+        with amq.connect(url) as connection, connection.session() as session:
+            for number in numbers:
+                session.producer(queue).send(str(number))
+
+    send(range(10), "/queue/eu.a")
+    send(range(10), "/queue/us.a")
+    given = options(url=url, destination="/queue/eu.>", subscription="c")
+    reader = AmqStreamReader(given)
+    start = reader.initialOffset()
+    assert start["at"] == {}
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert rows(reader, start, end) == list(range(10))
+    send(range(10, 20), "/queue/eu.b")
+    reader._idle_until = 0.0
+    last = reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert rows(reader, end, last) == list(range(10, 20))
+    assert set(last["at"]) == {"/queue/eu.a", "/queue/eu.b"}
+    reader.stop()
+    again = AmqStreamReader(given)
+    assert rows(again, start, again.latestOffset(start, again.getDefaultReadLimit())) == list(range(20))
+    again.commit(last)
+    with amq.connect(url) as connection:
+        assert connection.recover() == []
+    again.stop()
+
+
+def test_the_connection_of_a_task_is_kept_for_the_next(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = brokers.master("a")
+    made: list[object] = []
+    known = tasks.connect
+    monkeypatch.setattr(tasks, "connect", lambda given: made.append(given) or known(given))
+    given = options(url=f"stomp://127.0.0.1:{broker.port}", subscription="c")
+    for _ in range(3):
+        with tasks.connected(given) as connection:
+            assert connection.lease(QUEUE, "c", messages=0).waiting == 0
+    assert len(made) == 1
+    with pytest.raises(RuntimeError), tasks.connected(given):
+        raise RuntimeError("a task fails")
+    assert connection.closed, "it may be in the middle of something"
+    with tasks.connected(given) as connection:
+        pass
+    assert len(made) == 2
+    tasks.forget()
+    assert connection.closed

@@ -22,9 +22,10 @@ import uvloop
 
 from amq.broker.sessions.connection import ClientConnection
 from amq.clock import SystemClock
-from amq.served import PROTOCOLS, Surroundings, codec_for
+from amq.served import PROTOCOLS, Codecs, Surroundings
 from amq.served import Served as Protocol
 from amq.transports.connection import Connection
+from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.parking import Parking
 from amq.transports.reattachment import ReattachableConnection
 from amq.transports.turn import Turn
@@ -167,6 +168,7 @@ class Served:
         world, protocols = self.world, self._protocols
         self._turn = Turn(self._loop, lambda: True)
         surroundings = Surroundings(world.config, "broker", world.epoch, world.broker.message_id_prefix)
+        self._codecs = Codecs(protocols, lambda: surroundings)
 
         async def authenticate(login: str, passcode: str, loopback: bool) -> str:  # noqa: ARG001
             return "alice"
@@ -174,16 +176,15 @@ class Served:
         self.hub: Any = SimpleNamespace(
             clock=SystemClock(), turn=self._turn, epoch=world.epoch, config=world.config, loop=self._loop,
             admit=partial(ClientConnection, world.broker), lend=world.broker.lend, take_back=world.broker.take_back,
-            protocol=lambda first, owner: codec_for(protocols, first, surroundings, owner),
-            answering=lambda owner: protocols[0].make(surroundings, owner),
             authenticate=authenticate, brokers=self._brokers, opened=self._opened, reopened=self._opened,
+            door=Doorkeeper(SystemClock(), lambda: world.config),
             closed=self._closed, parking=Parking(Random(1), lambda: self.hub.config),
         )  # fmt: skip
         world.on_wake = self._turn.wake
         self._turn.serve(world.broker, world.journal)
 
-    def _brokers(self, loopback: bool) -> tuple[str, ...]:
-        return tuple(url for url in self.brokers if loopback or "127.0.0.1" not in url)
+    def _brokers(self, loopback: bool, tls: bool) -> tuple[str, ...]:
+        return tuple(url for url in self.brokers if (loopback or "127.0.0.1" not in url) and ("ssl://" in url) == tls)
 
     def _opened(self, connection: Connection) -> bool:
         self.connections[connection.number] = connection
@@ -197,7 +198,7 @@ class Served:
         """A client that has said `frames`, over TCP or TLS where that is asked for."""
         self._count += 1
         ours, theirs = _tcp() if tcp or tls is not None else socket.socketpair()
-        connection = ReattachableConnection(self.hub, self._count)
+        connection = ReattachableConnection(self.hub, self._count, self._codecs)
         peer: Peer
         if tls is None:
             await self._loop.connect_accepted_socket(lambda: connection, ours)

@@ -13,6 +13,7 @@ import pytest
 from amq.clock import SystemClock
 from amq.protocols.stomp.server import StompServer
 from amq.transports.connection import Connection, is_loopback
+from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.turn import Turn
 from tests.broker.world import World
 
@@ -28,15 +29,16 @@ def test_a_login_that_comes_too_late_lets_nobody_in(tmp_path: Path) -> None:
             await checked.wait()
             return "alice"
 
+        codecs: Any = SimpleNamespace(codec=lambda first, owner: StompServer(owner=owner))  # noqa: ARG005
         hub: Any = SimpleNamespace(
             clock=SystemClock(), turn=turn, epoch=world.epoch, config=world.config, loop=loop,
-            protocol=lambda first, owner: StompServer(owner=owner),  # noqa: ARG005
             authenticate=authenticate, opened=lambda _: True, closed=lambda _: None,
+            door=Doorkeeper(SystemClock(), lambda: world.config),
         )  # fmt: skip
         turn.serve(world.broker, world.journal)
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        connection = Connection(hub, 1)
+        connection = Connection(hub, 1, codecs)
         await loop.connect_accepted_socket(lambda: connection, ours)
         connect, subscribe = b"CONNECT\naccept-version:1.2\n\n\0", b"SUBSCRIBE\nid:1\ndestination:/queue/q\n\n\0"
         await loop.sock_sendall(theirs, connect + subscribe)

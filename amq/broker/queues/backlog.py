@@ -166,6 +166,15 @@ class Backlog:
         columns = (chunk.seqs, chunk.segments, chunk.offsets, chunk.sizes)
         return [*map(Place, *(column[row:stop] for column in columns))]
 
+    def columns_of(self, seqs: list[int], start: int) -> Columns | None:
+        """The same by columns; None = that one is not here."""
+        found = self._locate(seqs[start])
+        if found is None:
+            return None
+        chunk, row = self._chunks[found[0]], found[1]
+        stop = row + chunk.side_by_side(row, seqs, start)
+        return [column[row:stop] for column in (chunk.seqs, chunk.segments, chunk.offsets, chunk.sizes)]
+
     def move(self, seq: int, segment: int, offset: int, size: int) -> None:
         """The message, if it is here, stands elsewhere now."""
         found = self._locate(seq)

@@ -1,8 +1,9 @@
 """Browser: looks at the messages of a queue in the order of delivery, and disturbs nothing.
 
 Invariant: browsing changes no message, no count and no place. It shows what was stored when it began and is still there
-when its turn comes, once each: also what consumers hold, also what waits on disk alone. It goes as far as the client
-takes messages, and keeps in memory one batch read from the disk, and 8 bytes for each message that is in memory.
+when its turn comes, once each: also what consumers hold, also what waits on disk alone. An acknowledgement that came
+before it is in effect. It goes as far as the client takes messages, and keeps in memory one batch read from the disk,
+and 8 bytes for each message that is in memory.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 
+from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.memory import cost
 from amq.broker.queues.backlog import NEVER, Place
 from amq.broker.queues.queue import PRIORITIES, Looking, Owner, Queue, Subscription
-from amq.destination import Pattern, Source
+from amq.broker.waiters import Call
+from amq.destination import TEMPORARY_QUEUE_SCHEME, Pattern, Source
 from amq.journal.live import Segment
 from amq.message import LARGE_BODY_BYTES, Message
-from amq.protocols.commands import Subscribe
+from amq.protocols.commands import Range, Subscribe
 
 STEP_MESSAGES = 1000  # looked at in one turn
 LOOK_ROWS = 2048
+_ALL = Range()
 _SEEN = Message("", b"")  # stands for what was shown and not acknowledged
 
 
@@ -30,28 +34,40 @@ class Browser(Subscription):
 
     shows_expired = False
     __slots__ = (
-        "_batch", "_core", "_here", "_later", "_looking", "_moved", "_priority", "_seq", "_stored_until",
-        "_until", "done",
+        "_batch", "_core", "_here", "_is_new", "_later", "_looking", "_moved", "_priority", "_range", "_seq",
+        "_stored_until", "_until", "_waits", "done",
     )  # fmt: skip
 
-    def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: str = "") -> None:
-        """`queue` = full name of the one to be looked at, where `command` does not name it."""
-        first, *later = [queue] if queue else _queues(core, command.sources[0])
-        super().__init__(command, core.state.queue(first), owner, prefetch, core.message_id_prefix)
+    def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None = None) -> None:
+        """`queue` = the one to be looked at, None = those that `command` names."""
+        later: list[str] = []
+        if queue is None:
+            first, *later = _queues(core, command.sources[0], owner)
+            queue = core.state.queue(first)
+        super().__init__(command, queue, owner, prefetch, core.message_id_prefix)
         self._core = core
         self._later = deque(later)
-        # Messages that come from now on are not shown, nor those on their way: of a transaction that takes effect in
-        # slices, or in several queues, they would be a part.
-        self._stored_until = core.oldest_on_its_way()
-        self._until = core.next_seq()
+        self._waits = True  # for acknowledgements that are on their way to the journal
+        core.journal.confirm(Call(self._begin, lambda _: self._begin()))
         self._batch: deque[Message] = deque()  # read from the disk, to be shown next
         self._looking = False
+        self._range = command.range or _ALL
         self._priority = PRIORITIES - 1
         self._seq = 0  # everything of that priority up to here was shown, or is in `_batch`
-        self._here: list[array[int]] = []
+        self._here: list[array[int]] = [array("Q") for _ in range(PRIORITIES)]
         self._moved: set[int] = set()  # seqs that a prepared transaction brought during this browse
         self.done = False
-        self._enter(self.queue)
+        self._join(self.queue)
+        # What is sent to a temporary queue comes there at the end of the turn.
+        self._is_new = queue.name.startswith(TEMPORARY_QUEUE_SCHEME)
+        if not self._is_new:
+            self._mark()
+
+    def _begin(self) -> None:
+        """All that was written before it has taken effect."""
+        self._waits = False
+        self._core.dirty[self.queue] = None
+        self._core.wake()
 
     @property
     def held_bytes(self) -> int:
@@ -90,8 +106,12 @@ class Browser(Subscription):
 
     def step(self, now_ms: int) -> None:
         """Show on as far as there is room. Once a turn."""
+        if self._is_new and not self._waits and not self.done:
+            self._is_new = False
+            self._mark()
         for _ in range(STEP_MESSAGES):
-            if self.done or not self.is_ready or self.credit <= 0 or self._looking or self._core.is_held(self.queue):
+            may_show = self.is_ready and self.credit > 0 and not (self.done or self._waits or self._looking)
+            if not may_show or self._core.is_held(self.queue):
                 return
             message = self._next()
             if message is None:
@@ -110,17 +130,27 @@ class Browser(Subscription):
             self.peer.deliver(self, message, before[0] if before else 0)
         self._core.pager.again(self.queue)
 
-    def _enter(self, queue: Queue) -> None:
+    def _mark(self) -> None:
+        """Messages that come from now on are not shown, nor those on their way: of a transaction that takes effect in
+        slices, or in several queues, they would be a part."""
+        self._stored_until = self._core.oldest_on_its_way()
+        self._until = self._core.next_seq()
+        self._enter(self.queue)
+
+    def _join(self, queue: Queue) -> None:
         self.queue = queue
-        self._priority, self._seq = PRIORITIES - 1, 0
+        queue.browsers = (*queue.browsers, self)
+        self._core.dirty[queue] = None
+
+    def _enter(self, queue: Queue) -> None:
+        """Begin with `queue`, which it has joined."""
+        self._priority, self._seq = self._range.after or (PRIORITIES - 1, 0)
         self._moved = set()
         self._here = [array("Q") for _ in range(PRIORITIES)]
         for seq, message in queue.messages.items():
             if message.segment is None or seq < self._stored_until:
                 self._here[message.priority].append(seq)
         self._here = [array("Q", sorted(here)) for here in self._here]
-        queue.browsers = (*queue.browsers, self)
-        self._core.dirty[queue] = None
 
     def _next(self) -> Message | None:
         """The next message; None = there may be one behind what was looked at just now, or the browse is over."""
@@ -136,14 +166,25 @@ class Browser(Subscription):
         on_disk = backlog.seq_after(self._seq) if backlog else NEVER
         if on_disk >= self._stored_until:
             on_disk = NEVER
+        stop = self._stop()
         if min(in_memory, on_disk) > self._until:
             self._go_on()
+        elif min(in_memory, on_disk) >= stop:
+            self._finish()
         elif backlog and on_disk <= in_memory:
-            until = min(max(in_memory, on_disk + 1), self._stored_until)  # the same: it went back to the disk meanwhile
+            # The same: it went back to the disk meanwhile.
+            until = min(max(in_memory, on_disk + 1), self._stored_until, stop)
             self._look(backlog.after(self._seq, until, self._core.pager.look_bytes(), LOOK_ROWS))
         else:
             return self._from_memory(in_memory)
         return None
+
+    def _stop(self) -> int:
+        """The seq before which the range ends in this priority."""
+        if self._range.until is None:
+            return NEVER
+        priority, seq = self._range.until
+        return seq + 1 if self._priority == priority else NEVER if self._priority > priority else 0
 
     def _from_batch(self) -> Message:
         message = self._batch.popleft()
@@ -181,8 +222,9 @@ class Browser(Subscription):
             return
         while self._later:
             queue = self._core.state.queues.get(self._later.popleft())
-            if queue is not None:
+            if queue is not None and self.owner.may(Action.BROWSE, queue.name):
                 self._leave()
+                self._join(queue)
                 self._enter(queue)
                 return
         self._finish()
@@ -196,10 +238,12 @@ class Browser(Subscription):
         self._core.state.emptied[self.queue] = None
 
 
-def _queues(core: Core, source: Source) -> list[str]:
-    """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now."""
+def _queues(core: Core, source: Source, owner: Owner) -> list[str]:
+    """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now and that
+    the user of `owner` may browse."""
     if isinstance(source, Pattern):
-        return sorted(filter(source.stands_for, core.state.queues)) or [str(source)]
+        meant = filter(source.stands_for, core.state.queues)
+        return sorted(name for name in meant if owner.may(Action.BROWSE, name)) or [str(source)]
     return [source]
 
 

@@ -83,14 +83,14 @@ class Limits:
         core = self._core
         config = core.config
         fails = config.producer_flow_control == "fail"
+        if not in_transaction and message.persistent and message.duplicate_id and core.is_duplicate(message):
+            return None
         if core.memory.is_full:
             self._reach_memory()
             if fails:
                 raise StoreFullError("the broker's memory limit is reached: send again later", code="MEMORY_FULL")
             return MEMORY
         if in_transaction:  # it counts when that commits
-            return None
-        if message.persistent and message.duplicate_id and core.is_duplicate(message):
             return None
         if message.persistent and self._store_is_full():
             if fails:

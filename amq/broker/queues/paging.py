@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import real_name
@@ -25,6 +26,7 @@ AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
 AHEAD_ROWS = 2048
 LOOK_BYTES_MIN = 64 << 10  # read at once by a browser, when there is no memory to spare
 Looked = Callable[[list[Message] | None], None]
+LookedAtRecords = Callable[[list[bytes | Message] | None], None]
 
 
 class Pager:
@@ -45,7 +47,7 @@ class Pager:
         self._reading_large = 0  # reads that bring a large message
         self._bodies: deque[tuple[Queue, Message, Callable[[bytes], None]]] = deque()  # asked for with `fetch_body`
         self._reading_body = False
-        self._looks: deque[tuple[Queue, list[Place], Looked]] = deque()
+        self._looks: deque[tuple[Queue, list[Place], Looked | LookedAtRecords, bool]] = deque()
         self._looking = False
         self._again: dict[Queue, None] = {}
 
@@ -227,20 +229,28 @@ class Pager:
     def look(self, queue: Queue, places: list[Place], then: Looked) -> None:
         """Read copies of messages, which stay where they are. None = look again: they were copied forward meanwhile.
         One look at a time in the whole broker, when there is memory for it."""
-        self._looks.append((queue, places, then))
+        self._looks.append((queue, places, then, False))
+        self.waits = True
+        self._wake()
+
+    def look_at_records(self, queue: Queue, places: list[Place], then: LookedAtRecords) -> None:
+        """The same, but plain messages come as the bytes of their records."""
+        self._looks.append((queue, places, then, True))
         self.waits = True
         self._wake()
 
     def _next_look(self) -> None:
         if self._looks and not self._looking and self._has_room(self._looks[0][1][0].size):
-            queue, places, _ = self._looks[0]
+            queue, places, _, as_records = self._looks[0]
             self._looking = True
             self._count(places, 1)
             name = real_name(queue.name)  # a hidden one's messages look as they did before
-            self._journal.reader.read([(place, name) for place in places], self._looked)
+            reader = self._journal.reader
+            read = reader.read_records if as_records else reader.read
+            read([(place, name) for place in places], self._looked)
 
-    def _looked(self, messages: list[Message] | None, error: Exception | None) -> None:
-        queue, places, then = self._looks.popleft()
+    def _looked(self, messages: list[Any] | None, error: Exception | None) -> None:
+        queue, places, then, _ = self._looks.popleft()
         self._looking = False
         self._count(places, -1)
         self._wake()

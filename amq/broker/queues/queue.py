@@ -16,8 +16,10 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
+from amq.broker.actions import Action
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.queues.backlog import NEVER, Backlog, Columns, Place, columns_of
+from amq.broker.queues.viewer import Viewer
 from amq.broker.state.window import Window
 from amq.config.schema import BrokerConfig
 from amq.destination import QUEUE_SCHEME, plain_name
@@ -45,28 +47,29 @@ class Peer(Protocol):
 
     def subscribed(self, command: Subscribe, session: int) -> Any:
         """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
-        ...
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
     def browsed(self, subscription: Subscription) -> None:
         """A browse has shown everything."""
-        ...
 
     def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
         """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
-        ...
+
+    def deliver_run(
+        self, subscription: Subscription, destination: str, records: Sequence[bytes], seq: int,
+        redelivered: Sequence[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        """Deliver plain messages together, as the journal has them, to a consumer that asked for runs. `seq` = that of
+        the last one; `redelivered` = (place in the run, deliveries before) of those that were."""
 
     def confirm(self, receipt: object, outcome: str = "") -> None:
         """A command is done. `outcome` = how, where there is more than one way."""
-        ...
 
     def fail(self, failure: Failure) -> None:
         """Tell the client. Whether the connection closes is the protocol's word."""
-        ...
 
     def close(self) -> None:
         """Close when what is pending has been sent."""
-        ...
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -79,9 +82,9 @@ class Owner(Protocol):
 
     @property
     def peer(self) -> Peer: ...
+    def may(self, action: Action, name: str) -> bool: ...
     def end_with(self, subscription: Subscription, error: Exception) -> None:
         """That consumer cannot go on: it ends, and the client is told."""
-        ...
 
 
 class Dispatcher(Protocol):
@@ -140,16 +143,6 @@ class Retaining(Protocol):
     def dispatch(self, owner: Dispatcher, now_ms: int) -> None: ...
 
 
-class Viewer(Protocol):
-    """A consumer that looks and takes nothing: see `amq.broker.queues.browser`."""
-
-    @property
-    def held_bytes(self) -> int: ...
-    def step(self, now_ms: int) -> None: ...
-    def paged_in(self, messages: list[Message]) -> None: ...
-    def moved_in(self, seqs: list[int]) -> None: ...
-
-
 class Subscription:
     """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises
     SelectorError where the command has a selector that cannot be understood. `prefix` = what stands before a message's
@@ -157,7 +150,7 @@ class Subscription:
 
     __slots__ = (
         "auto", "credit", "ended", "exclusive", "id", "in_transactions", "is_ready", "owner", "peer", "prefetch",
-        "priority", "queue", "refund", "selector", "sources", "unacked", "unlimited", "wire",
+        "priority", "queue", "redelivers", "refund", "selector", "sources", "unacked", "unlimited", "wire",
     )  # fmt: skip
 
     def __init__(self, command: Subscribe, queue: Queue, owner: Owner, prefetch: int, prefix: str) -> None:
@@ -167,6 +160,7 @@ class Subscription:
         self.owner = owner
         self.peer = owner.peer
         self.auto = not command.acknowledges  # what it is given has left at once
+        self.redelivers = command.redelivers
         self.exclusive = command.exclusive
         self.priority = command.priority
         self.selector = Selector(command.selector, prefix) if command.selector else None
@@ -219,6 +213,13 @@ class Subscription:
         self.credit += self.refund * len(settled)
         return settled
 
+    def take_back(self, message: Message) -> None:
+        """It holds this again: what it said of it did not take place, and its client delivers it by itself."""
+        self.unacked[message.seq] = message
+        self.credit -= self.refund
+        if self.credit <= 0:
+            self.make_unready()
+
     def between(self, first: int, last: int) -> list[int]:
         """Seqs of the deliveries from `first` (OLDEST = whatever is held) to `last`, in order; empty = it holds none of
         these two."""
@@ -239,6 +240,10 @@ class Subscription:
     def grant(self, credit: int) -> None:
         """It may get so many messages from now on, instead of as many as before."""
         self.credit = credit
+
+    def extend(self, change: int) -> None:
+        """It may have so many more deliveries outstanding, or fewer."""
+        self.credit += change
 
     def looks(self, core: Looking) -> bool:
         """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction? If it
@@ -321,10 +326,11 @@ class Queue:
         """Messages that have not left the queue."""
         return len(self.messages) + sum(map(len, self.backlogs.values()))
 
-    def dead_letter_name(self, message: Message) -> str:
-        """Full name of the dead-letter queue of `message`."""
+    def dead_letter_name(self, message: Message, given_up: bool = False) -> str:
+        """Full name of the dead-letter queue of `message`. `given_up`: by a client that redelivers by itself."""
         options = self.options
-        if options.dead_letter_strategy == "individual":
+        strategy = options.dead_letter_strategy
+        if strategy == "individual" or (strategy == "client" and not given_up):
             return QUEUE_SCHEME + options.dead_letter_prefix + plain_name(message.destination)
         return QUEUE_SCHEME + options.shared_dead_letter_queue
 
@@ -529,6 +535,10 @@ class Queue:
     def find_run(self, seqs: list[int], start: int) -> list[Place]:
         """The same of those of `seqs` from `start` on that stand side by side; [] = that one is not there."""
         return next((places for backlog in self.backlogs.values() if (places := backlog.run(seqs, start))), [])
+
+    def stands(self, seq: int) -> bool:
+        """Is there a message that has not left?"""
+        return seq in self.messages or self.find(seq) is not None
 
     def stands_in(self, seq: int) -> int:
         """Code of the segment in which a message stands that has not left; 0 = in none."""

@@ -24,6 +24,8 @@ from amq.message import LARGE_BODY_BYTES, Message
 
 OVERDUE = "expired"  # the reason in dead letters
 NO_ROOM_S = 5.0  # what cannot be moved, as the disk is full, waits so long, or until `expire` finds room for it
+CAUSE = "dlqDeliveryFailureCause"  # property of dead letters: what the consumer said, as ActiveMQ names it
+CAUSE_CHARACTERS_MAX = 4000
 POWER_MAX = 60  # of the multiplier: more is beyond any maximumRedeliveryDelay, and only costs time to work out
 
 
@@ -47,22 +49,29 @@ class Redelivery:
         """When `step` has something to do, monotonic; None = never."""
         return self.timers[0][0] if self.timers else None
 
-    def give_back(self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool = False) -> None:
+    def give_back(
+        self, queue: Queue, messages: list[Message], failed: Iterable[int], refused: bool = False, cause: str = ""
+    ) -> None:
         """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries, and wait
         for `redeliveryDelay`; one that failed too often goes to the dead-letter queue, and so do all where the consumer
-        `refused` them."""
+        `refused` them, and said why (`cause`) or not. While the disk is full, such messages wait."""
         failures = set(failed)
         messages = [message for message in messages if message.seq in queue.messages]  # a subscription may have ended
         limit = queue.options.maximum_redeliveries
         back: list[Message] = []
         poison: list[Message] = []
+        stuck: list[Message] = []  # delivered at once, the consumer would refuse it at once
         for message in messages:
             deliveries, failed_before = queue.redelivered.get(message.seq, (0, 0))
             count = (deliveries + 1, failed_before + (message.seq in failures))
             queue.redelivered[message.seq] = count
-            moves = (refused or 0 <= limit < count[1]) and self.can_move(queue, message)
-            (poison if moves else back).append(message)
-        self._store_counts(queue, back)
+            too_often = 0 <= limit < count[1] and message.seq in failures
+            if not (refused or too_often) or queue.is_dead_letter_queue:
+                back.append(message)
+            else:
+                (poison if self.can_move(queue, message) else stuck).append(message)
+        self._store_counts(queue, back + stuck)
+        self.put_off(queue, stuck, NO_ROOM_S)
         if queue.delays and queue.options.redelivery_delay_s:
             late = [message for message in back if message.seq in failures]
             self._delay(queue, late)
@@ -70,8 +79,16 @@ class Redelivery:
         self._enqueue(queue, back)
         reason = "refused by the consumer" if refused else f"delivered {limit + 1} times without acknowledgement"
         for message in poison:
-            self.dead_letter(queue, message, reason)
+            self.dead_letter(queue, message, reason, cause)
         self._core.wake()
+
+    def lose(self, queue: Queue, messages: list[Message]) -> None:
+        """A consumer is lost whose client delivers again by itself: they wait again where they were, and count as
+        delivered at least once."""
+        for message in messages:
+            if message.seq in queue.messages and message.seq not in queue.redelivered:
+                queue.redelivered[message.seq] = (1, 0)
+        self.put_back(queue, messages)
 
     def put_back(self, queue: Queue, messages: list[Message]) -> None:
         """To their old places, to be delivered again at once; how often they were delivered is stored."""
@@ -142,24 +159,25 @@ class Redelivery:
         """May `message` go to another queue, and has the disk room for that?"""
         return not queue.is_dead_letter_queue and not (self._core.journal.full and message.persistent)
 
-    def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
+    def dead_letter(self, queue: Queue, message: Message, reason: str, cause: str = "") -> None:
         """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, one that
-        expired to the expiry queue, or drop it where policy says so."""
+        expired to the expiry queue, or drop it where policy says so. `cause` = what the consumer said."""
         if message.segment is None and not queue.options.dead_letter_non_persistent:
             self._core.state.remove(queue, message)
         elif message.is_stripped:
-            self._core.pager.fetch_body(queue, message, partial(self._dead_letter_fetched, queue, message, reason))
+            fetched = partial(self._dead_letter_fetched, queue, message, reason, cause)
+            self._core.pager.fetch_body(queue, message, fetched)
         else:
-            self._move(queue, message, reason, message.body)
+            self._move(queue, message, reason, message.body, cause)
 
-    def _dead_letter_fetched(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
+    def _dead_letter_fetched(self, queue: Queue, message: Message, reason: str, cause: str, body: bytes) -> None:
         if self.can_move(queue, message):
-            self._move(queue, message, reason, body)
+            self._move(queue, message, reason, body, cause)
         else:
             self.put_back(queue, [message])
 
-    def _move(self, queue: Queue, message: Message, reason: str, body: bytes) -> None:
-        moved = self._moved(queue, message, reason, body)
+    def _move(self, queue: Queue, message: Message, reason: str, body: bytes, cause: str) -> None:
+        moved = self._moved(queue, message, reason, body, cause)
         if message.segment is not None:
             self._core.append_group(Group([moved, Consumed(queue.name, DEAD_LETTERED, [message.seq])]))
             return
@@ -195,14 +213,16 @@ class Redelivery:
         self._core.wake()
         return True
 
-    def _moved(self, queue: Queue, message: Message, reason: str, body: bytes) -> Message:
+    def _moved(self, queue: Queue, message: Message, reason: str, body: bytes, cause: str = "") -> Message:
         """The message that stands for `message` on the dead-letter or expiry queue."""
         deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
         properties = dict(message.properties or {})
         properties["original-destination"] = wire_name(message.destination)
         properties["dead-letter-reason"] = reason
         properties["dead-letter-deliveries"] = str(deliveries)
-        name = queue.dead_letter_name(message)
+        if cause:
+            properties[CAUSE] = cause[:CAUSE_CHARACTERS_MAX]
+        name = queue.dead_letter_name(message, bool(cause))
         if reason == OVERDUE:
             properties["original-expires"] = str(message.expires_ms)
             name = queue.expiry_name or name

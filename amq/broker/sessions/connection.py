@@ -7,12 +7,16 @@ acknowledgements can bring.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from amq.broker.access import ASKED_ELSEWHERE
 from amq.broker.broker import Broker
-from amq.broker.events import Connected, Disconnected
+from amq.broker.events import Connected, Disconnected, Event, ProducerClosed, ProducerOpened, Subscribed
 from amq.broker.queues.queue import Peer
+from amq.broker.sessions import signing
 from amq.broker.sessions.links import NOBODY, Client
 from amq.broker.sessions.session import Session
+from amq.broker.transactions.transaction import Transaction
 from amq.errors import AmqError, CommandError
 from amq.protocols.commands import (
     CloseSession,
@@ -21,9 +25,9 @@ from amq.protocols.commands import (
     InSession,
     OpenSession,
     Scope,
-    Settle,
 )
 
+PRODUCERS_MAX = 10_000  # of one connection, that are remembered
 SESSIONS_MAX = 1000  # of one connection, about 2 KiB each
 
 
@@ -36,11 +40,15 @@ class ClientConnection:
         self.peer = peer
         self.temporary = temporary
         self.client = client
-        self.id = temporary.removesuffix(".")
+        # An exclusive client's own name for its connection is no other's either.
+        self.id = client.instance if client.exclusive and client.instance else temporary.removesuffix(".")
         self.sendable = broker.access.sendable(client.user)
+        self._handlers = signing.HANDLERS if broker.config.populate_jmsxuser_id else Session.HANDLERS
         self.is_closed = False
         self.is_writable = True
         self.is_lost = False  # it has no socket, and its client may come back on another one
+        self.producers: dict[str, str] = {}  # those that its client has told of → full names of their destinations
+        self.transactions: dict[str, Transaction] = {}  # by name: open in any of its sessions
         self.stalled_bytes = 0  # of commands of all sessions that wait
         self._is_silent = bool(client.instance)  # has it still to say something?
         self._paused: set[int] = set()  # sessions for which it is not read from
@@ -50,6 +58,7 @@ class ClientConnection:
         if Connected in broker.events.heard:
             broker.events.tell(Connected(self.id, client.user, client.id))
         self.sessions = {0: Session(self, 0)}
+        broker.connections[self.id] = self
 
     def handle(self, commands: list[Command], session: Session | None = None) -> None:
         """Carry out `commands` in order: those of `session`, None = of session 0, up to an `InSession`. `Peer.fail` is
@@ -57,7 +66,7 @@ class ClientConnection:
         if self._is_silent and commands:
             self._is_silent = False
             self.broker.links.claim(self, self.client)
-        handlers = Session.HANDLERS
+        handlers = self._handlers
         for command in commands:
             if self.is_closed:
                 return
@@ -68,7 +77,7 @@ class ClientConnection:
                 session = self._session(command)
                 continue
             try:
-                if session.is_held_up and not (isinstance(command, Settle) and not command.transaction):
+                if session.is_held_up and not session.may_pass(command):
                     session.stall(command)
                 else:
                     if kind not in ASKED_ELSEWHERE:
@@ -114,12 +123,43 @@ class ClientConnection:
         del self.sessions[command.session]
         session.close()
 
+    def open_producer(self, id: str, destination: str) -> None:
+        """A producer of that name begins. More than PRODUCERS_MAX are not remembered, nor told."""
+        self.broker.known_topics.use(destination)
+        if len(self.producers) < PRODUCERS_MAX and id not in self.producers:
+            self.producers[id] = destination
+            if ProducerOpened in self.broker.events.heard:
+                self.broker.events.tell(ProducerOpened(self.id, id, destination))
+
+    def close_producer(self, id: str) -> None:
+        destination = self.producers.pop(id, None)
+        if destination is not None and ProducerClosed in self.broker.events.heard:
+            self.broker.events.tell(ProducerClosed(self.id, id, destination))
+
+    def check_again(self) -> None:
+        """There are other rules."""
+        for session in list(self.sessions.values()):
+            session.check_again()
+
+    def facts(self) -> Iterator[Event]:
+        """The events that tell of it and of what it has."""
+        yield Connected(self.id, self.client.user, self.client.id)
+        for id, destination in self.producers.items():
+            yield ProducerOpened(self.id, id, destination)
+        for session in self.sessions.values():
+            for each in session.consumers():
+                selector = each.selector.text if each.selector is not None else ""
+                yield Subscribed(self.id, each.id, each.sources, selector)
+
     def close(self) -> None:
         """The connection is gone: what it held goes back to the queues."""
         if self.is_closed:
             return
         self.is_closed = True
         broker = self.broker
+        broker.connections.pop(self.id, None)
+        for id in list(self.producers):
+            self.close_producer(id)
         for session in self.sessions.values():
             session.close()
         self.sessions.clear()

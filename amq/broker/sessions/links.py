@@ -18,11 +18,13 @@ from amq.errors import AccessError, AmqError
 
 class Client(NamedTuple):
     """The client of a connection. `user` has logged in, "" = nobody; `id` = its client id, `instance` = what its
-    library gives all connections of one client object and no other; "" = it does not say."""
+    library gives all connections of one client object and no other; "" = it does not say. `exclusive` = nobody else may
+    have its client id."""
 
     user: str = ""
     id: str = ""
     instance: str = ""
+    exclusive: bool = False
 
 
 NOBODY = Client()
@@ -43,18 +45,37 @@ class Links:
         self._core = core
         self._instances: dict[Client, Held] = {}
         self._clients: dict[Client, dict[Held, None]] = {}  # without instances: those with a client id
+        self._exclusive: dict[str, tuple[Held, Client]] = {}  # by client id
 
     def open(self, session: Held, client: Client) -> None:
-        """A connection of `client` has logged in."""
+        """A connection of `client` has logged in. Raises AccessError where somebody else has its client id."""
         if not client.id:
             return
-        key = client._replace(instance="")
+        if client.exclusive:
+            self._take(session, client)
+        key = client._replace(instance="", exclusive=False)
         for other in list(self._clients.get(key, ())):
             if self._core.config.allow_link_stealing:
                 other.steal(_stolen(client, "allowLinkStealing"))
             elif other.is_lost:
                 other.steal(_stolen(client, "that one is kept for a client which has broken down, or is restarted"))
         self._clients.setdefault(key, {})[session] = None
+
+    def _take(self, session: Held, client: Client) -> None:
+        """The client id of `client` is its alone. Its own older connection, of which it has lost the socket, goes."""
+        held = self._exclusive.get(client.id)
+        if held is not None:
+            other, owner = held
+            anew = bool(client.instance) and owner.instance == client.instance
+            may_steal = anew or self._core.config.allow_link_stealing or other.is_lost
+            if owner.user != client.user or not may_steal:
+                raise AccessError(
+                    f"client id {client.id!r} is in use by another connection: give each client an id of its own, or "
+                    "close that one (or set allowLinkStealing, and the newer one wins)",
+                    code="CLIENT_ID_IN_USE",
+                )
+            other.steal(_stolen(client, "the same client object connected anew"))
+        self._exclusive[client.id] = session, client
 
     def claim(self, session: Held, client: Client) -> None:
         """It says something for the first time: the client has given up its older connection, if there is one."""
@@ -67,7 +88,9 @@ class Links:
         """The connection has ended."""
         if self._instances.get(client) is session:
             del self._instances[client]
-        key = client._replace(instance="")
+        if self._exclusive.get(client.id, (None,))[0] is session:
+            del self._exclusive[client.id]
+        key = client._replace(instance="", exclusive=False)
         sessions = self._clients.get(key, {})
         sessions.pop(session, None)
         if not sessions:

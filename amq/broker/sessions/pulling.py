@@ -7,19 +7,33 @@ that back at once, gets a message if there is one. """
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
+
 from amq.broker.core import Core
 from amq.broker.queues.queue import Subscription
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.protocols.commands import Credit
 
+STALE_MAX = 64  # timers beside those that somebody waits for
+
 
 class Pulling:
-    """Call `step` at the end of a turn."""
+    """Call `step` at the end of a turn where `withdrawn` or `timers` hold something. `timers` = (when, number,
+    subscription), a heap: consumers that take their credit back then, monotonic. Those with another number than
+    `_waiting` has for the subscription are over, and are dropped when they go off, or when there are too many."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.withdrawn: list[tuple[Subscription, Waiter]] = []  # took their credit back, and wait for that
+        self.timers: list[tuple[float, int, Subscription]] = []
+        self._waiting: dict[Subscription, tuple[int, Waiter]] = {}  # take it back later, and who is told then
+        self._number = 0  # of timers ever set
+
+    @property
+    def due_s(self) -> float | None:
+        """When the next one takes its credit back, monotonic; None = never."""
+        return self.timers[0][0] if self.timers else None
 
     def grant(self, subscription: Subscription | None, command: Credit, waiter: Waiter, writable: bool) -> None:
         """The consumer may get so many messages from now on, instead of as many as before. Raises CommandError."""
@@ -32,13 +46,32 @@ class Pulling:
             elif writable:
                 subscription.make_ready()
             self._core.dirty[subscription.queue] = None
-        if command.drain:
+        before = self._waiting.pop(subscription, None)
+        if before is not None:
+            before[1].done()
+        if command.drain and command.wait_ms:
+            self._wait(subscription, waiter, command.wait_ms / 1000)
+        elif command.drain:
             self.withdrawn.append((subscription, waiter))
         else:
             waiter.done()
 
+    def _wait(self, subscription: Subscription, waiter: Waiter, seconds: float) -> None:
+        self._number += 1
+        self._waiting[subscription] = self._number, waiter
+        heappush(self.timers, (self._core.clock.monotonic() + seconds, self._number, subscription))
+        if len(self.timers) > 2 * len(self._waiting) + STALE_MAX:
+            self.timers = [each for each in self.timers if self._waiting.get(each[2], (0,))[0] == each[1]]
+            heapify(self.timers)
+        self._core.wake()
+
     def step(self) -> None:
         """Confirm to consumers that want no more: they have the messages that were on their way."""
+        now_s = self._core.clock.monotonic()
+        while self.timers and self.timers[0][0] <= now_s:
+            _, number, subscription = heappop(self.timers)
+            if subscription in self._waiting and self._waiting[subscription][0] == number:
+                self.withdrawn.append((subscription, self._waiting.pop(subscription)[1]))
         if not self.withdrawn:
             return
         withdrawn, self.withdrawn = self.withdrawn, []

@@ -7,11 +7,12 @@ acknowledgements, which make some, go on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from amq.broker.access import Sendable
+from amq.broker.actions import Action
 from amq.broker.broker import Broker
 from amq.broker.events import Subscribed, Unsubscribed
 from amq.broker.names import check_subscribed_to, is_stored, is_temporary, is_topic
@@ -19,39 +20,46 @@ from amq.broker.queues.browser import Browser
 from amq.broker.queues.limits import EFFECT, Capacity
 from amq.broker.queues.queue import Peer, Queue, Subscription
 from amq.broker.scheduling.scheduler import SCHEDULING
+from amq.broker.sessions import permitted
 from amq.broker.sessions.links import Client
+from amq.broker.sessions.passed_on import PASSED_ON
 from amq.broker.topics.wildcards import WildcardSubscription
 from amq.broker.transactions import bulk
 from amq.broker.transactions.transaction import Transaction, check_outcome_id, memory_bytes, tell_outcome
 from amq.broker.waiters import Call, Reply, Unasked
-from amq.destination import is_wildcard
+from amq.destination import TEMPORARY_QUEUE_SCHEME, is_wildcard
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.batch import Waiter
 from amq.message import Message, Shared
 from amq.protocols.commands import (
     Abort,
-    AbortBatch,
     Begin,
+    CloseProducer,
     CloseSession,
     Command,
     Commit,
-    CommitBatch,
     Credit,
+    DeleteDestination,
     Disconnect,
+    Extend,
     Failure,
-    Finish,
     Invalid,
     Lease,
+    ListPrepared,
+    MakeTemporary,
     Malformed,
+    Nothing,
+    OpenProducer,
     OpenSession,
     Outcome,
     Prepare,
+    RemoveTemporary,
     Scope,
     Send,
     SendMany,
     SendToMany,
     Settle,
-    SettleLeases,
+    SettleAgain,
     SettleSet,
     Subscribe,
     Unsubscribe,
@@ -72,15 +80,17 @@ class Connection(Protocol):
     is_closed: bool
     is_writable: bool
     stalled_bytes: int
+    transactions: dict[str, Transaction]  # by name: open in any of its sessions
 
     def handle(self, commands: list[Command], session: Session | None = None) -> None: ...
     def open_session(self, command: OpenSession) -> None: ...
+    def open_producer(self, id: str, destination: str) -> None: ...
+    def close_producer(self, id: str) -> None: ...
     def close_session(self, command: CloseSession) -> None: ...
     def close(self) -> None: ...
     def holds_deliveries(self) -> bool: ...
     def session_that_waits(self) -> Session | None:
         """One whose commands wait for room."""
-        ...
 
     def pause(self, session: int) -> None: ...
     def resume(self, session: int) -> None: ...
@@ -100,10 +110,15 @@ class Session:
         self._client = connection.client
         self._sendable = connection.sendable
         self._subscriptions: dict[str, Subscription] = {}
-        self._transactions: dict[str, Transaction] = {}
+        self._transactions = connection.transactions
         self._stalled_bytes = 0
         self._room: Capacity | None = None  # the first of `_stalled` waits for it
         self._unasked = Unasked(self.peer, number)
+
+    @property
+    def user(self) -> str:
+        """The one who has logged in, "" = nobody."""
+        return self._client.user
 
     def close(self) -> None:
         """Give back to the queues what it holds. Nothing more is carried out."""
@@ -112,9 +127,11 @@ class Session:
         if self._room is not None:
             self._broker.limits.forget(self, self._room)
             self._room = None
+        ending = {id(command) for command in self._stalled if isinstance(command, Commit | Prepare)}
         for transaction in list(self._transactions.values()):
-            transaction.roll_back()
-        self._transactions.clear()
+            if transaction.session == self.number or id(transaction.ending) in ending:
+                del self._transactions[transaction.name]
+                transaction.roll_back()
         for subscription in list(self._subscriptions.values()):
             self._end(subscription)
         self._subscriptions.clear()
@@ -126,8 +143,23 @@ class Session:
 
     def spoil(self, command: Command) -> None:
         """`command` failed: a transaction of which it would have been a part never commits without it."""
-        if isinstance(command, Send | SendMany | Settle | Invalid) and command.transaction in self._transactions:
-            self._transactions.pop(command.transaction).roll_back()
+        if not isinstance(command, Send | SendMany | Settle | Invalid | Commit | Prepare):
+            return
+        transaction = self._transactions.get(command.transaction)
+        if transaction is not None and isinstance(command, Commit | Prepare):
+            transaction.let_go_on(command)
+        elif transaction is not None and transaction.ending is None:
+            del self._transactions[command.transaction]
+            transaction.roll_back()
+
+    def may(self, action: Action, name: str) -> bool:
+        """May its user?"""
+        return self._broker.access.may(self._client.user, action, name)
+
+    def check_again(self) -> None:
+        """There are other rules: consumers that they do not allow end."""
+        broker, mine = self._broker, list(self._subscriptions.values())
+        permitted.check_again(self, broker.access, broker.wildcards, self._client.user, mine)
 
     def end_with(self, subscription: Subscription, error: Exception) -> None:
         """That consumer cannot go on: it ends, and the client is told."""
@@ -150,7 +182,7 @@ class Session:
     def expire_transactions(self, now: float) -> None:
         """Roll back what was not used for longer than the limit."""
         limit_s = self._broker.config.transaction_timeout_s
-        for transaction in list(self._transactions.values()):
+        for transaction in [each for each in self._transactions.values() if each.session == self.number]:
             if now - transaction.used_at > limit_s and not self._connection.is_closed:
                 del self._transactions[transaction.name]
                 transaction.roll_back()
@@ -162,6 +194,13 @@ class Session:
                     Scope.COMMAND,
                 )
 
+    def may_pass(self, command: Command) -> bool:
+        """May `command` be carried out while others wait here? An acknowledgement, which makes room, may, and so
+        may the credit of a consumer."""
+        if isinstance(command, Settle):
+            return not command.transaction
+        return isinstance(command, Credit | Extend) and command.id in self._subscriptions
+
     def unstall(self) -> None:
         """There is room again: go on where the producer was stopped."""
         stalled, self._stalled = self._stalled, deque()
@@ -169,7 +208,11 @@ class Session:
         self._room = None
         self._forget_stalled_bytes()
         self._connection.resume(self.number)
-        self._connection.handle(list(stalled), self)
+        self.carry_out(stalled)
+
+    def carry_out(self, commands: Iterable[Command]) -> None:
+        """In order, as if they came now."""
+        self._connection.handle(list(commands), self)
 
     def _forget_stalled_bytes(self) -> None:
         self._connection.stalled_bytes -= self._stalled_bytes
@@ -228,8 +271,7 @@ class Session:
     def _send_many(self, command: SendMany) -> None:
         transaction = self._transaction(command.transaction)
         if not bulk.add(self._broker, self._broker.routing, transaction, command):
-            sends: list[Command] = [Send(message, None, command.transaction) for message in command.messages]
-            self._connection.handle(sends, self)
+            self.carry_out([Send(message, None, command.transaction) for message in command.messages])
 
     def _send_later(self, command: Send, destinations: tuple[str, ...]) -> bool:
         """A message for later, or one that manages such messages. False: it is neither after all."""
@@ -243,6 +285,8 @@ class Session:
     def _publish(self, command: Send) -> None:
         """To a topic: all its subscribers get it."""
         broker, message = self._broker, command.message
+        if self._client.exclusive and is_temporary(message.destination):
+            broker.temporaries.check_there(message.destination)
         if self._waits_for_memory(command):
             return
         message.timestamp_ms = broker.clock.wall_ms()
@@ -342,12 +386,20 @@ class Session:
             seqs = subscription.between(command.first, command.seq)
         self._settle_together(command, subscription, seqs, transaction)
 
+    def _settle_again(self, command: SettleAgain) -> None:
+        subscription = self._subscriptions.get(command.consumer)
+        if subscription.__class__ is not Subscription or not self._broker.has_left(subscription.queue, command.seq):
+            raise self._unknown(command)
+        self._broker.journal.confirm(self._waiter(command))
+
     def _settle_together(
         self, command: Settle, subscription: Subscription | None, seqs: Sequence[int], transaction: Transaction | None
     ) -> None:
         """All of `seqs`, or none."""
         broker, outcome = self._broker, command.outcome
         browses = isinstance(subscription, Browser)
+        if transaction is not None and outcome in (Outcome.RETURNED, Outcome.EXPIRED):
+            raise CommandError(f"{outcome.name} is no part of a transaction: say it beside it", code="NOT_SUPPORTED")
         if browses and outcome in (Outcome.REJECTED, Outcome.FAILED):
             raise CommandError("a browsed message cannot be refused: consume it", code="NOT_SUPPORTED")
         settled = subscription.settle(seqs) if subscription is not None and seqs else []
@@ -365,7 +417,7 @@ class Session:
             if transaction is not None:
                 transaction.settle(holder, messages, outcome)
             else:
-                self._carry_out(holder, messages, outcome)
+                self._carry_out(holder, messages, outcome, command.reason)
             broker.dirty[holder.queue] = None
         if transaction is not None:
             self._confirm_now(command)
@@ -375,16 +427,21 @@ class Session:
         if self._connection.is_writable:
             subscription.make_ready()
 
-    def _carry_out(self, holder: Subscription, messages: list[Message], outcome: Outcome) -> None:
+    def _carry_out(self, holder: Subscription, messages: list[Message], outcome: Outcome, reason: str) -> None:
         broker = self._broker
         if outcome is Outcome.ACCEPTED:
             for message in messages:
                 broker.consumed(holder.queue, message)
         elif outcome is Outcome.RELEASED:
             broker.redelivery.put_back(holder.queue, messages)
+        elif outcome is Outcome.RETURNED:
+            broker.redelivery.give_back(holder.queue, messages, ())
+        elif outcome is Outcome.EXPIRED:
+            broker.expire(holder.queue, [message for message in messages if message.seq in holder.queue.messages])
         else:
             refused = outcome is Outcome.REJECTED
-            broker.redelivery.give_back(holder.queue, messages, [message.seq for message in messages], refused)
+            failed = () if holder.redelivers else [message.seq for message in messages]
+            broker.redelivery.give_back(holder.queue, messages, failed, refused, reason)
 
     def _holder(self, command: Settle) -> Subscription | None:
         """Whichever subscription holds the message, where the command does not say."""
@@ -408,8 +465,7 @@ class Session:
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         if command.browser:
-            prefetch = command.prefetch or broker.config.prefetch_size
-            subscription: Subscription = broker.leasing.browser(command, self, prefetch, self._client.id)
+            subscription: Subscription = self._browser(command)
             queue = subscription.queue
         elif is_wildcard(command.sources) and not command.subscription_name:
             subscription = broker.wildcards.subscribe(command, self)
@@ -424,7 +480,9 @@ class Session:
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
         if Subscribed in broker.events.heard and not command.browser:
-            broker.events.tell(Subscribed(self._connection.id, command.id, command.sources))
+            broker.events.tell(
+                Subscribed(self._connection.id, command.id, command.sources, command.selector)
+            )
         if self._connection.is_writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -432,6 +490,16 @@ class Session:
             self._confirm_durably(command)
         else:
             self._confirm_now(command)
+
+    def _browser(self, command: Subscribe) -> Browser:
+        broker, first = self._broker, command.sources[0]
+        prefetch = command.prefetch or broker.config.prefetch_size
+        if isinstance(first, str) and first.startswith(TEMPORARY_QUEUE_SCHEME) and len(command.sources) == 1:
+            broker.temporaries.check_consumer(first, self._connection.temporary)
+            queue = broker.temporaries.provide(first)
+            assert queue is not None
+            return Browser(command, broker, self, prefetch, queue)
+        return broker.leasing.browser(command, self, prefetch, self._client.id, self._client.user)
 
     def _source(self, command: Subscribe) -> Queue:
         """Where the messages of the subscription that `command` asks for will wait. Raises AmqError."""
@@ -451,41 +519,50 @@ class Session:
             self._subscriptions.get(command.id), command, self._waiter(command), self._connection.is_writable
         )
 
+    def _extend(self, command: Extend) -> None:
+        subscription = self._subscriptions.get(command.id)
+        if subscription is None:
+            raise CommandError(f"this connection has no subscription {command.id!r}", code="UNKNOWN_SUBSCRIPTION")
+        subscription.extend(command.change)
+        if subscription.credit <= 0:
+            subscription.make_unready()
+        elif self._connection.is_writable:
+            subscription.make_ready()
+        self._broker.dirty[subscription.queue] = None
+        self._confirm_now(command)
+
     def _unsubscribe(self, command: Unsubscribe) -> None:
         durables, subscription = self._broker.durables, self._subscriptions.get(command.id)
         if command.subscription_name:  # an error in it shows before the consumer ends
-            record = durables.to_end(command.subscription_name, self._client.id, subscription)
+            record = durables.to_end(command.subscription_name, self._client.id, subscription, self)
             if subscription is not None:
                 self._end(self._subscriptions.pop(command.id))
             durables.end(record, self._asked(command))
             return
         if subscription is None:
-            raise CommandError(f"this connection has no subscription {command.id!r}")
+            raise CommandError(f"this connection has no subscription {command.id!r}", code="UNKNOWN_SUBSCRIPTION")
+        if subscription.redelivers:  # its client has said of all that it has seen what became of it
+            self._put_back(subscription)
         self._end(self._subscriptions.pop(command.id))
         self._confirm_durably(command)
 
     def _begin(self, command: Begin) -> None:
         if command.transaction in self._transactions:
             raise CommandError(f"transaction {command.transaction!r} is open already")
-        self._transactions[command.transaction] = self._broker.commits.begin(command.transaction)
+        self._transactions[command.transaction] = self._broker.commits.begin(command.transaction, self.number)
         self._confirm_now(command)
 
     def _commit(self, command: Commit | Prepare) -> None:
+        is_repeated = False
         if isinstance(command, Commit) and command.outcome_id:
             check_outcome_id(command.outcome_id)
+            is_repeated = self._broker.commits.is_known(command.outcome_id)
         transaction = self._transactions.get(command.transaction)
         if transaction is not None:
-            if not self._broker.readying.is_ready(transaction, isinstance(command, Prepare)):
-                self.stall(command, transaction)
-                return
-            try:
-                room = self._broker.limits.capacity_to_commit(transaction, isinstance(command, Prepare))
-            except TransactionRolledBackError:
-                del self._transactions[command.transaction]
-                transaction.roll_back()
-                raise
-            if room is not None:
-                self.stall(command, room)
+            if transaction.ending not in (None, command):
+                raise self._is_ending(command.transaction)
+            transaction.ending = command
+            if not is_repeated and not self._is_ready(command, transaction):
                 return
             del self._transactions[command.transaction]
         if isinstance(command, Prepare):
@@ -496,6 +573,21 @@ class Session:
             tell_outcome(self._broker, command.outcome_id, command.transaction, self._waiter(command))
         else:
             self._transaction(command.transaction)
+
+    def _is_ready(self, command: Commit | Prepare, transaction: Transaction) -> bool:
+        """May `transaction` end as `command` says? False: it waits. Raises TransactionRolledBackError."""
+        if not self._broker.readying.is_ready(transaction, isinstance(command, Prepare)):
+            self.stall(command, transaction)
+            return False
+        try:
+            room = self._broker.limits.capacity_to_commit(transaction, isinstance(command, Prepare))
+        except TransactionRolledBackError:
+            del self._transactions[command.transaction]
+            transaction.roll_back()
+            raise
+        if room is not None:
+            self.stall(command, room)
+        return room is None
 
     def _abort(self, command: Abort) -> None:
         self._transaction(command.transaction).roll_back()
@@ -533,46 +625,69 @@ class Session:
         self._connection.close_session(command)
         self._confirm_durably(command)
 
-    def _finish(self, command: Finish) -> None:
-        self._broker.two_phase.finish(command, self._waiter(command))
+    def _open_producer(self, command: OpenProducer) -> None:
+        self._connection.open_producer(command.id, command.destination)
+        self._confirm_now(command)
 
-    def _commit_batch(self, command: CommitBatch) -> None:
-        self._broker.two_phase.commit_batch(command, self._waiter(command))
+    def _close_producer(self, command: CloseProducer) -> None:
+        self._connection.close_producer(command.id)
+        self._confirm_now(command)
 
-    def _abort_batch(self, command: AbortBatch) -> None:
-        self._broker.two_phase.abort_batch(command, self._waiter(command))
+    def _delete_destination(self, command: DeleteDestination) -> None:
+        self._broker.delete(command.name, self._waiter(command))
+
+    def _nothing(self, command: Nothing) -> None:
+        self._confirm_now(command)
+
+    def _list_prepared(self, command: ListPrepared) -> None:
+        told = self._broker.two_phase.told(partial(self.may, Action.FINISH))
+        self.peer.confirm(command.receipt, "\n".join(told))
+
+    def _make_temporary(self, command: MakeTemporary) -> None:
+        self._broker.temporaries.make(command.name, self._connection.temporary)
+        self._confirm_now(command)
+
+    def _remove_temporary(self, command: RemoveTemporary) -> None:
+        self._broker.temporaries.remove(command.name, self._connection.temporary)
+        self._confirm_now(command)
 
     def _lease(self, command: Lease) -> None:
         if self._broker.is_taking_effect:  # it would get a part of what comes together
             self.stall(command, EFFECT)
             return
-        self._broker.leasing.lease(command, self._waiter(command), self._client.id)
+        self._broker.leasing.lease(command, self._waiter(command), self._client.id, self._client.user)
 
-    def _settle_leases(self, command: SettleLeases) -> None:
-        self._broker.leasing.settle(command, self._waiter(command), self._client.id)
+    def _pass_on(self, command: Command) -> None:
+        PASSED_ON[command.__class__](self._broker, self._client, command, self._waiter(command))
 
     # One table for all sessions. With bound methods in it a session would refer to itself, and stay in memory when its
     # connection has ended: the garbage collector rarely looks at what is old.
     HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
+        **dict.fromkeys(PASSED_ON, _pass_on),
         Send: _send,
         SendToMany: _send_to_all,
         SendMany: _send_many,
         Settle: _settle,
         SettleSet: _settle_several,
+        SettleAgain: _settle_again,
         OpenSession: _open_session,
         CloseSession: _close_session,
         Subscribe: _subscribe,
         Credit: _credit,
+        Extend: _extend,
+        ListPrepared: _list_prepared,
+        MakeTemporary: _make_temporary,
+        RemoveTemporary: _remove_temporary,
+        OpenProducer: _open_producer,
+        CloseProducer: _close_producer,
+        DeleteDestination: _delete_destination,
+        Nothing: _nothing,
         Unsubscribe: _unsubscribe,
         Begin: _begin,
         Commit: _commit,
         Abort: _abort,
         Prepare: _commit,
-        Finish: _finish,
-        CommitBatch: _commit_batch,
-        AbortBatch: _abort_batch,
         Lease: _lease,
-        SettleLeases: _settle_leases,
         Disconnect: _disconnect,
         Invalid: _invalid,
         Malformed: _malformed,
@@ -584,14 +699,27 @@ class Session:
         transaction = self._transactions.get(name)
         if transaction is None:
             raise CommandError(f"there is no open transaction {name!r} on this connection", code="UNKNOWN_TRANSACTION")
+        if transaction.ending is not None:
+            raise self._is_ending(name)
         transaction.used_at = self._broker.clock.monotonic()
         return transaction
+
+    @staticmethod
+    def _is_ending(name: str) -> CommandError:
+        return CommandError(
+            f"transaction {name!r} is being committed by another session of this connection: begin another one",
+            code="UNKNOWN_TRANSACTION",
+        )
 
     def _add_to_transaction(self, command: Send, messages: list[Message]) -> None:
         transaction = self._transaction(command.transaction)
         bulk.take_memory(self._broker, transaction, memory_bytes(messages))
         transaction.add(messages)
         self._confirm_now(command)
+
+    def consumers(self) -> Iterator[Subscription]:
+        """The consumers that take messages."""
+        return (each for each in self._subscriptions.values() if not isinstance(each, Browser))
 
     def holds_deliveries(self) -> bool:
         return any(subscription.unacked for subscription in self._subscriptions.values())
@@ -638,6 +766,14 @@ class Session:
         if Unsubscribed in self._broker.events.heard:
             self._broker.events.tell(Unsubscribed(self._connection.id, subscription.id, subscription.sources))
 
+    def _put_back(self, subscription: Subscription) -> None:
+        """The messages that `subscription` holds wait again, as if they had not been delivered."""
+        held = list(subscription.unacked)
+        if held and not isinstance(subscription, Browser):
+            self._settle_together(
+                Settle(held[-1], subscription.id, outcome=Outcome.RELEASED), subscription, held, None
+            )
+
     def _leave(self, subscription: Subscription, oldest: int | None) -> None:
         """`oldest` = seq of the delivery that counts as failed, if `subscription` holds it."""
         subscription.make_unready()
@@ -647,6 +783,8 @@ class Session:
         subscription.ended = True
         subscription.queue.leave(subscription)
         self._broker.dirty[subscription.queue] = None
-        if held:
+        if held and subscription.redelivers:
+            self._broker.redelivery.lose(subscription.queue, held)
+        elif held:
             failed = [message.seq for message in held if message.seq == oldest]
             self._broker.redelivery.give_back(subscription.queue, held, failed)

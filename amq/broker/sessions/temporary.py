@@ -2,12 +2,17 @@
 
 Invariant: only that connection consumes them, anybody sends to them; what is sent to one whose connection is gone is
 gone too. Their names, `temp-queue://3-17.replies`, begin with what stands for the connection (the master's epoch and
-the connection's number), which no other connection ever has, also not after a takeover.
+the connection's number), which no other connection ever has, also not after a takeover; or the client chose the name,
+and says when the destination begins and ends (`make`, `remove`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from amq.broker.core import Core
+from amq.broker.events import TemporaryGone, TemporaryMade
+from amq.broker.names import is_temporary
 from amq.broker.queues.queue import Dispatcher, Queue, Subscription
 from amq.broker.topics.topics import TopicQueue, Topics
 from amq.config.schema import BrokerConfig
@@ -40,7 +45,7 @@ class TemporaryQueue(TopicQueue):
     def leave(self, subscription: Subscription) -> None:
         Queue.leave(self, subscription)
 
-    def dead_letter_name(self, message: Message) -> str:  # noqa: ARG002
+    def dead_letter_name(self, message: Message, given_up: bool = False) -> str:  # noqa: ARG002
         """Not one for each queue that was ever there."""
         return "queue://" + self.options.shared_dead_letter_queue
 
@@ -52,7 +57,12 @@ class Temporaries:
         self._core = core
         self._topics = topics
         topics.provide = self.provide
-        self._owned: dict[str, dict[str, TemporaryQueue]] = {}  # owner → its queues by name
+        self._owned: dict[str, dict[str, TemporaryQueue | None]] = {}  # owner → its queues by name; None = a topic
+        self._owners: dict[str, str] = {}  # of destinations whose names the clients chose
+
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Full names of all that are there, and their connections."""
+        return ((name, owner.removesuffix(".")) for owner, owned in self._owned.items() for name in owned)
 
     def open(self, owner: str) -> None:
         """That connection is there."""
@@ -60,15 +70,72 @@ class Temporaries:
 
     def close(self, owner: str) -> None:
         """And gone."""
-        for queue in self._owned.pop(owner, {}).values():
+        for name, queue in self._owned.pop(owner, {}).items():
+            self._end(name, owner, queue)
+
+    def _end(self, name: str, owner: str, queue: TemporaryQueue | None) -> None:
+        self._owners.pop(name, None)
+        if queue is not None:
             queue.is_closed = True
             self._topics.close(queue)
             self._core.dirty[queue] = None
+        if TemporaryGone in self._core.events.heard:
+            self._core.events.tell(TemporaryGone(name, owner.removesuffix(".")))
+
+    def make(self, name: str, owner: str) -> None:
+        """The connection `owner` has a destination of that full name from now on. Raises AccessError, CommandError."""
+        if self._owners.get(name) == owner:
+            return
+        if not is_temporary(name):
+            raise CommandError(f"{wire_name(name)} is no temporary destination", code="DESTINATION_INVALID")
+        if name in self._owners or plain_name(name).partition(".")[0] + "." in self._owned:
+            raise AccessError(
+                f"{wire_name(name)} is there already, and belongs to another connection", code="DESTINATION_REFUSED"
+            )
+        owned = self._owned.get(owner, {})
+        if len(owned) >= QUEUES_MAX:
+            raise self._too_many(name)
+        self._owners[name] = owner
+        if name.startswith(TEMPORARY_QUEUE_SCHEME):
+            self._open(name, owned)
+        else:
+            owned[name] = None
+        self._tell(name, owner)
+
+    def check_there(self, name: str) -> None:
+        """Raises CommandError where nobody has a destination of that name."""
+        if name in self._owners or plain_name(name).partition(".")[0] + "." in self._owned:
+            return
+        raise CommandError(
+            f"{wire_name(name)} is not there: its connection has ended, or has removed it", code="DESTINATION_UNKNOWN"
+        )
+
+    def remove(self, name: str, owner: str) -> None:
+        """That destination is not wanted any more. Raises CommandError where it has consumers."""
+        if self._owners.get(name) != owner:
+            return
+        queue = self._owned[owner][name]
+        if queue.subscriptions if queue is not None else self._topics.consumers(name):
+            raise CommandError(f"{wire_name(name)} has consumers: close them first", code="DESTINATION_IN_USE")
+        del self._owned[owner][name]
+        self._end(name, owner, queue)
+
+    def _tell(self, name: str, owner: str) -> None:
+        if TemporaryMade in self._core.events.heard:
+            self._core.events.tell(TemporaryMade(name, owner.removesuffix(".")))
+
+    @staticmethod
+    def _too_many(name: str) -> CommandError:
+        return CommandError(
+            f"{wire_name(name)}: this connection has {QUEUES_MAX} temporary destinations already; use one for many "
+            "requests, and tell the answers apart by correlation-id",
+            code="TEMPORARY_QUEUES_TOO_MANY",
+        )
 
     def check_consumer(self, name: str, owner: str) -> None:
         """Raises AccessError where the connection `owner` may not consume that destination, CommandError where it has
         too many queues."""
-        if not owner or not plain_name(name).startswith(owner):
+        if not owner or not (plain_name(name).startswith(owner) or self._owners.get(name) == owner):
             raise AccessError(
                 f"{wire_name(name)}: only the connection that made a temporary destination consumes it; "
                 "subscribe to /temp-queue/NAME of your own",
@@ -76,22 +143,24 @@ class Temporaries:
             )
         owned = self._owned.get(owner, {})
         if len(owned) >= QUEUES_MAX and name not in owned and name.startswith(TEMPORARY_QUEUE_SCHEME):
-            raise CommandError(
-                f"{wire_name(name)}: this connection has {QUEUES_MAX} temporary queues already; use one for many "
-                "requests, and tell the answers apart by correlation-id",
-                code="TEMPORARY_QUEUES_TOO_MANY",
-            )
+            raise self._too_many(name)
 
     def provide(self, name: str) -> TemporaryQueue | None:
         """The queue of that name, made if its connection is there. None = that is gone, or has QUEUES_MAX already: a
         message to one more is dropped, so that no service suffers from a client that asks for it."""
-        owned = self._owned.get(plain_name(name).partition(".")[0] + ".")
+        owner = self._owners.get(name) or plain_name(name).partition(".")[0] + "."
+        owned = self._owned.get(owner)
         if owned is None or not name.startswith(TEMPORARY_QUEUE_SCHEME):
             return None
         queue = owned.get(name)
         if queue is None and len(owned) < QUEUES_MAX:
-            options = self._core.state.options_of(name)
-            prefix = self._core.message_id_prefix
-            queue = owned[name] = TemporaryQueue(self._topics, Subscribe("", name), (name,), options, prefix)
-            self._topics.open(queue)
+            queue = self._open(name, owned)
+            self._tell(name, owner)
+        return queue
+
+    def _open(self, name: str, owned: dict[str, TemporaryQueue | None]) -> TemporaryQueue:
+        options = self._core.state.options_of(name)
+        prefix = self._core.message_id_prefix
+        queue = owned[name] = TemporaryQueue(self._topics, Subscribe("", name), (name,), options, prefix)
+        self._topics.open(queue)
         return queue

@@ -113,10 +113,11 @@ class Trimmer:
         self._steps = 0
         if not self._pending_bytes:
             self._passed.clear()
-        going = doomed(self._closed(), GAIN_MIN_DUE)
+        pinned = self._pinned()
+        going = doomed(self._closed(), GAIN_MIN_DUE, pinned)
         due = self._is_due(going)
         if going and not self._marked:
-            self._trim(going if due or self._journal.at_limit else doomed(self._closed(), GAIN_MIN))
+            self._trim(going if due or self._journal.at_limit else doomed(self._closed(), GAIN_MIN, pinned))
         if self._journal.at_limit and not self._marked and self._looked >= self._pressed + PRESS_EVERY_S:
             self._press()
         if due and self._allowance > 0:
@@ -130,6 +131,11 @@ class Trimmer:
         if not self._marked:
             self._gain_bytes_min = before
 
+    def _pinned(self) -> AbstractSet[int]:
+        """Codes of the segments that stay for those who read them. At the limit of the store, where producers wait for
+        the room, none does."""
+        return frozenset() if self._journal.at_limit else self._core.pins.codes
+
     def _closed(self) -> Iterator[Segment]:
         """The segments that are written no more, oldest first."""
         return islice(self._journal.segments, self._journal.closed())
@@ -142,6 +148,9 @@ class Trimmer:
         """
         live = sum(map(needed_bytes, self._closed()))
         stored = sum(map(size_of, self._closed())) - sum(size_of(segment) for segment in going if not segment.id_bytes)
+        # What only pins keep goes by itself: to copy others in its place would be work for nothing.
+        pinned = self._pinned()
+        stored -= sum(size_of(segment) for segment in self._closed() if segment.code in pinned and not segment.live)
         closed_live = live
         for segment in islice(self._journal.segments, self._journal.closed(), None):
             live += needed_bytes(segment)
@@ -203,7 +212,7 @@ class Trimmer:
     def _next(self) -> Segment | None:
         """The segment that is copied next."""
         found = (segment for segment in self._closed() if segment.key <= self._until)
-        return source(found, self._passed, self._factor())
+        return source(found, self._passed | self._pinned(), self._factor())  # to copy what is pinned gives no room
 
     def _factor(self) -> float:
         return LIVE_FACTOR_AT_LIMIT if self._journal.at_limit else LIVE_FACTOR

@@ -14,13 +14,15 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
+from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_temporary, is_topic
 from amq.broker.queues.backlog import NEVER
 from amq.broker.queues.queue import Owner, Peer, Queue, Subscription
 from amq.broker.topics.audience import Audience
+from amq.broker.topics.known import KnownTopics
 from amq.broker.waiters import Call
-from amq.destination import Pattern, Source, source, told, wire_name
+from amq.destination import Pattern, Source, means, source, told, wire_name
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME
@@ -38,8 +40,10 @@ Key = tuple[str, str]  # client id, name
 class Durables:
     """The durable subscriptions that there are. Call `load` when the replay is complete."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, known: KnownTopics) -> None:
         self._core = core
+        self._known_topics = known
+        known.durable = self._topics
         self.replay: Callable[[Subscribed, Peer], None]  # begins a retroactive subscription
         self._known: dict[Key, Subscribed] = {}
         self._newest_seq = 0  # of the subscription that began last
@@ -51,6 +55,7 @@ class Durables:
             older = self._known.get(_key(record))
             self._known[_key(record)] = record
             self._newest_seq = _seq(record)
+            self._use(record)
             if older is not None:
                 self.end(older)
 
@@ -94,7 +99,7 @@ class Durables:
         return (record.queue for record in self._subscribed(topic))
 
     def _subscribed(self, topic: str) -> Iterator[Subscribed]:
-        return (record for record in self._known.values() if any(_means(each, topic) for each in record.sources))
+        return (record for record in self._known.values() if any(means(each, topic) for each in record.sources))
 
     def holders(self, message: Message, until: int = NEVER) -> Iterator[str]:
         """Full names of the queues of subscriptions that get `message`, and that began before the seq `until`."""
@@ -134,6 +139,8 @@ class Durables:
             self._check_unused(record)
         if record is None or is_other:
             if record is not None:
+                if not _may_end(record, session):
+                    raise self._in_use(record)
                 self.end(record)
             record = self._create(definition)
             if command.retroactive:
@@ -170,6 +177,7 @@ class Durables:
         self._core.state.subscriptions.coming[record.queue] = changed
         self._known[_key(changed)] = changed
         self._routes.clear()
+        self._use(changed)
         return changed
 
     def restore(self, definition: dict[str, Any]) -> Queue:
@@ -196,13 +204,19 @@ class Durables:
     def _find(self, name: str, client_id: str) -> Subscribed:
         record = self._known.get((client_id, name))
         if record is None:
-            why = f"client {client_id!r} has no durable subscription {name!r}"
-            raise CommandError(why, code="UNKNOWN_SUBSCRIPTION")
+            raise self._unknown(name, client_id)
         return record
 
-    def to_end(self, name: str, client_id: str, own: Subscription | None) -> Subscribed:
+    @staticmethod
+    def _unknown(name: str, client_id: str) -> CommandError:
+        why = f"client {client_id!r} has no durable subscription {name!r}"
+        return CommandError(why, code="UNKNOWN_SUBSCRIPTION")
+
+    def to_end(self, name: str, client_id: str, own: Subscription | None, session: Owner) -> Subscribed:
         """That subscription, which nobody but `own`, a consumer of it, uses: it may `end`. Raises CommandError."""
         record = self._find(name, client_id)
+        if not _may_end(record, session):
+            raise self._unknown(name, client_id)
         self._check_unused(record, own)
         return record
 
@@ -214,7 +228,17 @@ class Durables:
         self._known[key] = record
         self._newest_seq = _seq(record)
         self._routes.clear()
+        self._use(record)
         return record
+
+    def _use(self, record: Subscribed) -> None:
+        for each in record.sources:
+            if isinstance(each, str):
+                self._known_topics.use(each)
+
+    def _topics(self) -> set[str]:
+        """Full names of the topics to which somebody is subscribed durably."""
+        return {each for record in self._known.values() for each in record.sources if isinstance(each, str)}
 
     def _queue(self, record: Subscribed) -> Queue:
         queue = self._core.state.queue(record.queue)
@@ -226,11 +250,15 @@ class Durables:
         queue, prepared = map(self._core.state.queues.get, (record.queue, HELD_SCHEME + record.queue))
         used = queue is not None and any(each is not own for each in queue.subscriptions)
         if used or (prepared is not None and prepared.stored):
-            raise CommandError(
-                f"the durable subscription {record.definition['name']!r} has a consumer, or a transaction that is "
-                "prepared: end that, or subscribe with activemq.shared:true on all of its connections",
-                code="SUBSCRIPTION_IN_USE",
-            )
+            raise self._in_use(record)
+
+    @staticmethod
+    def _in_use(record: Subscribed) -> CommandError:
+        return CommandError(
+            f"the durable subscription {record.definition['name']!r} has a consumer, or a transaction that is "
+            "prepared: end that, or subscribe with activemq.shared:true on all of its connections",
+            code="SUBSCRIPTION_IN_USE",
+        )
 
     def end(self, record: Subscribed, waiter: Waiter | None = None) -> None:
         """The subscription ends, and what waits for it goes."""
@@ -244,18 +272,23 @@ class Durables:
         """Nothing more is on its way to that queue: it goes with what is in it."""
         core = self._core
         queue, journal = core.state.queue(record.queue), core.journal
-        for level in queue.levels:
-            level.clear()
-        queue.delayed.clear()
-        for message in [message for message in queue.messages.values() if message.segment is None]:
-            core.consumed(queue, message)
-        seqs = [*queue.messages, *(place.seq for backlog in queue.backlogs.values() for place in backlog)]
+        seqs = core.empty(queue)
+        held = queue.messages.keys() - set(seqs)  # acknowledged in transactions that are open
+        for message in [queue.messages[seq] for seq in held]:
+            if message.segment is None:
+                core.consumed(queue, message)
+        seqs += queue.messages.keys() & held
         core.state.subscriptions[record.queue].is_ending = True
         parts: list[Record] = [Consumed(record.queue, PURGED, seqs)] if seqs else []
         journal.append_record(Group([*parts, Subscribed(record.queue, {})]))
         if waiter is not None:
             journal.confirm(waiter)
         core.wake()
+
+
+def _may_end(record: Subscribed, session: Owner) -> bool:
+    """Only those who may read its messages throw them away."""
+    return all(session.may(Action.CREATE_DURABLE, str(each)) for each in record.sources)
 
 
 def _never(error: Exception) -> None:
@@ -274,7 +307,3 @@ def _meaning(definition: dict[str, Any]) -> dict[str, Any]:
     """The part of a definition that decides whether two are one. A store that was imported has other message ids; and a
     subscriber of one protocol does not know the further keys that another one has added."""
     return {name: definition.get(name) for name in ("client_id", "name", "topics", "exact", "selector", "no_local")}
-
-
-def _means(source: Source, topic: str) -> bool:
-    return source.stands_for(topic) if isinstance(source, Pattern) else source == topic

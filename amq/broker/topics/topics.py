@@ -16,16 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.events import Discarded, SlowConsumer
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import ADVISORY_PREFIX, is_temporary, is_topic
 from amq.broker.queues.queue import NO_LIMIT, Dispatcher, Queue, Subscription
 from amq.broker.topics.audience import Audience
+from amq.broker.topics.known import KnownTopics
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.recovery_buffer import RecoveryBuffer
 from amq.config.schema import BrokerConfig
-from amq.destination import Pattern, Source, told, words_of
+from amq.destination import Pattern, Source, means, told, words_of
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import Group
@@ -115,6 +117,15 @@ class TopicQueue(Queue):
     def wants(self, message: Message) -> bool:
         return not (self.no_local and message.shared is not None and message.shared.origin is self.subscription.peer)
 
+    def is_for(self, topic: str) -> bool:
+        """Does it get what is sent to that topic?"""
+        return any(means(source, topic) for source in self.sources) and self.may_have(topic)
+
+    def may_have(self, topic: str) -> bool:
+        """May its user read that topic? A temporary queue is no topic of anybody."""
+        subscription = getattr(self, "subscription", None)
+        return subscription is None or subscription.owner.may(Action.CONSUME, topic)
+
     def accept(self, message: Message) -> None:
         """It waits here from now on."""
         assert message.shared is not None
@@ -125,6 +136,8 @@ class TopicQueue(Queue):
         if self.is_closed:
             for message in self.take_oldest_messages(len(self.messages)):
                 owner.consumed(self, message)
+            for browser in self.browsers:
+                browser.step(now_ms)
             return
         super().dispatch(owner, now_ms)
         if self.is_bounded:
@@ -211,6 +224,7 @@ class Topics:
         self._spanning = 0  # subscriptions that may get messages of several topics
         self._queues: dict[TopicQueue, None] = {}
         self._routes: Remembered[tuple[Audience[TopicQueue], ...]] = Remembered(ROUTES_BYTES_MAX)
+        self.known = KnownTopics(core, self._named)
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -231,6 +245,7 @@ class Topics:
                 continue
             self._named.setdefault(source, Audience()).add(queue, queue.selector)
             self._routes.pop(source, None)
+            self.known.use(source)
         if _is_of_advisories(queue):
             self.advisories.listens(queue)
         if queue.retroactive:
@@ -257,6 +272,10 @@ class Topics:
         """Of all subscriptions."""
         return list(self._queues)
 
+    def forget_routes(self) -> None:
+        """Users may read other topics than before."""
+        self._routes.clear()
+
     def reconfigure(self) -> None:
         """Options changed."""
         for queue in self.queues():
@@ -278,7 +297,9 @@ class Topics:
             others: Audience[TopicQueue] = Audience()
             patterned = self._patterns.match(words_of(name)) if is_topic(name) else ()
             for queue in dict.fromkeys(patterned):
-                if name not in queue.sources and (_is_of_advisories(queue) or not name.startswith(ADVISORY_PREFIX)):
+                if name in queue.sources or (name.startswith(ADVISORY_PREFIX) and not _is_of_advisories(queue)):
+                    continue
+                if queue.may_have(name):
                     others.add(queue, queue.selector)
             route = tuple(audience for audience in (named, others) if audience)
             self._routes.keep(name, route, sum(map(len, route)) * 100)
@@ -321,7 +342,10 @@ class Topics:
         """Give everything that arrived to the present subscribers."""
         arrived, self.arrived = self.arrived, []
         self.handed_out += arrived
+        used = self.known.fresh
         for name, messages in self._runs(arrived, now_ms):
+            if name not in used:
+                self.known.use(name)
             kept = self.recovery_buffer.keep(name, messages)
             self._fan_out(self.route(name), messages)
             if kept:
@@ -421,6 +445,8 @@ class Topics:
         core = self._core
         own = queue.subscription.peer if queue.no_local else None
         for message in self.recovery_buffer.find(queue.sources, queue.selector, own, core.clock.wall_ms()):
+            if not queue.may_have(message.destination):
+                continue
             queue.accept(message)
             core.memory.take(MESSAGE_OVERHEAD_BYTES)
             core.dirty[queue] = None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.names import is_stored
 from amq.broker.queues.queue import Looking, Owner, Queue, Subscription
@@ -134,6 +135,10 @@ class WildcardSubscription(Subscription):
             member.make_ready()
         self._core.dirty[queue] = None
 
+    def wants(self, meant: Pattern, name: str) -> bool:
+        """Is that queue one of those that are meant, and may its user consume it?"""
+        return meant.stands_for(name) and self.owner.may(Action.CONSUME, name)
+
     def holder(self, message: Message) -> Member:
         """The member that holds, or held, `message`."""
         return self.members.get(message.destination) or self.members[TOPICS]
@@ -206,6 +211,11 @@ class WildcardSubscriptions:
         self._go_on(wildcard)
         return wildcard
 
+    def look_again(self, wildcard: WildcardSubscription) -> None:
+        """Its user may consume more queues than before."""
+        self.joining[wildcard] = self._join(wildcard)
+        self._go_on(wildcard)
+
     def step(self) -> None:
         """A new turn begins."""
         self.woken = 0
@@ -224,7 +234,7 @@ class WildcardSubscriptions:
             if not isinstance(meant, Pattern):
                 continue
             for looked_at, name in enumerate(list(queues), 1):
-                if is_stored(name) and name not in wildcard.members and meant.stands_for(name):
+                if is_stored(name) and name not in wildcard.members and wildcard.wants(meant, name):
                     queue = queues.get(name)  # it may have been forgotten
                     if queue is not None:
                         wildcard.add(name, queue)
@@ -254,7 +264,7 @@ class WildcardSubscriptions:
         """A new queue, which may be one of those that are consumed together."""
         if self._patterns:
             for wildcard in self._patterns.match(words_of(queue.name)):
-                if queue.name not in wildcard.members:
+                if queue.name not in wildcard.members and wildcard.owner.may(Action.CONSUME, queue.name):
                     wildcard.add(queue.name, queue)
 
 

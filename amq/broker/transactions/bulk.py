@@ -9,18 +9,23 @@ from __future__ import annotations
 from amq.broker.core import Core
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import is_stored
+from amq.broker.scheduling.scheduler import SCHEDULING
 from amq.broker.topics.routing import Routing
 from amq.broker.transactions.transaction import Transaction
 from amq.errors import CommandError
 from amq.journal.records.message import Run
+from amq.journal.records.section import encode_sections
 from amq.protocols.commands import Command, Send, SendMany
 
 
 def add(core: Core, routing: Routing, transaction: Transaction, command: SendMany) -> bool:
     """Add what is to be sent. False: one by one, please. Raises AccessError."""
-    name = command.like.destination
+    name, headers, bodies = command.like.destination, command.headers, command.bodies
+    if headers is not None and not all(SCHEDULING.isdisjoint(names) for names in headers.lists):
+        return False
     queue = core.state.queues.get(name)
-    size = _bytes(command.bodies)
+    header_bytes = headers.memory_bytes(len(bodies)) if headers is not None else 0
+    size = _bytes(bodies) + header_bytes
     if queue is None:
         led_elsewhere = routing.of(name) != (name,) or not is_stored(name)
     else:
@@ -35,7 +40,8 @@ def add(core: Core, routing: Routing, transaction: Transaction, command: SendMan
         return False
     command.like.timestamp_ms = core.clock.wall_ms()
     take_memory(core, transaction, size)
-    transaction.queued.append(Run(command.like, command.bodies))
+    sections = encode_sections(headers, len(bodies)) if headers is not None else None
+    transaction.queued.append(Run(command.like, bodies, sections, header_bytes))
     return True
 
 
@@ -55,7 +61,10 @@ def held_bytes(command: Command) -> int:
     """Bytes that a command takes while it waits."""
     if isinstance(command, Send):
         return cost(command.message)
-    return _bytes(command.bodies) if isinstance(command, SendMany) else 0
+    if not isinstance(command, SendMany):
+        return 0
+    headers = command.headers
+    return _bytes(command.bodies) + (headers.memory_bytes(len(command.bodies)) if headers is not None else 0)
 
 
 def _bytes(bodies: list[bytes]) -> int:

@@ -11,18 +11,23 @@ the broker rejects a request with an older epoch, and the reading of a lease wit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
+from itertools import takewhile
+from typing import Any
 
+from amq.broker.actions import Action
 from amq.broker.core import Core
-from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic
+from amq.broker.memory import cost
+from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic, real_name
 from amq.broker.queues.backlog import Place
 from amq.broker.queues.browser import LOOK_ROWS, Browser
 from amq.broker.queues.queue import Owner, Queue
 from amq.broker.topics.durables import Durables
+from amq.broker.transactions.direct import NOT_PERMITTED, DirectReads, PlacesBrowser, Rows
 from amq.broker.transactions.two_phase import PreparedBrowser, TwoPhase
 from amq.broker.waiters import Answer, Refusal
-from amq.destination import told, wire_name
+from amq.destination import Pattern, Source, is_wildcard, told, wire_name
 from amq.errors import AccessError, CommandError
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME, told_name
@@ -33,20 +38,30 @@ from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
 SIZE_MAX = 64 << 20  # bytes in one lease
+RUN_MESSAGES_MAX = 4096  # in one frame
+STEP_RUNS = 4  # in one turn
+_SHOWN = Message("", b"")  # stands for what was shown and not acknowledged
+QUEUES_MAX = 10_000  # of a pattern, told at once
+CURSORS_MAX = 1000  # of which is counted how their messages are read
 
 
 class Leasing:
     """Carries out Lease and SettleLeases."""
 
-    def __init__(self, core: Core, durables: Durables, two_phase: TwoPhase) -> None:
+    def __init__(self, core: Core, durables: Durables, two_phase: TwoPhase, direct: DirectReads) -> None:
+        self._direct = direct
         self._core = core
         self._durables = durables
         self._two_phase = two_phase
-        self._coming: dict[tuple[str, str], tuple[Prepared, Group]] = {}  # (owner, queue) → newest on its way
+        self._coming: dict[tuple[str, str], list[tuple[Prepared, Group]]] = {}  # (owner, queue) → those on their way
+        self._reads: dict[str, tuple[int, int]] = {}  # owner → messages read from the store, and not from there
 
-    def lease(self, command: Lease, waiter: Waiter, client_id: str) -> None:
+    def lease(self, command: Lease, waiter: Waiter, client_id: str, user: str = "") -> None:
         """Raises CommandError, AccessError."""
         core, number = self._core, self._core.next_seq()
+        if is_wildcard(command.sources) and not command.messages and not command.take:
+            core.await_duplicate(None, Answer(waiter, self._queues(command)))
+            return
         name, owner = self._name(command, client_id), _owner(command.cursor)
         if command.after >= number:
             raise CommandError(
@@ -56,28 +71,31 @@ class Leasing:
             )
         if not command.take and self._is_taken(command, name, waiter):
             return
-        found, group = next((each for each in self._leases(owner, name) if each.seq > command.after), None), None
-        if found is None and (owner, name) in self._coming and self._coming[owner, name][0].seq > command.after:
-            found, group = self._coming[owner, name]
+        if any(command.reads):
+            self._count(owner, command.reads)
+        known: list[tuple[Prepared, Group | None]] = [(each, None) for each in self._leases(owner, name)]
+        known += self._coming.get((owner, name), ())
+        known = [each for each in known if each[0].seq > command.after]
+        found, group = known[command.skip] if command.skip < len(known) else (None, None)
         queue = core.state.queues.get(name)
-        source = queue if found is None and command.messages else None
+        source = queue if command.skip == len(known) and command.messages else None
         if source is not None:
             _check_takes(source)  # before the cursor changes hands
         if command.take:  # this comes behind what is coming
             _, group = self._two_phase.mark(_epochs(command.cursor, name))
         if source is None:
-            core.await_duplicate(group, Answer(waiter, self._answer(found, name, queue, command.cursor)))
+            core.await_duplicate(group, self._answering(waiter, command, found, name, user))
             return
         seqs = self._take(source, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
         if not seqs:
-            core.await_duplicate(group, Answer(waiter, self._answer(None, name, queue, command.cursor)))
+            core.await_duplicate(group, self._answering(waiter, command, None, name, user))
             return
         lease = Prepared(
             f"{owner}:{number}", number, core.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs}
         )
         group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])
-        self._coming[owner, name] = lease, group
-        self._two_phase.append(group, Answer(waiter, self._answer(lease, name, queue, command.cursor)))
+        self._coming.setdefault((owner, name), []).append((lease, group))
+        self._two_phase.append(group, self._answering(waiter, command, lease, name, user))
 
     def settle(self, command: SettleLeases, waiter: Waiter, client_id: str) -> None:
         """Raises CommandError, AccessError."""
@@ -106,23 +124,34 @@ class Leasing:
         if epoch and found is not None and found[0].batch > epoch:
             raise _taken(cursor, name, epoch, found[0].batch)
 
-    def browser(self, command: Subscribe, session: Owner, prefetch: int, client_id: str) -> Browser:
+    def browser(
+        self, command: Subscribe, session: Owner, prefetch: int, client_id: str, user: str = ""
+    ) -> Browser:
         """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
         messages of a lease. Raises CommandError, AccessError."""
         if command.reading is not None:
-            return LeaseBrowser(command, command.reading, self._core, self, session, prefetch)
+            kind = RunBrowser if command.reading.in_runs else LeaseBrowser
+            return kind(command, command.reading, self._core, self, session, prefetch)
+        queue = None
         if command.subscription_name:
-            queue = self._durables.queue_of(command.subscription_name, client_id, command.sources)
-            return Browser(command, self._core, session, prefetch, queue)
-        check_browsed(command.sources)
+            queue = self._core.state.queue(
+                self._durables.queue_of(command.subscription_name, client_id, command.sources)
+            )
+        else:
+            check_browsed(command.sources)
         if command.sources == (PREPARED_NAME,):
             return PreparedBrowser(command, self._core, self._two_phase, session, prefetch)
-        return Browser(command, self._core, session, prefetch)
+        if command.places:
+            return PlacesBrowser(command, self._core, session, prefetch, queue, self._direct, user)
+        return Browser(command, self._core, session, prefetch, queue)
 
     def is_leased(self, lease: Prepared) -> None:
         """It is durable."""
-        for key, (coming, _) in list(self._coming.items()):
-            if coming is lease:
+        for key, coming in list(self._coming.items()):
+            stays = [each for each in coming if each[0] is not lease]
+            if stays:
+                self._coming[key] = stays
+            else:
                 del self._coming[key]
 
     def lease_of(self, reading: LeaseReading) -> Prepared:
@@ -148,20 +177,65 @@ class Leasing:
         if is_topic(first):
             return self._durables.queue_of(command.cursor, client_id, command.sources)
         if others or not isinstance(first, str):
-            raise AccessError(
-                f"{wire_name(told(command.sources))} is no queue: give /queue/NAME", code="DESTINATION_REFUSED"
-            )
+            raise _no_queue(command.sources)
         check_queue(first)
         return first
 
-    def _answer(self, lease: Prepared | None, name: str, queue: Queue | None, cursor: str) -> str:
-        journal = self._core.journal
-        return json.dumps({
+    def _answering(self, waiter: Waiter, command: Lease, lease: Prepared | None, name: str, user: str) -> Waiter:
+        """Answers `waiter` when that is durable. Where the messages stand is known only then."""
+        queue = self._core.state.queues.get(name)
+        facts = {
             "lease": lease.seq if lease is not None else 0,
             "messages": len(lease.acks[name]) if lease is not None else 0,
             "waiting": queue.waiting if queue is not None else 0,
-            "store": journal.store_uuid.hex()[:12],
-            "epoch": max(0, self._two_phase.newest(_epochs(cursor, name))),
+            "waitingBytes": queue.stored_bytes if queue is not None else 0,
+            "store": self._core.journal.store_uuid.hex()[:12],
+            "epoch": max(0, self._two_phase.newest(_epochs(command.cursor, name))),
+        }  # fmt: skip
+        owner = _owner(command.cursor)
+        if owner in self._reads:
+            facts["direct"], facts["fallback"] = self._reads[owner]
+        if lease is None or not (command.places or command.size):
+            return Answer(waiter, json.dumps(facts))
+        if not command.places:
+            return Made(waiter, lambda: json.dumps({**facts, "size": self._size(lease, name)}))
+        if not self._direct.are_permitted(user, str(command.sources[0])):
+            return Answer(waiter, json.dumps({**facts, "indirect": NOT_PERMITTED}))
+        return Made(waiter, lambda: json.dumps({**facts, **self._places(lease, name)}))
+
+    def _places(self, lease: Prepared, name: str) -> dict[str, Any]:
+        queue = self._core.state.queues.get(HELD_SCHEME + name)
+        if queue is None or lease.xid not in self._core.state.prepared:
+            return {"indirect": "ended"}
+        return self._direct.of_lease(queue, lease.acks[name], str(lease.xid))
+
+    def _size(self, lease: Prepared, name: str) -> int:
+        """Bytes of its records."""
+        queue, rows = self._core.state.queues.get(HELD_SCHEME + name), Rows()
+        return sum(rows.sizes) if queue is not None and rows.add_disk(queue, lease.acks[name]) else 0
+
+    def _count(self, owner: str, reads: tuple[int, int]) -> None:
+        """In memory alone; the cursors that read last are kept."""
+        direct, others = self._reads.pop(owner, (0, 0))
+        self._reads[owner] = direct + reads[0], others + reads[1]
+        while len(self._reads) > CURSORS_MAX:
+            del self._reads[next(iter(self._reads))]
+
+    def _queues(self, command: Lease) -> str:
+        """The queues of a pattern that hold messages, or leases of the cursor: name → how many wait."""
+        pattern, owner = command.sources[0], _owner(command.cursor)
+        if len(command.sources) > 1 or not isinstance(pattern, Pattern):
+            raise _no_queue(command.sources)
+        leased = {name for each, _ in self._core.state.prepared.values() if each.owner == owner for name in each.acks}
+        queues = self._core.state.queues
+        found: dict[str, int] = {}
+        for name in filter(pattern.stands_for, sorted(leased.union(queues))):
+            waiting = queues[name].waiting if name in queues else 0
+            if (waiting or name in leased) and len(found) < QUEUES_MAX:
+                found[wire_name(name)] = waiting
+        return json.dumps({
+            "lease": 0, "messages": 0, "waiting": sum(found.values()), "queues": found,
+            "store": self._core.journal.store_uuid.hex()[:12],
         })  # fmt: skip
 
     # -- which messages -----------------------------------------------------------------------------------------------
@@ -198,11 +272,19 @@ class LeaseBrowser(Browser):
         self._leasing = leasing
         self._lease = self._leasing.lease_of(reading)
         ((name, seqs),) = self._lease.acks.items()
+        if not owner.may(Action.CONSUME, name):  # whatever destination the reader has named
+            raise lost(str(self._lease.xid))
         self._cursor, self._epoch = reading.cursor, reading.epoch
         self._leasing.check_epoch(self._cursor, name, self._epoch)
-        super().__init__(command, core, owner, prefetch, HELD_SCHEME + name)
+        super().__init__(command, core, owner, prefetch, core.state.queue(HELD_SCHEME + name))
         self._position = reading.begin
         self._seqs = seqs[: reading.end]
+
+    @property
+    def leased(self) -> str:
+        """Full name of the queue whose messages it shows."""
+        (name,) = self._lease.acks
+        return name
 
     def _next(self) -> Message | None:
         if self._lease.xid not in self._core.state.prepared:
@@ -242,10 +324,105 @@ class LeaseBrowser(Browser):
         super()._looked(messages)
 
 
+class RunBrowser(LeaseBrowser):
+    """The same for a client that takes many messages in one frame: what is read from the disk goes out as it is. Only a
+    message that is large, has several holders, or says more than text can, comes alone. An acknowledgement of the last
+    message of a run makes room for as many."""
+
+    __slots__ = ("_counts", "_records")
+
+    def __init__(
+        self, command: Subscribe, reading: LeaseReading, core: Core, leasing: Leasing, owner: Owner, prefetch: int
+    ) -> None:
+        self._records: list[bytes | Message] = []  # read, to be shown next
+        self._counts: dict[int, int] = {}  # seq of the last message of a run that is not acknowledged → its messages
+        super().__init__(command, reading, core, leasing, owner, prefetch)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(len(each) if isinstance(each, bytes) else cost(each) for each in self._records)
+
+    def settle(self, seqs: Sequence[int]) -> list[Message]:
+        settled = super().settle(seqs)
+        if settled:
+            self.credit += self.refund * sum(self._counts.pop(seq, 1) - 1 for seq in seqs)
+        return settled
+
+    def step(self, now_ms: int) -> None:  # noqa: ARG002
+        """Show on as far as there is room. Once a turn."""
+        for _ in range(STEP_RUNS):
+            if self.done or not self.is_ready or self.credit <= 0 or self._looking or self._core.is_held(self.queue):
+                return
+            if self._records and self._lease.xid in self._core.state.prepared:
+                self._show()
+            else:
+                self._next()
+        self._core.pager.again(self.queue)
+
+    def end(self) -> None:
+        super().end()
+        self._records.clear()
+
+    def _show(self) -> None:
+        """A run, or the message that comes alone."""
+        records, seqs = self._records, self._seqs[self._position - len(self._records) : self._position]
+        count = min(len(records), self.credit, RUN_MESSAGES_MAX)
+        run = [each for each in takewhile(bytes.__instancecheck__, records[:count]) if isinstance(each, bytes)]
+        count, seq = max(1, len(run)), seqs[max(1, len(run)) - 1]
+        shown, self._records = records[:count], records[count:]
+        self._core.memory.give_back(sum(len(each) if isinstance(each, bytes) else cost(each) for each in shown))
+        self.credit -= count
+        before = self.queue.redelivered
+        if not self.auto:
+            self.unacked[seq] = _SHOWN
+            self._counts[seq] = count
+        if run:
+            known = [(i, before[each][0]) for i, each in enumerate(seqs[:count]) if each in before] if before else []
+            self.peer.deliver_run(self, real_name(self.queue.name), run, seq, known)
+        else:
+            (message,) = shown
+            assert isinstance(message, Message)
+            self.peer.deliver(self, message, before[seq][0] if seq in before else 0)
+
+    def _look(self, places: list[Place]) -> None:
+        self._looking = True
+        self._core.pager.look_at_records(self.queue, places, self._found)
+
+    def _found(self, records: list[bytes | Message] | None) -> None:
+        """Read; or copied forward meanwhile (None), and to be looked for again."""
+        self._looking = False
+        if records is not None and not self.done:
+            self._position += len(records)
+            self._records = records
+            self._core.memory.take(self.held_bytes)
+        self._core.dirty[self.queue] = None
+        self._core.wake()
+
+
+class Made:
+    """Tells `waiter` that it is done, with a result that is made then."""
+
+    __slots__ = ("_make", "_waiter")
+
+    def __init__(self, waiter: Waiter, make: Callable[[], str]) -> None:
+        self._waiter = waiter
+        self._make = make
+
+    def done(self, result: str = "") -> None:  # noqa: ARG002
+        self._waiter.done(self._make())
+
+    def failed(self, error: Exception) -> None:
+        self._waiter.failed(error)
+
+
 def lost(xid: str) -> CommandError:
     return CommandError(
         f"{xid[:200]} is over: it was acknowledged, or given back by somebody or by its timeout", code="UNKNOWN_LEASE"
     )
+
+
+def _no_queue(sources: Sequence[Source]) -> AccessError:
+    return AccessError(f"{wire_name(told(sources))} is no queue: give /queue/NAME", code="DESTINATION_REFUSED")
 
 
 def _owner(cursor: str) -> str:

@@ -23,7 +23,7 @@ from amq.journal.records import ACKED, Consumed, Group, Measured, Prepared, Reco
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import HOLDERS_MAX, Multicast
 from amq.message import Copy, Message
-from amq.protocols.commands import Outcome
+from amq.protocols.commands import Command, Outcome
 from amq.xid import OUTCOMES
 
 
@@ -50,15 +50,17 @@ class Transaction:
     `queued` is what was sent to queues, in order. `used_at` is monotonic seconds."""
 
     __slots__ = (
-        "_redelivery", "_topics", "acks", "core", "nacks", "name", "published", "queued", "readiness", "released",
-        "requeued", "sends_to_durables", "size", "used_at",
+        "_redelivery", "_topics", "acks", "core", "ending", "nacks", "name", "published", "queued", "readiness",
+        "released", "requeued", "sends_to_durables", "session", "size", "used_at",
     )  # fmt: skip
 
-    def __init__(self, core: Core, topics: Topics, redelivery: Redelivery, name: str) -> None:
+    def __init__(self, core: Core, topics: Topics, redelivery: Redelivery, name: str, session: int = 0) -> None:
         self.core = core
         self._topics = topics
         self._redelivery = redelivery
         self.name = name
+        self.session = session  # in which it began, and with which it ends
+        self.ending: Command | None = None  # commits or prepares it, and waits: nobody adds anything
         self.used_at = core.clock.monotonic()
         self.queued: list[Message | Run] = []
         self.published: list[Message] = []  # to topics
@@ -95,6 +97,11 @@ class Transaction:
         }[outcome]  # fmt: skip
         into += [(subscription, message) for message in messages]
         subscription.in_transactions += len(messages)
+
+    def let_go_on(self, command: Command) -> None:
+        """`command` has failed and ends it not."""
+        if self.ending is command:
+            self.ending = None
 
     def add(self, messages: list[Message]) -> None:
         """They are to be sent."""
@@ -157,14 +164,8 @@ class Transaction:
         )
 
     def roll_back_repeated(self, outcome_id: str) -> TransactionRolledBackError:
-        """Roll back because a commit of that name took place. A crash may yet lose a commit that is on its way, so the
-        broker does not report that one as done."""
-        pending = outcome_id in self.core.outcomes_pending
+        """Roll back because a commit of that name took place, as far as the error is told."""
         self.roll_back()
-        if pending:
-            return TransactionRolledBackError(
-                f"commit {outcome_id} is just taking place on another connection: the transaction was rolled back"
-            )
         why = f"commit {outcome_id} took place before: the transaction was rolled back"
         return TransactionRolledBackError(why, code="ALREADY_COMMITTED")
 
@@ -181,7 +182,7 @@ class Transaction:
         for message in self.sends:
             self.core.withdraw(message)
         self._topics.withdraw(self.published)
-        self._give_back(self.settled)
+        self._undo(self.settled)
         self._let_go()
         self.queued, self.published, self.acks, self.nacks, self.requeued, self.released = [], [], [], [], [], []
 
@@ -190,7 +191,7 @@ class Transaction:
         for message in self.sends:
             if message.persistent:
                 self.core.withdraw(message)
-        self._give_back([(s, message) for s, message in self.acks if message.segment is not None])
+        self._undo([(s, message) for s, message in self.acks if message.segment is not None])
 
     def _let_go(self) -> None:
         """Its consumers no longer hold the messages that they acknowledged: groups may go to others."""
@@ -202,9 +203,23 @@ class Transaction:
                 if subscription.ended:
                     queue.left(subscription)
 
+    def _undo(self, settled: list[tuple[Subscription, Message]]) -> None:
+        """It was not settled. Messages that a client delivers again by itself stay with its consumer: another copy
+        would be processed too."""
+        back: list[tuple[Subscription, Message]] = []
+        for subscription, message in settled:
+            if not subscription.redelivers or subscription.ended:
+                back.append((subscription, message))
+            elif message.seq in subscription.queue.messages:
+                subscription.take_back(message)
+        self._give_back(back)
+
     def _give_back(self, settled: list[tuple[Subscription, Message]], refused: bool = False) -> None:
-        for queue, messages in _by_queue(settled).items():
+        judged = [pair for pair in settled if not pair[0].redelivers]
+        for queue, messages in _by_queue(judged).items():
             self._redelivery.give_back(queue, messages, [message.seq for message in messages], refused)
+        for queue, messages in _by_queue([pair for pair in settled if pair[0].redelivers]).items():
+            self._redelivery.give_back(queue, messages, (), refused)
 
 
 def _by_queue(settled: list[tuple[Subscription, Message]]) -> dict[Queue, list[Message]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
+from itertools import islice
 
 import structlog
 
@@ -45,6 +47,7 @@ from amq.xid import AnyXid, Xid, outcome_id, parse
 
 XID_CHARACTERS_MAX = 512
 COMMITTED, DUPLICATE = "committed", "duplicate"
+LISTED_MAX = 10_000  # transactions told at once
 GROUP_MESSAGES_MAX = 100_000  # of transactions that are rolled back together
 
 _log = structlog.get_logger("amq.broker")
@@ -192,6 +195,28 @@ class TwoPhase:
             )
         if len(transaction.settled) > len(transaction.acks):
             raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
+
+    def told(self, may: Callable[[str], bool]) -> list[str]:
+        """Ids of transactions that are prepared and wait for their end, and that somebody `may` finish: LISTED_MAX of
+        them, the oldest first. Others show when these have ended."""
+        waiting = (
+            str(xid) for xid, (prepared, _) in self._core.state.prepared.items()
+            if xid not in self.ending and not prepared.owner.startswith(LEASE)
+        )  # fmt: skip
+        return list(islice(filter(may, waiting), LISTED_MAX))
+
+    def check_ended(self, xid: AnyXid, waiter: Waiter) -> None:
+        """Tell `waiter` when that transaction has ended. It is remembered for others who ask, as long as
+        `outcomeWindow` says. Raises CommandError where it has not, or was never prepared."""
+        core = self._core
+        if xid in self.ending:
+            core.await_duplicate(self.ending[xid][0], waiter)
+        elif xid in core.state.prepared or xid in self._preparing:
+            raise CommandError(f"{xid} is prepared: commit it or roll it back", code="TRANSACTION_PREPARED")
+        elif self._has_ended(xid):
+            core.journal.confirm(waiter)
+        else:
+            raise self._unknown(xid)
 
     def is_known(self, xid: AnyXid) -> bool:
         """Is it prepared, or being prepared, or has it ended?"""

@@ -34,8 +34,8 @@ SPRING = "http://www.springframework.org/schema/beans"
 _JAVA = "it concerns Java or its management (JMX)"
 _JOURNAL = "the journal of amq does without it"
 _NO_PERMISSIONS = (
-    "amq has no permissions for destinations yet: every user may do everything. Keep the broker in a private network, "
-    "and give logins to trusted programs only"
+    "amq has a permissions file of its own: write these rules there and set permissionsFile (docs/security.md); until "
+    "then every user may do everything"
 )
 _MASTERS = "amq has one master and no network of brokers: let the clients of all these brokers use one group, or move "\
     "messages with a program of your own"  # fmt: skip
@@ -70,8 +70,8 @@ BROKER = table(
         "broker@rejectDurableConsumers": only(
             "false", "durable subscriptions are served", "durable subscriptions cannot be refused"
         ),
-        "broker@populateJMSXUserID": only("false", "off", "messages do not carry the login of their producer"),
-        "broker@useAuthenticatedPrincipalForJMSXUserID": ignored("see populateJMSXUserID"),
+        "broker@populateJMSXUserID": carry("populateJMSXUserID", boolean),
+        "broker@useAuthenticatedPrincipalForJMSXUserID": natural("it is the user who has logged in"),
         "broker@maxUncommittedCount": unsupported("set maxTransactionSize, which counts bytes"),
         "broker@schedulePeriodForDestinationPurge": natural("empty queues are forgotten by themselves"),
         "broker@maxPurgedDestinationsPerSweep": natural("empty queues are forgotten by themselves"),
@@ -111,7 +111,7 @@ BROKER = table(
         "ioExceptionHandler": natural("an error of the store ends the mastership, and a slave takes over", whole=True),
         "taskRunnerFactory": ignored(_JAVA, whole=True),
         "sslContext": unsupported(
-            "amq does not encrypt yet: put a TLS tunnel in front of it (docs/security.md)", whole=True
+            "amq reads certificates in PEM form: convert the key stores (docs/security.md)", whole=True
         ),
         "networkConnectors": unsupported(_MASTERS, whole=True),
         "proxyConnectors": unsupported("use a TCP proxy", whole=True),
@@ -272,7 +272,7 @@ def read(root: Element, path: str, placeholders: Placeholders) -> Importing:
         "transportConnector@autoStart": natural("transports open on the master"),
         "transportConnector@discoveryUri": natural("brokers of a group find each other in the store"),
         "transportConnector@updateClusterClients": carry("updateClusterClients", boolean),
-        "transportConnector@rebalanceClusterClients": unsupported(_MASTERS),
+        "transportConnector@rebalanceClusterClients": carry("rebalanceClusterClients", boolean),
         "transportConnector@updateClusterClientsOnRemove": natural("clients are told of brokers that go, too"),
         "transportConnector@updateClusterFilter": unsupported("clients are told of all brokers of the group"),
         "transportConnector@maximumProducersAllowedPerConnection": natural("amq has limits of its own"),
@@ -390,10 +390,10 @@ def _connector(part: Part, listening: Listening, options: dict[str, Rule]) -> Sc
     except ValueError as error:
         part.tell(Status.UNSUPPORTED, f"{error}")
         return None
-    scheme = "+".join(word for word in url.scheme.split("+") if word != "nio") or "tcp"
+    scheme = "+".join(word for word in url.scheme.split("+") if word != "nio") or ("tcp" if url.scheme else "")
     served, told = SCHEMES.get(scheme, (False, f"amq does not speak {scheme}"))
     if served:
-        listening.serve(part, url, options, told)
+        listening.serve(part, url, options, told, scheme)
     else:
         part.tell(Status.UNSUPPORTED, told)
         for name, raw in url.options:

@@ -42,8 +42,8 @@ _REPLICATION = (
     "redundancy"
 )
 _PERMISSIONS = (
-    "amq has no permissions for destinations yet: every user may do everything. Keep the broker in a private network, "
-    "and give logins to trusted programs only"
+    "amq has a permissions file of its own: write these rules there and set permissionsFile (docs/security.md); until "
+    "then every user may do everything"
 )
 _USERS = "amq has a users file of its own: make it with `amq user add` and set usersFile"
 _PAGES = "messages beyond memoryLimit wait in the journal; there are no page files"
@@ -284,6 +284,9 @@ def _backup(part: Part) -> None:
         _preferred(part)
 
 
+_SPOKEN = {"STOMP": "stomp", "OPENWIRE": "tcp"}  # protocol → scheme of a port for it alone
+
+
 def _acceptor(part: Part, listening: Listening, options: dict[str, Rule]) -> None:
     """Artemis has a URL; HornetQ a class and parameters."""
     fill = part.importing.fill
@@ -293,17 +296,20 @@ def _acceptor(part: Part, listening: Listening, options: dict[str, Rule]) -> Non
         part.tell(Status.UNSUPPORTED, f"{error}")
         return
     settings = dict(url.options)
-    protocols = settings.get("protocols") or settings.get("protocol") or "STOMP"
+    protocols = settings.get("protocols") or settings.get("protocol") or "STOMP,OPENWIRE"
     words = {word.upper() for word in re.split(r"[,\s]+", fill(protocols, part.element, "protocols"))}
     if url.scheme in ("vm", "invm"):
         part.tell(Status.IGNORED, "it serves programs in the same Java process")
-    elif "STOMP" not in words:
+    elif not words & _SPOKEN.keys():
         part.tell(Status.UNSUPPORTED, NOT_SPOKEN.format(", ".join(sorted(words))))
     elif (settings.get("sslEnabled") or settings.get("ssl-enabled") or "false").lower() != "false":
         part.tell(Status.UNSUPPORTED, TLS_TOLD)
     else:
-        alone = words == {"STOMP"} and bool(settings.keys() & {"protocols", "protocol"})
-        listening.serve(part, url, options, "" if alone else "amq serves its STOMP clients only")
+        known = words & _SPOKEN.keys()
+        scheme = _SPOKEN[next(iter(known))] if len(known) == 1 else "auto"
+        named = bool(settings.keys() & {"protocols", "protocol"})
+        note = "" if named and words == known else "amq serves its clients of STOMP and OpenWire only"
+        listening.serve(part, url, options, note, scheme)
 
 
 def _of_parameters(part: Part) -> ListeningUrl:

@@ -10,27 +10,29 @@ from urllib.parse import unquote, urlsplit
 from amq.config.foreign.convert import integer, size
 from amq.config.foreign.importing import Importing, Part, Rule, ignored, natural, unsupported
 from amq.config.foreign.report import Status
-from amq.config.transport_url import TransportUrl, parse_transport_url
+from amq.config.transport_url import DEFAULT_PORTS, TransportUrl, parse_transport_url
 
 TRANSPORTS_MAX = 100
 URL_OPTIONS_MAX = 100
 TLS_TOLD = (
-    "amq does not encrypt yet: put a TLS tunnel in front of it (docs/security.md), and let it listen where only the "
-    "tunnel reaches it"
+    "amq speaks TLS with files in PEM form: convert the key store and set certificate and the transport by hand "
+    "(docs/security.md)"
 )
-NOT_SPOKEN = "amq speaks STOMP and not {}: give these clients a STOMP client, or keep a broker that speaks it for them"
+NOT_SPOKEN = (
+    "amq speaks STOMP and OpenWire and not {}: let these clients speak either, or keep a broker that speaks it for them"
+)
 # scheme without +nio → (served here, what to say)
 SCHEMES: Mapping[str, tuple[bool, str]] = {
     "stomp": (True, ""),
-    "auto": (True, "its STOMP clients are served; amq does not speak OpenWire, AMQP and MQTT"),
+    "auto": (True, "its clients of STOMP and OpenWire are served; amq does not speak AMQP and MQTT"),
+    "tcp": (True, ""),
     "stomp+ssl": (False, TLS_TOLD),
     "auto+ssl": (False, TLS_TOLD),
-    "tcp": (False, NOT_SPOKEN.format("OpenWire")),
-    "ssl": (False, NOT_SPOKEN.format("OpenWire")),
-    "http": (False, NOT_SPOKEN.format("OpenWire")),
-    "https": (False, NOT_SPOKEN.format("OpenWire")),
-    "udp": (False, NOT_SPOKEN.format("OpenWire")),
-    "multicast": (False, NOT_SPOKEN.format("OpenWire")),
+    "ssl": (False, TLS_TOLD),
+    "http": (False, NOT_SPOKEN.format("OpenWire over HTTP")),
+    "https": (False, NOT_SPOKEN.format("OpenWire over HTTP")),
+    "udp": (False, NOT_SPOKEN.format("OpenWire over UDP")),
+    "multicast": (False, NOT_SPOKEN.format("OpenWire over UDP")),
     "amqp": (False, NOT_SPOKEN.format("AMQP")),
     "amqp+ssl": (False, NOT_SPOKEN.format("AMQP")),
     "mqtt": (False, NOT_SPOKEN.format("MQTT")),
@@ -75,11 +77,13 @@ class Listening:
         self._connections: list[tuple[Part, int]] = []
         self._frames: list[tuple[Part, int]] = []
 
-    def serve(self, part: Part, url: ListeningUrl, options: Mapping[str, Rule], note: str = "") -> None:
-        """amq listens there, too."""
-        host = url.host or "0.0.0.0"
+    def serve(
+        self, part: Part, url: ListeningUrl, options: Mapping[str, Rule], note: str = "", scheme: str = "stomp"
+    ) -> None:
+        """amq listens there, too, with a URL of that scheme."""
+        host, port = url.host or "0.0.0.0", DEFAULT_PORTS[scheme] if url.port is None else url.port
         try:
-            ours = str(parse_transport_url(str(TransportUrl("stomp", host, 61613 if url.port is None else url.port))))
+            ours = str(parse_transport_url(str(TransportUrl(scheme, host, port))))
         except ValueError as error:
             part.tell(Status.UNSUPPORTED, f"{error}")
             return

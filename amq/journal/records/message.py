@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32
 from amq.journal.hidden import is_hidden
 from amq.journal.records.base import BaseRecord, S
-from amq.journal.records.section import decode_section, describe_section, encode_section
+from amq.journal.records.section import EXTENDED, decode_section, describe_section, encode_section
 from amq.message import LARGE_BODY_BYTES, TEXT, Message, alike
 
 MESSAGE = 2
@@ -28,6 +28,7 @@ MESSAGE_BYTES = MESSAGE_HEAD.size  # of a message without body, names and proper
 FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")  # the same head with its framing
 # of the same: bytes of the record, its type, seq, destination, bytes of content type and duplicate id
 MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
+_FLAGS_AT = RECORD_BYTES + 12  # in the framed record
 _PRIORITY_MAX = 9
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
@@ -78,6 +79,11 @@ def decode_message(payload: bytes | memoryview, position: int, stop: int, name: 
     return Message(
         name, body, properties, content_type, priority, True, timestamp, expires, duplicate_id, content, seq, envelope
     )
+
+
+def is_extended(record: bytes | memoryview) -> bool:
+    """Does the framed `record` of a message say more than JSON can?"""
+    return bool(record[_FLAGS_AT] & EXTENDED)
 
 
 def body_offset(head: bytes) -> int:
@@ -146,20 +152,26 @@ class Staging(Storing[S], Protocol[S]):
 
 
 class Run(BaseRecord):
-    """`like` is what the messages are but for seq and body. They have no properties, no ids and no envelope.
+    """`like` is what the messages are but for seq, body and headers. They have no ids.
 
     bodies        at least one
+    sections      of their properties, where a message has some: see `encode_sections`
+    header_bytes  that all these properties take in memory
     seq           of the first, 0 = not given yet; those of the others follow
     sizes         of their records, bytes, once they are encoded
     offset, size  where the first record stands in its segment, and bytes of all
     """
 
     type_name = "message"  # as each of its records is
-    __slots__ = ("bodies", "like", "offset", "seq", "size", "sizes")
+    __slots__ = ("bodies", "header_bytes", "like", "offset", "sections", "seq", "size", "sizes")
 
-    def __init__(self, like: Message, bodies: list[bytes]) -> None:
+    def __init__(
+        self, like: Message, bodies: list[bytes], sections: list[bytes] | None = None, header_bytes: int = 0
+    ) -> None:
         self.like = like
         self.bodies = bodies
+        self.sections = sections
+        self.header_bytes = header_bytes
         self.seq = self.offset = self.size = 0
         self.sizes = array("I")
 
@@ -186,7 +198,7 @@ class Run(BaseRecord):
 
     def messages(self) -> list[Message]:
         """One by one, with what is known of each."""
-        found = alike(self.like, self.bodies)
+        found = self._made(0, len(self.bodies))
         for message, seq in zip(found, self.seqs if self.seq else (), strict=False):
             message.seq = seq
         for message, size in zip(found, self.sizes, strict=False):
@@ -196,12 +208,17 @@ class Run(BaseRecord):
     def stored(self, begin: int = 0, end: int | None = None) -> list[Message]:
         """Those messages, with the places where they stand."""
         end = len(self.bodies) if end is None else end
-        found = alike(self.like, self.bodies[begin:end])
+        found = self._made(begin, end)
         offset = self.offset + sum(self.sizes[:begin])
         for message, seq, size in zip(found, self.seqs[begin:end], self.sizes[begin:end], strict=True):
             message.seq, message.offset, message.size = seq, offset, size
             offset += size
         return found
+
+    def _made(self, begin: int, end: int) -> list[Message]:
+        sections = self.sections
+        headers = None if sections is None else [json.loads(each) if each else {} for each in sections[begin:end]]
+        return alike(self.like, self.bodies[begin:end], headers)
 
     def encode(self, ids: dict[str, int], /) -> bytes:
         """The records of its messages, each as `encode_message` makes it."""
@@ -209,20 +226,31 @@ class Run(BaseRecord):
         head = MESSAGE_HEAD.pack(
             0, ids[like.destination], like.content, like.priority, like.timestamp_ms, like.expires_ms,
             len(content_type), 0, 0,
-        )[_U64.size :] + content_type  # fmt: skip
-        beside = _U64.size + len(head)
+        )[_U64.size :]  # fmt: skip
         parts: list[bytes] = []
-        pack_seq, pack = _U64.pack, RECORD.pack
-        for seq, body in zip(self.seqs, self.bodies, strict=True):
-            record = pack_seq(seq) + head + body
-            parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
+        pack_seq, pack, pack_bytes = _U64.pack, RECORD.pack, _U32.pack
+        if self.sections is None:
+            head += content_type
+            beside = _U64.size + len(head)
+            for seq, body in zip(self.seqs, self.bodies, strict=True):
+                record = pack_seq(seq) + head + body
+                parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
+        else:
+            head = head[: -_U32.size]
+            for seq, body, section in zip(self.seqs, self.bodies, self.sections, strict=True):
+                record = b"".join((pack_seq(seq), head, pack_bytes(len(section)), content_type, section, body))
+                parts += pack(len(record), crc32(record, MESSAGE), MESSAGE), record
         self.record_bytes()
         return b"".join(parts)
 
     def record_bytes(self) -> int:
         """Of all its records, whose `sizes` it notes."""
         beside = RECORD_BYTES + MESSAGE_BYTES + len(self.like.content_type.encode())
-        self.sizes = array("I", [beside + len(body) for body in self.bodies])
+        if self.sections is None:
+            self.sizes = array("I", [beside + len(body) for body in self.bodies])
+        else:
+            parts = zip(self.bodies, self.sections, strict=True)
+            self.sizes = array("I", [beside + len(body) + len(section) for body, section in parts])
         return sum(self.sizes)
 
     def place(self, offset: int, size: int) -> None:
@@ -244,7 +272,7 @@ class Run(BaseRecord):
             return
         for begin in range(0, len(self.bodies), count):
             end = begin + count
-            piece = Run(self.like, self.bodies[begin:end])
+            piece = Run(self.like, self.bodies[begin:end], self.sections and self.sections[begin:end])
             piece.seq, piece.sizes = self.seq + begin, self.sizes[begin:end]
             piece.offset, piece.size = self.offset + sum(self.sizes[:begin]), sum(piece.sizes)
             yield piece

@@ -11,6 +11,7 @@ from typing import Final
 from amq.message import DEFAULT_PRIORITY, TEXT, Batch, Lifted, Message, headers, plain
 from amq.protocols.stomp.destination import wire_name
 from amq.protocols.stomp.frame import escape
+from amq.protocols.stomp.transformation import shown
 from amq.remembered import Remembered
 
 # Never taken from a message's properties: the broker's own headers on a MESSAGE, and those that Message has fields for.
@@ -40,11 +41,12 @@ def header_line(name: str, value: str, version: str) -> str:
 class DeliveryFormat:
     """The facts of a subscription that `Deliveries.encode` needs: the beginning of its MESSAGE frames."""
 
-    __slots__ = ("ack", "destination", "head", "id", "start")
+    __slots__ = ("ack", "destination", "head", "id", "start", "transformation")
 
     def __init__(self, start: str, head: str, ack: str, id: str = "", destination: str = "") -> None:
         self.id = id  # as the client calls it, "" = it gave none
         self.destination = destination
+        self.transformation = ""  # of maps, "" = they are shown as plain JSON
         self.start = start.encode("utf-8", "replace")  # everything before `message-id`
         self.head = head  # everything up to the sequence number of `message-id`
         self.ack = ack  # everything of the `ack` header up to its sequence number, "" = no such header
@@ -80,10 +82,12 @@ class Deliveries:
 
         `head_only`: what stands in it before the body.
         """
-        if message.shared is not None and message.shared.encoded is not None and not redelivered and not head_only:
+        if form.transformation and not head_only:
+            message = shown(message, form.transformation)
+        elif message.shared is not None and message.shared.encoded is not None and not redelivered and not head_only:
             own = f"{form.ack[1:]}{message.seq}\n".encode() if form.ack else b""
             return b"%b%b%b" % (form.start, own, self._common(message))
-        if message.envelope is not None and message.envelope.__class__ is not Lifted:
+        elif message.envelope is not None and message.envelope.__class__ is not Lifted:
             message = plain(message)
         seq = message.seq
         body = message.body
@@ -111,6 +115,8 @@ class Deliveries:
 
     def encode_batch(self, form: DeliveryFormat, batch: Batch) -> bytes:
         """The MESSAGE frames of deliveries, each for the first time, to a subscription without explicit acks."""
+        if form.transformation:
+            return b"".join([self.encode(form, message, 0) for message in batch.messages])
         pieces = batch.encoded.get(self._key)
         if pieces is None:
             pieces = batch.encoded[self._key] = [b"", *map(self._common, batch.messages)]

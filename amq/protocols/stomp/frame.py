@@ -24,8 +24,8 @@ COMMAND_BYTES_MAX: Final = 16  # the longest command of the specifications has 1
 # These are written before the peers have agreed on a version, so their headers are never escaped.
 UNESCAPED_COMMANDS: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
 _COMMANDS: Final = frozenset({
-    "ABORT", "ACK", "BEGIN", "COMMIT", "CONNECT", "CONNECTED", "CREDIT", "DISCONNECT", "ERROR", "MESSAGE", "NACK",
-    "RECEIPT", "SEND", "STOMP", "SUBSCRIBE", "UNSUBSCRIBE",
+    "ABORT", "ACK", "BEGIN", "COMMIT", "CONNECT", "CONNECTED", "CREDIT", "DISCONNECT", "ERROR", "MESSAGE", "MESSAGES",
+    "NACK", "RECEIPT", "SEND", "SENDMANY", "STOMP", "SUBSCRIBE", "UNSUBSCRIBE",
 })  # fmt: skip
 
 _EOLS = re.compile(rb"[\r\n]*")

@@ -14,6 +14,7 @@ from amq.protocols.stomp.subscribing import number
 
 _MAX: Final = 2**63 - 1
 _COUNT_MAX: Final = 999_999_999
+_SKIP_MAX: Final = 1000
 
 
 def lease(headers: dict[str, str], receipt: object) -> Lease:
@@ -30,6 +31,12 @@ def lease(headers: dict[str, str], receipt: object) -> Lease:
         receipt,
         _boolean("take", headers.get("take", "false")),
         number("epoch", headers.get("epoch", "0"), _MAX),
+        _boolean("places", headers.get("places", "false")),
+        number("skip", headers.get("skip", "0"), _SKIP_MAX),
+        (
+            number("direct", headers.get("direct", "0"), _COUNT_MAX),
+            number("fallback", headers.get("fallback", "0"), _COUNT_MAX),
+        ),
     )
 
 

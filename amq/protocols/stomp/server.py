@@ -36,19 +36,21 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.protocols.stomp import leases, reattaching, repeated, subscribing, transactions
+from amq.protocols.stomp import leases, reattaching, repeated, runs, subscribing, transactions, transformation
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import destinations, full_name, reply_to, sources
 from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, subscription_name
 from amq.protocols.stomp.subscribing import boolean as _boolean
 from amq.protocols.stomp.subscribing import number as _number
+from amq.protocols.stomp.transformation import TRANSFORMATION
 from amq.remembered import Remembered
 
 _STRANGER_HEADERS_BYTES_MAX: Final = 64 << 10  # before CONNECT; a body is not allowed there
 _WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
 _DESTINATIONS_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each connection
 _RETIRED_MAX: Final = 1000  # ended subscriptions whose acknowledgements, on their way, are still understood
+_OUTCOME_HEADER_CHARACTERS_MAX: Final = 8000
 _ERROR_MESSAGE_CHARACTERS_MAX: Final = 200
 _BROKERS_RECEIPT_CHARACTERS_MAX: Final = 64
 _ACK_BYTES_MAX: Final = 48  # of an ACK that has nothing but an id
@@ -62,9 +64,11 @@ _Route = tuple[str, tuple[str, ...]]  # where a SEND goes: full name, of several
 class _Subscription:
     """The part of a subscription that the codec keeps; travels as the token of its Subscribe."""
 
-    __slots__ = ("acknowledges", "destination", "first", "id", "index", "named")
+    __slots__ = ("acknowledges", "destination", "first", "id", "index", "named", "transformation")
 
-    def __init__(self, id: str, index: int, destination: str, ack: str, named: bool) -> None:
+    def __init__(
+        self, id: str, index: int, destination: str, ack: str, named: bool, transformation: str
+    ) -> None:
         self.id = id
         self.index = index  # never used twice in a connection
         self.destination = destination
@@ -72,6 +76,7 @@ class _Subscription:
         # Where a range of deliveries begins that an acknowledgement covers: see `Settle`.
         self.first = OLDEST if ack == ACK_CLIENT else None
         self.named = named  # False: a 1.0 client gave no id
+        self.transformation = transformation  # of the maps that it gets, "" = none
 
 
 class StompServer:
@@ -88,6 +93,8 @@ class StompServer:
 
     name = "stomp"
     survives: ClassVar[frozenset[Scope]] = frozenset()  # STOMP knows no error that leaves the connection open
+    unsaid = b""
+    patience_ms: tuple[int, int] | None = None
 
     def __init__(
         self, limits: Limits | None = None, message_id_prefix: str = "ID:", server_name: str = "amq",
@@ -113,6 +120,7 @@ class StompServer:
         self._strict_destinations = strict_destinations
         self._brokers_receipt = ""  # the id of the receipt that tells the client where the group is
         self._connected = False
+        self._takes_runs = False  # the client asked for frames of many messages
         self._closed = False
         self._destinations: Remembered[_Route] = Remembered(_DESTINATIONS_BYTES_MAX)  # by what SENDs wrote
         self._subscriptions: dict[str, _Subscription] = {}
@@ -149,7 +157,10 @@ class StompServer:
                     self.confirmed = reattaching.count_of(frame)
                     continue
                 receipt = _receipt(frame.headers)
-                commands.append(self._command(frame))
+                if self._takes_runs and frame.command == runs.SENDMANY:
+                    commands += runs.commands(frame, self._checked_send, self._limits)
+                else:
+                    commands.append(self._command(frame))
             except AmqError as error:
                 # Its traceback would hold this frame, and with that all that was received.
                 commands.append(Malformed(error.with_traceback(None), receipt))
@@ -228,8 +239,7 @@ class StompServer:
             self._check_first(command)
             return self._connect(headers)
         if command == "SEND":
-            _check_lengths(headers)
-            return self._send(headers, frame.body)
+            return self._checked_send(headers, frame.body)
         handler = self._HANDLERS.get(command)
         if handler is None:
             if command in ("CONNECT", "STOMP"):
@@ -272,11 +282,16 @@ class StompServer:
         self._reader.limits = self._limits
         self._write_as(version)
         self._connected = True
+        self._takes_runs = version == "1.2" and runs.is_asked(headers)
         get = headers.get
         return Connect(
             get("login", ""), get("passcode", ""), get("client-id", ""), get("host", ""), heartbeat_ms,
             get("amq-client-instance", ""), reattaching.asked(headers) if version == "1.2" else None,
         )  # fmt: skip
+
+    def _checked_send(self, headers: dict[str, str], body: bytes) -> Send:
+        _check_lengths(headers)
+        return self._send(headers, body)
 
     def _send(self, headers: dict[str, str], body: bytes) -> Send:
         """`headers` become the message's properties: do not use them afterwards."""
@@ -288,7 +303,7 @@ class StompServer:
         persistent = self._default_persistent
         if not headers and len(names) == 1:
             return Send(Message(destination, body, None, "", DEFAULT_PRIORITY, persistent, 0, 0, "", content), receipt)
-        transaction = _transaction(headers) if "transaction" in headers else ""
+        in_transaction = _transaction(headers) if "transaction" in headers else ""
         persistent_text = pop("persistent", None)
         if persistent_text is not None:
             persistent = persistent_text == "true" or _boolean("persistent", persistent_text)
@@ -314,9 +329,11 @@ class StompServer:
             destination, body, headers or None, content_type, priority, persistent, 0, expires_ms, duplicate_id,
             content, 0, envelope,
         )  # fmt: skip
+        if TRANSFORMATION in headers:
+            message = transformation.sent(message, headers[TRANSFORMATION])
         if len(names) > 1:
-            return SendToMany(message, names, receipt, transaction)
-        return Send(message, receipt, transaction)
+            return SendToMany(message, names, receipt, in_transaction)
+        return Send(message, receipt, in_transaction)
 
     def _subscribe(self, headers: dict[str, str], receipt: object) -> Subscribe:
         written = headers.get("destination", "")
@@ -336,7 +353,10 @@ class StompServer:
                 code="SUBSCRIPTION_EXISTS",
             )
         index = self._subscribed_count
-        token = _Subscription(id, index, destination, subscribing.ack_mode(headers), is_named)
+        ack, form = subscribing.ack_mode(headers), transformation.asked(headers)
+        token = _Subscription(id, index, destination, ack, is_named, form)
+        if not self._takes_runs:
+            headers.pop(runs.HEADER, None)
         command = subscribing.subscribe(headers, id, named, receipt, token)
         self._subscribed_count += 1
         self._subscriptions[id] = self._by_index[str(index)] = token
@@ -467,6 +487,8 @@ class StompServer:
             headers.append(("heart-beat", f"{heartbeat_ms[0]},{heartbeat_ms[1]}"))
             if urls := _own_urls(brokers):
                 headers.append(("brokers", urls))
+        if self._takes_runs:
+            headers.append((runs.HEADER, runs.VERSION))
         if reattachable is not None:
             headers += reattaching.granted(reattachable)
         return encode("CONNECTED", headers)
@@ -484,6 +506,10 @@ class StompServer:
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         """RECEIPT frame; `receipt` as a command carried it."""
+        if len(outcome) > _OUTCOME_HEADER_CHARACTERS_MAX:  # of a frame of ours alone: it has more to say
+            body = outcome.encode()
+            head = f"RECEIPT\n{header_line('receipt-id', receipt, self.version)}content-length:{len(body)}\n\n"
+            return head.encode() + body + b"\0"
         if outcome:
             lines = header_line("receipt-id", receipt, self.version) + header_line("outcome", outcome, self.version)
             return f"RECEIPT\n{lines}\n\0".encode()
@@ -514,7 +540,11 @@ class StompServer:
         known = command.token  # not looked up by id: an UNSUBSCRIBE that came in the same bytes has been read already
         assert isinstance(known, _Subscription)
         id = known.id if known.named else ""
-        return self._deliveries.format(id, known.index, known.acknowledges, known.destination)
+        form = self._deliveries.format(id, known.index, known.acknowledges, known.destination)
+        form.transformation = known.transformation
+        if command.reading is not None and command.reading.in_runs:
+            return runs.RunFormat(form, self.version, self._owner)
+        return form
 
     def _write_as(self, version: str) -> None:
         self._deliveries = Deliveries(version, self._message_id_prefix, self._owner)
@@ -540,7 +570,8 @@ class StompServer:
 
 def _own_urls(brokers: Sequence[str]) -> str:
     """Those of `brokers` that a client of this protocol can use."""
-    return ",".join(url for url in brokers if url.startswith(("stomp:", "stomp+")))
+    found = (f"stomp{url.removeprefix('auto')}" if url.startswith(("auto:", "auto+")) else url for url in brokers)
+    return ",".join(url for url in found if url.startswith(("stomp:", "stomp+")))
 
 
 def _receipt(headers: dict[str, str]) -> str | None:

@@ -9,14 +9,19 @@ from typing import Any, Final
 
 from amq.destination import Source, is_wildcard
 from amq.errors import CommandError, ProtocolError
-from amq.protocols.commands import CREDIT_MAX, LeaseReading, Subscribe
+from amq.protocols.commands import CREDIT_MAX, LeaseReading, Range, Subscribe
 
 ACK_AUTO: Final = "auto"
 ACK_CLIENT: Final = "client"  # an acknowledgement covers all that was delivered before
 ACK_INDIVIDUAL: Final = "client-individual"
 ACK_MODES: Final = (ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL)
 _ACTIVEMQ: Final = "activemq."
-_OURS: Final = ("credit", "cursor", "epoch", "lease", "positions")  # options without that prefix
+RUNS: Final = "amq-runs"  # many messages in one frame: see `amq.protocols.stomp.runs`
+RUNS_VERSION: Final = "1"
+# Options without that prefix.
+_OURS: Final = (
+    "browse-after", "browse-until", "credit", "cursor", "epoch", "lease", "places", "positions", RUNS
+)  # fmt: skip
 _PRIORITY_MIN, _PRIORITY_MAX = -128, 127  # a byte in ActiveMQ
 _PENDING_MAX: Final = 100_000_000
 _INT32_MAX: Final = 2**31 - 1
@@ -84,7 +89,16 @@ def typed(options: Mapping[str, str], ack: str, sources: tuple[Source, ...], bro
             raise ProtocolError("a lease is read with browser:true, and is settled by COMMIT", code="HEADER_INVALID")
         begin, end = _positions(options.get("positions", ""))
         lease = number("lease", options["lease"], _INT64_MAX)
-        fields["reading"] = LeaseReading(lease, options.get("cursor", ""), epoch, begin, end)
+        in_runs = options.get(RUNS) == RUNS_VERSION
+        fields["reading"] = LeaseReading(lease, options.get("cursor", ""), epoch, begin, end, in_runs)
+    if "browse-after" in options or "browse-until" in options:
+        if not browser or is_wildcard(sources):
+            raise ProtocolError("browse-after and browse-until are for a browse of one queue", code="HEADER_INVALID")
+        fields["range"] = Range(*(_place(name, options.get(name, "")) for name in ("browse-after", "browse-until")))
+    if "places" in options:
+        fields["places"] = boolean("places", options["places"])
+        if fields["places"] and not browser:
+            raise ProtocolError("places are shown with browser:true", code="HEADER_INVALID")
     return fields
 
 
@@ -117,6 +131,14 @@ def _option_number(options: Mapping[str, str], name: str, minimum: int, maximum:
     if _NUMBER.fullmatch(text) and minimum <= int(text) <= maximum:
         return int(text)
     raise CommandError(f"{name} {text[:40]!r} is not a number from {minimum} to {maximum}", code="OPTION_INVALID")
+
+
+def _place(header: str, text: str) -> tuple[int, int] | None:
+    """`PRIORITY-NUMBER` of a message; "" = none. Raises ProtocolError."""
+    if not text:
+        return None
+    priority, _, seq = text.partition("-")
+    return number(header, priority, 9), number(header, seq, _INT64_MAX)
 
 
 def _positions(text: str) -> tuple[int, int | None]:

@@ -1,0 +1,110 @@
+"""Permitted: the rights of a permissions file as the door asks for them, action by action.
+
+Invariants: the answer says nothing of what the broker has; whoever may read a queue may not thereby read another one,
+whatever pattern, durable subscription or lease names it. A subscription to a pattern is let in where some destination
+could be read, and gets those that may be read. A durable subscription, for which messages wait while nobody looks,
+needs the right on the whole pattern. A prepared transaction is ended by those who could have made it, or may manage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from amq.broker.access import Demand
+from amq.broker.actions import Action
+from amq.broker.core import Core
+from amq.broker.names import (
+    ADVISORY_PREFIX,
+    PREPARED_NAME,
+    SCHEDULE_SCHEME,
+    SUBSCRIPTION_SCHEME,
+    is_temporary,
+    real_name,
+)
+from amq.destination import Pattern, source
+from amq.journal.records import Prepared
+from amq.security.permissions import Permissions, Right
+from amq.xid import AnyXid, parse
+
+# JMS clients cannot do without these. They tell of temporary destinations only.
+FREE_ADVISORIES: Final = {ADVISORY_PREFIX + "TempQueue", ADVISORY_PREFIX + "TempTopic"}
+_FREE: Final = {Action.CREATE_TEMPORARY, Action.DELETE_DURABLE, Action.PREPARE, Action.LIST_PREPARED}
+
+
+class PermittedRules:
+    """The rules for the door: see `Access.use`."""
+
+    def __init__(self, permissions: Permissions, core: Core) -> None:
+        self._permissions = permissions
+        self._core = core
+
+    def __call__(self, user: str, action: Action, name: str) -> bool:
+        """May `user`?"""
+        if action in _FREE:  # what they are about is asked where it is known
+            return True
+        if action is Action.MANAGE_SCHEDULE:
+            return self._permissions.may_manage(user)
+        if action is Action.FINISH or action is Action.FINISH_BATCH:
+            return self._permissions.may_manage(user) or self._may_end(user, action, name)
+        if action is Action.SEND:
+            return is_temporary(name) or self._permissions.may(user, Right.WRITE, name)
+        if action is Action.DELETE:
+            return self._permissions.may(user, Right.ADMIN, name)
+        if action is Action.BROWSE:
+            return self._may_browse(user, name)
+        return self._may_read(user, action, name)
+
+    def _may_browse(self, user: str, name: str) -> bool:
+        if name == PREPARED_NAME or name.startswith(SCHEDULE_SCHEME):
+            return self._permissions.may_manage(user)
+        if is_temporary(name):  # only its own connection browses it
+            return True
+        found = source(name)
+        if isinstance(found, Pattern):
+            return any(self._permissions.may_some(user, right, *found) for right in (Right.BROWSE, Right.READ))
+        return any(self._permissions.may(user, right, name) for right in (Right.BROWSE, Right.READ))
+
+    def _may_read(self, user: str, action: Action, name: str) -> bool:
+        if name.startswith(SUBSCRIPTION_SCHEME):
+            return self._may_read_all_of(user, name)
+        if name in FREE_ADVISORIES or is_temporary(name):
+            return True
+        found = source(name)
+        if not isinstance(found, Pattern):
+            return self._permissions.may(user, Right.READ, name)
+        if action is Action.CONSUME:
+            return self._permissions.may_some(user, Right.READ, *found)
+        return self._permissions.may_all(user, Right.READ, *found)
+
+    def _may_read_all_of(self, user: str, queue: str) -> bool:
+        """Whatever waits in that queue of a durable subscription?"""
+        record = self._core.state.subscriptions.get(queue) or self._core.state.subscriptions.coming.get(queue)
+        if record is None:
+            return False
+        return all(self._may_read(user, Action.CREATE_DURABLE, str(each)) for each in record.sources)
+
+    def _may_end(self, user: str, action: Action, name: str) -> bool:
+        """All that the prepared transactions do? An unknown id is no secret: the handler refuses it."""
+        prepared = self._core.state.prepared
+        if action is Action.FINISH_BATCH:
+            found = [each for each, _ in prepared.values() if each.owner == name]
+        else:
+            found = [prepared[xid][0] for xid in _xids(name) if xid in prepared]
+        return all(self(user, *demand) for each in found for demand in _demands(each))
+
+
+def _xids(name: str) -> Iterable[AnyXid]:
+    """The ids that are written so."""
+    yield name
+    with suppress(ValueError):
+        yield parse(name)
+
+
+def _demands(prepared: Prepared) -> Iterable[Demand]:
+    for name in prepared.sends:
+        if not name.startswith(SCHEDULE_SCHEME):
+            yield Action.SEND, real_name(name)
+    for name in prepared.acks:
+        yield Action.CONSUME, real_name(name)

@@ -1,0 +1,48 @@
+"""Commands that a session only passes on, to the part of the broker that carries them out and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from amq.broker.sessions.links import Client
+from amq.broker.transactions.leasing import Leasing
+from amq.broker.transactions.two_phase import TwoPhase
+from amq.journal.batch import Waiter
+from amq.protocols.commands import AbortBatch, Command, CommitBatch, Finish, ForgetOutcome, SettleLeases
+
+
+class Parts(Protocol):
+    """The parts of a broker that carry such commands out."""
+
+    two_phase: TwoPhase
+    leasing: Leasing
+
+
+def _forget_outcome(broker: Parts, client: Client, command: ForgetOutcome, waiter: Waiter) -> None:  # noqa: ARG001
+    broker.two_phase.check_ended(command.xid, waiter)
+
+
+def _finish(broker: Parts, client: Client, command: Finish, waiter: Waiter) -> None:  # noqa: ARG001
+    broker.two_phase.finish(command, waiter)
+
+
+def _commit_batch(broker: Parts, client: Client, command: CommitBatch, waiter: Waiter) -> None:  # noqa: ARG001
+    broker.two_phase.commit_batch(command, waiter)
+
+
+def _abort_batch(broker: Parts, client: Client, command: AbortBatch, waiter: Waiter) -> None:  # noqa: ARG001
+    broker.two_phase.abort_batch(command, waiter)
+
+
+def _settle_leases(broker: Parts, client: Client, command: SettleLeases, waiter: Waiter) -> None:
+    broker.leasing.settle(command, waiter, client.id)
+
+
+PASSED_ON: Mapping[type[Command], Callable[[Parts, Client, Any, Waiter], None]] = {
+    ForgetOutcome: _forget_outcome,
+    Finish: _finish,
+    CommitBatch: _commit_batch,
+    AbortBatch: _abort_batch,
+    SettleLeases: _settle_leases,
+}

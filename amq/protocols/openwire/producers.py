@@ -1,0 +1,20 @@
+"""The producers of one connection, which OpenWire declares before they send."""
+
+from __future__ import annotations
+
+from amq.protocols.openwire.messages import Known, producer_text
+from amq.protocols.openwire.table import Structure
+
+
+class Producer:
+    """`text` = its id as text; `window` = bytes that may be on their way, 0 = any number; `known` = how its messages
+    begin."""
+
+    __slots__ = ("id", "known", "session", "text", "window")
+
+    def __init__(self, id: Structure, session: int, window: int) -> None:
+        self.id = id
+        self.known = Known()
+        self.text = producer_text(id)
+        self.session = session
+        self.window = window

@@ -1,0 +1,798 @@
+"""OpenWireServer: the broker's side of an OpenWire connection. Bytes in, commands out; replies in, bytes out.
+
+Invariants: `receive` never raises and, once it has yielded `Malformed` or `Disconnect`, yields nothing more; each
+command whose client waits for a response gets one; a one-way command that fails is told as a ConnectionError.
+
+docs/openwire.md says how it differs from ActiveMQ.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+from zlib import crc32
+
+from amq.destination import told
+from amq.errors import AmqError, CommandError, ProtocolError
+from amq.message import Batch, Message
+from amq.protocols.commands import (
+    CloseProducer,
+    CloseSession,
+    Command,
+    Connect,
+    Credit,
+    DeleteDestination,
+    Disconnect,
+    Failure,
+    InSession,
+    Invalid,
+    MakeTemporary,
+    Malformed,
+    Nothing,
+    OpenProducer,
+    OpenSession,
+    Outcome,
+    Reattachable,
+    RemoveTemporary,
+    Scope,
+    Send,
+    SendToMany,
+    Subscribe,
+    Unsubscribe,
+)
+from amq.protocols.openwire import table
+from amq.protocols.openwire.answers import (
+    Answer,
+    Committed,
+    EndedXa,
+    Ending,
+    Opening,
+    Prepared,
+    Pulled,
+    Recovered,
+    Windowed,
+    answer_to,
+    encoded,
+    nothing_for,
+    receipt_of,
+)
+from amq.protocols.openwire.consumers import (
+    DELIVERED,
+    EXPIRED,
+    INDIVIDUAL,
+    POISON,
+    REDELIVERED,
+    SEQ_BITS,
+    STANDARD,
+    Ack,
+    Consumer,
+    late,
+    read_ack,
+    read_single,
+)
+from amq.protocols.openwire.failures import throwable
+from amq.protocols.openwire.frames import Frames
+from amq.protocols.openwire.hello import HELLO_BYTES_MAX, Hello, hello, read_hello
+from amq.protocols.openwire.messages import (
+    GROUP_ID,
+    GROUP_SEQ,
+    MESSAGE_TYPES,
+    dispatch_as_it_came,
+    is_openwire,
+    message_of,
+    own_id,
+    producer_text_in,
+    read_message,
+    write,
+)
+from amq.protocols.openwire.names import destinations, full_names, nested_destination, own_url, sources
+from amq.protocols.openwire.producers import Producer
+from amq.protocols.openwire.table import Structure, decode, frame, nested, structure
+from amq.protocols.openwire.transactions import BEGIN, END, FORGET, PREPARE, RECOVER, Step, Transactions
+from amq.protocols.openwire.wire import INT, Reader, storable
+from amq.remembered import Remembered
+
+STRANGER_BYTES_MAX: Final = 64 << 10  # of a frame before the login
+HEADERS_BYTES_MAX: Final = 1 << 20  # of a frame, beside what a body may have
+CONSUMERS_MAX: Final = 10_000  # of one connection
+PRODUCERS_MAX: Final = 10_000
+_NAMES_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each connection
+_TEMPORARY: Final = (table.TEMP_QUEUE, table.TEMP_TOPIC)
+_WINDOWED_BYTES: Final = 1024  # that a client counts for each message, beside content and properties
+_RESPONSE: Final = INT.pack(10) + bytes((table.RESPONSE,)) + b"\0\0\0\0\0"
+_ABOUT: Final = frozenset({"UNKNOWN_DELIVERY", "UNKNOWN_SUBSCRIPTION"})  # late words about what has ended
+
+
+class Identity(NamedTuple):
+    """The facts of the broker and its store that clients are told.
+
+    broker             its name
+    store              id of the store, the same for all brokers of the group
+    epoch, connection  which no other connection ever has together
+    newest_seq         of the messages that were there when this connection was made
+    """
+
+    broker: str
+    store: str
+    epoch: int
+    connection: str
+    newest_seq: int
+
+
+class OpenWireServer:
+    """Implements `amq.protocols.base.ServerProtocol`. `body_bytes_max` = of a message."""
+
+    name = "openwire"
+    survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
+    confirmed = 0
+
+    def __init__(
+        self, body_bytes_max: int = 100 << 20, identity: Identity | None = None, server_name: str = "amq",
+        rebalances: bool = False,
+    ) -> None:  # fmt: skip
+        self.unsaid = b""
+        self.patience_ms: tuple[int, int] | None = None
+        self._identity = identity or Identity("amq", "ID:AMQ", 0, "0", 0)
+        self._frame_bytes_max = body_bytes_max + HEADERS_BYTES_MAX
+        self._server_name = server_name
+        self._rebalances = rebalances
+        self._frames = Frames(HELLO_BYTES_MAX)
+        self._hello: Hello | None = None
+        self._version = table.VERSION_MAX
+        self._is_closed = False
+        self._session = 0  # of the commands that are being read
+        self._connect_id = 0
+        self._connection: Structure | None = None
+        self._tolerates_faults = False  # the client sends again what it has no answer for
+        self._known_to = -1  # seq: the client may have had older messages, and this one, before
+        self._tag = 1 + crc32(f"{self._identity.epoch} {self._identity.connection}".encode()) % 63
+        self._sequence = 0  # of the ids that this connection has given to messages
+        self._sessions: dict[int, int] = {}  # the client's number → the broker's
+        self._session_count = 0
+        self._producers: dict[bytes, Producer] = {}
+        self._consumers: dict[bytes, Consumer] = {}
+        self._transactions = Transactions()
+        self._temporaries: dict[str, None] = {}
+        self._routes: Remembered[tuple[str, ...]] = Remembered(_NAMES_BYTES_MAX)  # by destination, as hex
+        self._names: Remembered[bytes] = Remembered(_NAMES_BYTES_MAX)  # full name → destination as a field
+
+    # ---- bytes → commands
+
+    def receive(self, data: bytes) -> list[Command]:
+        """Commands completed by `data`. After `Malformed` or `Disconnect` everything further is ignored."""
+        commands: list[Command] = []
+        if self._is_closed:
+            return commands
+        self._session = 0
+        frames = self._frames
+        frames.push(data)
+        found: bytes | None = None
+        while not self._is_closed:
+            if self._connection is not None and self._version >= 10:
+                self._receive_frequent(commands)
+            found = None  # what is wrong with a frame's size is no failure of the command before it
+            try:
+                found = frames.next_frame()
+                if found is None:
+                    break
+                self._receive(found, commands)
+            except (ValueError, AmqError) as error:
+                self._fail(error, found, commands)
+        return commands
+
+    def _receive_frequent(self, commands: list[Command]) -> None:
+        """Consume messages and acknowledgements in their usual form, up to the first frame that is anything else. Such
+        a frame, also one with an error, is left for the general path."""
+        frames, producers, consumers = self._frames, self._producers, self._consumers
+        data, at, available, bytes_max = frames.data, frames.at, len(frames.data), frames.bytes_max
+        try:
+            while at + 6 < available:
+                start = at + 4
+                end = start + INT.unpack_from(data, at)[0]
+                if not start + 10 < end <= available or end - start > bytes_max:
+                    break
+                kind = data[start]
+                if kind in MESSAGE_TYPES:
+                    to = start + 27 + (data[start + 9] << 8 | data[start + 10])  # behind the producer's id
+                    producer = producers.get(data[start + 6 : to])
+                    if (
+                        producer is None
+                        or not data.startswith(producer.known.prefix, to)
+                        or not self._send(producer, data, start, to + len(producer.known.prefix), end, commands)
+                    ):
+                        break
+                elif kind == table.MESSAGE_ACK:
+                    to = start + 11 + (data[start + 9] << 8 | data[start + 10])  # behind the destination
+                    if data[start + 5] or data[start + 6] != 1 or data[start + 8] != 1 or data[to]:
+                        break
+                    begin, to = to + 1, to + 22 + (data[to + 4] << 8 | data[to + 5])
+                    consumer = consumers.get(data[begin:to])
+                    seq = read_single(data, to, end) if consumer is not None else None
+                    if consumer is None or seq is None:
+                        break
+                    if seq in consumer.held:
+                        if consumer.session != self._session:
+                            self._in(consumer.session, commands)
+                        commands += consumer.settle_one(seq, data[to])
+                else:
+                    break
+                at = end
+        except (ValueError, IndexError, struct.error, AmqError):
+            pass  # not understood here: the general path reads this frame again and tells what is wrong with it
+        frames.at = at
+
+    def _send(
+        self, producer: Producer, data: bytes, start: int, at: int, end: int, commands: list[Command]
+    ) -> bool:
+        """A message in the form that is known of its producer; False = it must be read in general. Raises ValueError,
+        struct.error, IndexError, CommandError."""
+        known, session, transaction = producer.known, producer.session, ""
+        found = known.read(data, start, at, end, producer.text if self._tolerates_faults else "")
+        if found is None:
+            return False
+        message, properties = found
+        receipt: Any = None
+        if data[start + 5]:
+            receipt = Answer(INT.unpack_from(data, start + 1)[0])
+        elif producer.window:
+            receipt = Windowed(producer.id, _WINDOWED_BYTES + len(message.body) + properties)
+        if known.transaction:
+            opened, steps = self._transactions.sending(known.transaction, session)
+            session, transaction = opened.session, opened.name
+            self._take(steps, commands)
+        if session != self._session:
+            self._in(session, commands)
+        commands.append(Send(message, receipt, transaction))
+        return True
+
+    def _fail(self, error: Exception, found: bytes | None, commands: list[Command]) -> None:
+        """The command `found`, None = the stream itself, is wrong. A command that was understood fails alone."""
+        error = error.with_traceback(None)
+        answer = answer_to(found)
+        if isinstance(error, CommandError):
+            commands.append(Invalid(error, answer))
+            return
+        if not isinstance(error, AmqError):
+            error = ProtocolError(f"a command that is none: {error}", code="FRAME_INVALID")
+        self._in(0, commands)
+        commands.append(Malformed(error, answer))
+        self.close()
+
+    def _receive(self, data: bytes, commands: list[Command]) -> None:
+        """Raises ValueError, AmqError."""
+        type = data[0]
+        if self._hello is None:
+            self._greet(data)
+        elif type in MESSAGE_TYPES:
+            self._message(data, commands)
+        elif type == table.MESSAGE_ACK and self._connection is not None:
+            self._acknowledge(read_ack(data, self._version), commands)
+        elif type == table.RESPONSE:  # a client's own notes, that it sends along after a failover
+            return
+        else:
+            found = decode(data, self._version)
+            handler = self._HANDLERS.get(type)
+            if self._connection is None and type not in _BEFORE_LOGIN:
+                raise ProtocolError(f"a command of type {type} before ConnectionInfo", code="NOT_CONNECTED")
+            if handler is None:
+                raise ProtocolError(f"a client may not send commands of type {type}", code="COMMAND_UNKNOWN")
+            handler(self, found, commands)
+
+    def pending(self) -> bool:
+        """True while a frame has begun and is not complete."""
+        return self._frames.pending
+
+    def close(self) -> None:
+        """Nothing is received any more: let go of what was buffered."""
+        self._is_closed = True
+        self._frames.clear()
+
+    def _in(self, session: int, commands: list[Command]) -> None:
+        """The commands behind this are those of that session of the broker."""
+        if session != self._session:
+            self._session = session
+            commands.append(InSession(session))
+
+    def _take(self, steps: list[Step], commands: list[Command]) -> None:
+        for session, command in steps:
+            self._in(session, commands)
+            commands.append(command)
+
+    def _done(self, found: Structure, commands: list[Command]) -> None:
+        """There is nothing to do but to answer."""
+        receipt = receipt_of(found)
+        if receipt is not None:
+            commands.append(Nothing(receipt))
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    def _greet(self, data: bytes) -> None:
+        self._hello = found = read_hello(data)
+        self._version = found.version
+        self._frames.bytes_max = STRANGER_BYTES_MAX
+        identity = self._identity
+        info = structure(
+            table.BROKER_INFO, id=structure(table.BROKER_ID, value=identity.store), name=identity.broker,
+        )  # fmt: skip
+        self.unsaid += hello(self._frame_bytes_max, self._server_name) + frame(info, found.version)
+        # A side that hears nothing for the whole interval gives up; the broker waits for twice what it is told.
+        self.patience_ms = found.inactivity_ms // 2, found.inactivity_ms // 3
+
+    def _keep_alive(self, found: Structure, _commands: list[Command]) -> None:
+        if found.get("response_required"):
+            self.unsaid += self.heartbeat()
+
+    def _connect(self, found: Structure, commands: list[Command]) -> None:
+        if self._connection is not None:
+            self._done(found, commands)
+            return
+        id = _part(found.get("id"), table.CONNECTION_ID)
+        if not storable(id.get("value", "")):
+            raise ProtocolError("ConnectionInfo names no connection", code="FRAME_INVALID")
+        self._connection = id
+        self._connect_id = found.get("command_id", 0)
+        self._tolerates_faults = self._tolerates_faults or found.get("fault_tolerant", False)
+        self._known_to = self._identity.newest_seq if found.get("failover_reconnect") else -1
+        self._frames.bytes_max = self._frame_bytes_max
+        assert self.patience_ms is not None
+        commands.append(Connect(
+            storable(found.get("user_name", "")), found.get("password", ""), storable(found.get("client_id", "")), "",
+            self.patience_ms, id.get("value"), None, Answer(self._connect_id), exclusive=True,
+        ))  # fmt: skip
+
+    def _control(self, found: Structure, commands: list[Command]) -> None:
+        if found.get("fault_tolerant"):
+            self._tolerates_faults = True
+        if self._connection is not None:
+            self._done(found, commands)
+
+    def _shut_down(self, _found: Structure, commands: list[Command]) -> None:
+        self._in(0, commands)
+        if self._connection is None:
+            commands.append(Malformed(ProtocolError("the client left before it logged in", code="NOT_CONNECTED")))
+        else:
+            commands.append(Disconnect())
+        self.close()
+
+    # -- sessions, producers, temporary destinations ------------------------------------------------------------------
+
+    def _open_session(self, found: Structure, commands: list[Command]) -> None:
+        number = _part(found.get("id"), table.SESSION_ID).get("value", 0)
+        if number in self._sessions:
+            self._done(found, commands)
+            return
+        self._session_count += 1
+        self._sessions[number] = self._session_count
+        self._in(0, commands)
+        commands.append(OpenSession(self._session_count, Opening(found, self._sessions, number)))
+
+    def _produce(self, found: Structure, commands: list[Command]) -> None:
+        id = _part(found.get("id"), table.PRODUCER_ID)
+        if (key := nested(id)) in self._producers:
+            self._done(found, commands)
+            return
+        if len(self._producers) >= PRODUCERS_MAX:
+            raise CommandError(f"this connection has {PRODUCERS_MAX} producers: close some", code="PRODUCERS_TOO_MANY")
+        destination = found.get("destination")
+        names = destinations(destination) if destination is not None else ()
+        session = self._sessions.get(id.get("session", 0), 0)
+        producer = self._producers[key] = Producer(id, session, found.get("window", 0))
+        self._in(0, commands)
+        commands += [OpenProducer(producer.text, name) for name in names]
+        self._done(found, commands)
+
+    def _destination(self, found: Structure, commands: list[Command]) -> None:
+        destination = _part(found.get("destination"), *table.DESTINATION_TYPES)
+        names, removes = full_names(destination), bool(found.get("kind"))
+        self._in(0, commands)
+        if destination.type not in _TEMPORARY:
+            if removes:
+                commands += map(DeleteDestination, names[:-1])
+                commands.append(DeleteDestination(names[-1], receipt_of(found)))
+            else:  # it is there as soon as somebody uses it
+                self._done(found, commands)
+            return
+        for name in names[:-1]:
+            commands.append((RemoveTemporary if removes else MakeTemporary)(name))
+        receipt = receipt_of(found) if removes else Opening(found, self._temporaries, names[-1])
+        commands.append((RemoveTemporary if removes else MakeTemporary)(names[-1], receipt))
+        for name in names:
+            if removes:
+                self._temporaries.pop(name, None)
+            else:
+                self._temporaries[name] = None
+
+    def _remove_subscription(self, found: Structure, commands: list[Command]) -> None:
+        self._in(0, commands)
+        name = found.get("name", "")
+        if not name:
+            raise CommandError("RemoveSubscriptionInfo names no subscription", code="UNKNOWN_SUBSCRIPTION")
+        commands.append(Unsubscribe("", receipt_of(found), name))
+
+    def _remove(self, found: Structure, commands: list[Command]) -> None:
+        id, last = _part(found.get("id")), found.get("last_delivered", -1)
+        receipt = receipt_of(found)
+        if id.type == table.CONSUMER_ID:
+            consumer = self._consumers.get(nested(id))
+            if consumer is not None:
+                self._end(consumer, last, commands, receipt)
+                return
+        elif id.type == table.PRODUCER_ID:
+            producer = self._producers.pop(nested(id), None)
+            if producer is not None:
+                self._in(0, commands)
+                commands.append(CloseProducer(producer.text))
+        elif id.type == table.SESSION_ID:
+            self._close_session(id.get("value", 0), last, commands, receipt)
+            return
+        elif id.type == table.CONNECTION_ID:
+            self._leave(last, commands)
+        if receipt is not None:
+            commands.append(Nothing(receipt))
+
+    def _end(self, consumer: Consumer, last: int, commands: list[Command], receipt: object = None) -> None:
+        del self._consumers[consumer.key]
+        self._in(consumer.session, commands)
+        commands += consumer.leave(last)
+        self._known_to = max(self._known_to, consumer.newest_seen)
+        commands.append(Unsubscribe(consumer.id, receipt))
+
+    def _close_session(self, number: int, last: int, commands: list[Command], receipt: object) -> None:
+        session = self._sessions.pop(number, None)
+        if session is None:
+            if receipt is not None:
+                commands.append(Nothing(receipt))
+            return
+        for consumer in [each for each in self._consumers.values() if each.session == session]:
+            self._end(consumer, last, commands)
+        for key in [key for key, producer in self._producers.items() if producer.session == session]:
+            self._in(0, commands)
+            commands.append(CloseProducer(self._producers.pop(key).text))
+        self._in(session, commands)
+        commands.append(CloseSession(session, receipt))
+        self._in(0, commands)
+
+    def _leave(self, last: int, commands: list[Command]) -> None:
+        """The client is about to go; it closes the socket itself."""
+        for number in list(self._sessions):
+            self._close_session(number, last, commands, None)
+        for consumer in list(self._consumers.values()):
+            self._end(consumer, last, commands)
+        self._in(0, commands)
+        commands += map(RemoveTemporary, self._temporaries)
+        self._temporaries.clear()
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def _consume(self, found: Structure, commands: list[Command]) -> None:
+        id = _part(found.get("id"), table.CONSUMER_ID)
+        key = nested(id)
+        if key in self._consumers:
+            self._done(found, commands)
+            return
+        if len(self._consumers) >= CONSUMERS_MAX:
+            raise CommandError(f"this connection has {CONSUMERS_MAX} consumers: close some", code="CONSUMERS_TOO_MANY")
+        destination = _part(found.get("destination"), *table.DESTINATION_TYPES)
+        named = sources(destination)
+        text = f"{id.get('connection', '')}:{id.get('session', 0)}:{id.get('value', 0)}"
+        prefetch, session = max(0, found.get("prefetch", 0)), self._sessions.get(id.get("session", 0), 0)
+        consumer = Consumer(text, key, session, prefetch, destination, bool(found.get("browser")))
+        self._in(session, commands)
+        commands.append(Subscribe(
+            text, named if len(named) > 1 else named[0], True, prefetch, found.get("selector", ""),
+            Opening(found, self._consumers, key), consumer, browser=consumer.browses,
+            subscription_name=storable(found.get("subscription_name", "")),
+            credit=None if prefetch or consumer.browses else 0, exclusive=bool(found.get("exclusive")),
+            priority=found.get("priority", 0), no_local=bool(found.get("no_local")),
+            retroactive=bool(found.get("retroactive")), pending_limit=max(-1, found.get("pending_limit", 0)),
+            redelivers=True,
+        ))  # fmt: skip
+        self._consumers[key] = consumer
+
+    def _consumer_control(self, found: Structure, commands: list[Command]) -> None:
+        consumer = self._consumers.get(nested(found.get("consumer")))
+        if consumer is not None:
+            self._in(consumer.session, commands)
+            if found.get("close"):
+                self._end(consumer, -1, commands)
+            elif not (found.get("start") or found.get("stop") or found.get("flush")):
+                commands += consumer.set_prefetch(max(0, found.get("prefetch", 0)))
+        self._done(found, commands)
+
+    def _pull(self, found: Structure, commands: list[Command]) -> None:
+        consumer = self._consumers.get(nested(found.get("consumer")))
+        if consumer is None or not consumer.is_pulling:
+            self._done(found, commands)
+            return
+        self._in(consumer.session, commands)
+        timeout_ms = found.get("timeout", 0)
+        if not timeout_ms:
+            consumer.pulls += 1
+            commands.append(Credit(consumer.id, 1))
+            return
+        token = Pulled(consumer, found.get("command_id", 0), responds=False)
+        commands.append(Credit(consumer.id, 1, token, drain=True, wait_ms=max(0, timeout_ms)))
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _message(self, data: bytes, commands: list[Command]) -> None:
+        if self._connection is None:
+            raise ProtocolError("a message before ConnectionInfo", code="NOT_CONNECTED")
+        found = read_message(data, self._version)
+        producer = self._producers.get(found.producer)
+        receipt: Any = None
+        if found.wants_response:
+            receipt = Answer(found.command_id)
+        elif producer is not None and producer.window:
+            receipt = Windowed(producer.id, _WINDOWED_BYTES + len(found.content) + len(found.properties))
+        session = producer.session if producer is not None else 0
+        transaction = ""
+        try:
+            if found.transaction:
+                opened, steps = self._transactions.sending(found.transaction, session)
+                session, transaction = opened.session, opened.name
+                self._take(steps, commands)
+            names = self._route(found.destination)
+            duplicate_id = ""
+            if self._tolerates_faults and found.persistent:
+                same = producer is not None and found.id_producer == found.producer
+                text = producer.text if same and producer is not None else producer_text_in(found.id_producer)
+                duplicate_id = found.id_text or f"{text}:{found.id_sequence}"
+            message = message_of(found, names[0] if len(names) == 1 else told(names), duplicate_id)
+        except CommandError as error:
+            self._in(session, commands)
+            commands.append(Invalid(error.with_traceback(None), receipt, transaction))
+            return
+        if producer is not None and len(names) == 1 and self._version >= 10:
+            producer.known.learn(data, found, names[0])
+        if session != self._session:
+            self._in(session, commands)
+        if len(names) > 1:
+            commands.append(SendToMany(message, names, receipt, transaction))
+        else:
+            commands.append(Send(message, receipt, transaction))
+
+    def _route(self, destination: bytes) -> tuple[str, ...]:
+        """Full names of where a message goes. Raises CommandError, ValueError."""
+        key = destination.hex()
+        names = self._routes.get(key)
+        if names is None:
+            names = destinations(table.read_nested(Reader(destination), self._version))
+            self._routes.keep(key, names, sum(map(len, names)))
+        return names
+
+    def _acknowledge(self, ack: Ack, commands: list[Command]) -> None:
+        consumer = self._consumers.get(ack.consumer)
+        receipt = Answer(ack.command_id) if ack.wants_response else None
+        seqs = consumer.covered(ack) if consumer is not None else []
+        is_part = ack.transaction and ack.kind in (STANDARD, INDIVIDUAL)
+        if is_part and (consumer is None or not consumer.holds(ack, seqs)):
+            self._transactions.spoil(ack.transaction)
+        if consumer is None or ack.kind == REDELIVERED or not (seqs or ack.kind == DELIVERED):
+            if receipt is not None:
+                self._in(consumer.session if consumer is not None else 0, commands)
+                commands.append(late(consumer, ack, receipt))
+            return
+        self._in(consumer.session, commands)
+        if ack.kind == DELIVERED:
+            commands += consumer.extend(ack.messages)
+        elif ack.transaction and ack.kind not in (POISON, EXPIRED):
+            if consumer.browses or self._transactions.acknowledge(ack.transaction, consumer, seqs):
+                commands += consumer.extend(len(seqs)) if ack.kind == INDIVIDUAL else []
+            else:
+                raise CommandError("an acknowledgement in a transaction that is not open", code="UNKNOWN_TRANSACTION")
+        else:
+            outcome = _OUTCOMES.get(ack.kind, Outcome.ACCEPTED) if not consumer.browses else Outcome.ACCEPTED
+            reason = ack.reason or (_NO_CAUSE if ack.kind == POISON else "")
+            commands += consumer.settle_all(ack, seqs, outcome, receipt, reason)
+            return
+        if receipt is not None:
+            commands.append(Nothing(receipt))
+
+    def _transact(self, found: Structure, commands: list[Command]) -> None:
+        kind, id = found.get("kind", 0), found.get("transaction")
+        command_id, responds = found.get("command_id", 0), bool(found.get("response_required"))
+        if kind == RECOVER:
+            self._take(Transactions.recover(Recovered(command_id, responds)), commands)
+            return
+        id = _part(id, table.LOCAL_TRANSACTION_ID, table.XA_TRANSACTION_ID)
+        if kind == BEGIN:
+            self._transactions.begin(nested(id), id)
+        if kind in (BEGIN, END):
+            self._done(found, commands)
+            return
+        answer: Ending
+        read_only: Answer | None = None
+        if kind == PREPARE:
+            answer = prepared = Prepared(command_id, responds)
+            read_only = prepared.read_only()
+        elif id.type == table.XA_TRANSACTION_ID:
+            answer = EndedXa(command_id, responds)
+        else:
+            answer = Committed(command_id, responds)
+        try:
+            if kind == FORGET:
+                steps = self._transactions.forget(nested(id), id, answer)
+            else:
+                steps = self._transactions.end(kind, nested(id), id, answer, read_only, answer.taken)
+            self._take(steps, commands)
+        except CommandError as error:
+            commands.append(Invalid(error.with_traceback(None), answer))
+
+    def _nothing(self, found: Structure, commands: list[Command]) -> None:
+        self._done(found, commands)
+
+    # One table for all connections: bound methods would make each codec refer to itself, and stay in memory.
+    _HANDLERS: ClassVar[dict[int, Callable[[OpenWireServer, Structure, list[Command]], None]]] = {
+        table.CONNECTION_INFO: _connect,
+        table.SESSION_INFO: _open_session,
+        table.CONSUMER_INFO: _consume,
+        table.PRODUCER_INFO: _produce,
+        table.TRANSACTION_INFO: _transact,
+        table.DESTINATION_INFO: _destination,
+        table.REMOVE_SUBSCRIPTION_INFO: _remove_subscription,
+        table.KEEP_ALIVE_INFO: _keep_alive,
+        table.SHUTDOWN_INFO: _shut_down,
+        table.REMOVE_INFO: _remove,
+        table.CONTROL_COMMAND: _nothing,
+        table.FLUSH_COMMAND: _nothing,
+        table.CONSUMER_CONTROL: _consumer_control,
+        table.CONNECTION_CONTROL: _control,
+        table.MESSAGE_PULL: _pull,
+    }
+
+    # ---- replies and deliveries → bytes
+
+    def connected(
+        self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = (),  # noqa: ARG002
+        reattachable: Reattachable | None = None,  # noqa: ARG002
+    ) -> bytes:  # fmt: skip
+        """Answer to Connect. `brokers` = where the group is."""
+        return _response(self._connect_id) + self.brokers(brokers)
+
+    def brokers(self, brokers: Sequence[str]) -> bytes:
+        """Where the group is: the client tries these before the addresses that its URL names."""
+        urls = list(dict.fromkeys(filter(None, map(own_url, brokers))))
+        if not urls:
+            return b""
+        control = structure(table.CONNECTION_CONTROL, connected_brokers=",".join(urls), rebalance=self._rebalances)
+        return frame(control, self._version)
+
+    def received(self, count: int) -> bytes:
+        raise NotImplementedError("no client of OpenWire asks to come back on another socket")
+
+    def receipt(self, receipt: Any, outcome: str = "") -> bytes:
+        """The command with that token is done."""
+        if receipt.__class__ is Answer:
+            return _response(receipt.command_id) if receipt.responds else b""
+        assert isinstance(receipt, Answer)
+        return encoded(receipt.done(outcome), self._version)
+
+    def error(self, failure: Failure) -> bytes:
+        """Tell the client why, and what ends with it."""
+        error, receipt = failure.error, failure.receipt
+        if isinstance(receipt, Committed) and receipt.is_repeated(error):
+            return self.receipt(receipt)
+        if isinstance(receipt, Answer):
+            receipt.failed()
+        if isinstance(receipt, Answer) and receipt.responds:
+            answer = structure(
+                table.EXCEPTION_RESPONSE, correlation_id=receipt.command_id, exception=receipt.exception(error)
+            )
+            return frame(answer, self._version)
+        if getattr(error, "code", "") in _ABOUT and failure.scope is Scope.COMMAND:
+            return b""
+        said = b""
+        if isinstance(receipt, Pulled):
+            said = frame(nothing_for(receipt.consumer), self._version)
+        elif isinstance(receipt, Windowed):  # or its producer would wait for ever
+            said = encoded(receipt.done(""), self._version)
+        if failure.scope is Scope.CONSUMER:
+            said += self._closed(failure.consumer)
+        told_error = structure(table.CONNECTION_ERROR, exception=throwable(error), connection=self._connection)
+        return said + frame(told_error, self._version)
+
+    def _closed(self, id: str) -> bytes:
+        consumer = next((each for each in self._consumers.values() if each.id == id), None)
+        if consumer is None:
+            return b""
+        del self._consumers[consumer.key]
+        control = structure(
+            table.CONSUMER_CONTROL, destination=consumer.destination, close=True,
+            consumer=table.read_nested(Reader(consumer.key), self._version),
+        )  # fmt: skip
+        return frame(control, self._version)
+
+    def subscription(self, command: Subscribe, session: int) -> Consumer:  # noqa: ARG002
+        assert isinstance(command.token, Consumer)
+        return command.token
+
+    def delivery(self, consumer: Consumer, message: Message, redelivered: int) -> bytes:
+        """One message for one consumer."""
+        if self._version < 10 or self._may_know(message):
+            return b"".join(self._pieces(consumer, message, redelivered))
+        if message.destination != consumer.opening_name:
+            consumer.opening_name = message.destination
+            consumer.opening = consumer.head + self._destination_of(message.destination)
+        data = dispatch_as_it_came(consumer.opening, message, redelivered)
+        if data is None:
+            return b"".join(self._pieces(consumer, message, redelivered))
+        consumer.dispatched += 1
+        consumer.held[message.seq] = message.seq
+        return data
+
+    def _destination_of(self, name: str) -> bytes:
+        found = self._names.get(name)
+        return found if found is not None else self._names.keep(name, nested_destination(name), len(name))
+
+    def large_delivery(self, consumer: Consumer, message: Message, redelivered: int) -> tuple[bytes, ...]:
+        """The same in pieces, of which the body is one."""
+        return self._pieces(consumer, message, redelivered)
+
+    def _pieces(self, consumer: Consumer, message: Message, redelivered: int) -> tuple[bytes, ...]:
+        consumer.dispatched += 1
+        destination = self._destination_of(message.destination)
+        id = self._new_id(message)
+        consumer.held[self._name_of(message.seq) if id else message.seq] = message.seq
+        written = write(message, self._version, id)
+        after = written.after
+        properties = message.properties
+        if properties is not None and GROUP_ID in properties and self._version >= 10:
+            first = consumer.is_first_of(str(properties[GROUP_ID]), closes=properties.get(GROUP_SEQ) == -1)
+            after = after[:-1] + (b"\1" if first else b"\0")
+        size = len(consumer.head) + len(destination) + len(written.before) + len(written.body) + len(after) + 4
+        return (
+            b"".join((INT.pack(size), consumer.head, destination, written.before)), written.body,
+            after + INT.pack(redelivered),
+        )  # fmt: skip
+
+    def _new_id(self, message: Message) -> bytes:
+        """An id of our own for a message that has none of OpenWire; and for one that the client may have had before: it
+        takes the same id for a duplicate, and gives the message up. It shows its program the id that stands there as
+        text."""
+        if is_openwire(message) and not self._may_know(message):
+            return b""
+        identity = self._identity
+        self._sequence += 1
+        return own_id(
+            message, f"ID:amq-{identity.epoch}-{identity.connection}", self._sequence, self._name_of(message.seq),
+            identity.store, self._version,
+        )  # fmt: skip
+
+    def _may_know(self, message: Message) -> bool:
+        """May this client have had the message on its earlier connection, or by a consumer that has ended?"""
+        return message.seq <= self._known_to
+
+    def _name_of(self, seq: int) -> int:
+        """The number of a message that has an id of our own: hardly ever that of the same one on another connection."""
+        return seq % (1 << SEQ_BITS) + (self._tag << SEQ_BITS)
+
+    def end_of_browse(self, consumer: Consumer) -> bytes:
+        """The browse of this consumer has shown everything."""
+        return frame(nothing_for(consumer), self._version)
+
+    def batch(self, consumer: Consumer, batch: Batch) -> bytes:
+        """Many messages for one consumer."""
+        return b"".join([self.delivery(consumer, message, 0) for message in batch.messages])
+
+    def heartbeat(self) -> bytes:
+        return frame(structure(table.KEEP_ALIVE_INFO), self._version)
+
+
+_BEFORE_LOGIN: Final = frozenset({
+    table.CONNECTION_INFO, table.KEEP_ALIVE_INFO, table.CONNECTION_CONTROL, table.SHUTDOWN_INFO,
+})  # fmt: skip
+_NO_CAUSE: Final = "javax.jms.JMSException: the client gave the message up, and did not say why"
+_OUTCOMES: Final = {POISON: Outcome.REJECTED, EXPIRED: Outcome.EXPIRED}
+
+
+def _response(command_id: int) -> bytes:
+    return _RESPONSE + INT.pack(command_id)
+
+
+def _part(found: Structure | None, *types: int) -> Structure:
+    """A structure that must be there, of one of these types. Raises ValueError."""
+    if found is None or (types and found.type not in types):
+        raise ValueError("a structure is missing, or is of another type than it must be")
+    return found

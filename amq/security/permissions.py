@@ -1,0 +1,273 @@
+"""Permissions: who may do what with which destinations, as one file says it.
+
+    [roles]
+    shop = ["alice", "web"]
+
+    [queues."orders.>"]
+    read = ["warehouse"]
+    write = ["shop"]
+
+    [topics."prices.*"]
+    read = ["*"]
+
+    [broker]
+    manage = ["operators"]
+
+Invariants: no entry, no right; the answer depends on the file alone, and never on what the broker has, so a refusal
+does not tell whether a name exists; a parsed file is bounded. All entries that match a name count together, as in
+ActiveMQ. `only = true`, as entries of Artemis have it, ends the search: less specific entries do not count for
+the names of that one. A pattern whose first word is a wildcard stands for no advisory: those tell of all destinations.
+"""
+
+from __future__ import annotations
+
+import difflib
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words
+from amq.errors import ConfigError
+from amq.security import files
+
+FILE_BYTES_MAX: Final = 4 << 20
+ENTRIES_MAX: Final = 10_000
+REMEMBERED_MAX: Final = 10_000
+NAME_CHARS_REMEMBERED_MAX: Final = 256
+EVERYBODY: Final = "*"
+ADVISORY_WORD: Final = "ActiveMQ"  # the first word of the names of advisories
+_SECTIONS: Final = {"queues": QUEUE_SCHEME, "topics": TOPIC_SCHEME}
+_CODE: Final = "PERMISSIONS_FILE_INVALID"
+
+
+class Right(Enum):
+    """The value is the key in the file."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+    BROWSE = "browse"
+    MANAGE = "manage"
+
+
+_OF_DESTINATIONS: Final = (Right.READ, Right.WRITE, Right.ADMIN, Right.BROWSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The roles that have rights on destinations of one pattern. `only`: less specific entries do not count."""
+
+    scheme: str
+    words: tuple[str, ...]
+    roles: Mapping[Right, frozenset[str]]
+    only: bool = False
+
+    def stands_for(self, words: Sequence[str]) -> bool:
+        if words[0] == ADVISORY_WORD and self.words[0] != ADVISORY_WORD:
+            return False
+        return matches(self.words, words)
+
+    @property
+    def specificity(self) -> tuple[tuple[int, ...], int]:
+        """The most specific entry has the least."""
+        rank = {ANY_WORD: 1, ANY_REST: 2}
+        return tuple(rank.get(word, 0) for word in self.words), -len(self.words)
+
+
+class Permissions:
+    """The rules of one file. Immutable but for what it remembers. `generation` counts the files that were read."""
+
+    def __init__(
+        self, entries: Sequence[Entry], roles: Mapping[str, frozenset[str]],
+        manage: frozenset[str] = frozenset(), warnings: tuple[str, ...] = (), generation: int = 1,
+    ) -> None:  # fmt: skip
+        """`roles` = their users; `manage` = the roles that have that right."""
+        self.warnings = warnings
+        self.generation = generation
+        self._entries: dict[str, list[Entry]] = {}
+        for entry in sorted(entries, key=lambda each: each.specificity):
+            self._entries.setdefault(entry.scheme, []).append(entry)
+        self._roles = dict(roles)
+        self._manage = manage
+        self._roles_of: dict[str, frozenset[str]] = {}
+        self._remembered: dict[tuple[str, Right, str], bool] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    def may(self, user: str, right: Right, name: str) -> bool:
+        """Has `user` that right on the destination of the full name `name`?"""
+        key = user, right, name
+        answer = self._remembered.get(key)
+        if answer is None:
+            scheme, separator, rest = name.partition("://")
+            answer = self._find(self._of(user), right, scheme + separator, rest.split("."))
+            if len(name) <= NAME_CHARS_REMEMBERED_MAX:
+                if len(self._remembered) >= REMEMBERED_MAX:
+                    self._remembered.clear()
+                self._remembered[key] = answer
+        return answer
+
+    def may_manage(self, user: str) -> bool:
+        """The broker as a whole: prepared transactions of others, scheduled messages."""
+        return not self._manage.isdisjoint(self._of(user))
+
+    def may_some(self, user: str, right: Right, scheme: str, words: Sequence[str]) -> bool:
+        """Could `user` have that right on a destination of this pattern?"""
+        roles = self._of(user)
+        return any(
+            _intersect(entry.words, words) for entry in self._entries.get(scheme, ()) if _grants(entry, right, roles)
+        )
+
+    def may_all(self, user: str, right: Right, scheme: str, words: Sequence[str]) -> bool:
+        """Has `user` that right on whatever destination of this pattern there will be?"""
+        roles = self._of(user)
+        entries = self._entries.get(scheme, [])
+        if any(entry.only and not _grants(entry, right, roles) and _intersect(entry.words, words) for entry in entries):
+            return False
+        return any(_grants(entry, right, roles) and _covers(entry.words, words) for entry in entries)
+
+    def _find(self, roles: frozenset[str], right: Right, scheme: str, words: list[str]) -> bool:
+        for entry in self._entries.get(scheme, ()):
+            if entry.stands_for(words):
+                if _grants(entry, right, roles):
+                    return True
+                if entry.only:
+                    return False
+        return False
+
+    def _of(self, user: str) -> frozenset[str]:
+        """The roles of that user."""
+        found = self._roles_of.get(user)
+        if found is None:
+            named = (role for role, users in self._roles.items() if user in users or EVERYBODY in users)
+            found = frozenset((EVERYBODY, *named))
+            if len(self._roles_of) >= REMEMBERED_MAX:
+                self._roles_of.clear()
+            self._roles_of[user] = found
+        return found
+
+    @classmethod
+    def read(cls, path: str, generation: int = 1) -> Permissions:
+        """Read the file. Raises ConfigError that names the file and the mistake."""
+        cure = "correct the name, or make it readable for the broker's user"
+        data, mode = files.read(
+            path, f"the permissions in {path}", cure, "PERMISSIONS_FILE_UNREADABLE", FILE_BYTES_MAX
+        )
+        if len(data) > FILE_BYTES_MAX:
+            raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: name fewer users", code=_CODE)
+        try:
+            found = tomllib.loads(data.decode("utf-8-sig"))
+            entries, roles, manage = _parse(found)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}", code=_CODE) from error
+        except RecursionError as error:
+            raise ConfigError(f"{path}: it is nested too deeply", code=_CODE) from error
+        warnings = (
+            (f"{path}: everybody on this host can write the permissions: chmod 640",) if mode & stat.S_IWOTH else ()
+        )
+        return cls(entries, roles, manage, warnings, generation)
+
+
+def _grants(entry: Entry, right: Right, roles: frozenset[str]) -> bool:
+    return not entry.roles.get(right, frozenset()).isdisjoint(roles)
+
+
+def _intersect(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Is there a name for which both patterns stand?"""
+    first_is_advisory = ADVISORY_WORD in (one[0], other[0])
+    if first_is_advisory and one[0] != other[0]:
+        return False
+    for a, b in zip(one, other, strict=False):
+        if ANY_REST in (a, b):
+            return True
+        if a != b and ANY_WORD not in (a, b):
+            return False
+    longer = max(one, other, key=len)
+    shorter = min(len(one), len(other))
+    return len(one) == len(other) or (len(longer) == shorter + 1 and longer[-1] == ANY_REST)
+
+
+def _covers(wide: Sequence[str], narrow: Sequence[str]) -> bool:
+    """Does `wide` stand for all names that `narrow` stands for?"""
+    if narrow[0] == ADVISORY_WORD and wide[0] != ADVISORY_WORD:
+        return False
+    for number, word in enumerate(wide):
+        if word == ANY_REST:
+            return len(narrow) >= number
+        if number >= len(narrow) or narrow[number] == ANY_REST:
+            return False
+        if word not in (ANY_WORD, narrow[number]):
+            return False
+    return len(wide) == len(narrow)
+
+
+def _parse(found: Mapping[str, Any]) -> tuple[list[Entry], dict[str, frozenset[str]], frozenset[str]]:
+    """Raises ValueError."""
+    _known(found, ("roles", "broker", *_SECTIONS), "the file")
+    roles = {role: frozenset(_names(users, f"roles.{role}")) for role, users in _table(found, "roles").items()}
+    if EVERYBODY in roles:
+        raise ValueError('roles: "*" stands for everybody already: give the role another name')
+    broker = _table(found, "broker")
+    _known(broker, (Right.MANAGE.value,), "[broker]")
+    manage = _roles(broker.get(Right.MANAGE.value, []), roles, "broker.manage")
+    entries: list[Entry] = []
+    for section, scheme in _SECTIONS.items():
+        for pattern, values in _table(found, section).items():
+            entries.append(_entry(scheme, pattern, values, roles, f'{section}."{pattern}"'))
+    if len(entries) > ENTRIES_MAX:
+        raise ValueError(f"it has {len(entries)} entries, more than {ENTRIES_MAX}: use wildcards")
+    return entries, roles, manage
+
+
+def _entry(scheme: str, pattern: str, values: object, roles: Mapping[str, object], where: str) -> Entry:
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: write a table: [{where}]")
+    words = pattern_words(pattern)
+    if "" in words or ANY_REST in words[:-1] or "\0" in pattern:
+        raise ValueError(f'{where}: write words with dots between, "*" for one word, and a last ">" for all others')
+    _known(values, (*(right.value for right in _OF_DESTINATIONS), "only"), where)
+    only = values.get("only", False)
+    if not isinstance(only, bool):
+        raise ValueError(f"{where}.only: write true or false")
+    granted = {
+        right: _roles(values[right.value], roles, f"{where}.{right.value}")
+        for right in _OF_DESTINATIONS if right.value in values
+    }  # fmt: skip
+    return Entry(scheme, words, granted, only)
+
+
+def _roles(value: object, known: Mapping[str, object], where: str) -> frozenset[str]:
+    names = frozenset(_names(value, where))
+    for name in sorted(names - known.keys() - {EVERYBODY}):
+        near = difflib.get_close_matches(name, known, n=1)
+        cure = f"did you mean {near[0]}?" if near else "add it there"
+        raise ValueError(f'{where}: the role "{name}" is not in [roles]: {cure}')
+    return names
+
+
+def _names(value: object, where: str) -> Iterator[str]:
+    if not isinstance(value, list):
+        raise ValueError(f'{where}: write a list of names: ["alice"]')
+    for name in value:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f'{where}: write names in quotes: ["alice"]')
+        yield name
+
+
+def _table(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = found.get(name, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"{name}: write a table: [{name}]")
+    return table
+
+
+def _known(found: Mapping[str, object], known: Sequence[str], where: str) -> None:
+    for key in found:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise ValueError(f'{where}: "{key}" is unknown; {cure}')

@@ -1,0 +1,160 @@
+"""Doorkeeper: how many connections an address and a user may have, how often an address may guess, and the audit log.
+
+Invariants: what a stranger can make us hold is bounded (`ADDRESSES_MAX`); an address that has failed too often is told
+so without a look at its password, so that guessing costs the broker nothing; the audit log has no password, and
+strangers cannot fill it: more than `LINES_MAX` lines in `LINES_S` are counted instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from amq.clock import Clock
+from amq.errors import AccessError, AmqError
+
+MINUTE_S: Final = 60.0
+ADDRESSES_MAX: Final = 10_000  # that have failed to log in
+LINES_MAX: Final = 50
+LINES_S: Final = 10.0
+NAME_CHARS_MAX: Final = 64
+WRONG_LOGIN: Final = "LOGIN_REFUSED"
+_log = structlog.get_logger("amq.audit")
+
+
+class Limits(Protocol):
+    """Options; see `amq.config.schema`."""
+
+    @property
+    def max_connections_per_address(self) -> int: ...
+    @property
+    def max_connections_per_user(self) -> int: ...
+    @property
+    def failed_logins_per_minute(self) -> int: ...
+    @property
+    def audit_log(self) -> str: ...
+
+
+class Doorkeeper:
+    """Connections are known by their numbers, their hosts by their addresses, "" = one that has none."""
+
+    def __init__(self, clock: Clock, limits: Callable[[], Limits]) -> None:
+        self._clock = clock
+        self._limits = limits
+        self._address_of: dict[int, str] = {}
+        self._user_of: dict[int, str] = {}
+        self._addresses: Counter[str] = Counter()
+        self._users: Counter[str] = Counter()
+        self._failures: dict[str, deque[float]] = {}  # when an address failed, in the last minute; the oldest first
+        self._lines: deque[float] = deque()  # when the latest ones were written
+        self._untold = 0
+
+    # -- how many ------------------------------------------------------------------------------------------------------
+
+    def enter(self, number: int, address: str) -> None:
+        """A connection begins. Raises AccessError where its address has as many as it may."""
+        limit = self._limits().max_connections_per_address
+        if limit and address and self._addresses[address] >= limit:
+            raise AccessError(
+                f"this address has {limit} connections already (maxConnectionsPerAddress): close some, or use one for "
+                "several sessions",
+                code="TOO_MANY",
+            )
+        self._address_of[number] = address
+        self._addresses[address] += 1
+
+    def let_in(self, number: int, user: str) -> None:
+        """It has logged in. Raises AccessError where its user has as many as it may."""
+        limit = self._limits().max_connections_per_user
+        if limit and self._users[user] >= limit:
+            raise AccessError(
+                f"user {user!r} has {limit} connections already (maxConnectionsPerUser): close some, or use one for "
+                "several sessions",
+                code="TOO_MANY",
+            )
+        self._user_of[number] = user
+        self._users[user] += 1
+
+    def leave(self, number: int) -> None:
+        """It has ended, or has no socket. May be called again."""
+        for known, counts in ((self._address_of, self._addresses), (self._user_of, self._users)):
+            name = known.pop(number, None)
+            if name is not None:
+                counts[name] -= 1
+                if counts[name] <= 0:
+                    del counts[name]
+
+    def come_back(self, number: int, address: str, user: str) -> None:
+        """It has a socket again, in place of another connection that has left: no limit is asked."""
+        self.leave(number)
+        self._address_of[number], self._user_of[number] = address, user
+        self._addresses[address] += 1
+        self._users[user] += 1
+
+    # -- who guesses ---------------------------------------------------------------------------------------------------
+
+    def check(self, address: str) -> None:
+        """Somebody wants to log in. Raises AccessError where the address has failed too often."""
+        limit = self._limits().failed_logins_per_minute
+        failures = self._failures.get(address)
+        if not limit or failures is None:
+            return
+        self._forget_old(address, failures)
+        if len(failures) >= limit:
+            raise AccessError(
+                f"{limit} logins of this address failed within a minute (failedLoginsPerMinute): correct the login, "
+                "and try again later",
+                code="TOO_MANY_FAILED_LOGINS",
+            )
+
+    def _failed(self, address: str) -> None:
+        limit = self._limits().failed_logins_per_minute
+        if not limit:
+            return
+        failures = self._failures.pop(address, None)
+        if failures is None or failures.maxlen != limit:
+            failures = deque(failures or (), maxlen=limit)
+        failures.append(self._clock.monotonic())
+        self._failures[address] = failures  # the latest last
+        if len(self._failures) > ADDRESSES_MAX:
+            del self._failures[next(iter(self._failures))]
+
+    def _forget_old(self, address: str, failures: deque[float]) -> None:
+        before = self._clock.monotonic() - MINUTE_S
+        while failures and failures[0] < before:
+            failures.popleft()
+        if not failures:
+            del self._failures[address]
+
+    # -- the audit log -------------------------------------------------------------------------------------------------
+
+    def logged_in(self, user: str, client_id: str, peer: str, by_certificate: bool) -> None:
+        if self._limits().audit_log == "all":
+            how = "certificate" if by_certificate else "password" if user != "anonymous" else "none"
+            _log.info("login", user=user, client_id=client_id[:NAME_CHARS_MAX], peer=peer, shown=how)
+
+    def refused(self, login: str, address: str, peer: str, error: AmqError) -> None:
+        """A login failed."""
+        if error.code == WRONG_LOGIN:
+            self._failed(address)
+        self._tell("login refused", user=login[:NAME_CHARS_MAX], peer=peer, code=error.code)
+
+    def denied(self, user: str, peer: str, error: AmqError) -> None:
+        """The permissions do not allow it."""
+        self._tell("not permitted", user=user, peer=peer, reason=str(error))
+
+    def _tell(self, event: str, **facts: str) -> None:
+        if self._limits().audit_log == "none":
+            return
+        now = self._clock.monotonic()
+        while self._lines and self._lines[0] < now - LINES_S:
+            self._lines.popleft()
+        if len(self._lines) >= LINES_MAX:
+            self._untold += 1
+            return
+        self._lines.append(now)
+        _log.info(event, **facts, **({"others_since": self._untold} if self._untold else {}))
+        self._untold = 0

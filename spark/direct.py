@@ -1,0 +1,246 @@
+"""Direct reads: a task reads leased messages from the files of the store, where the broker says that they stand.
+
+Invariants: a row is given only if the record at its place has the right checksum and the seq that the lease names, in a
+store that shows the newest segment of the broker. The caller asks the broker for all other messages.
+The caller asks at the end whether the leases are still there: until then nobody else has their messages.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from amq.client import Run
+from amq.errors import ConfigError, CorruptError, StoreError
+from amq.journal import places
+from amq.journal.format import HEADER_BYTES, RECORD_BYTES, crc32, segment_name
+from amq.journal.records.message import MESSAGE
+from amq.journal.records.section import EXTENDED
+from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.journal.segment import read_at, read_header
+from amq.vfs import SystemVfs, Vfs
+from pyspark_amq.journal import MESSAGE_HEAD
+from pyspark_amq.records import heads_of
+
+CHUNK_ROWS, CHUNK_BYTES = 16_384, 16 << 20  # read together
+GAP_BYTES = 64 << 10  # records that are no further apart are read with one call
+NO_MOUNT, GONE, STALE, CHECKSUM, NATIVE = "no-mount", "gone", "stale", "checksum", "native"  # reasons to ask the broker
+
+_Numbers = npt.NDArray[Any]
+
+
+class StoreDiffersError(ConfigError):
+    """The directory of the option `store` is the store of another broker, or a copy that went on by itself."""
+
+    code = "STORE_DIFFERS"
+
+
+class UnreadableError(Exception):
+    """These messages cannot be read here; the broker can. `reason` is one of the words above."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The answer of the broker for a lease: `newest` = epoch, number and salt of its newest segment, `uuid` of the
+    store, `packed` places of its `messages`, which take `size` bytes."""
+
+    uuid: str
+    newest: tuple[int, int, int]
+    packed: str
+    messages: int
+    size: int = 0
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Direct:
+        epoch, number, salt = said["newest"]
+        return cls(said["uuid"], (epoch, number, salt), said["places"], said["messages"], said.get("size", 0))
+
+    @property
+    def weight(self) -> int:
+        """Bytes of a message, on average."""
+        return max(1, self.size // max(1, self.messages))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Positions `start` to `stop` of a lease: their records, or the reason why there are none."""
+
+    start: int
+    stop: int
+    run: Run | None
+    reason: str = ""
+
+
+class StoreFiles:
+    """The segments of a mounted store, each opened once. Use it in `with`."""
+
+    def __init__(self, store: str, vfs: Vfs | None = None) -> None:
+        self._directory = os.path.join(store, JOURNAL_DIRECTORY)
+        self._store = store
+        self._vfs = vfs or SystemVfs()
+        self._files: dict[tuple[int, int], int] = {}
+        self._failed: dict[tuple[int, int], str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for fd in self._files.values():
+            self._vfs.close(fd)
+        self._files.clear()
+
+    def check(self, direct: Direct) -> None:
+        """Is this the store of which the broker speaks? Raises UnreadableError where that cannot be seen,
+        StoreDiffersError where it is another."""
+        epoch, number, salt = direct.newest
+        try:
+            found = self._header(epoch, number)[1]
+        except UnreadableError as error:
+            if error.reason == GONE:
+                self._check_any(direct.uuid)
+                raise UnreadableError(STALE) from error
+            raise
+        if found.store_uuid.hex() != direct.uuid or found.salt != salt:
+            raise self._differs()
+
+    def segment(self, epoch: int, number: int, uuid: str) -> int:
+        """Descriptor of that segment. Raises UnreadableError, StoreDiffersError."""
+        key = epoch, number
+        if key in self._failed:
+            raise UnreadableError(self._failed[key])
+        if key not in self._files:
+            try:
+                self._files[key], header = self._header(epoch, number)
+            except UnreadableError as error:
+                self._failed[key] = error.reason
+                raise
+            if header.store_uuid.hex() != uuid:
+                raise self._differs()
+        return self._files[key]
+
+    def _header(self, epoch: int, number: int) -> tuple[int, Any]:
+        path = os.path.join(self._directory, segment_name(epoch, number))
+        fd = self._files.get((epoch, number), -1)
+        try:
+            if fd < 0:
+                fd = self._vfs.open(path, os.O_RDONLY)
+                self._files[epoch, number] = fd
+            header = read_header(path, read_at(self._vfs, fd, 0, HEADER_BYTES))
+        except OSError as error:
+            is_there = os.path.isdir(self._directory)
+            raise UnreadableError(_reason(error) if is_there else NO_MOUNT) from error
+        except (StoreError, CorruptError) as error:
+            raise UnreadableError(CHECKSUM) from error
+        if header is None:
+            raise UnreadableError(STALE)
+        return fd, header
+
+    def _check_any(self, uuid: str) -> None:
+        """The newest segment is not there: is this another store?"""
+        names = sorted(name for name in self._vfs.listdir(self._directory) if name.endswith(".seg"))
+        for name in names[-1:]:
+            epoch, number = (int(part) for part in name.removesuffix(".seg").split("-"))
+            try:
+                header = self._header(epoch, number)[1]
+            except UnreadableError:
+                return
+            if header.store_uuid.hex() != uuid:
+                raise self._differs()
+
+    def _differs(self) -> StoreDiffersError:
+        return StoreDiffersError(
+            f"{self._store} is not the store of this broker, but another one or a copy that went on by itself: give "
+            "the mount of its store in option 'store', or leave that option out"
+        )
+
+    def read(self, direct: Direct, start: int, stop: int, destination: str) -> Iterator[Part]:
+        """Positions `start` to `stop` of a lease of `destination`, in order. Raises StoreDiffersError,
+        ProtocolError."""
+        try:
+            self.check(direct)
+        except UnreadableError as error:
+            yield Part(start, stop, None, error.reason)
+            return
+        found = places.unpack(direct.packed, direct.messages)
+        index, sizes = np.frombuffer(found.where, np.uint16), np.frombuffer(found.sizes, np.uint32).astype(np.int64)
+        while start < stop:
+            end = _chunk_end(index, sizes, start, stop)
+            try:
+                yield Part(start, end, self._chunk(direct, found, start, end, destination))
+            except UnreadableError as error:
+                yield Part(start, end, None, error.reason)
+            start = end
+
+    def _chunk(self, direct: Direct, found: places.Places, start: int, end: int, destination: str) -> Run:
+        """The records of positions in one segment."""
+        fd = self.segment(*found.segments[found.where[start]], direct.uuid)
+        offsets = np.frombuffer(found.offsets, np.int64)[start:end]
+        sizes = found.sizes[start:end]
+        try:
+            data = self._records(fd, offsets, np.asarray(sizes, np.int64))
+        except OSError as error:
+            raise UnreadableError(_reason(error)) from error
+        known = {place - start: times for place, times in found.redelivered.items() if start <= place < end}
+        run = Run(destination, f"ID:{direct.uuid[:12]}-", sizes, memoryview(data), known)
+        _check(run, np.frombuffer(found.seqs, np.int64)[start:end])
+        return run
+
+    def _records(self, fd: int, offsets: _Numbers, sizes: _Numbers) -> bytes:
+        """The records, one after the other."""
+        stops = offsets + sizes
+        gaps = offsets[1:] - stops[:-1]
+        breaks = [0, *(np.flatnonzero((gaps < 0) | (gaps > GAP_BYTES)) + 1).tolist(), len(offsets)]
+        pieces: list[bytes] = []
+        for first, last in pairwise(breaks):
+            base, size = int(offsets[first]), int(stops[last - 1] - offsets[first])
+            data = read_at(self._vfs, fd, base, size)
+            if len(data) < size:
+                raise UnreadableError(STALE)
+            inner = np.flatnonzero(gaps[first : last - 1]) + first + 1  # where a run without a gap ends
+            cuts = [first, *inner.tolist(), last]
+            for one, other in pairwise(cuts):
+                pieces.append(data[int(offsets[one]) - base : int(stops[other - 1]) - base])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _check(run: Run, seqs: _Numbers) -> None:
+    """Raises UnreadableError where these are not the records of the messages `seqs`, or need the broker to be read."""
+    if min(run.sizes) < MESSAGE_HEAD.itemsize:
+        raise UnreadableError(NATIVE)  # no message of one queue
+    heads, starts = heads_of(run)
+    if (heads["kind"] != MESSAGE).any() or (heads["flags"] & EXTENDED).any():
+        raise UnreadableError(NATIVE)
+    if (heads["seq"] != seqs).any() or (heads["size"] + RECORD_BYTES != np.diff(starts)).any():
+        raise UnreadableError(CHECKSUM)
+    view, ends = run.records, starts.tolist()
+    for crc, first, last in zip(heads["crc"].tolist(), ends, ends[1:], strict=False):
+        if crc32(view[first + RECORD_BYTES : last], MESSAGE) != crc:
+            raise UnreadableError(CHECKSUM)
+
+
+def _chunk_end(index: _Numbers, sizes: _Numbers, start: int, stop: int) -> int:
+    """The end of a chunk: it is in one segment, and not too large."""
+    last = min(stop, start + CHUNK_ROWS)
+    other = np.flatnonzero(index[start:last] != index[start])
+    if len(other):
+        last = start + int(other[0])
+    fits = int(np.searchsorted(np.cumsum(sizes[start:last]), CHUNK_BYTES, "right"))
+    return start + max(1, min(fits, last - start))
+
+
+def _reason(error: OSError) -> str:
+    return GONE if error.errno in (errno.ENOENT, errno.ESTALE) else NO_MOUNT

@@ -1,0 +1,55 @@
+"""Broker URLs of OpenWire: what is meant, and what is refused without telling a password."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amq.client.errors import UriError
+from amq.client.openwire.addresses import Addresses, parse
+
+
+@pytest.mark.parametrize(
+    ("url", "members", "failover"),
+    [
+        ("tcp://a", (("a", 61616),), False),
+        ("tcp://a:1?wireFormat.maxInactivityDuration=0", (("a", 1),), False),
+        ("failover:(tcp://a:1,tcp://b:2)?randomize=false", (("a", 1), ("b", 2)), True),
+        ("failover:tcp://a:1,nio://b:2", (("a", 1), ("b", 2)), True),
+        ("failover://(tcp://a:1?x=y,auto://[::1]:2)", (("a", 1), ("::1", 2)), True),
+    ],
+)
+def test_urls(url: str, members: tuple[tuple[str, int], ...], failover: bool) -> None:
+    assert parse(url) == Addresses(members, failover)
+    assert parse(str(parse(url))) == parse(url)
+
+
+def test_a_login_is_read_and_not_shown() -> None:
+    found = parse("failover:(tcp://ann:s%40cret@a:1,tcp://b:2)")
+    assert (found.user, found.password) == ("ann", "s@cret")
+    assert "cret" not in str(found) + repr(found)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("", "no address"), ("a:61616", "no address"), ("tcp://", "no address"), ("tcp://a:0", "between 1 and 65535"),
+        ("tcp://a:99999", "between 1 and 65535"), ("ssl://a:1", "TLS"), ("stomp://a:1", "OpenWire"),
+        ("tcp://a,tcp://b", "failover:"), ("failover:(tcp://a", "parenthesis"), ("failover:(tcp://a)b", "parenthesis"),
+        ("tcp://ann:s3cret@a:x", "no address"), ("failover:(tcp://a:b@x,tcp://c:d@y)", "several users"),
+        ("failover:(" + ",".join(f"tcp://a{i}" for i in range(65)) + ")", "more than 64"),
+    ],
+)  # fmt: skip
+def test_refused(url: str, why: str) -> None:
+    with pytest.raises(UriError, match=why) as told:
+        parse(url)
+    assert "s3cret" not in str(told.value)
+
+
+@given(st.text(alphabet="tcp:/failover()@?,=[]1a.%", max_size=60))
+def test_any_text(url: str) -> None:
+    try:
+        parse(url)
+    except UriError:
+        return

@@ -1,0 +1,85 @@
+"""Clients of others over TLS: stomp.py and `openssl s_client`, with and without a client certificate, after a kill."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("stomp")
+
+from brokers import Broker, Brokers
+from stock import Stock
+
+from tests.certificates import Authority, Pair, needs_openssl
+
+pytestmark = [needs_openssl, pytest.mark.deep]
+CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
+BROWSE = b"SUBSCRIBE\nid:1\ndestination:/queue/b\nbrowser:true\n\n\0"
+
+
+@pytest.fixture(params=["none", "need"])
+def pair(request: pytest.FixtureRequest, authority: Authority) -> Pair | None:
+    return authority.pair("alice") if request.param == "need" else None
+
+
+def group(directory: Path, authority: Authority, needs: bool) -> Brokers:
+    server = authority.pair("server")
+    options = {
+        "certificate": server.certificate, "certificateKey": server.key, "trust": authority.trust,
+        "clientCertificate": "need" if needs else "none",
+    }  # fmt: skip
+    return Brokers(directory, scheme="stomp+ssl", **options)
+
+
+def s_client(broker: Broker, authority: Authority, pair: Pair | None, wanted: bytes) -> bytes:
+    """Lines that `openssl s_client` reads until one of them is `wanted` or the connection ends."""
+    own = [] if pair is None else ["-cert", pair.certificate, "-key", pair.key]
+    program = subprocess.Popen(
+        ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.port}", "-CAfile", authority.trust, *own,
+         "-verify_return_error", "-verify_hostname", "localhost", "-quiet"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert program.stdin is not None
+    assert program.stdout is not None
+    said = b""
+    try:
+        program.stdin.write(CONNECT + BROWSE)
+        program.stdin.flush()
+        for line in program.stdout:
+            said += line
+            if wanted in line:
+                break
+    finally:
+        program.kill()
+        program.communicate()
+    return said
+
+
+def test_others_go_on_after_a_kill(authority: Authority, pair: Pair | None, tmp_path: Path) -> None:
+    with group(tmp_path, authority, pair is not None) as brokers:
+        first, second = brokers.master("a"), brokers.slave("b")
+        stock = Stock([first, second])
+        own = {} if pair is None else {"cert_file": str(pair.certificate), "key_file": str(pair.key)}
+        stock.connection.set_ssl(
+            [("127.0.0.1", each.port) for each in (first, second)], ca_certs=str(authority.trust), **own
+        )
+        with stock:
+            stock.send("before the kill")
+            first.kill()
+            second.wait_serving()  # over TLS stomp.py tells its listener nothing of an end without a goodbye
+        again = Stock([first, second])
+        again.connection.set_ssl(
+            [("127.0.0.1", each.port) for each in (first, second)], ca_certs=str(authority.trust), **own
+        )
+        with again:
+            again.subscribe()
+            (message,) = again.listener.wait_messages(1)
+            assert message.body == "before the kill"
+            again.send("after the kill", queue="/queue/b")
+        assert again.listener.errors == []
+        found = s_client(second, authority, pair, b"after the kill")
+        assert found.startswith(b"CONNECTED\n")
+        if pair is not None:
+            assert s_client(second, authority, None, b"CONNECTED") == b""

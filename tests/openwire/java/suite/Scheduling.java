@@ -1,0 +1,85 @@
+package suite;
+
+import java.util.List;
+import javax.jms.*;
+import org.apache.activemq.ScheduledMessage;
+
+/** Messages for later: the broker's scheduler must be on. */
+public final class Scheduling extends Theme {
+    private TextMessage later(Session session, String text, long ms) throws JMSException {
+        TextMessage message = session.createTextMessage(text);
+        message.setLongProperty(ScheduledMessage.AMQ_SCHEDULED_DELAY, ms);
+        return message;
+    }
+
+    @Case public void delay() throws Exception {
+        Session session = auto();
+        MessageConsumer consumer = session.createConsumer(queue(session));
+        session.createProducer(queue(session)).send(later(session, "late", 1500));
+        send(session, queue(session), "early");
+        equal("early", nextText(consumer));
+        nothing(consumer);
+        Message got = next(consumer);
+        equal("late", text(got));
+    }
+
+    @Case public void properties() throws Exception {
+        Session session = auto();
+        TextMessage message = later(session, "late", 300);
+        message.setIntProperty("n", 3);
+        message.setJMSCorrelationID("c");
+        message.setJMSReplyTo(queue(session, "reply"));
+        session.createProducer(queue(session)).send(message);
+        Message got = next(session.createConsumer(queue(session)));
+        equal(3, got.getIntProperty("n"));
+        equal("c", got.getJMSCorrelationID());
+        equal(queue(session, "reply"), got.getJMSReplyTo());
+        check(got.getStringProperty("scheduledJobId") != null, "no scheduledJobId");
+    }
+
+    @Case public void repeated() throws Exception {
+        Session session = auto();
+        TextMessage message = later(session, "again", 200);
+        message.setLongProperty(ScheduledMessage.AMQ_SCHEDULED_PERIOD, 200);
+        message.setIntProperty(ScheduledMessage.AMQ_SCHEDULED_REPEAT, 2);
+        session.createProducer(queue(session)).send(message);
+        MessageConsumer consumer = session.createConsumer(queue(session));
+        equal(List.of("again", "again", "again"), nextTexts(consumer, 3));
+        equal(null, consumer.receive(600));
+    }
+
+    @Case public void inATransaction() throws Exception {
+        Session session = transacted(), other = auto();
+        MessageProducer producer = session.createProducer(queue(session));
+        producer.send(later(session, "rolled back", 200));
+        session.rollback();
+        producer.send(later(session, "committed", 200));
+        session.commit();
+        MessageConsumer consumer = other.createConsumer(queue(other));
+        equal("committed", nextText(consumer));
+        nothing(consumer);
+    }
+
+    @Case public void toATopic() throws Exception {
+        Session session = auto();
+        MessageConsumer consumer = session.createConsumer(topic(session));
+        session.createProducer(topic(session)).send(later(session, "late", 300));
+        equal("late", nextText(consumer));
+    }
+
+    @Case public void order() throws Exception {
+        Session session = auto();
+        MessageProducer producer = session.createProducer(queue(session));
+        producer.send(later(session, "second", 1600));
+        producer.send(later(session, "first", 500));
+        equal(List.of("first", "second"), nextTexts(session.createConsumer(queue(session)), 2));
+    }
+
+    @Case public void asInt() throws Exception {
+        Session session = auto();
+        TextMessage message = session.createTextMessage("x");
+        message.setIntProperty(ScheduledMessage.AMQ_SCHEDULED_DELAY, 300);
+        session.createProducer(queue(session)).send(message);
+        equal("x", nextText(session.createConsumer(queue(session))));
+    }
+}

@@ -1,0 +1,83 @@
+"""The unmodified Java client, case by case: see java/suite. A sample of them is part of `make test`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import maven_client
+import pytest
+from java_suite import Program, cases, compiled
+
+from tests.sampling import sampled
+
+CASES = cases()
+BY_NAME = {case.name: case for case in CASES}
+SLOW = {"Connections.shortInactivity"}
+QUICK = [
+    value for value in sampled([case.name for case in CASES if case.name not in SLOW], every=3) if type(value) is str
+]
+
+
+class Results:
+    """The results of the suite on one broker. A theme's cases run together when the first of them is asked for."""
+
+    def __init__(self, program: Program, url: str) -> None:
+        self._program = program
+        self._url = url
+        self._lines: dict[str, dict[str, Any]] = {}
+
+    def check(self, name: str, together: list[str]) -> None:
+        """Fail with what the case said. `together` are the names of those that run with it."""
+        if name not in self._lines:
+            patterns = [each.replace(".", r"\.") for each in together]
+            self._lines |= self._program.run(self._url, ["|".join(patterns)])
+        line = self._lines[name]
+        assert line["ok"], line["detail"]
+
+
+@pytest.fixture(scope="module")
+def results(java: Program, amq_url: str) -> Results:
+    return Results(java, amq_url)
+
+
+def test_the_sources_declare_what_the_suite_lists(java: Program) -> None:
+    listed = {line["case"]: line["differs"] for line in java.listed()}
+    assert listed == {case.name: case.differs for case in CASES}
+    assert len(CASES) >= 150
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_quick(results: Results, name: str) -> None:
+    results.check(name, QUICK)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.name not in QUICK])
+def test_deep(results: Results, name: str) -> None:
+    theme = BY_NAME[name].theme
+    results.check(name, [case.name for case in CASES if case.theme == theme and case.name not in QUICK])
+
+
+@pytest.mark.deep
+def test_activemq_does_the_same(java: Program, activemq_url: str) -> None:
+    """Each case holds on ActiveMQ too, except those that say why it does otherwise."""
+    lines = java.run(activemq_url)
+    expected = {case.name: case.differs == "" for case in CASES}
+    others = {name: line["detail"] for name, line in lines.items() if line["ok"] != expected[name]}
+    assert others == {}
+    assert lines.keys() == expected.keys()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("version", maven_client.VERSIONS)
+def test_other_versions_of_the_client(java: Program, amq_url: str, version: str) -> None:
+    """The whole suite with an older or newer client of Maven Central, where it can be reached."""
+    assert java, "a compiler is there"
+    try:
+        jars = maven_client.jars(version)
+    except maven_client.Unreachable as problem:
+        pytest.skip(str(problem))
+    lines = compiled(jars, maven_client.VERSIONS[version]).run(amq_url)
+    failed = {name: line["detail"] for name, line in lines.items() if not line["ok"]}
+    assert failed == {}
+    assert lines.keys() == BY_NAME.keys()

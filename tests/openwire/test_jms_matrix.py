@@ -1,0 +1,208 @@
+"""Every feature of a JMS client × kill -9 of the master before, during and after its use, with a failover URL: nothing
+confirmed is lost, nothing is doubled, no message that was processed ends as a dead letter. The stories are told by
+java/suite/Matrix.java; all of them go through one death of the master at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import DEADLINE_S, SERVING, Broker, Brokers
+from java_suite import SOURCES, Program
+from openwire_frames import has_response
+from ports import unread
+
+from tests.openwire.conftest import CONFIG
+from tests.relay import Relay
+
+pytestmark = pytest.mark.deep
+STORY_S = 4 * DEADLINE_S
+
+
+class Moment(Enum):
+    """When the master dies."""
+
+    BEFORE = "before it"
+    UNREAD = "during it, asked and not read"
+    UNTOLD = "during it, carried out and not told"
+    AFTER = "after it"
+
+
+def stories() -> list[str]:
+    """Their names, as the source declares them."""
+    lines = (SOURCES / "Matrix.java").read_text().splitlines()
+    told = [line for line in lines if line.lstrip().startswith("@Story") and "public void" in line]
+    return [line.split("public void ")[1].split("(")[0] for line in told]
+
+
+class Play:
+    """All stories, in one Java process. `said` are its lines by story."""
+
+    def __init__(self, java: Program, url: str) -> None:
+        self._process = subprocess.Popen(
+            java.command("suite.Matrix", url),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+        )  # fmt: skip
+        self._changed = threading.Condition()
+        self.said: dict[str, list[dict[str, Any]]] = {name: [] for name in stories()}
+        self._reader = threading.Thread(target=self._read, name="matrix")
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told = json.loads(line)
+            with self._changed:
+                self.said[told["story"]].append(told)
+                self._changed.notify_all()
+
+    def wait(self, done: Callable[[list[dict[str, Any]]], bool], timeout_s: float = STORY_S) -> bool:
+        """Until this holds for what each story has said."""
+        with self._changed:
+            return self._changed.wait_for(lambda: all(done(lines) for lines in self.said.values()), timeout_s)
+
+    def wait_mark(self, mark: str) -> list[str]:
+        """Until all stories stand there, or have failed; the names of those that do."""
+        self.wait(lambda lines: any(line.get("mark") == mark or "ok" in line for line in lines))
+        return [name for name, lines in self.said.items() if lines and lines[-1].get("mark") == mark]
+
+    def go(self, names: list[str]) -> None:
+        assert self._process.stdin is not None
+        for name in names:
+            self._process.stdin.write(f"go {name}\n")
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+class Pair:
+    """Two brokers and a relay before them. One is master; the other is slave, or about to be."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "amq.toml").write_text(CONFIG)
+        # A killed master is succeeded at once, whatever the period: a long one suits a machine that is busy.
+        self._brokers = Brokers(
+            directory, config=directory / "amq.toml", scheme="auto", lockKeepAlivePeriod="5s",
+            updateClusterClients=False,  # a client that is told of the brokers goes past the relay
+        )  # fmt: skip
+        self.brokers = [self._brokers.master("a"), self._brokers.slave("b")]
+        self.relay = Relay([broker.port for broker in self.brokers])
+
+    @property
+    def url(self) -> str:
+        members = ",".join(f"tcp://127.0.0.1:{port}" for port in self.relay.ports)
+        return f"failover:({members})?maxReconnectDelay=200"
+
+    @property
+    def master(self) -> Broker:
+        return next(broker for broker in self.brokers if broker.alive and broker.said(SERVING))
+
+    def kill(self) -> None:
+        """kill -9 of the master; returns when the other one serves. The killed one comes back, sooner or later."""
+        master = self.master
+        (other,) = (broker for broker in self.brokers if broker is not master)
+        other.wait_slave()
+        master.kill()
+        try:
+            other.wait_serving()
+        finally:
+            master.start()
+
+    def kill_noticed(self) -> None:
+        """The same; returns when the clients have come back. One that has not noticed yet would go on with what it had
+        prefetched, and that comes again: the moments during the action are for that."""
+        connected = self.relay.clients
+        self.kill()
+        self.relay.wait_renewed(connected)
+
+    def kill_during(self, moment: Moment, play: Play, names: list[str], answered: int) -> None:
+        """Let the stories act, and kill the master before it has read what they ask, or before they hear of it."""
+        if moment is Moment.UNREAD:
+            self.master.freeze()
+        else:
+            self.relay.silence()
+        play.go(names)
+        try:
+            if moment is Moment.UNREAD:
+                give_up_at = time.monotonic() + DEADLINE_S
+                while (asked := unread(self.master.port)) < len(names):
+                    assert time.monotonic() < give_up_at, f"only {asked} of {len(names)} stories have asked"
+                    time.sleep(0.01)
+            else:
+                self.relay.wait_answered(answered, has_response)
+        finally:
+            self.kill()
+
+    def close(self) -> None:
+        self.relay.close()
+        self._brokers.__exit__()
+
+
+@pytest.fixture(scope="module")
+def pair(java: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    assert java
+    pair = Pair(tmp_path_factory.mktemp("jms-matrix"))
+    try:
+        yield pair
+    finally:
+        pair.close()
+
+
+def played(pair: Pair, java: Program, moment: Moment) -> dict[str, dict[str, Any]]:
+    """The last line of each story, through one death of the master at that moment."""
+    listed = [json.loads(line) for line in subprocess.run(
+        java.command("suite.Matrix", "--list"), capture_output=True, text=True, check=True
+    ).stdout.splitlines()]  # fmt: skip
+    answering = {line["story"] for line in listed if line["answered"]}
+    assert [line["story"] for line in listed] == sorted(stories())
+    play = Play(java, pair.url)
+    try:
+        names = play.wait_mark("before")
+        if moment is Moment.BEFORE:
+            pair.kill_noticed()
+        play.go(names)
+        names = play.wait_mark("during")
+        if moment in (Moment.UNREAD, Moment.UNTOLD):
+            pair.kill_during(moment, play, names, len(answering.intersection(names)))
+        else:
+            play.go(names)
+        names = play.wait_mark("after")
+        if moment is Moment.AFTER:
+            pair.kill_noticed()
+        play.go(names)
+        play.wait(lambda lines: bool(lines) and "ok" in lines[-1])
+        return {name: lines[-1] if lines else {"mark": "none"} for name, lines in play.said.items()}
+    finally:
+        play.close()
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[Moment, dict[str, dict[str, Any]]]:
+    """What was played already: each moment once."""
+    return {}
+
+
+@pytest.mark.parametrize("story", stories())
+@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
+def test_the_master_is_killed(
+    pair: Pair, java: Program, outcomes: dict[Moment, dict[str, dict[str, Any]]], moment: Moment, story: str
+) -> None:
+    if moment not in outcomes:
+        outcomes[moment] = played(pair, java, moment)
+    last = outcomes[moment][story]
+    assert "ok" in last, f"the story stands still; its last line: {last}"
+    assert last["ok"], last["detail"]

@@ -1,0 +1,186 @@
+"""The short way of usual messages and acknowledgements says the same as the general one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from conversation import CONSUMER, PRODUCER, QUEUE, TRANSACTION, message, opened, said
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from amq.message import Message
+from amq.protocols.commands import Command, Malformed, Send, Settle
+from amq.protocols.openwire import table
+from amq.protocols.openwire.messages import message_of, read_message
+from amq.protocols.openwire.primitives import encode_map
+from amq.protocols.openwire.server import OpenWireServer
+from amq.protocols.openwire.table import decode, frame, structure
+from amq.remembered import Remembered
+
+OTHER = structure(table.PRODUCER_ID, connection="ID:host-1-1:1", session=1, value=2)
+_PLAIN = (str, int, bytes, bool, float, type(None), tuple, list, dict)
+
+
+class GeneralServer(OpenWireServer):
+    """It knows no short way."""
+
+    def _receive_frequent(self, commands: list[Command]) -> None:
+        pass
+
+
+def facts(found: object) -> object:
+    """Everything that `found` holds, to compare."""
+    if isinstance(found, (Remembered, OpenWireServer)) or found.__class__.__name__ in ("Consumer", "Structure"):
+        return found.__class__.__name__
+    if isinstance(found, _PLAIN) or not hasattr(found, "__class__"):
+        return found
+    names = {name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ())}
+    return type(found).__name__, {name: facts(getattr(found, name, None)) for name in sorted(names)}
+
+
+def general() -> OpenWireServer:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("conversation.OpenWireServer", GeneralServer)
+        return opened()
+
+
+def prepared(server: OpenWireServer) -> OpenWireServer:
+    """It has two producers, an open transaction, and a consumer that holds messages."""
+    server.receive(
+        said(table.PRODUCER_INFO, 5, id=OTHER, destination=QUEUE, window=4096)
+        + said(table.TRANSACTION_INFO, 6, connection=TRANSACTION.get("connection"), transaction=TRANSACTION, kind=0)
+        + said(table.CONNECTION_CONTROL, 7, fault_tolerant=True)
+    )
+    (consumer,) = server._consumers.values()
+    for seq in range(1, 9):
+        stored = message_of(read_message(table.encode(message(sequence=seq)), 12), "queue://orders", "")
+        stored.seq = seq
+        server.delivery(consumer, stored, 0)
+    server.unsaid = b""
+    return server
+
+
+@st.composite
+def sent(draw: st.DrawFn, sequence: int) -> bytes:
+    """The frame of a message, often a usual one."""
+    fields: dict[str, Any] = {"timestamp": 1 << 40, "compressed": False, "content": b"\0\0\0\1a"}
+    fields["destination"] = structure(table.QUEUE, name=draw(st.sampled_from(["a", "a", "a", "bb", "a,b"])))
+    if draw(st.booleans()):
+        fields["transaction"] = TRANSACTION
+    if draw(st.integers(0, 3)) == 0:
+        fields |= draw(st.fixed_dictionaries({}, optional={
+            "content": st.binary(max_size=8), "group_id": st.text(max_size=3),
+            "correlation_id": st.text(max_size=3), "user_id": st.text(max_size=3), "expiration": st.just(7),
+            "compressed": st.booleans(), "persistent": st.booleans(), "priority": st.integers(0, 12),
+            "response_required": st.booleans(), "command_id": st.integers(0, 99),
+            "properties": st.sampled_from([b"", b"?", encode_map({"AMQ_SCHEDULED_DELAY": 5}), encode_map({"a": "b"})]),
+        }))  # fmt: skip
+    producer = draw(st.sampled_from([PRODUCER, PRODUCER, OTHER]))
+    id = structure(table.MESSAGE_ID, producer=producer, producer_sequence=sequence)
+    kind = draw(st.sampled_from([table.TEXT_MESSAGE, table.BYTES_MESSAGE]))
+    return frame(message(kind, sequence, **{"producer": producer, "id": id, **fields}))
+
+
+@st.composite
+def acknowledged(draw: st.DrawFn) -> bytes:
+    """The frame of an acknowledgement, often a usual one."""
+    last = draw(st.integers(1, 9))
+    first = draw(st.sampled_from([last, last, last, 1]))
+    ids = [
+        structure(
+            table.MESSAGE_ID, producer=draw(st.sampled_from([PRODUCER, PRODUCER, OTHER])), producer_sequence=seq,
+            broker_sequence=seq, text=draw(st.sampled_from([None, None, None, "ID:x"])),
+        )
+        for seq in (first, last)
+    ]  # fmt: skip
+    return said(
+        table.MESSAGE_ACK, draw(st.integers(0, 99)), draw(st.integers(0, 5)) == 0, destination=QUEUE,
+        consumer=CONSUMER, kind=draw(st.sampled_from([2, 2, 2, 4, 0, 1, 5])), first=ids[0], last=ids[1], count=1,
+        transaction=draw(st.sampled_from([None, None, None, TRANSACTION])),
+    )  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine
+@given(found=st.data())
+def test_both_ways_say_the_same(found: st.DataObject) -> None:
+    pieces = [
+        found.draw(st.one_of(sent(number), acknowledged())) for number in range(found.draw(st.integers(1, 12)))
+    ]
+    stream = bytearray(b"".join(pieces))
+    if found.draw(st.integers(0, 4)) == 0:  # damage
+        stream[found.draw(st.integers(0, len(stream) - 1))] ^= found.draw(st.integers(1, 255))
+    cuts = sorted(found.draw(st.lists(st.integers(0, len(stream)), max_size=3)))
+    reads = [bytes(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    ours, theirs = prepared(opened()), prepared(general())
+    said_by: list[Sequence[Command]] = []
+    for server in (ours, theirs):
+        said_by.append([command for read in reads for command in server.receive(read)])
+    short, long = said_by
+    event("malformed" if any(isinstance(each, Malformed) for each in short) else "well formed")
+    assert _told(short) == _told(long)
+    assert ours.pending() == theirs.pending()
+    assert [each.held for each in ours._consumers.values()] == [each.held for each in theirs._consumers.values()]
+
+
+def _told(commands: Sequence[Command]) -> list[object]:
+    """An error is told apart by its type and text."""
+    return [
+        (type(each).__name__, repr(getattr(each, "error", None)))
+        if hasattr(each, "error")
+        else facts(each)
+        for each in commands
+    ]
+
+
+def test_what_is_usual_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = prepared(opened())
+    server.receive(frame(message(sequence=1)))  # the first one is read in general, and known from then on
+    ack = said(
+        table.MESSAGE_ACK, 9, destination=QUEUE, consumer=CONSUMER, kind=2, count=1,
+        first=structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=3, broker_sequence=3),
+        last=structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=3, broker_sequence=3),
+    )  # fmt: skip
+    monkeypatch.setattr(server, "_receive", lambda *_: pytest.fail("it is read in general"))
+    send, settle = server.receive(frame(message(sequence=2, content=b"\0\0\0\1a")) + ack)[-2:]
+    assert isinstance(send, Send)
+    assert isinstance(settle, Settle)
+    assert settle.seq == 3
+
+
+@given(st.binary(max_size=20), st.booleans(), st.integers(0, 3), st.booleans())
+def test_both_ways_to_dispatch_say_the_same(content: bytes, has_content: bool, redelivered: int, again: bool) -> None:
+    """Also to a client that came back, where the message is newer than its connection."""
+    made = message(sequence=4, **({"content": content} if has_content else {}))
+    stored = message_of(read_message(table.encode(made), 12), "queue://orders", "")
+    stored.seq = 70
+    server = opened(failover_reconnect=again)
+    (consumer,) = server._consumers.values()
+    short = server.delivery(consumer, stored, redelivered)
+    assert short == b"".join(server._pieces(consumer, stored, redelivered))
+    assert decode(short[4:]).get("redelivery_counter") == redelivered
+
+
+def test_a_long_beginning_is_not_remembered() -> None:
+    server = opened()
+    name = structure(table.QUEUE, name="q" * 3000)
+    for sequence in (1, 2):
+        found = server.receive(frame(message(sequence=sequence, destination=name)))
+        (send,) = [each for each in found if isinstance(each, Send)]
+        assert send.message.destination == "queue://" + "q" * 3000
+    (producer,) = server._producers.values()
+    assert len(producer.known.prefix) <= 1024
+
+
+def test_a_message_is_not_shared() -> None:
+    """Two messages of one producer have nothing in common that changes."""
+    server = opened()
+    sends = [
+        each
+        for sequence in (1, 2, 3)
+        for each in server.receive(frame(message(sequence=sequence, content=b"\0\0\0\1a")))
+        if isinstance(each, Send)
+    ]
+    messages: list[Message] = [each.message for each in sends]
+    assert len({id(each.envelope) for each in messages}) == 3
