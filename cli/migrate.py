@@ -27,12 +27,13 @@ REFUSED_SHOWN_MAX = 10
         "amq migrate --from tcp://old:61616 --to 'failover:(tcp://a:61616,tcp://b:61616)' --all",
         "amq migrate --from tcp://old:61616 --to tcp://a:61616 orders 'invoices.*'",
         "amq migrate --from tcp://old:61616 --user admin --password-file old.password --all --json",
+        "amq migrate --from 'ssl://old:61617?trust=old-ca.pem' --to 'ssl://a:61617?trust=ca.pem' --all",
     )
 )
 @click.argument("names", metavar="[QUEUE]...", nargs=-1)
 @click.option(
     "--from", "old_url", metavar="URL", required=True,
-    help="The broker that has the messages: tcp://HOST:PORT, or failover:(tcp://A:PORT,tcp://B:PORT).",
+    help="The broker that has the messages: tcp://HOST:PORT, ssl://HOST:PORT, or failover:(tcp://A:PORT,tcp://B:PORT).",
 )  # fmt: skip
 @click.option(
     "--to", "new_url", metavar="URL", default="tcp://127.0.0.1:61616", show_default=True,
@@ -100,7 +101,7 @@ def migrate(
     if every == bool(names):
         raise click.UsageError("give the names of queues, or --all")
     old, new = parse(old_url), parse(new_url)
-    if set(old.members) & set(new.members) and not dry_run:
+    if {uri.address for uri in old.uris} & {uri.address for uri in new.uris} and not dry_run:
         raise click.UsageError("--from and --to name the same broker")
     sides = (
         Side("the old broker", old, user, _password(password_file, password)),

@@ -16,6 +16,7 @@ import pytest
 from amq.client.errors import ConnectError
 from amq.client.openwire.addresses import parse
 from amq.client.openwire.peer import connect
+from amq.client.tls import Contexts
 from amq.clock import SystemClock
 from bench.brokers import PROBE_PAUSE_S, START_TIMEOUT_S, ActiveMqBroker, BrokerError, broker_class
 from tests.ports import free_port
@@ -46,7 +47,7 @@ class ActiveMq(ActiveMqBroker):
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                connect(parse(self.url), *login, "ID:first:1", SystemClock(), "ActiveMQ").leave()
+                connect(parse(self.url), *login, "ID:first:1", SystemClock(), "ActiveMQ", Contexts()).leave()
             except ConnectError:
                 self.check()
                 assert time.monotonic() < deadline, self.log_text()

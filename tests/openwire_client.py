@@ -12,6 +12,7 @@ from amq.client.openwire.addresses import parse
 from amq.client.openwire.peer import Peer, connect
 from amq.client.openwire.queues import INDIVIDUAL, acknowledge, consuming, queue_of
 from amq.client.openwire.wire import SESSION
+from amq.client.tls import Contexts
 from amq.clock import SystemClock
 from amq.protocols.openwire import table
 from amq.protocols.openwire.primitives import encode_map, encode_stream
@@ -29,7 +30,7 @@ PROPERTIES = {
 @contextmanager
 def peer_of(url: str, user: str = "", password: str = "") -> Iterator[Peer]:
     """A connection that ends in an orderly way."""
-    peer = connect(parse(url), user, password, f"ID:test-{next(_numbers)}:1", SystemClock(), "the broker")
+    peer = connect(parse(url), user, password, f"ID:test-{next(_numbers)}:1", SystemClock(), "the broker", Contexts())
     try:
         yield peer
         peer.leave()

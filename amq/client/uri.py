@@ -81,7 +81,7 @@ class BrokerUri:
 
     @property
     def tls(self) -> bool:
-        return self.scheme == TLS_SCHEME
+        return self.scheme.endswith("ssl")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def parse(url: str) -> BrokerUrl:
     if scheme.lower() != "failover":
         return BrokerUrl((_uri(url, {}),), FailoverOptions(max_reconnect_attempts=0), failover=False)
     inner, query = _failover_parts(rest.removeprefix("//"))
-    values = _query(query)
+    values = query_values(query)
     nested = {name.removeprefix("nested."): values.pop(name) for name in list(values) if name.startswith("nested.")}
     for name in TLS_OPTIONS:
         if name in values and name in nested:
@@ -161,7 +161,7 @@ def parse(url: str) -> BrokerUrl:
         if name in values:
             nested[name] = values.pop(name)
     warnings = _ignored(values)
-    options = _options(FailoverOptions, values)
+    options = filled(FailoverOptions, values)
     _check_lists(options)
     warnings += _too_few_attempts(options)
     if "confirmationWindowSize" in values and options.confirmation_window_size > 0 and not options.reconnect_window_ms:
@@ -170,7 +170,7 @@ def parse(url: str) -> BrokerUrl:
     for name in _split(inner):
         uri = _uri(name, nested)
         uris.setdefault(uri.address, uri)
-    _options(TransportOptions, nested)  # wrong ones are told now, also where each member sets them itself
+    filled(TransportOptions, nested)  # wrong ones are told now, also where each member sets them itself
     broker_url = BrokerUrl(tuple(uris.values()), options, nested=nested, warnings=tuple(warnings))
     strangers = broker_url.priority - uris.keys()
     if strangers:
@@ -276,15 +276,16 @@ def _uri(name: str, nested: dict[str, str]) -> BrokerUri:
     port = int(match["port"] or _PORTS[scheme])
     if not 0 < port < 65536:
         raise UriError(f"{_shown(location)}: port {port} is not between 1 and 65535")
-    own = _query(query)
+    own = query_values(query)
     if scheme == SCHEME and (unused := [option for option in TLS_OPTIONS if option in own]):
         raise UriError(f"{_shown(location)}: option {unused[0]} has no effect without TLS: write stomp+ssl://HOST:PORT")
-    options = _options(TransportOptions, nested | own)
+    options = filled(TransportOptions, nested | own)
     login, passcode = unquote(match["login"] or ""), unquote(match["passcode"] or "")
     return BrokerUri(unquote(match["host"].strip("[]")), port, login, passcode, options, scheme)
 
 
-def _query(query: str) -> dict[str, str]:
+def query_values(query: str) -> dict[str, str]:
+    """Names and values of the options behind the `?` of a URL. Raises UriError."""
     values: dict[str, str] = {}
     for pair in filter(None, query.split("&")):
         name, equals, value = pair.partition("=")
@@ -296,8 +297,8 @@ def _query(query: str) -> dict[str, str]:
     return values
 
 
-def _options(kind: type[_Options], values: dict[str, str]) -> _Options:
-    """`kind` filled from URL options; unknown ones are refused with the nearest known name."""
+def filled(kind: type[_Options], values: dict[str, str]) -> _Options:
+    """`kind` filled from URL options; unknown ones are refused with the nearest known name. Raises UriError."""
     fields = declared(kind)
     given: dict[str, Any] = {}
     for alias, value in values.items():

@@ -219,12 +219,13 @@ class Connection(asyncio.Protocol):
                 self._login = hub.loop.create_task(self._connect())
 
     def _say(self, protocol: ServerProtocol) -> None:
-        """The codec has something to say of itself."""
+        """The codec has something to say of itself. A client that promises to be heard may log in late."""
         self._put(protocol.unsaid)
         protocol.unsaid = b""
-        if protocol.patience_ms is not None and self.client is None and self._login is None and not self._is_patient:
+        promise = protocol.patience_ms
+        if promise and promise[0] and self.client is None and self._login is None and not self._is_patient:
             self._is_patient = True
-            self._start_timer(protocol.patience_ms)
+            self._start_timer(promise)
 
     def _ignore(self, data: bytes) -> None:
         """The client talks on after our last word."""

@@ -17,8 +17,10 @@ from amq_process import amq, on_terminal, one_line, running
 from amq.client.openwire.queues import Looking, consuming, queue_of
 from amq.protocols.openwire import table
 from amq.protocols.openwire.primitives import decode_map, encode_map
+from amq.protocols.openwire.table import Structure
 from tests.activemq import USERS, ActiveMq, activemq
 from tests.brokers import DEADLINE_S, Broker, Brokers
+from tests.certificates import Authority, needs_openssl
 from tests.openwire_client import facts, message, number_of, one_of_each, peer_of, receive, send
 from tests.ports import free_port
 
@@ -218,6 +220,31 @@ def test_messages_that_others_hold_stay_and_are_told(classic: ActiveMq, new: str
     assert migrate(classic.url, new, "held")["moved"] == 4
 
 
+@needs_openssl
+def test_over_tls(new: str, authority: Authority, tmp_path: Path) -> None:
+    """Also more than the kernel takes at once; a broker whose certificate is a stranger's gets nothing."""
+    pair = authority.pair("server")
+    with Brokers(tmp_path, tmp_path / "old", scheme="auto+ssl") as brokers:
+        broker = brokers.master("a", certificate=pair.certificate, certificateKey=pair.key)
+        url = f"ssl://localhost:{broker.port}"
+        trusted = f"{url}?trust={authority.trust}"
+        sent = [*one_of_each(), *(message(n, table.BYTES_MESSAGE, content=bytes(1 << 20)) for n in range(20, 28))]
+        with peer_of(trusted) as peer:
+            send(peer, "orders", sent)
+        done = amq("migrate", "--from", url, "--to", new, "orders")
+        assert (done.returncode, "trust" in one_line(done)) == (6, True)
+        assert migrate(trusted, new, "orders")["moved"] == len(sent)
+        done = amq("migrate", "--from", trusted.replace("ssl:", "tcp:").partition("?")[0], "--to", new, "orders")
+        assert (done.returncode, "of TLS (ssl://)" in one_line(done)) == (6, True)
+    with peer_of(new) as peer:
+        came = receive(peer, "orders", len(sent))
+    assert contents(came) == contents(sent)
+
+
+def contents(messages: list[Structure]) -> dict[int, bytes | None]:
+    return {number_of(found): found.get("content") for found in messages}
+
+
 def test_unknown_queues_wrong_ports_and_nobody(old: str, new: str) -> None:
     done = amq("migrate", "--from", old, "--to", new, "nothing")
     assert (done.returncode, "the old broker has no queue nothing" in one_line(done)) == (1, True)
@@ -233,7 +260,7 @@ def test_unknown_queues_wrong_ports_and_nobody(old: str, new: str) -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "in HTTP: that is the port of its web console"),
         (b"ERROR\ncontent-type:text/plain\n\nwhat?\0", "in STOMP: name the port for JMS clients"),
         (b"AMQP\0\1\0\0", "in AMQP"),
-        (b"\x15\x03\x03\0\2\2\x46", "in TLS"),
+        (b"\x15\x03\x03\0\2\2\x46", "in TLS: write ssl://"),
         (b"220 mail.example.org", "in another protocol"),
         (b"", "without a word of OpenWire"),
     ],
@@ -279,7 +306,7 @@ def test_words_that_cannot_be_meant(new: str) -> None:
         ((), "give the names of queues, or --all"),
         (("a", "--all"), "give the names of queues, or --all"),
         (("a", "--to", "stomp://a:61613"), "messages are moved over OpenWire"),
-        (("a", "--to", "ssl://a:61617"), "does not speak TLS"),
+        (("a", "--to", "ssl://a:61617?trust=nowhere.pem"), "nowhere.pem"),
         (("a", "--to", "tcp://127.0.0.1:1"), "name the same broker"),
     ):
         done = amq("migrate", "--from", "tcp://127.0.0.1:1", "--to", new, *words)

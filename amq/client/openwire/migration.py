@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from amq.client.errors import CallTimeoutError, ConnectError, ConnectionLostError
-from amq.client.openwire.addresses import Addresses
 from amq.client.openwire.moving import Counts, Limits, Moving
 from amq.client.openwire.peer import Peer, connect
 from amq.client.openwire.queues import OURS, Looking
+from amq.client.tls import Contexts
+from amq.client.uri import BrokerUrl
 from amq.clock import Clock
 from amq.errors import AmqError, CommandError
 
@@ -26,15 +27,18 @@ INTERRUPTED_S: Final = 5.0  # after Ctrl-C, to acknowledge what the new broker c
 class Side:
     """One of the two brokers: where it is, and how to log in. `whose` = as errors name it."""
 
-    def __init__(self, whose: str, addresses: Addresses, user: str, password: str) -> None:
+    def __init__(self, whose: str, url: BrokerUrl, user: str, password: str) -> None:
+        """Raises UriError where the files that `url` names cannot be used."""
         self.whose = whose
-        self.addresses = addresses
+        self.url = url
         self._user, self._password = user, password
+        self._contexts = Contexts()
+        self._contexts.check(url)
 
     def connect(self, clock: Clock) -> Peer:
         """Raises AmqError."""
         connection = f"ID:amq-migrate-{secrets.token_hex(8)}:1"
-        return connect(self.addresses, self._user, self._password, connection, clock, self.whose)
+        return connect(self.url, self._user, self._password, connection, clock, self.whose, self._contexts)
 
 
 class Migration:
@@ -142,7 +146,7 @@ class Migration:
                     self._peers.append(side.connect(self._clock))
                     break
                 except (ConnectError, ConnectionLostError, CallTimeoutError):
-                    if (is_first and not side.addresses.failover) or self._clock.monotonic() > end:
+                    if (is_first and not side.url.failover) or self._clock.monotonic() > end:
                         raise
                     self._stop.wait(PAUSE_S)
         if not is_first:

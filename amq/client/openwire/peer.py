@@ -13,8 +13,10 @@ from contextlib import suppress
 from typing import Final
 
 from amq.client.errors import CallTimeoutError, ConnectError, ConnectionLostError
-from amq.client.openwire.addresses import Addresses
+from amq.client.openwire.addresses import login_of
 from amq.client.openwire.wire import SESSION, Wire
+from amq.client.tls import Contexts, Layer
+from amq.client.uri import BrokerUrl
 from amq.clock import Clock
 from amq.errors import AccessError, AmqError, ProtocolError
 from amq.protocols.openwire import table
@@ -27,10 +29,11 @@ LEAVE_S: Final = 5.0
 
 
 class Peer:
-    """A broker to which this process is connected and logged in."""
+    """A broker to which this process is connected and logged in; `tls` None = over a plain socket."""
 
-    def __init__(self, sock: socket.socket, wire: Wire, clock: Clock) -> None:
+    def __init__(self, sock: socket.socket, wire: Wire, clock: Clock, tls: Layer | None = None) -> None:
         self.sock = sock
+        self._tls = tls
         self.wire = wire
         self.clock = clock
         self.listens = True
@@ -41,13 +44,21 @@ class Peer:
 
     @property
     def wants_to_write(self) -> bool:
-        return bool(self._unsent) or self.wire.out_bytes > 0
+        may_speak = self._tls is None or self._tls.established
+        return bool(self._unsent) or (may_speak and self.wire.out_bytes > 0)
+
+    def begin(self) -> None:
+        """Wait for the end of the TLS handshake, where there is one. Raises AmqError."""
+        tls = self._tls
+        if tls is not None:
+            tls.begin()
+            self.wait(lambda: tls.established, CONNECT_S, "does not finish the TLS handshake")
 
     def write(self) -> None:
         """Write as much as the kernel takes. Raises ConnectionLostError."""
         while True:
             if not self._unsent:
-                self._unsent = memoryview(self.wire.take_output(self.clock.monotonic()))
+                self._unsent = memoryview(self._next_output())
                 if not self._unsent:
                     return
             try:
@@ -57,6 +68,16 @@ class Peer:
             except OSError as error:
                 raise ConnectionLostError(f"{self.wire.whose}: {error.strerror or error}") from error
 
+    def _next_output(self) -> bytes:
+        tls = self._tls
+        if tls is None:
+            return self.wire.take_output(self.clock.monotonic())
+        own = tls.output()
+        if own or not tls.established:
+            return own
+        plain = self.wire.take_output(self.clock.monotonic())
+        return tls.seal(plain) if plain else b""
+
     def read(self) -> None:
         """Take what has come. Raises AmqError."""
         try:
@@ -65,15 +86,28 @@ class Peer:
             return
         except OSError as error:
             raise ConnectionLostError(f"{self.wire.whose}: {error.strerror or error}") from error
-        if not data:
-            if not self.wire.version:
-                raise ProtocolError(
-                    f"{self.wire.whose} closes the connection without a word of OpenWire: it is the port of another "
-                    "protocol, or of TLS; name the one for JMS clients (61616)",
-                    code="PROTOCOL_UNKNOWN",
-                )
-            raise ConnectionLostError(f"{self.wire.whose} has closed the connection")
-        self.wire.receive(data, self.clock.monotonic())
+        tls = self._tls
+        if tls is None:
+            self._received(data, not data)
+            return
+        plain = tls.receive(data)
+        if plain or tls.error is None:
+            self._received(plain, not data or tls.ended)
+        if tls.error is not None:
+            raise tls.error
+
+    def _received(self, data: bytes, ends: bool) -> None:
+        if data:
+            self.wire.receive(data, self.clock.monotonic())
+        if not ends:
+            return
+        if not self.wire.version:
+            raise ProtocolError(
+                f"{self.wire.whose} closes the connection without a word of OpenWire: it is the port of another "
+                "protocol, or of TLS (ssl://); name the one for JMS clients (61616)",
+                code="PROTOCOL_UNKNOWN",
+            )
+        raise ConnectionLostError(f"{self.wire.whose} has closed the connection")
 
     def request(self, found: Structure, timeout_s: float = ANSWER_S) -> Structure:
         """Send a command, and wait for its answer. Raises AmqError."""
@@ -100,6 +134,9 @@ class Peer:
             self.request(structure(table.REMOVE_INFO, id=self.wire.id), LEAVE_S)
             self.wire.send(structure(table.SHUTDOWN_INFO))
             self.write()
+            if self._tls is not None and not self._unsent:
+                self._unsent = memoryview(self._tls.goodbye())
+                self.write()
         self.close()
 
     def close(self) -> None:
@@ -128,23 +165,31 @@ def pump(peers: Iterable[Peer], timeout_s: float) -> bool:
     return came
 
 
-def connect(addresses: Addresses, user: str, password: str, connection: str, clock: Clock, whose: str) -> Peer:
+def connect(
+    url: BrokerUrl, user: str, password: str, connection: str, clock: Clock, whose: str, contexts: Contexts
+) -> Peer:
     """Connect to the first member that answers, and log in. `connection` = an id that no other connection has. Raises
     AmqError: ConnectError where nobody answers, which a later try may mend; others where none does."""
     causes: list[str] = []
-    for host, port in addresses.members:
-        name = f"{whose} {host}:{port}"
+    own_user, own_password = login_of(url)
+    for uri in url.uris:
+        name = f"{whose} {uri.host}:{uri.port}"
         try:
-            sock = socket.create_connection((host, port), CONNECT_S)
+            layer = contexts.layer(uri)
+            sock = socket.create_connection(uri.address, CONNECT_S)
+        except ConnectError as error:
+            causes.append(str(error))
+            continue
         except OSError as error:
-            causes.append(f"{host}:{port}: {error.strerror or error}")
+            causes.append(f"{uri.host}:{uri.port}: {error.strerror or error}")
             continue
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = Peer(sock, Wire(name, connection, clock.monotonic()), clock)
+        peer = Peer(sock, Wire(name, connection, clock.monotonic()), clock, layer)
         try:
-            _log_in(peer, addresses.user or user, addresses.password if addresses.user else password)
-        except (ConnectionLostError, CallTimeoutError) as error:
+            peer.begin()
+            _log_in(peer, own_user or user, own_password if own_user else password)
+        except (ConnectError, ConnectionLostError, CallTimeoutError) as error:
             peer.close()
             causes.append(str(error))
         except BaseException:
@@ -152,7 +197,7 @@ def connect(addresses: Addresses, user: str, password: str, connection: str, clo
             raise
         else:
             return peer
-    raise ConnectError(f"no broker answers at {addresses}: {'; '.join(causes)}")
+    raise ConnectError(f"no broker answers at {url}: {'; '.join(causes)}")
 
 
 def _log_in(peer: Peer, user: str, password: str) -> None:

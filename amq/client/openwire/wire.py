@@ -28,7 +28,7 @@ _STRANGERS: Final = (
     (b"ERROR", "STOMP: name the port for JMS clients (61616)"),
     (b"CONNECTED", "STOMP: name the port for JMS clients (61616)"),
     (b"AMQP", "AMQP: name the port for JMS clients (61616)"),
-    (b"\x15\x03", "TLS: name a connector without it"),
+    (b"\x15\x03", "TLS: write ssl:// for this port"),
 )
 Answer = Callable[[Structure | AmqError], None]
 
