@@ -11,7 +11,6 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Protocol
 
 import structlog
 
@@ -29,8 +28,8 @@ from amq.errors import AmqError, CorruptError, TransportError
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
-from amq.security.certificate_users import Certificate
 from amq.security.credentials import Credentials
+from amq.security.login import Claim, Login
 from amq.security.permissions import Permissions
 from amq.served import PROTOCOLS, Codecs, Served, Surroundings, served_at
 from amq.transports.announcer import Announcer
@@ -49,14 +48,7 @@ GOODBYE_S = 0.5  # how long clients may take to close their side when the broker
 _log = structlog.get_logger("amq.master")
 
 
-class Authenticate(Protocol):
-    """Login, passcode, whether the client is on this host, and its certificate where it has shown one → its user."""
-
-    def __call__(
-        self, login: str, passcode: str, loopback: bool, certificate: Certificate | None = None, /
-    ) -> Awaitable[str]: ...
-
-
+Authenticate = Callable[[Claim], Awaitable[Login]]
 MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop's `call_soon_threadsafe`
 
 
@@ -267,12 +259,8 @@ class Master:
         """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""
         return ClientConnection(self.broker, peer, owner, client)
 
-    async def authenticate(
-        self, login: str, passcode: str, loopback: bool, certificate: Certificate | None = None
-    ) -> str:
-        if certificate is None:
-            return await self._authenticate(login, passcode, loopback)
-        return await self._authenticate(login, passcode, loopback, certificate)
+    async def authenticate(self, claim: Claim) -> Login:
+        return await self._authenticate(claim)
 
     def brokers(self, loopback: bool, tls: bool = False) -> tuple[str, ...]:
         """Where a client finds the group; () = it is not told."""

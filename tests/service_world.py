@@ -10,6 +10,7 @@ from typing import Any
 
 from amq.config.schema import BrokerConfig
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits, encode
+from amq.security.login import Claim, Login, User
 from amq.service import BrokerService, Role
 from tests.ports import free_port
 
@@ -17,8 +18,8 @@ PATIENCE_S = 20.0
 PERIOD_S = 0.3
 
 
-async def anybody(_login: str, _passcode: str, _loopback: bool) -> str:
-    return "anybody"
+async def anybody(_: Claim) -> Login:
+    return Login(User("anybody"), "password")
 
 
 class Client:

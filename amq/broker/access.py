@@ -53,15 +53,16 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
+from amq.security.login import User
 
 REMEMBERED_MAX = 1000  # destinations of one user
 REMEMBERED_CHARS_MAX = 256  # of one name; longer ones (composites) are asked for each time
 
-Rules = Callable[[str, Action, str], bool]
+Rules = Callable[[User, Action, str], bool]
 Demand = tuple[Action, str]
 
 
-def anybody_may(user: str, action: Action, destination: str) -> bool:  # noqa: ARG001
+def anybody_may(user: User, action: Action, destination: str) -> bool:  # noqa: ARG001
     """No rules."""
     return True
 
@@ -76,7 +77,7 @@ class Access:
 
     def __init__(self) -> None:
         self._rules: Rules = anybody_may
-        self._remembered: WeakValueDictionary[str, Sendable] = WeakValueDictionary()
+        self._remembered: WeakValueDictionary[User, Sendable] = WeakValueDictionary()
 
     def use(self, rules: Rules) -> None:
         """From now on these rules decide, also for sessions that there are."""
@@ -84,28 +85,28 @@ class Access:
         for remembered in self._remembered.values():
             remembered.clear()
 
-    def may(self, user: str, action: Action, destination: str) -> bool:
+    def may(self, user: User, action: Action, destination: str) -> bool:
         """May `user`?"""
         return self._rules(user, action, destination)
 
-    def check(self, user: str, action: Action, destination: str) -> None:
+    def check(self, user: User, action: Action, destination: str) -> None:
         """Raises AccessError where `user` may not."""
         if not self._rules(user, action, destination):
             name = wire_name(destination) if "://" in destination else destination
             raise AccessError(
-                f"user {user!r} may not {action.value} {name[:200]}: log in as a user who may, or ask an administrator "
-                "of the broker for this right",
+                f"user {user.name!r} may not {action.value} {name[:200]}: log in as a user who may, or ask an "
+                "administrator of the broker for this right",
                 code="NOT_PERMITTED",
             )
 
-    def sendable(self, user: str) -> Sendable:
+    def sendable(self, user: User) -> Sendable:
         """The destinations of which `let_in` has found that `user` may send there."""
         remembered = self._remembered.get(user)
         if remembered is None:
             remembered = self._remembered[user] = Sendable()
         return remembered
 
-    def let_in(self, user: str, command: Command) -> None:
+    def let_in(self, user: User, command: Command) -> None:
         """Raises AccessError where `user` may not do a part of what `command` is."""
         for action, destination in DEMANDS[command.__class__](command):
             self.check(user, action, destination)

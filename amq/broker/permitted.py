@@ -25,6 +25,7 @@ from amq.broker.names import (
 )
 from amq.destination import Pattern, source
 from amq.journal.records import Prepared
+from amq.security.login import User
 from amq.security.permissions import Permissions, Right
 from amq.xid import AnyXid, parse
 
@@ -40,7 +41,7 @@ class PermittedRules:
         self._permissions = permissions
         self._core = core
 
-    def __call__(self, user: str, action: Action, name: str) -> bool:
+    def __call__(self, user: User, action: Action, name: str) -> bool:
         """May `user`?"""
         if action in _FREE:  # what they are about is asked where it is known
             return True
@@ -56,7 +57,7 @@ class PermittedRules:
             return self._may_browse(user, name)
         return self._may_read(user, action, name)
 
-    def _may_browse(self, user: str, name: str) -> bool:
+    def _may_browse(self, user: User, name: str) -> bool:
         if name == PREPARED_NAME or name.startswith(SCHEDULE_SCHEME):
             return self._permissions.may_manage(user)
         if is_temporary(name):  # only its own connection browses it
@@ -66,7 +67,7 @@ class PermittedRules:
             return any(self._permissions.may_some(user, right, *found) for right in (Right.BROWSE, Right.READ))
         return any(self._permissions.may(user, right, name) for right in (Right.BROWSE, Right.READ))
 
-    def _may_read(self, user: str, action: Action, name: str) -> bool:
+    def _may_read(self, user: User, action: Action, name: str) -> bool:
         if name.startswith(SUBSCRIPTION_SCHEME):
             return self._may_read_all_of(user, name)
         if name in FREE_ADVISORIES or is_temporary(name):
@@ -78,14 +79,14 @@ class PermittedRules:
             return self._permissions.may_some(user, Right.READ, *found)
         return self._permissions.may_all(user, Right.READ, *found)
 
-    def _may_read_all_of(self, user: str, queue: str) -> bool:
+    def _may_read_all_of(self, user: User, queue: str) -> bool:
         """Whatever waits in that queue of a durable subscription?"""
         record = self._core.state.subscriptions.get(queue) or self._core.state.subscriptions.coming.get(queue)
         if record is None:
             return False
         return all(self._may_read(user, Action.CREATE_DURABLE, str(each)) for each in record.sources)
 
-    def _may_end(self, user: str, action: Action, name: str) -> bool:
+    def _may_end(self, user: User, action: Action, name: str) -> bool:
         """All that the prepared transactions do? An unknown id is no secret: the handler refuses it."""
         prepared = self._core.state.prepared
         if action is Action.FINISH_BATCH:

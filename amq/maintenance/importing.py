@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from amq.broker.broker import Broker
 from amq.broker.events import RoleChanged
@@ -346,5 +346,5 @@ def _check_access(destination: str, message: Message | None = None) -> None:
         raise AmqError(f"{error.description}; the file cannot be imported as it is", code=error.code) from error
 
 
-async def _nobody(_login: str, _passcode: str, _loopback: bool, _certificate: object = None) -> str:
+async def _nobody(_: object) -> NoReturn:
     raise AccessError("the broker serves no clients during an import")

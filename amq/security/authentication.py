@@ -14,13 +14,12 @@ import secrets
 import threading
 
 from amq.errors import AccessError
+from amq.security.login import ANONYMOUS, NAME_CHARS_MAX, refusal
 from amq.security.users import (
-    ANONYMOUS,
     COST_N,
     COST_P,
     COST_R,
     HASH_BYTES,
-    NAME_CHARS_MAX,
     PASSWORD_CHARS_MAX,
     SALT_BYTES,
     PasswordHash,
@@ -55,6 +54,10 @@ class Authenticator:
         assert anonymous in ANONYMOUS_POLICIES, anonymous
         self._rules = (users, anonymous)
 
+    def know(self, users: Users | None) -> None:
+        """Use these users from now on, with the same rule."""
+        self.replace(users, self._rules[1])
+
     def rule(self, anonymous: str) -> None:
         """Use this rule for anonymous clients from now on, with the same users."""
         self.replace(self._rules[0], anonymous)
@@ -72,14 +75,14 @@ class Authenticator:
                 return ANONYMOUS
             raise _login_required()
         if len(login) > NAME_CHARS_MAX or len(passcode) > PASSWORD_CHARS_MAX:
-            raise _refusal()
+            raise refusal()
         return self._remembered(login, self._proof(users.get(login), login, passcode))
 
     def verify(self, login: str, passcode: str) -> str:
         """Check a login that `quick` left open. Raises AccessError if it is wrong. Takes about 50 ms; thread-safe."""
         users = self._rules[0]
         if users is None:  # the users file was taken out of use since `quick`
-            raise _refusal()
+            raise refusal()
         record = users.get(login)
         proof = self._proof(record, login, passcode)
         with self._one_at_a_time:
@@ -91,19 +94,19 @@ class Authenticator:
             if checked.matches(passcode) and record is not None:
                 users = self._rules[0]
                 if users is None or users.get(login) != record:  # its line has changed meanwhile
-                    raise _refusal()
+                    raise refusal()
                 self._verified[login] = proof
                 return login
             if len(self._refused) >= REFUSED_MAX:
                 del self._refused[next(iter(self._refused))]
             self._refused[proof] = None
-        raise _refusal()
+        raise refusal()
 
     def _remembered(self, login: str, proof: bytes) -> str | None:
         if hmac.compare_digest(self._verified.get(login, b""), proof):
             return login
         if proof in self._refused:
-            raise _refusal()
+            raise refusal()
         return None
 
     def _proof(self, record: PasswordHash | None, login: str, passcode: str) -> bytes:
@@ -111,10 +114,6 @@ class Authenticator:
         line = "" if record is None else str(record)
         data = "\0".join((line, str(len(login)), login, passcode)).encode("utf-8", "surrogatepass")
         return hmac.digest(self._key, data, hashlib.sha256)
-
-
-def _refusal() -> AccessError:
-    return AccessError("login refused: the login or the passcode is wrong", code="LOGIN_REFUSED")
 
 
 def _login_required() -> AccessError:

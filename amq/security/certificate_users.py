@@ -1,4 +1,4 @@
-"""The user of a client's certificate: a part of it, or what a file of distinguished names says.
+"""CertificateUsers, a `Way`: a client's certificate has a user by a part of it, or by a file of distinguished names.
 
 The file is that of ActiveMQ and Artemis: `NAME=DN`, the DN as Java writes it. Invariants: distinguished names are
 compared part by part, never as text; a certificate that names no user, or several, is refused and gets no other rights.
@@ -7,15 +7,14 @@ compared part by part, never as text; a certificate that names no user, or sever
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from amq.errors import AccessError, ConfigError
+from amq.errors import ConfigError
 from amq.security.credentials import Name, java_name, short
-from amq.security.users import ANONYMOUS, NAME_CHARS_MAX
+from amq.security.login import ANONYMOUS, Certificate, Claim, Login, User, is_name, refusal
 
 FILE_BYTES_MAX: Final = 8 << 20
 _ALTERNATIVES: Final = {"dns": "DNS", "email": "email", "uri": "URI"}
-Certificate = Mapping[str, Any]  # as `getpeercert` gives it
 Parts = tuple[frozenset[tuple[str, str]], ...]
 
 
@@ -26,25 +25,34 @@ class CertificateUsers:
         self._how = how
         self._by_name = by_name
 
-    @property
-    def names_users(self) -> bool:
-        """False: a certificate is no login."""
-        return self._by_name is not None or self._how != "none"
-
     @classmethod
     def read(cls, how: str, path: str) -> CertificateUsers:
         """Raises ConfigError with file and line."""
         return cls(how, _read(path) if path else None)
 
+    def knows(self, claim: Claim) -> bool:
+        """A certificate that names users is the login of a client that sends no passcode. A passcode is checked
+        whatever the certificate says."""
+        is_login = self._by_name is not None or self._how != "none"
+        return is_login and claim.certificate is not None and not claim.passcode
+
+    async def login(self, claim: Claim) -> Login:
+        """The client sends no login, or its own. Raises AccessError."""
+        assert claim.certificate is not None
+        named = self.user(claim.certificate)
+        if claim.login not in ("", named):
+            raise refusal("the client's certificate is of another user; leave the login out, or send its passcode")
+        return Login(User(named), "certificate")
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
     def user(self, certificate: Certificate) -> str:
         """Raises AccessError where it names nobody."""
         found = self._found(certificate)
-        is_name = len(found) == 1 and 0 < len(found[0]) <= NAME_CHARS_MAX and found[0].isprintable()
-        if not is_name or found[0] == ANONYMOUS or found[0] != found[0].strip():
-            raise AccessError(
-                "login refused: the client's certificate names no user of this broker; send a login, or use another "
-                "certificate",
-                code="LOGIN_REFUSED",
+        if len(found) != 1 or not is_name(found[0]):
+            raise refusal(
+                "the client's certificate names no user of this broker; send a login, or use another certificate"
             )
         return found[0]
 

@@ -1,22 +1,24 @@
-"""LoginGate: the Authenticator as an event loop uses it, with the users file behind it.
+"""LoginGate: all ways to log in, in order, with the users file behind the last one.
 
-Invariant: the event loop never waits for scrypt, and a users file that cannot be read changes no user.
+Invariants: a client shows one thing, and one way alone decides on it; a users file that cannot be read changes no user.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 
-from amq.errors import AccessError, ConfigError
+from amq.errors import ConfigError
 from amq.security.authentication import Authenticator
-from amq.security.certificate_users import Certificate, CertificateUsers
+from amq.security.certificate_users import CertificateUsers
+from amq.security.login import Claim, Login, Way
+from amq.security.passwords import Passwords
 from amq.security.users import Users
+
+_NO_USERS = Users({})
 
 
 class LoginGate:
-    """Reads the users file and checks logins; a thread of its own, started when needed, does the slow part.
+    """Asks certificates first, then the ways of `use`, then passwords.
 
     warnings  sentences about the users file's permissions
     """
@@ -24,33 +26,24 @@ class LoginGate:
     def __init__(self, users_file: str, anonymous: str, read: Callable[[str], Users] = Users.read) -> None:
         """`users_file` "" = none; `read` reads it. Raises ConfigError if the file cannot be used."""
         self._read = read
-        users = read(users_file) if users_file else None
-        self.warnings: tuple[str, ...] = () if users is None else users.warnings
-        self._authenticator = Authenticator(users, anonymous)
+        self._users = read(users_file) if users_file else None
+        self._authenticator = Authenticator(self._users, anonymous)
         self._certificates = CertificateUsers()
-        self._executor = ThreadPoolExecutor(1, "amq-login")
+        self._others: tuple[Way, ...] = ()
+        self._passwords = Passwords(self._authenticator)
 
-    async def authenticate(
-        self, login: str, passcode: str, loopback: bool, certificate: Certificate | None = None
-    ) -> str:
-        """Returns the user's name. Raises AccessError. `loopback`: the client is on this host.
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return () if self._users is None else self._users.warnings
 
-        A certificate that names users is the login of a client that sends no passcode, and no login or its own. A
-        passcode is checked whatever the certificate says.
-        """
-        if certificate is not None and not passcode and self._certificates.names_users:
-            named = self._certificates.user(certificate)
-            if login in ("", named):
-                return named
-            raise AccessError(
-                "login refused: the client's certificate is of another user; leave the login out, or send its passcode",
-                code="LOGIN_REFUSED",
-            )
-        user = self._authenticator.quick(login, passcode, loopback)
-        if user is not None:
-            return user
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._authenticator.verify, login, passcode)
+    async def authenticate(self, claim: Claim) -> Login:
+        """Raises AccessError."""
+        ways: tuple[Way, ...] = (self._certificates, *self._others, self._passwords)
+        return await next(way for way in ways if way.knows(claim)).login(claim)
+
+    def is_local(self, name: str) -> bool:
+        """Is that a user of the users file?"""
+        return self._users is not None and name in self._users
 
     def reload(self, users_file: str, anonymous: str, wanted: Callable[[], bool] = lambda: True) -> None:
         """Read the file again, or another one. Raises ConfigError if it cannot be used: the old users stay, and the new
@@ -64,13 +57,26 @@ class LoginGate:
             raise
         if not wanted():
             return
-        self.warnings = () if users is None else users.warnings
-        self._authenticator.replace(users, anonymous)
+        self._users = users
+        self._authenticator.replace(self._known(), anonymous)
+
+    def _known(self) -> Users | None:
+        """Without any way to check a login it is ignored; with one, a login that no way finds right is wrong."""
+        return _NO_USERS if self._users is None and self._others else self._users
 
     def use_certificates(self, certificates: CertificateUsers) -> None:
         """From now on these say which user a certificate names. Connections that are logged in stay logged in."""
         self._certificates = certificates
 
+    def use(self, ways: Sequence[Way]) -> None:
+        """From now on there are these ways between certificates and passwords, and no others. Connections that are
+        logged in stay logged in."""
+        before, self._others = self._others, tuple(ways)
+        self._authenticator.know(self._known())
+        for way in before:
+            way.close()
+
     def close(self) -> None:
-        """End the thread and cancel waiting logins."""
-        self._executor.shutdown(cancel_futures=True)
+        """End all threads and cancel waiting logins."""
+        for way in (*self._others, self._passwords):
+            way.close()

@@ -32,6 +32,7 @@ from typing import Any, Final
 from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words
 from amq.errors import ConfigError
 from amq.security import files
+from amq.security.login import User
 
 FILE_BYTES_MAX: Final = 4 << 20
 ENTRIES_MAX: Final = 10_000
@@ -92,13 +93,13 @@ class Permissions:
             self._entries.setdefault(entry.scheme, []).append(entry)
         self._roles = dict(roles)
         self._manage = manage
-        self._roles_of: dict[str, frozenset[str]] = {}
-        self._remembered: dict[tuple[str, Right, str], bool] = {}
+        self._roles_of: dict[User, frozenset[str]] = {}
+        self._remembered: dict[tuple[User, Right, str], bool] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._entries.values()))
 
-    def may(self, user: str, right: Right, name: str) -> bool:
+    def may(self, user: User, right: Right, name: str) -> bool:
         """Has `user` that right on the destination of the full name `name`?"""
         key = user, right, name
         answer = self._remembered.get(key)
@@ -111,18 +112,18 @@ class Permissions:
                 self._remembered[key] = answer
         return answer
 
-    def may_manage(self, user: str) -> bool:
+    def may_manage(self, user: User) -> bool:
         """The broker as a whole: prepared transactions of others, scheduled messages."""
         return not self._manage.isdisjoint(self._of(user))
 
-    def may_some(self, user: str, right: Right, scheme: str, words: Sequence[str]) -> bool:
+    def may_some(self, user: User, right: Right, scheme: str, words: Sequence[str]) -> bool:
         """Could `user` have that right on a destination of this pattern?"""
         roles = self._of(user)
         return any(
             _intersect(entry.words, words) for entry in self._entries.get(scheme, ()) if _grants(entry, right, roles)
         )
 
-    def may_all(self, user: str, right: Right, scheme: str, words: Sequence[str]) -> bool:
+    def may_all(self, user: User, right: Right, scheme: str, words: Sequence[str]) -> bool:
         """Has `user` that right on whatever destination of this pattern there will be?"""
         roles = self._of(user)
         entries = self._entries.get(scheme, [])
@@ -139,11 +140,14 @@ class Permissions:
                     return False
         return False
 
-    def _of(self, user: str) -> frozenset[str]:
-        """The roles of that user."""
+    def _of(self, user: User) -> frozenset[str]:
+        """The roles of that user: those that the file gives the name, and those of the file that the login brings."""
         found = self._roles_of.get(user)
         if found is None:
-            named = (role for role, users in self._roles.items() if user in users or EVERYBODY in users)
+            named = (
+                role for role, users in self._roles.items()
+                if user.name in users or EVERYBODY in users or role in user.roles
+            )  # fmt: skip
             found = frozenset((EVERYBODY, *named))
             if len(self._roles_of) >= REMEMBERED_MAX:
                 self._roles_of.clear()

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from amq.errors import ConfigError
 from amq.security import files
+from amq.security.login import ANONYMOUS, NAME_CHARS_MAX
 
-ANONYMOUS = "anonymous"  # the name of a client without a login; no user can have it
 SALT_BYTES = 16
 HASH_BYTES = 32
 # The usual cost for interactive logins: 16 MiB and about 50 ms. Not more, as all users log in to a new master at once.
@@ -27,7 +27,6 @@ COST_N_MIN = 1 << 10
 MEMORY_BYTES_MAX = 256 << 20
 WORK_BYTES_MAX = 1 << 30
 FILE_BYTES_MAX = 8 << 20
-NAME_CHARS_MAX = 256
 PASSWORD_CHARS_MAX = 1024
 _HASH = re.compile(
     r"scrypt\$([0-9]{1,7})\$([0-9]{1,3})\$([0-9]{1,3})\$([A-Za-z0-9+/]{22,88}={0,2})\$([A-Za-z0-9+/]{43}=)"

@@ -13,6 +13,7 @@ may break, and another one take its place: see `amq.transports.reattachment`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from ipaddress import IPv6Address, ip_address
@@ -29,7 +30,7 @@ from amq.errors import AccessError, AmqError, ProtocolError
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Failure, InSession, Reattachable, Scope, Subscribe
-from amq.security.certificate_users import Certificate
+from amq.security.login import Claim, Login
 from amq.transports import liveness
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.parking import Lifeline
@@ -41,6 +42,7 @@ FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come i
 IGNORED_BYTES_MAX = 256 << 20  # a client that talks on before it listens still learns why
 SLICE_BYTES = 256 << 10  # of a large body
 LINGER_S = 5.0  # how long a closing connection may take to read its last frames
+LOGIN_LOOK_S = 60.0  # so often the wall clock is asked whether a login has ended
 SECOND_LOOK_S = 0.05  # a client that seems silent: what the kernel holds from it is read first
 # Why a connection is not read.
 LOGIN = "its login is checked"
@@ -72,9 +74,7 @@ class Hub(Protocol):
 
     def lend(self, queue: Queue, message: Message) -> int: ...
     def take_back(self, size: int) -> None: ...
-    async def authenticate(
-        self, login: str, passcode: str, loopback: bool, certificate: Certificate | None = None
-    ) -> str: ...
+    async def authenticate(self, claim: Claim) -> Login: ...
     def brokers(self, loopback: bool, tls: bool = False) -> Sequence[str]:
         """Where a client finds the brokers of the group, () = it is not told. `loopback`: it is on this host; `tls`: it
         speaks TLS."""
@@ -138,6 +138,8 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._said_goodbye = False
         self._timer: asyncio.TimerHandle | None = None
+        self._login_ends_at_s = math.inf  # wall time
+        self._login_end: asyncio.TimerHandle | None = None
         self._last_read = 0.0
         self._unread_for: set[str] = set()  # why we do not read; empty = we do
         self._paused_at = 0.0  # since when, 0 = we do read
@@ -257,6 +259,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
+        self._end_at(math.inf)
         if self._login is not None and not self._login.done():
             self._login.cancel()
         if self.client is not None:
@@ -560,9 +563,11 @@ class Connection(asyncio.Protocol):
         self._unread(LOGIN)
         try:
             shown = self._stream.certificate if self._stream is not None else None
-            more = (shown,) if shown else ()
             self._hub.door.check(self.peer_address)
-            self.user = await self._hub.authenticate(command.login, command.passcode, self._is_loopback, *more)
+            login = await self._hub.authenticate(
+                Claim(command.login, command.passcode, self._is_loopback, shown or None)
+            )
+            self.user = login.user.name
             if not self._closing:
                 self._hub.door.let_in(self.number, self.user)
         except AmqError as error:
@@ -574,8 +579,9 @@ class Connection(asyncio.Protocol):
         if self._closing:  # it took longer than a client may: the client got the error
             return
         self.client_id = command.client_id
-        self._hub.door.logged_in(self.user, self.client_id, self.peer_name, bool(shown and not command.passcode))
-        client = Client(self.user, self.client_id, command.instance, command.exclusive)
+        self._hub.door.logged_in(self.user, self.client_id, self.peer_name, login.shown)
+        self._login_ends_at_s = login.ends_at_s
+        client = Client(login.user, self.client_id, command.instance, command.exclusive)
         try:
             self._admit(client, command)
         except AmqError as error:
@@ -585,8 +591,9 @@ class Connection(asyncio.Protocol):
             return
         self._put(self._connected(self.protocol, None))
         self._start_timer(command.heartbeat_ms)
+        self._end_at(self._login_ends_at_s)
         held, self._held = self._held, []
-        if held:
+        if held and self.client is not None:
             self.client.handle(held)
 
     def _admit(self, client: Client, command: Connect) -> None:  # noqa: ARG002
@@ -633,6 +640,23 @@ class Connection(asyncio.Protocol):
             self.protocol = self.protocol or self._codecs.answering(self._owner)
         why = f"no login within {self._hub.config.connect_timeout_s:g} s"
         self._too_late(ProtocolError(why, code="CONNECT_TIMEOUT"), self._connect_late)
+
+    def _end_at(self, ends_at_s: float) -> None:
+        """The login counts until then. Clocks are set, so a look comes at least each `LOGIN_LOOK_S`."""
+        if self._login_end is not None:
+            self._login_end.cancel()
+            self._login_end = None
+        self._login_ends_at_s = ends_at_s
+        if ends_at_s == math.inf or self._closing:
+            return
+        left_s = ends_at_s - self._hub.clock.wall_ms() / 1000
+        if left_s > 0:
+            self._login_end = self._hub.loop.call_later(min(left_s, LOGIN_LOOK_S), self._end_at, ends_at_s)
+            return
+        self._refuse(AccessError(
+            "the token with which this connection has logged in has expired: connect again with a new one",
+            code="LOGIN_EXPIRED",
+        ))  # fmt: skip
 
     def _too_late(self, error: ProtocolError, look_again: Callable[[], None]) -> None:
         """The client has not said in time what it should have. Where the event loop was held up, by a busy host or

@@ -131,10 +131,10 @@ class Doorkeeper:
 
     # -- the audit log -------------------------------------------------------------------------------------------------
 
-    def logged_in(self, user: str, client_id: str, peer: str, by_certificate: bool) -> None:
+    def logged_in(self, user: str, client_id: str, peer: str, shown: str) -> None:
+        """`shown` = by what: see `amq.security.login.Login`."""
         if self._limits().audit_log == "all":
-            how = "certificate" if by_certificate else "password" if user != "anonymous" else "none"
-            _log.info("login", user=user, client_id=client_id[:NAME_CHARS_MAX], peer=peer, shown=how)
+            _log.info("login", user=user, client_id=client_id[:NAME_CHARS_MAX], peer=peer, shown=shown)
 
     def refused(self, login: str, address: str, peer: str, error: AmqError) -> None:
         """A login failed."""

@@ -167,6 +167,7 @@ class ReattachableConnection(Connection):
         self._hub.closed(self)
         self._hub.door.leave(self.number)
         older._go_on(self, stream, asked)
+        older._end_at(self._login_ends_at_s)
         older._start_timer(heartbeat_ms)
         protocol.close()
         return True

@@ -36,6 +36,7 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
+from amq.security.login import User
 from tests.broker.world import Client, World
 from tests.stored import stored_state
 
@@ -97,7 +98,7 @@ def denied(world: World, *allowed: Action) -> tuple[Client, list[tuple[str, Acti
     """A client that may do what is `allowed`, and what was asked."""
     asked: list[tuple[str, Action, str]] = []
 
-    def rules(user: str, action: Action, destination: str) -> bool:
+    def rules(user: User, action: Action, destination: str) -> bool:
         asked.append((user, action, destination))
         return action in allowed
 
@@ -126,7 +127,7 @@ def test_a_command_that_is_denied_changes_nothing(
     before = everything(world)
     command.receipt = "r"
     client.session.handle([command])
-    assert asked == [("eve", *demands[0])]
+    assert asked == [(User("eve"), *demands[0])]
     assert everything(world) == before
     world.settle()
     assert client.errors == [("NOT_PERMITTED", "r")]
@@ -137,14 +138,14 @@ def test_a_command_that_is_denied_changes_nothing(
 @pytest.mark.parametrize(("command", "demands"), CASES, ids=lambda each: type(each).__name__)
 def test_all_that_a_command_is_is_asked(world: World, command: Command, demands: list[tuple[Action, str]]) -> None:
     _, asked = denied(world, *Action)
-    world.broker.access.let_in("eve", command)
-    assert asked == [("eve", *demand) for demand in demands]
+    world.broker.access.let_in(User("eve"), command)
+    assert asked == [(User("eve"), *demand) for demand in demands]
 
 
 def test_the_error_says_what_to_do(world: World) -> None:
     denied(world)
     with pytest.raises(AccessError) as raised:
-        world.broker.access.check("eve", Action.CREATE_DURABLE, "topic://t")
+        world.broker.access.check(User("eve"), Action.CREATE_DURABLE, "topic://t")
     assert str(raised.value) == (
         "user 'eve' may not create a durable subscription to /topic/t: log in as a user who may, or ask an "
         "administrator of the broker for this right"
@@ -172,9 +173,9 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_last_session(world: Wor
     client, _ = denied(world, Action.SEND)
     door = world.broker.access
     for number in range(3 * REMEMBERED_MAX):
-        door.let_in("eve", Send(Message(f"queue://{number}", b"")))
+        door.let_in(User("eve"), Send(Message(f"queue://{number}", b"")))
         assert len(client.session.sendable) <= REMEMBERED_MAX
-    door.let_in("eve", Send(Message("queue://" + "n" * access.REMEMBERED_CHARS_MAX, b"")))
+    door.let_in(User("eve"), Send(Message("queue://" + "n" * access.REMEMBERED_CHARS_MAX, b"")))
     assert all(len(name) <= access.REMEMBERED_CHARS_MAX for name in client.session.sendable)
     assert len(door._remembered) == 1
     client.lose()
@@ -186,8 +187,8 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_last_session(world: Wor
 
 
 def test_one_user_learns_nothing_of_another(world: World) -> None:
-    def rules(user: str, action: Action, destination: str) -> bool:  # noqa: ARG001
-        return user == "alice"
+    def rules(user: User, action: Action, destination: str) -> bool:  # noqa: ARG001
+        return user.name == "alice"
 
     world.broker.access.use(rules)
     alice, bob = world.connect(user="alice"), world.connect(user="bob")

@@ -131,6 +131,6 @@ def test_a_user_is_told_of_the_transactions_that_he_may_finish(world: World) -> 
     prepared(world, XID, b"x").lose()
     prepared(world, TEXT, b"y").lose()
     assert ask(world, ListPrepared("l")).outcomes == [f"{XID}\n{TEXT}"]
-    world.broker.access.use(lambda user, _, name: user == "ann" or name != TEXT)
+    world.broker.access.use(lambda user, _, name: user.name == "ann" or name != TEXT)
     assert ask(world, ListPrepared("l"), "eve").outcomes == [str(XID)]
     assert ask(world, ListPrepared("l"), "ann").outcomes == [f"{XID}\n{TEXT}"]

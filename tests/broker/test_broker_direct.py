@@ -22,6 +22,7 @@ from amq.journal.reader import read_messages
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.protocols.commands import Lease, SettleLeases
 from amq.protocols.stomp.subscribing import ACK_AUTO
+from amq.security.login import User
 from tests.broker.notation import sources
 from tests.broker.test_broker_leasing import ask, lease, sent, settle
 from tests.broker.world import World
@@ -118,7 +119,7 @@ def test_the_rules_of_access_may_deny_it(make_world: MakeWorld) -> None:
     sent(world, b"0")
     asked: list[tuple[Action, str]] = []
 
-    def rules(user: str, action: Action, name: str) -> bool:  # noqa: ARG001
+    def rules(user: User, action: Action, name: str) -> bool:  # noqa: ARG001
         asked.append((action, name))
         return action is not Action.READ_STORE
 

@@ -10,6 +10,7 @@ import pytest
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client as Who
 from amq.errors import AccessError
+from amq.security.login import User
 from tests.broker.world import Client, World
 
 TOPIC = "topic://t"
@@ -114,7 +115,7 @@ def test_link_stealing_for_all(world: World) -> None:
 def exclusive(world: World, instance: str = "", user: str = "") -> ClientConnection:
     client = Client(world)
     client.session.close()
-    client.session = ClientConnection(world.broker, client, "", Who(user, "c", instance, exclusive=True))
+    client.session = ClientConnection(world.broker, client, "", Who(User(user), "c", instance, exclusive=True))
     return client.session
 
 

@@ -29,6 +29,7 @@ from amq.protocols.commands import (
     SendToMany,
     Subscribe,
 )
+from amq.security.login import User
 from amq.security.permissions import Permissions, Right
 from tests.broker.world import Client, World
 
@@ -162,7 +163,7 @@ def test_a_refusal_does_not_tell_whether_a_name_exists(ruled: World) -> None:
     for name in ("queue://there", "queue://gone"):
         for command in (send(name), consume(name), consume(name, browser=True), DeleteDestination(name)):
             with pytest.raises(Exception, match="may not") as raised:
-                ruled.broker.access.let_in("eve", command)
+                ruled.broker.access.let_in(User("eve"), command)
             said.append(str(raised.value).replace("there", "NAME").replace("gone", "NAME"))
     assert said[:4] == said[4:]
 
@@ -300,7 +301,7 @@ class Guard:
             name = message.body.decode().partition("|")[0]
         browses = isinstance(subscription, Browser)
         rights = (Right.READ, Right.BROWSE) if browses else (Right.READ,)
-        assert any(self.rules.may(user, right, name) for right in rights), f"{user} got a message of {name}"
+        assert any(self.rules.may(user, right, name) for right in rights), f"{user.name} got a message of {name}"
 
 
 def random_command(rng: random.Random, step: int, leases: list[int]) -> Command:

@@ -44,6 +44,7 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
+from amq.security import User
 from tests.broker.disk import ProcessFiles, StepRunner
 from tests.broker.notation import Ack, Nack, Notation
 from tests.broker.states import Standby
@@ -96,7 +97,7 @@ class Client:
         self._lent_bytes = 0
         self.number = world.next_receipt()
         self.notation = Notation()
-        self.session = ClientConnection(world.broker, self, f"{self.number}.", Who(user, client_id, instance))
+        self.session = ClientConnection(world.broker, self, f"{self.number}.", Who(User(user), client_id, instance))
 
     # -- Peer ---------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from amq.cli.foreign_users import read_users
 from amq.cli.main import main
 from amq.config import load
 from amq.errors import AccessError
-from amq.security import LoginGate, Users
+from amq.security import Claim, LoginGate, Users
 
 FILES = Path(__file__).parent.parent / "config" / "foreign"
 GROUP = FILES / "shared-store.xml"
@@ -214,15 +214,15 @@ def test_users_of_the_other_broker_can_log_in(tmp_path: Path) -> None:
     assert (config.users_file, config.anonymous) == (str(path), "no")
     assert config.sources["users_file"] == f"{path}:3"
     gate = LoginGate(config.users_file, config.anonymous, lambda file: read_users(file, str(path), {"pw": "one"}))
-    assert asyncio.run(gate.authenticate("alice", "one", True)) == "alice"
+    assert asyncio.run(gate.authenticate(Claim("alice", "one", True))).user.name == "alice"
     with pytest.raises(AccessError):
-        asyncio.run(gate.authenticate("alice", "two", True))
+        asyncio.run(gate.authenticate(Claim("alice", "two", True)))
     with pytest.raises(AccessError):
-        asyncio.run(gate.authenticate("", "", True))
+        asyncio.run(gate.authenticate(Claim("", "", True)))
     assert "holds passwords that can be read" in gate.warnings[0]
     path.write_text(SECURED.format(store=tmp_path / "store", password="two"))
     gate.reload(config.users_file, config.anonymous)
-    assert asyncio.run(gate.authenticate("alice", "two", True)) == "alice"
+    assert asyncio.run(gate.authenticate(Claim("alice", "two", True))).user.name == "alice"
     gate.close()
     checked = run("check", path)
     assert (checked.exit_code, "holds passwords that can be read" in checked.stderr) == (0, True)

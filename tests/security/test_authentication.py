@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amq.errors import AccessError, ConfigError
-from amq.security import ANONYMOUS, Authenticator, LoginGate, PasswordHash, Users, authentication
+from amq.security import ANONYMOUS, Authenticator, Claim, LoginGate, PasswordHash, Users, authentication
 from amq.security import users as users_module
 
 KEY = bytes(32)
@@ -179,31 +179,31 @@ def test_the_event_loop_does_not_wait_for_scrypt(tmp_path: Path, calls: Calls) -
         gate = LoginGate(str(path), "loopback")
         try:
             calls.go.clear()
-            logins = [asyncio.create_task(gate.authenticate("alice", "one", False)) for _ in range(20)]
+            logins = [asyncio.create_task(gate.authenticate(Claim("alice", "one", False))) for _ in range(20)]
             while not calls.running.is_set():
                 await asyncio.sleep(0)
-            assert await gate.authenticate("", "", True) == ANONYMOUS  # while scrypt is held up
+            assert (await gate.authenticate(Claim("", "", True))).user.name == ANONYMOUS  # while scrypt is held up
             with pytest.raises(AccessError):
-                await gate.authenticate("", "", False)
+                await gate.authenticate(Claim("", "", False))
             calls.go.set()
-            assert set(await asyncio.gather(*logins)) == {"alice"}
+            assert {login.user.name for login in await asyncio.gather(*logins)} == {"alice"}
             assert calls.count == 1
             with pytest.raises(AccessError, match="wrong"):
-                await gate.authenticate("alice", "two", False)
+                await gate.authenticate(Claim("alice", "two", False))
             path.write_text("alice:broken\n")
             with pytest.raises(ConfigError):
                 gate.reload(str(path), "no")
-            assert await gate.authenticate("alice", "one", False) == "alice"
+            assert (await gate.authenticate(Claim("alice", "one", False))).user.name == "alice"
             with pytest.raises(AccessError):
-                await gate.authenticate("", "", True)  # that rule needs no file
+                await gate.authenticate(Claim("", "", True))  # that rule needs no file
             path.write_text("")
             path.chmod(0o644)
             gate.reload(str(path), "no")
             assert len(gate.warnings) == 1
             with pytest.raises(AccessError):
-                await gate.authenticate("alice", "one", False)
+                await gate.authenticate(Claim("alice", "one", False))
             gate.reload("", "yes")
-            assert await gate.authenticate("x", "y", False) == ANONYMOUS
+            assert (await gate.authenticate(Claim("x", "y", False))).user.name == ANONYMOUS
             assert not gate.warnings
         finally:
             gate.close()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from amq.destination import QUEUE_SCHEME, matches, pattern_words
 from amq.errors import ConfigError
 from amq.security import permissions
+from amq.security.login import User
 from amq.security.permissions import Entry, Permissions, Right
 
 FILE = """
@@ -76,18 +77,18 @@ def test_entries_count_together_unless_one_says_only(
     rules: Permissions, user: str, right: Right, name: str, granted: bool
 ) -> None:
     for _ in range(2):  # the second answer is remembered
-        assert rules.may(user, right, name) is granted
+        assert rules.may(User(user), right, name) is granted
 
 
 def test_manage_is_of_the_broker(rules: Permissions) -> None:
-    assert [rules.may_manage(user) for user in ("alice", "bob", "eve")] == [False, True, False]
+    assert [rules.may_manage(User(user)) for user in ("alice", "bob", "eve")] == [False, True, False]
 
 
 def test_what_is_remembered_is_bounded(rules: Permissions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(permissions, "REMEMBERED_MAX", 10)
     for number in range(50):
-        rules.may(f"user{number}", Right.READ, f"queue://{number}")
-        rules.may("eve", Right.READ, "queue://" + "n" * 300 + str(number))
+        rules.may(User(f"user{number}"), Right.READ, f"queue://{number}")
+        rules.may(User("eve"), Right.READ, "queue://" + "n" * 300 + str(number))
     assert len(rules._remembered) <= 10
     assert len(rules._roles_of) <= 10
 
@@ -152,8 +153,8 @@ def test_a_pattern_is_judged_as_the_names_that_it_stands_for(entries: list[Entry
     named = [name for name in NAMES if matches(words, name.split("."))]
     if words[0] != "ActiveMQ":  # no subscription to such a pattern gets advisories
         named = [name for name in named if not name.startswith("ActiveMQ")]
-    granted = [rules.may("eve", Right.READ, QUEUE_SCHEME + name) for name in named]
-    if rules.may_all("eve", Right.READ, QUEUE_SCHEME, words):
+    granted = [rules.may(User("eve"), Right.READ, QUEUE_SCHEME + name) for name in named]
+    if rules.may_all(User("eve"), Right.READ, QUEUE_SCHEME, words):
         assert all(granted)
     if any(granted):
-        assert rules.may_some("eve", Right.READ, QUEUE_SCHEME, words)
+        assert rules.may_some(User("eve"), Right.READ, QUEUE_SCHEME, words)

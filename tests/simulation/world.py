@@ -31,6 +31,7 @@ from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.errors import AmqError
 from amq.message import LARGE_BODY_BYTES
+from amq.security.login import Claim, Login, User
 from amq.served import PROTOCOLS
 from amq.service import BrokerService, Role
 from amq.transports.probe import Refusal
@@ -67,8 +68,8 @@ MOUNTS = (
 FATAL_CODES = ("STORE_CORRUPT", "STORE_INCOMPLETE", "STORE_FOREIGN_FILE", "STORE_NEWER_FORMAT", "INTERNAL_ERROR")
 
 
-async def anybody(_login: str, _passcode: str, _loopback: bool) -> str:
-    return "anybody"
+async def anybody(_: Claim) -> Login:
+    return Login(User("anybody"), "password")
 
 
 class Release:

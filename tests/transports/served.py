@@ -22,6 +22,7 @@ import uvloop
 
 from amq.broker.sessions.connection import ClientConnection
 from amq.clock import SystemClock
+from amq.security.login import Claim, Login, User
 from amq.served import PROTOCOLS, Codecs, Surroundings
 from amq.served import Served as Protocol
 from amq.transports.connection import Connection
@@ -170,8 +171,8 @@ class Served:
         surroundings = Surroundings(world.config, "broker", world.epoch, world.broker.message_id_prefix)
         self._codecs = Codecs(protocols, lambda: surroundings)
 
-        async def authenticate(login: str, passcode: str, loopback: bool) -> str:  # noqa: ARG001
-            return "alice"
+        async def authenticate(_: Claim) -> Login:
+            return Login(User("alice"), "password")
 
         self.hub: Any = SimpleNamespace(
             clock=SystemClock(), turn=self._turn, epoch=world.epoch, config=world.config, loop=self._loop,

@@ -125,9 +125,9 @@ def test_strangers_do_not_fill_the_audit_log(door: Doorkeeper, clock: FakeClock,
 
 def test_logins_are_written_where_asked_for(door: Doorkeeper, limits: Limits) -> None:
     with capture_logs() as lines:
-        door.logged_in("alice", "c", "peer", by_certificate=True)
+        door.logged_in("alice", "c", "peer", "certificate")
         limits.audit_log = "refusals"
-        door.logged_in("alice", "c", "peer", by_certificate=False)
+        door.logged_in("alice", "c", "peer", "password")
     assert [(line["event"], line["shown"]) for line in lines] == [("login", "certificate")]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from amq.errors import AccessError
 from amq.protocols.commands import Failure, Scope
+from amq.security.login import Claim, Login
 from amq.transports import connection as connection_module
 from tests.transports.served import CONNECT, Peer, Served, frame, serve
 
@@ -61,7 +62,7 @@ def test_strangers_cost_nearly_nothing(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         checked = asyncio.Event()
 
-        async def authenticate(*_: object) -> str:
+        async def authenticate(_: Claim) -> Login:
             await checked.wait()
             raise AccessError("no")
 

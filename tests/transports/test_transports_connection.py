@@ -12,6 +12,7 @@ import pytest
 
 from amq.clock import SystemClock
 from amq.protocols.stomp.server import StompServer
+from amq.security.login import Claim, Login, User
 from amq.transports.connection import Connection, is_loopback
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.turn import Turn
@@ -25,9 +26,9 @@ def test_a_login_that_comes_too_late_lets_nobody_in(tmp_path: Path) -> None:
         loop, checked = asyncio.get_running_loop(), asyncio.Event()
         turn = Turn(loop, lambda: True)
 
-        async def authenticate(login: str, passcode: str, loopback: bool) -> str:  # noqa: ARG001
+        async def authenticate(_: Claim) -> Login:
             await checked.wait()
-            return "alice"
+            return Login(User("alice"), "password")
 
         codecs: Any = SimpleNamespace(codec=lambda first, owner: StompServer(owner=owner))  # noqa: ARG005
         hub: Any = SimpleNamespace(

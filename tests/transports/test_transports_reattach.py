@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amq.protocols.stomp.reattaching import received
+from amq.security.login import Claim, Login, User
 from amq.transports.window import Window
 from tests.transports import served as harness
 from tests.transports.served import Peer, Served, frame
@@ -208,8 +209,8 @@ def test_cut_at_any_byte_in_both_directions_each_byte_counts_once(
 )  # fmt: skip
 def test_a_client_that_cannot_have_it_begins_anew_and_is_told_nothing(tmp_path: Path, wrong: dict[str, Any]) -> None:
     async def test(served: Served) -> None:
-        async def authenticate(login: str, passcode: str, loopback: bool) -> str:  # noqa: ARG001
-            return login or "alice"
+        async def authenticate(claim: Claim) -> Login:
+            return Login(User(claim.login or "alice"), "password")
 
         served.hub.authenticate = authenticate
         client = Returning(served)

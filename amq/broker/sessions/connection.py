@@ -56,7 +56,7 @@ class ClientConnection:
         if temporary:
             broker.temporaries.open(temporary)
         if Connected in broker.events.heard:
-            broker.events.tell(Connected(self.id, client.user, client.id))
+            broker.events.tell(Connected(self.id, client.user.name, client.id))
         self.sessions = {0: Session(self, 0)}
         broker.connections[self.id] = self
 
@@ -143,7 +143,7 @@ class ClientConnection:
 
     def facts(self) -> Iterator[Event]:
         """The events that tell of it and of what it has."""
-        yield Connected(self.id, self.client.user, self.client.id)
+        yield Connected(self.id, self.client.user.name, self.client.id)
         for id, destination in self.producers.items():
             yield ProducerOpened(self.id, id, destination)
         for session in self.sessions.values():

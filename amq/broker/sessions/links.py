@@ -14,14 +14,15 @@ from typing import NamedTuple, Protocol
 
 from amq.broker.core import Core
 from amq.errors import AccessError, AmqError
+from amq.security.login import NO_USER, User
 
 
 class Client(NamedTuple):
-    """The client of a connection. `user` has logged in, "" = nobody; `id` = its client id, `instance` = what its
+    """The client of a connection. `user` has logged in; `id` = its client id, `instance` = what its
     library gives all connections of one client object and no other; "" = it does not say. `exclusive` = nobody else may
     have its client id."""
 
-    user: str = ""
+    user: User = NO_USER
     id: str = ""
     instance: str = ""
     exclusive: bool = False
@@ -53,7 +54,7 @@ class Links:
             return
         if client.exclusive:
             self._take(session, client)
-        key = client._replace(instance="", exclusive=False)
+        key = _name(client)._replace(instance="", exclusive=False)
         for other in list(self._clients.get(key, ())):
             if self._core.config.allow_link_stealing:
                 other.steal(_stolen(client, "allowLinkStealing"))
@@ -68,7 +69,7 @@ class Links:
             other, owner = held
             anew = bool(client.instance) and owner.instance == client.instance
             may_steal = anew or self._core.config.allow_link_stealing or other.is_lost
-            if owner.user != client.user or not may_steal:
+            if owner.user.name != client.user.name or not may_steal:
                 raise AccessError(
                     f"client id {client.id!r} is in use by another connection: give each client an id of its own, or "
                     "close that one (or set allowLinkStealing, and the newer one wins)",
@@ -79,22 +80,29 @@ class Links:
 
     def claim(self, session: Held, client: Client) -> None:
         """It says something for the first time: the client has given up its older connection, if there is one."""
-        older = self._instances.get(client)
-        self._instances[client] = session
+        name = _name(client)
+        older = self._instances.get(name)
+        self._instances[name] = session
         if older is not None:
             older.steal(_stolen(client, "the same client object connected anew"))
 
     def close(self, session: Held, client: Client) -> None:
         """The connection has ended."""
-        if self._instances.get(client) is session:
-            del self._instances[client]
+        name = _name(client)
+        if self._instances.get(name) is session:
+            del self._instances[name]
         if self._exclusive.get(client.id, (None,))[0] is session:
             del self._exclusive[client.id]
-        key = client._replace(instance="", exclusive=False)
+        key = name._replace(instance="", exclusive=False)
         sessions = self._clients.get(key, {})
         sessions.pop(session, None)
         if not sessions:
             self._clients.pop(key, None)
+
+
+def _name(client: Client) -> Client:
+    """The client, whatever roles its present login brings: a newer token may have others."""
+    return client._replace(user=User(client.user.name))
 
 
 def _stolen(client: Client, why: str) -> AccessError:

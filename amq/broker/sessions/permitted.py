@@ -19,10 +19,11 @@ from amq.broker.topics.wildcards import TOPICS, WildcardSubscription, WildcardSu
 from amq.broker.transactions.leasing import LeaseBrowser
 from amq.destination import Pattern
 from amq.errors import AccessError
+from amq.security.login import User
 
 
 def check_again(
-    owner: Owner, access: Access, wildcards: WildcardSubscriptions, user: str, subscriptions: Sequence[Subscription]
+    owner: Owner, access: Access, wildcards: WildcardSubscriptions, user: User, subscriptions: Sequence[Subscription]
 ) -> None:
     """The rules of `access` are others than when these subscriptions of `user` began."""
     for subscription in subscriptions:
@@ -51,7 +52,7 @@ def _demands(subscription: Subscription) -> Iterable[Demand]:
             yield Action.CREATE_DURABLE, name
 
 
-def _check_waiting(access: Access, user: str, subscription: Subscription) -> None:
+def _check_waiting(access: Access, user: User, subscription: Subscription) -> None:
     """Raises AccessError where it has, or is about to get, messages of a destination that is denied."""
     names: set[str] = set()
     if isinstance(subscription, WildcardSubscription):

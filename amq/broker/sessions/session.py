@@ -117,8 +117,8 @@ class Session:
 
     @property
     def user(self) -> str:
-        """The one who has logged in, "" = nobody."""
-        return self._client.user
+        """The name of the one who has logged in, "" = nobody."""
+        return self._client.user.name
 
     def close(self) -> None:
         """Give back to the queues what it holds. Nothing more is carried out."""

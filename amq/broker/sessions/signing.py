@@ -8,7 +8,7 @@ from typing import Any, Final
 from amq.broker.sessions.session import Session
 from amq.message import USER_ID, Message
 from amq.protocols.commands import Command, Send, SendMany, SendToMany
-from amq.security.users import ANONYMOUS
+from amq.security.login import ANONYMOUS
 
 
 def _signed(message: Message, user: str) -> Message:

@@ -25,6 +25,7 @@ from amq.journal import places
 from amq.journal.live import Segment
 from amq.message import Message
 from amq.protocols.commands import Subscribe
+from amq.security.login import User
 
 EVERYBODY = "*"
 ROWS_MAX = 10_000  # told at once
@@ -38,10 +39,10 @@ class DirectReads:
         self._core = core
         self._access = access
 
-    def are_permitted(self, user: str, name: str) -> bool:
+    def are_permitted(self, user: User, name: str) -> bool:
         """May `user` be told where messages of the destination `name` stand?"""
         allowed = {each.strip() for each in self._core.config.direct_reads.split(",")} - {""}
-        return (EVERYBODY in allowed or user in allowed) and self._access.may(user, Action.READ_STORE, name)
+        return (EVERYBODY in allowed or user.name in allowed) and self._access.may(user, Action.READ_STORE, name)
 
     def facts(self) -> dict[str, Any] | None:
         """The client knows the store by these; None where the first segment of this master is not there yet."""
@@ -123,7 +124,7 @@ class PlacesBrowser(Browser):
 
     def __init__(
         self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None, direct: DirectReads,
-        user: str,
+        user: User,
     ) -> None:
         if command.selector:
             raise CommandError("a browse of places has no selector: leave it out", code="NOT_SUPPORTED")

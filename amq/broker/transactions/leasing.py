@@ -34,6 +34,7 @@ from amq.journal.hidden import HELD_SCHEME, told_name
 from amq.journal.records import LEASE, Group, Moved, Prepared
 from amq.message import Message
 from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
+from amq.security.login import NO_USER, User
 
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
@@ -56,7 +57,7 @@ class Leasing:
         self._coming: dict[tuple[str, str], list[tuple[Prepared, Group]]] = {}  # (owner, queue) → those on their way
         self._reads: dict[str, tuple[int, int]] = {}  # owner → messages read from the store, and not from there
 
-    def lease(self, command: Lease, waiter: Waiter, client_id: str, user: str = "") -> None:
+    def lease(self, command: Lease, waiter: Waiter, client_id: str, user: User = NO_USER) -> None:
         """Raises CommandError, AccessError."""
         core, number = self._core, self._core.next_seq()
         if is_wildcard(command.sources) and not command.messages and not command.take:
@@ -125,7 +126,7 @@ class Leasing:
             raise _taken(cursor, name, epoch, found[0].batch)
 
     def browser(
-        self, command: Subscribe, session: Owner, prefetch: int, client_id: str, user: str = ""
+        self, command: Subscribe, session: Owner, prefetch: int, client_id: str, user: User = NO_USER
     ) -> Browser:
         """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
         messages of a lease. Raises CommandError, AccessError."""
@@ -181,7 +182,7 @@ class Leasing:
         check_queue(first)
         return first
 
-    def _answering(self, waiter: Waiter, command: Lease, lease: Prepared | None, name: str, user: str) -> Waiter:
+    def _answering(self, waiter: Waiter, command: Lease, lease: Prepared | None, name: str, user: User) -> Waiter:
         """Answers `waiter` when that is durable. Where the messages stand is known only then."""
         queue = self._core.state.queues.get(name)
         facts = {

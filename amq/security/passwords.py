@@ -1,0 +1,35 @@
+"""Passwords, a `Way`: users of the users file, and clients without a login. It knows every claim, so it is asked last.
+
+Invariant: the event loop never waits for scrypt, which runs in a thread, one verification at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from amq.security.authentication import Authenticator
+from amq.security.login import ANONYMOUS, Claim, Login, User
+
+
+class Passwords:
+    """The Authenticator as an event loop uses it; the thread is started when needed."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        self._executor = ThreadPoolExecutor(1, "amq-login")
+
+    def knows(self, claim: Claim) -> bool:  # noqa: ARG002
+        return True
+
+    async def login(self, claim: Claim) -> Login:
+        """Raises AccessError."""
+        name = self._authenticator.quick(claim.login, claim.passcode, claim.loopback)
+        if name is None:
+            loop = asyncio.get_running_loop()
+            verify = self._authenticator.verify
+            name = await loop.run_in_executor(self._executor, verify, claim.login, claim.passcode)
+        return Login(User(name), "none" if name == ANONYMOUS else "password")
+
+    def close(self) -> None:
+        self._executor.shutdown(cancel_futures=True)
