@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import ssl
 from typing import Final
+from urllib.parse import urlsplit
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 NO_CHECK_TIME: Final = 0x200000  # X509_V_FLAG_NO_CHECK_TIME: whoever sets it compares dates with words for people
 PASSWORD_BYTES_MAX: Final = 1024
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 # TLS 1.2 alone has a choice; those of 1.3 are all good.
 _CIPHERS: Final = "ECDHE+aECDSA+AESGCM:ECDHE+aECDSA+CHACHA20:ECDHE+aRSA+AESGCM:ECDHE+aRSA+CHACHA20"
 
@@ -21,6 +23,17 @@ def new_context(side: int, minimum_version: str) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_ciphers(_CIPHERS)
     return context
+
+
+def is_protected(url: str) -> bool:
+    """Does nobody on the way change what comes from that address? Over TLS, or from this host."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    )
 
 
 def read_password(path: str) -> bytes:

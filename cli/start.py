@@ -15,12 +15,13 @@ import uvloop
 
 import amq
 from amq.broker.events import JournalRead, RoleChanged
-from amq.cli import exits, logs, own_permissions, process, store_check
+from amq.cli import exits, logs, own_logins, own_permissions, process, store_check
 from amq.cli.config_import import properties_of, property_option
 from amq.cli.foreign_users import read_users
 from amq.cli.live import Files, Live
 from amq.cli.output import examples, reading_text
 from amq.cli.own_certificate import KEYS, OwnCertificate
+from amq.cli.own_logins import OwnLogins
 from amq.cli.own_permissions import OwnPermissions
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
@@ -119,6 +120,7 @@ class _Run:
         self._config = config
         self._gate = LoginGate(config.users_file, config.anonymous, lambda file: read_users(file, path, properties))
         self._certificate = OwnCertificate(config, self._gate)
+        self._logins = OwnLogins(config, self._gate)
         self._permissions = OwnPermissions(config, self._post_permit)
         self._service = BrokerService(
             config, self._gate.authenticate, replace_process=process.replace_process,
@@ -128,6 +130,7 @@ class _Run:
         self._service.events.listen(JournalRead, self._on_reading)
         files = {
             "certificates": Files(KEYS, self._certificate.read),
+            "logins": Files(own_logins.KEYS, self._logins.read),
             "permissions": Files(own_permissions.KEYS, self._permissions.read),
         }
         self._live = Live(Reload(config, read), self._gate, self._post_apply, files)
@@ -160,7 +163,7 @@ class _Run:
         """Watch the files that there are, also one that came with a reload, until the end."""
         named = (
             self._config_file, self._config.users_file, self._config.permissions_file,
-            *self._certificate.paths(self._config),
+            *self._certificate.paths(self._config), *self._logins.paths(self._config),
         )  # fmt: skip
         paths = [path for path in dict.fromkeys(named) if path and path not in self._watched]
         if not paths:
@@ -206,8 +209,8 @@ class _Run:
     # -- live configuration -------------------------------------------------------------------------------------------
 
     def _on_hang_up(self) -> None:
-        _log.info("SIGHUP: reading configuration, users, certificates and permissions again")
-        self._live.ask("configuration", "users", "certificates", "permissions", by_hand=True)
+        _log.info("SIGHUP: reading configuration, users, certificates, logins and permissions again")
+        self._live.ask("configuration", "users", "certificates", "logins", "permissions", by_hand=True)
 
     def _changed(self, path: str) -> None:
         if path == self._config_file:
@@ -216,6 +219,8 @@ class _Run:
             self._live.ask("users")
         if path in self._certificate.paths(self._config):
             self._live.ask("certificates")
+        if path in self._logins.paths(self._config):
+            self._live.ask("logins")
         if path == self._config.permissions_file:
             self._live.ask("permissions")
 

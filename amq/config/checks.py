@@ -12,6 +12,7 @@ from amq.config.schema import BY_KEY, BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.config.units import format_size
 from amq.destination import ANY_REST, ANY_WORD
+from amq.tls import is_protected
 
 # (the smaller one, the larger one, why)
 _AT_MOST = (
@@ -23,6 +24,11 @@ _AT_MOST = (
     ("maxHeaderSize", "maxHeaderBlockSize", "the longest header would not fit into the header block"),
 )
 STORE_LIMIT_SEGMENTS_MIN = 8
+TOKEN_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_TOKEN_CURES = {
+    "tokenAudience": "tokens for any other service would be accepted; set it to the name of this broker at the issuer",
+    "tokenUser": "nobody could have a name; set it to the claim with the user's name",
+}
 _NEVER_RAISED = "memoryLimit"  # a default protects the host: only a person may ask for more of its memory
 
 
@@ -80,12 +86,40 @@ def contradictions(config: BrokerConfig) -> list[str]:
             f"messages together; give at least {format_size(least)}, or make the journal's files smaller"
         )
     found += _bad_names(config)
-    if config.anonymous == "no" and not config.users_file:
+    if config.anonymous == "no" and not _has_logins(config):
         found.append(
             f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
             "`amq user add NAME --users FILE`, or allow anonymous = loopback"
         )
-    return found + _tls_contradictions(config)
+    return found + _tls_contradictions(config) + _token_contradictions(config)
+
+
+def _has_logins(config: BrokerConfig) -> bool:
+    """Is there any way to log in?"""
+    by_certificate = config.certificate_user != "none" or config.certificate_users_file
+    return bool(config.users_file or config.token_issuer or by_certificate)
+
+
+def _token_contradictions(config: BrokerConfig) -> list[str]:
+    found = []
+    if not config.token_issuer:
+        for key in ("tokenAudience", "tokenKeys", "tokenTrust", "tokenRoles"):
+            if config.get(BY_KEY[key]):
+                found.append(f"{_told(config, key)} has no effect without tokenIssuer: set that too, or leave this out")
+        return found
+    for key in ("tokenAudience", "tokenUser"):
+        if not config.get(BY_KEY[key]):
+            found.append(f"{_told(config, 'tokenIssuer')} without {key}: {_TOKEN_CURES[key]}")
+    for key in ("tokenIssuer", "tokenKeys"):
+        if (url := str(config.get(BY_KEY[key]))) and not is_protected(url):
+            found.append(f"{_told(config, key)} must begin with https:// (on this host http:// will do)")
+    names = config.token_algorithms.replace(",", " ").split()
+    if not names or not set(names) <= set(TOKEN_ALGORITHMS):
+        found.append(
+            f"{_told(config, 'tokenAlgorithms')} must be one or several of {', '.join(TOKEN_ALGORITHMS)}; those that "
+            "need a shared secret are not safe here"
+        )
+    return found
 
 
 def _tls_contradictions(config: BrokerConfig) -> list[str]:
@@ -139,7 +173,7 @@ def doubts(config: BrokerConfig) -> list[str]:
     """One sentence for each setting that is allowed but probably not what the operator wants."""
     found = []
     remote = [url for url in config.transports if not parse_transport_url(url).loopback]
-    if remote and config.anonymous == "loopback" and not config.users_file:
+    if remote and config.anonymous == "loopback" and not _has_logins(config):
         found.append(
             f"{remote[0]} can be reached from other hosts, but nobody can log in from there: anonymous = loopback and "
             "no usersFile; add users with `amq user add NAME --users FILE` and set usersFile, or set anonymous = yes "

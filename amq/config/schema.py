@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from amq.config.destinations import DestinationOptions
 from amq.config.option import DEFAULT_SOURCE, SECTIONS, Kind, Option, Setting, Value, option
+from amq.config.security_options import SecurityOptions
 
 DELAY_MS_MAX = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(SecurityOptions):
     """The configuration of one broker. Durations are seconds (`_s`), sizes bytes (`_bytes`).
 
     destinations  what single destinations have of their own, in the order of the file
@@ -585,113 +586,6 @@ class BrokerConfig:
         reload=True,
     )  # fmt: skip
 
-    populate_jmsxuser_id: bool = option(
-        "security", "populateJMSXUserID", Kind.BOOLEAN, False,
-        "Set the property JMSXUserID of each message to the user who sent it, `anonymous` without a login, whatever "
-        "the producer says.",
-        "Set it if consumers must know for certain who sent a message. It costs the broker 70 µs for each message that "
-        "a JMS client sends and another one gets.",
-        reload=True,
-    )  # fmt: skip
-    anonymous: str = option(
-        "security", "anonymous", Kind.CHOICE, "loopback",
-        "Clients that may connect without a login: none (no), those on this host (loopback), or all (yes).",
-        "Use yes on a trusted network, and no if even local programs must log in.",
-        choices=("loopback", "yes", "no"), reload=True, elsewhere=("anonymousAccessAllowed",),
-    )  # fmt: skip
-    allow_link_stealing: bool = option(
-        "security", "allowLinkStealing", Kind.BOOLEAN, False,
-        "A new connection ends an older one of the same user and client id, instead of being refused the resources "
-        "that the older one uses.",
-        "Set it if other clients reconnect before the broker notices that they were gone. Our client does not need "
-        "it.",
-        reload=True,
-    )  # fmt: skip
-    direct_reads: str = option(
-        "security", "directReads", Kind.TEXT, "",
-        "Users, with commas between, who are told where in the files of the store leased or browsed messages stand; "
-        "blank = nobody, `*` = everybody who may log in, `anonymous` = clients without a login.",
-        "Set it for jobs of Spark on hosts that mount the store (option `store`). Such a host can read all of the "
-        "store whatever the broker says: the file system must say who may.",
-        reload=True,
-    )  # fmt: skip
-    users_file: str = option(
-        "security", "usersFile", Kind.PATH, "",
-        "File with the users and their salted password hashes (`amq user add` writes it); blank means no users.",
-        "Set it if clients connect from other hosts.",
-        reload=True, elsewhere=("simpleAuthenticationPlugin",),
-    )  # fmt: skip
-
-    permissions_file: str = option(
-        "security", "permissionsFile", Kind.PATH, "",
-        "File with the rights of roles on destinations, in TOML; blank means that every user may do everything.",
-        "Set it if users must not read or write the destinations of others. With a file, there is no right without an "
-        "entry.",
-        reload=True, elsewhere=("authorizationPlugin", "security-settings"),
-    )  # fmt: skip
-    certificate: str = option(
-        "security", "certificate", Kind.PATH, "",
-        "PEM file with the certificate that the broker shows on its TLS ports, and with those between it and the CA.",
-        "Set it to serve stomp+ssl://, openwire+ssl://, ssl:// or auto+ssl://.",
-        reload=True, elsewhere=("keyStorePath", "keyStore", "ssl_options.certfile"),
-    )  # fmt: skip
-    certificate_key: str = option(
-        "security", "certificateKey", Kind.PATH, "",
-        "PEM file with the private key of the certificate; blank means that the file of the certificate holds it.",
-        "Keep the key in a file that only the broker's user can read.",
-        reload=True, elsewhere=("ssl_options.keyfile",),
-    )  # fmt: skip
-    certificate_key_password_file: str = option(
-        "security", "certificateKeyPasswordFile", Kind.PATH, "",
-        "File whose first line is the passphrase of the private key; blank means that the key has none.",
-        "Set it if the key must be encrypted where it lies.",
-        reload=True, elsewhere=("keyStorePassword", "ssl_options.password"),
-    )  # fmt: skip
-    trust: str = option(
-        "security", "trust", Kind.PATH, "",
-        "PEM file with the CAs whose client certificates the broker accepts.",
-        "Set it with clientCertificate.",
-        reload=True, elsewhere=("trustStorePath", "trustStore", "ssl_options.cacertfile"),
-    )  # fmt: skip
-    revoked_certificates: str = option(
-        "security", "revokedCertificates", Kind.PATH, "",
-        "PEM file with the revocation lists (CRL) of those CAs. The broker refuses client certificates that a list "
-        "names, and those of a CA without a current list.",
-        "Set it if client certificates must be withdrawn before they expire.",
-        reload=True, elsewhere=("crlPath",),
-    )  # fmt: skip
-    client_certificate: str = option(
-        "security", "clientCertificate", Kind.CHOICE, "none",
-        "Whether the broker asks TLS clients for a certificate: no, yes, or it refuses those that have none (need).",
-        "Use need to keep strangers out before they can say anything.",
-        choices=("none", "want", "need"), reload=True,
-        elsewhere=("needClientAuth", "wantClientAuth", "ssl_options.verify"),
-    )  # fmt: skip
-    certificate_user: str = option(
-        "security", "certificateUser", Kind.CHOICE, "none",
-        "The part of a client's certificate that is its user name: its common name (cn), distinguished name as Java "
-        "writes it (dn), or first alternative name of a kind. none: a certificate names no user.",
-        "Set it so that clients need no passcode. certificateUsersFile goes before it.",
-        choices=("none", "cn", "dn", "dns", "email", "uri"), reload=True, elsewhere=("ssl_cert_login_from",),
-    )  # fmt: skip
-    certificate_users_file: str = option(
-        "security", "certificateUsersFile", Kind.PATH, "",
-        "File with lines NAME=DN: the user whose certificate has that distinguished name, as Java writes it.",
-        "Set it to choose user names freely, or to go on with the file of ActiveMQ or Artemis.",
-        reload=True, elsewhere=("org.apache.activemq.jaas.textfiledn.user",),
-    )  # fmt: skip
-    tls_minimum_version: str = option(
-        "security", "tlsMinimumVersion", Kind.CHOICE, "1.3",
-        "The oldest version of TLS that clients may speak.",
-        "Use 1.2 if clients are too old for 1.3: Java 8 before update 261, OpenSSL 1.0.",
-        choices=("1.2", "1.3"), reload=True, elsewhere=("transport.enabledProtocols", "enabledProtocols"),
-    )  # fmt: skip
-    tls_optional: bool = option(
-        "security", "tlsOptional", Kind.BOOLEAN, False,
-        "Whether the TLS ports also serve clients that speak no TLS.",
-        "Set it for as long as clients change over to TLS one by one.",
-    )  # fmt: skip
-
     audit_log: str = option(
         "log", "auditLog", Kind.CHOICE, "refusals",
         "The lines of the logger amq.audit: none, of refused logins and commands that permissions forbid, or also of "
@@ -745,7 +639,7 @@ def _collect() -> tuple[Option, ...]:
             assert made.attribute == field.name, f"{made.key}: call the field {made.attribute}, not {field.name}"
             assert made.section in SECTIONS, made.section
             found.append(made)
-    return tuple(found)
+    return tuple(sorted(found, key=lambda made: list(SECTIONS).index(made.section)))
 
 
 OPTIONS: tuple[Option, ...] = _collect()

@@ -1,0 +1,164 @@
+"""SecurityOptions: the part of BrokerConfig that says who may connect, over what, and who may do what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amq.config.option import Kind, option
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityOptions:
+    """The options of the section `security`. Durations are seconds (`_s`)."""
+
+    populate_jmsxuser_id: bool = option(
+        "security", "populateJMSXUserID", Kind.BOOLEAN, False,
+        "Set the property JMSXUserID of each message to the user who sent it, `anonymous` without a login, whatever "
+        "the producer says.",
+        "Set it if consumers must know for certain who sent a message. It costs the broker 70 µs for each message that "
+        "a JMS client sends and another one gets.",
+        reload=True,
+    )  # fmt: skip
+    anonymous: str = option(
+        "security", "anonymous", Kind.CHOICE, "loopback",
+        "Clients that may connect without a login: none (no), those on this host (loopback), or all (yes).",
+        "Use yes on a trusted network, and no if even local programs must log in.",
+        choices=("loopback", "yes", "no"), reload=True, elsewhere=("anonymousAccessAllowed",),
+    )  # fmt: skip
+    allow_link_stealing: bool = option(
+        "security", "allowLinkStealing", Kind.BOOLEAN, False,
+        "A new connection ends an older one of the same user and client id, instead of being refused the resources "
+        "that the older one uses.",
+        "Set it if other clients reconnect before the broker notices that they were gone. Our client does not need "
+        "it.",
+        reload=True,
+    )  # fmt: skip
+    direct_reads: str = option(
+        "security", "directReads", Kind.TEXT, "",
+        "Users, with commas between, who are told where in the files of the store leased or browsed messages stand; "
+        "blank = nobody, `*` = everybody who may log in, `anonymous` = clients without a login.",
+        "Set it for jobs of Spark on hosts that mount the store (option `store`). Such a host can read all of the "
+        "store whatever the broker says: the file system must say who may.",
+        reload=True,
+    )  # fmt: skip
+    users_file: str = option(
+        "security", "usersFile", Kind.PATH, "",
+        "File with the users and their salted password hashes (`amq user add` writes it); blank means no users.",
+        "Set it if clients connect from other hosts.",
+        reload=True, elsewhere=("simpleAuthenticationPlugin",),
+    )  # fmt: skip
+
+    permissions_file: str = option(
+        "security", "permissionsFile", Kind.PATH, "",
+        "File with the rights of roles on destinations, in TOML; blank means that every user may do everything.",
+        "Set it if users must not read or write the destinations of others. With a file, there is no right without an "
+        "entry.",
+        reload=True, elsewhere=("authorizationPlugin", "security-settings"),
+    )  # fmt: skip
+    certificate: str = option(
+        "security", "certificate", Kind.PATH, "",
+        "PEM file with the certificate that the broker shows on its TLS ports, and with those between it and the CA.",
+        "Set it to serve stomp+ssl://, openwire+ssl://, ssl:// or auto+ssl://.",
+        reload=True, elsewhere=("keyStorePath", "keyStore", "ssl_options.certfile"),
+    )  # fmt: skip
+    certificate_key: str = option(
+        "security", "certificateKey", Kind.PATH, "",
+        "PEM file with the private key of the certificate; blank means that the file of the certificate holds it.",
+        "Keep the key in a file that only the broker's user can read.",
+        reload=True, elsewhere=("ssl_options.keyfile",),
+    )  # fmt: skip
+    certificate_key_password_file: str = option(
+        "security", "certificateKeyPasswordFile", Kind.PATH, "",
+        "File whose first line is the passphrase of the private key; blank means that the key has none.",
+        "Set it if the key must be encrypted where it lies.",
+        reload=True, elsewhere=("keyStorePassword", "ssl_options.password"),
+    )  # fmt: skip
+    trust: str = option(
+        "security", "trust", Kind.PATH, "",
+        "PEM file with the CAs whose client certificates the broker accepts.",
+        "Set it with clientCertificate.",
+        reload=True, elsewhere=("trustStorePath", "trustStore", "ssl_options.cacertfile"),
+    )  # fmt: skip
+    revoked_certificates: str = option(
+        "security", "revokedCertificates", Kind.PATH, "",
+        "PEM file with the revocation lists (CRL) of those CAs. The broker refuses client certificates that a list "
+        "names, and those of a CA without a current list.",
+        "Set it if client certificates must be withdrawn before they expire.",
+        reload=True, elsewhere=("crlPath",),
+    )  # fmt: skip
+    client_certificate: str = option(
+        "security", "clientCertificate", Kind.CHOICE, "none",
+        "Whether the broker asks TLS clients for a certificate: no, yes, or it refuses those that have none (need).",
+        "Use need to keep strangers out before they can say anything.",
+        choices=("none", "want", "need"), reload=True,
+        elsewhere=("needClientAuth", "wantClientAuth", "ssl_options.verify"),
+    )  # fmt: skip
+    certificate_user: str = option(
+        "security", "certificateUser", Kind.CHOICE, "none",
+        "The part of a client's certificate that is its user name: its common name (cn), distinguished name as Java "
+        "writes it (dn), or first alternative name of a kind. none: a certificate names no user.",
+        "Set it so that clients need no passcode. certificateUsersFile goes before it.",
+        choices=("none", "cn", "dn", "dns", "email", "uri"), reload=True, elsewhere=("ssl_cert_login_from",),
+    )  # fmt: skip
+    certificate_users_file: str = option(
+        "security", "certificateUsersFile", Kind.PATH, "",
+        "File with lines NAME=DN: the user whose certificate has that distinguished name, as Java writes it.",
+        "Set it to choose user names freely, or to go on with the file of ActiveMQ or Artemis.",
+        reload=True, elsewhere=("org.apache.activemq.jaas.textfiledn.user",),
+    )  # fmt: skip
+    tls_minimum_version: str = option(
+        "security", "tlsMinimumVersion", Kind.CHOICE, "1.3",
+        "The oldest version of TLS that clients may speak.",
+        "Use 1.2 if clients are too old for 1.3: Java 8 before update 261, OpenSSL 1.0.",
+        choices=("1.2", "1.3"), reload=True, elsewhere=("transport.enabledProtocols", "enabledProtocols"),
+    )  # fmt: skip
+    tls_optional: bool = option(
+        "security", "tlsOptional", Kind.BOOLEAN, False,
+        "Whether the TLS ports also serve clients that speak no TLS.",
+        "Set it for as long as clients change over to TLS one by one.",
+    )  # fmt: skip
+    token_issuer: str = option(
+        "security", "tokenIssuer", Kind.TEXT, "",
+        "Issuer of JSON web tokens that clients may send as passcode, as it names itself (`iss`): an https URL; blank "
+        "means that no token is accepted. Needs the extra amq[jwt].",
+        "Set it if an identity provider (OIDC) knows the users, such as Keycloak or Entra.",
+        reload=True, elsewhere=("auth_oauth2.issuer", "oauth"),
+    )  # fmt: skip
+    token_audience: str = option(
+        "security", "tokenAudience", Kind.TEXT, "",
+        "The name of this broker, or of its group, at the issuer: a token must be for it (`aud`).",
+        "Set it with tokenIssuer. Do not share it with other services: their tokens would be accepted here.",
+        reload=True, elsewhere=("auth_oauth2.resource_server_id",),
+    )  # fmt: skip
+    token_algorithms: str = option(
+        "security", "tokenAlgorithms", Kind.TEXT, "RS256,ES256",
+        "The ways of signing that the broker accepts, with commas between: RS256, RS384, RS512, PS256, PS384, PS512, "
+        "ES256, ES384, ES512, EdDSA.",
+        "Name the one that your issuer uses.",
+        reload=True, elsewhere=("auth_oauth2.algorithms",),
+    )  # fmt: skip
+    token_keys: str = option(
+        "security", "tokenKeys", Kind.TEXT, "",
+        "URL of the issuer's public keys (JWKS); blank means that the broker asks the issuer for it.",
+        "Set it if the issuer has no /.well-known/openid-configuration, or if the broker reaches it elsewhere.",
+        reload=True, elsewhere=("auth_oauth2.jwks_url", "auth_oauth2.jwks_uri"),
+    )  # fmt: skip
+    token_trust: str = option(
+        "security", "tokenTrust", Kind.PATH, "",
+        "PEM file with the CAs of the issuer's web server; blank means those of this host.",
+        "Set it if the issuer's certificate is of a private CA.",
+        reload=True, elsewhere=("auth_oauth2.https.cacertfile",),
+    )  # fmt: skip
+    token_user: str = option(
+        "security", "tokenUser", Kind.TEXT, "sub",
+        "The claim of a token that is the user's name.",
+        "Keycloak's `sub` is an id that nobody can read: use `preferred_username`, or `azp` for services.",
+        reload=True, elsewhere=("auth_oauth2.preferred_username_claims",),
+    )  # fmt: skip
+    token_roles: str = option(
+        "security", "tokenRoles", Kind.TEXT, "",
+        "The claim with the user's roles in the permissionsFile: a list, or words with blanks between. Dots lead into "
+        "objects: `realm_access.roles`. Blank means that tokens bring no roles.",
+        "Set it if the issuer decides who has which role.",
+        reload=True, elsewhere=("auth_oauth2.additional_scopes_key",),
+    )  # fmt: skip

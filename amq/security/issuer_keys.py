@@ -1,0 +1,192 @@
+"""IssuerKeys: the public keys with which an OIDC issuer signs tokens, fetched when they are needed, and kept.
+
+Invariants: no key is a secret, so none can be used with an algorithm for secrets; whatever keys tokens name, the issuer
+is asked at most once in `ASK_S`, by one thread; keys that nobody could confirm for `STALE_S` count no more. An issuer
+that does not answer stops no login whose key is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import ssl
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+
+import jwt
+import structlog
+
+from amq.clock import Clock
+from amq.errors import AmqError
+from amq.security.login import refusal, unavailable
+from amq.threads import SystemThreads
+from amq.tls import is_protected
+
+ASK_S: Final = 60.0  # between two questions that were answered
+ASK_AGAIN_S: Final = 10.0  # after one that was not
+FRESH_S: Final = 3600.0
+STALE_S: Final = 86_400.0
+TIMEOUT_S: Final = 5.0  # of connecting, and of each read
+ANSWER_S: Final = 15.0  # of all together
+ANSWER_BYTES_MAX: Final = 256 << 10
+KEYS_MAX: Final = 100
+DISCOVERY: Final = "/.well-known/openid-configuration"
+Keys = Mapping[tuple[str | None, str], jwt.PyJWK]  # by id and algorithm; None = the issuer has one key for it
+_log = structlog.get_logger("amq.security")
+
+
+class IssuerKeys:
+    """Lives on the event loop. `algorithms` = those that are allowed; `url` = where the keys are, "" = the issuer says;
+    `context` = the CAs for https."""
+
+    def __init__(
+        self, issuer: str, url: str, algorithms: tuple[str, ...], context: ssl.SSLContext, clock: Clock
+    ) -> None:
+        assert not any(name.upper().startswith("HS") or name.lower() == "none" for name in algorithms), algorithms
+        self._issuer = issuer
+        self._url = url
+        self._algorithms = algorithms
+        self._context = context
+        self._clock = clock
+        self._keys: Keys = {}
+        self._fetched_at = -math.inf
+        self._ask_after = -math.inf
+        self._trouble = "its keys were not fetched yet"
+        self._fetching: asyncio.Future[Keys] | None = None
+
+    async def find(self, id: str | None, algorithm: str) -> jwt.PyJWK:
+        """The key with that id. Raises AccessError: there is none (LOGIN_REFUSED), or nobody knows (LOGIN_UNAVAILABLE).
+        """
+        key = self._keys.get((id, algorithm))
+        if key is None or self._age_s() > FRESH_S:
+            self._ask()
+        if (key is None or self._age_s() > STALE_S) and self._fetching is not None:
+            await asyncio.wait([self._fetching], timeout=ANSWER_S)
+            key = self._keys.get((id, algorithm))
+        if self._age_s() > STALE_S:
+            raise unavailable(f"the issuer of tokens does not answer ({self._trouble})")
+        if key is None:
+            raise refusal("the token is signed with a key that its issuer does not have; get a new one")
+        return key
+
+    def _age_s(self) -> float:
+        return self._clock.monotonic() - self._fetched_at
+
+    def _ask(self) -> None:
+        """Fetch the keys, unless that was done just now. A thread that hangs is the only one."""
+        if self._fetching is not None or self._clock.monotonic() < self._ask_after:
+            return
+        self._ask_after = math.inf
+        loop = asyncio.get_running_loop()
+        fetching = self._fetching = loop.create_future()
+        fetching.add_done_callback(self._answered)
+
+        def fetch() -> None:
+            try:
+                result, error = fetch_keys(self._issuer, self._url, self._algorithms, self._context), None
+            except IssuerError as found:
+                result, error = {}, found
+            try:
+                loop.call_soon_threadsafe(_end, fetching, result, error)
+            except RuntimeError:  # the event loop is closed: the broker has ended meanwhile
+                return
+
+        SystemThreads.start("amq-issuer-keys", fetch)
+
+    def _answered(self, fetching: asyncio.Future[Keys]) -> None:
+        self._fetching = None
+        now = self._clock.monotonic()
+        if fetching.cancelled():
+            self._ask_after = now
+            return
+        error = fetching.exception()
+        self._ask_after = now + (ASK_S if error is None else ASK_AGAIN_S)
+        if error is not None:
+            self._trouble = str(error)
+            _log.warning("the keys of the token issuer cannot be fetched", issuer=self._issuer, reason=str(error))
+            return
+        if fetching.result().keys() != self._keys.keys():
+            _log.info("keys of the token issuer read", issuer=self._issuer, keys=len(fetching.result()))
+        self._keys, self._fetched_at = fetching.result(), now
+
+
+class IssuerError(AmqError):
+    """The issuer does not answer, or not with keys."""
+
+    code = "ISSUER_UNUSABLE"
+
+
+def _end(future: asyncio.Future[Keys], keys: Keys, error: IssuerError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(keys)
+    else:
+        future.set_exception(error)
+
+
+def fetch_keys(issuer: str, url: str, algorithms: tuple[str, ...], context: ssl.SSLContext) -> Keys:
+    """Ask the issuer. Blocks. Raises IssuerError."""
+    try:
+        if not url:
+            about = _get(issuer.rstrip("/") + DISCOVERY, context)
+            if about.get("issuer") != issuer:
+                raise IssuerError(f"it says that it is another issuer: {str(about.get('issuer'))[:200]}")
+            url = str(about.get("jwks_uri", ""))
+        return _parse(_get(url, context), algorithms)
+    except HTTPError as error:
+        error.close()
+        raise IssuerError(f"{error.url}: {error}"[:500]) from error
+    except (OSError, HTTPException, ValueError, RecursionError) as error:
+        why = error.reason if isinstance(error, URLError) else error
+        raise IssuerError(f"{url or issuer}: {why}"[:500]) from error
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """An answer that sends us elsewhere is an error."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _get(url: str, context: ssl.SSLContext) -> dict[str, Any]:
+    if not is_protected(url):
+        raise ValueError(f"{url[:200]} is no https address")
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _Stay
+    )
+    with opener.open(url, timeout=TIMEOUT_S) as answer:
+        data = answer.read(ANSWER_BYTES_MAX + 1)
+    if len(data) > ANSWER_BYTES_MAX:
+        raise ValueError(f"{url} answers with more than {ANSWER_BYTES_MAX} bytes")
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"{url} does not answer with a JSON object")
+    return found
+
+
+def _parse(found: dict[str, Any], algorithms: tuple[str, ...]) -> Keys:
+    """The keys that can be used. Others, also secret ones, are left out. Raises ValueError where there is none."""
+    rows = found.get("keys")
+    keys: dict[tuple[str | None, str], jwt.PyJWK] = {}
+    for row in rows[:KEYS_MAX] if isinstance(rows, list) else ():
+        if not isinstance(row, dict) or row.get("use", "sig") != "sig" or not isinstance(row.get("kid", ""), str):
+            continue
+        for algorithm in algorithms:
+            if row.get("alg", algorithm) != algorithm:
+                continue
+            try:
+                keys[row.get("kid"), algorithm] = jwt.PyJWK(row, algorithm)
+            except (jwt.PyJWTError, ValueError, TypeError):
+                continue  # of another kind
+    if not keys:
+        raise ValueError(f"it has no key for {', '.join(algorithms)}")
+    for algorithm in algorithms:
+        of_it = [key for (_, its), key in keys.items() if its == algorithm]
+        if len(of_it) == 1:
+            keys[None, algorithm] = of_it[0]
+    return keys

@@ -1,0 +1,54 @@
+"""The ways to log in that the configuration adds to passwords and certificates, while the broker runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from amq.config import BrokerConfig
+from amq.errors import ConfigError
+from amq.security import LoginGate, Way
+
+KEYS: Final = frozenset((
+    "tokenIssuer", "tokenAudience", "tokenAlgorithms", "tokenKeys", "tokenTrust", "tokenUser", "tokenRoles",
+))  # fmt: skip
+_log = structlog.get_logger("amq.process")
+
+
+class OwnLogins:
+    """Makes the ways of `config`. Raises ConfigError where one cannot be used."""
+
+    def __init__(self, config: BrokerConfig, gate: LoginGate) -> None:
+        self._gate = gate
+        gate.use(_ways(config))
+
+    @staticmethod
+    def paths(config: BrokerConfig) -> tuple[str, ...]:
+        """The files that they read."""
+        return tuple(path for path in (config.token_trust,) if path)
+
+    def read(self, config: BrokerConfig, current: Callable[[], bool]) -> None:
+        """Make them anew. Raises ConfigError where one cannot be used: then nothing changes."""
+        ways = _ways(config)
+        if current():
+            self._gate.use(ways)
+            _log.info("logins read", ways=[way.__class__.__name__.lower() for way in ways])
+
+
+def _ways(config: BrokerConfig) -> list[Way]:
+    ways: list[Way] = []
+    if config.token_issuer:
+        try:
+            from amq.security.tokens import Tokens
+        except ModuleNotFoundError as error:
+            raise _missing("tokenIssuer", "jwt", error) from error
+        ways.append(Tokens(config))
+    return ways
+
+
+def _missing(key: str, extra: str, error: ModuleNotFoundError) -> ConfigError:
+    return ConfigError(
+        f"{key} needs a package that is not installed ({error.name}): pip install 'amq[{extra}]'", code="EXTRA_MISSING"
+    )
