@@ -66,6 +66,16 @@ def matches(pattern: Sequence[str], name: Sequence[str]) -> bool:
     return len(pattern) == len(name) and all(p in (ANY_WORD, word) for p, word in zip(pattern, name, strict=True))
 
 
+def specificity(pattern: Sequence[str]) -> tuple[bool, int, tuple[int, ...], int]:
+    """Sorts the most specific first, as Artemis does: a name, a pattern with `*` alone, one with a last `>`. Of two
+    with `>` it is the longer one, else the one with the first `*` further to the right.
+    """
+    ranks = tuple({ANY_WORD: 1, ANY_REST: 2}.get(word, 0) for word in pattern)
+    has_rest = pattern[-1] == ANY_REST
+    length = sum(len(word.removeprefix("\0")) + 1 for word in pattern)
+    return has_rest, -length if has_rest else 0, ranks, -len(pattern)
+
+
 def source(text: str) -> Source:
     """The destination that `queue://orders` names, or those that `queue://orders.*` does."""
     if WORD_TEXT in text or REST_TEXT in text:

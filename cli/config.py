@@ -11,7 +11,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.config_import import import_, properties_of, property_option
-from amq.cli.foreign_users import read_users
+from amq.cli.foreign_users import read_permissions, read_users
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destinations import TABLE
@@ -123,7 +123,12 @@ def _try(effective: BrokerConfig, config_file: str | None, properties: Mapping[s
         problems.append(error.description)
     try:
         if effective.users_file:
-            warnings = read_users(effective.users_file, config_file, properties).warnings
+            warnings += read_users(effective.users_file, config_file, properties).warnings
+    except ConfigError as error:
+        problems.append(error.description)
+    try:
+        if effective.permissions_file:
+            warnings += read_permissions(effective.permissions_file, config_file, properties).warnings
     except ConfigError as error:
         problems.append(error.description)
     if problems:

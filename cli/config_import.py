@@ -18,7 +18,7 @@ from amq.security import add_user, list_users
 if TYPE_CHECKING:
     from amq.config.foreign import Foreign
 
-USERS_FILE = "users"  # beside the configuration file
+USERS_FILE, PERMISSIONS_FILE = "users", "permissions.toml"  # beside the configuration file
 property_option = click.option(
     "--property", "properties", metavar="NAME=VALUE", multiple=True,
     help="The value of a placeholder ${NAME} in the configuration of another broker. May be repeated; wins over the "
@@ -41,8 +41,9 @@ def properties_of(given: tuple[str, ...]) -> dict[str, str]:
     "import",
     epilog=examples(
         "amq config import activemq.xml --property activemq.data=/mnt/shared/amq >amq.toml",
-        "amq config import activemq.xml --output /etc/amq/amq.toml --users /etc/amq/users",
+        "amq config import activemq.xml --output amq.toml --users users --permissions permissions.toml",
         "amq config import broker.xml --strict --output amq.toml",
+        "amq config import broker.xml --output amq.toml --permissions rules.toml --roles artemis-roles.properties",
         "amq config import broker.xml --json",
     ),
 )
@@ -52,13 +53,21 @@ def properties_of(given: tuple[str, ...]) -> dict[str, str]:
     "--users", metavar="FILE",
     help="Write the users here, with hashed passwords. Default: nowhere; the configuration names a file `users`.",
 )  # fmt: skip
+@click.option(
+    "--permissions", metavar="FILE",
+    help="Write who may what here. Default: nowhere; the configuration names a file `permissions.toml`.",
+)  # fmt: skip
+@click.option(
+    "--roles", metavar="FILE",
+    help="The users of the roles: groups.properties or artemis-roles.properties, lines ROLE=USER,USER.",
+)  # fmt: skip
 @property_option
 @click.option("--force", is_flag=True, help="Overwrite the output, and passwords of users that exist.")
 @click.option("--strict", is_flag=True, help="End with code 8 if the file asks for something that is not supported.")
 @json_option
 def import_(
-    file: str, output: str | None, users: str | None, properties: tuple[str, ...], force: bool, strict: bool,
-    as_json: bool,
+    file: str, output: str | None, users: str | None, permissions: str | None, roles: str | None,
+    properties: tuple[str, ...], force: bool, strict: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write a configuration that says what that of another broker says.
 
@@ -76,33 +85,42 @@ def import_(
     tells more.
     """
     from amq.config import foreign
-    from amq.config.foreign import writing
+    from amq.config.foreign import grants, writing
 
     data = read_bytes(file)
     if not is_xml(data):
         raise ConfigError(f"{file}: is not XML: `amq config check` reads our own configuration")
-    read = foreign.read(data, file, properties_of(properties), os.environ)
-    users_file = _users_file(users, output) if read.needs_users else ""
-    text = writing.toml(read, users_file)
-    if output is not None and not force and os.path.lexists(output):
-        raise ConfigError(f"{output} exists: give another --output, or --force to overwrite it")
+    known = grants.read_roles(read_bytes(roles), roles) if roles is not None else {}
+    read = foreign.read(data, file, properties_of(properties), os.environ, known)
+    users_file = _beside(users, output, USERS_FILE) if read.needs_users else ""
+    permissions_file = _beside(permissions, output, PERMISSIONS_FILE) if read.permissions is not None else ""
+    text = writing.toml(read, users_file, permissions_file)
+    rules = writing.permissions_toml(read) if read.permissions is not None else ""
+    if permissions is not None and not rules:
+        raise ConfigError(f"{file}: has no rules about permissions: leave --permissions out")
+    for option, path in (("--output", output), ("--permissions", permissions)):
+        if path is not None and not force and os.path.lexists(path):
+            raise ConfigError(f"{path} exists: give another {option}, or --force to overwrite it")
     if users is not None:
         _add_users(read, users, force)
+    if permissions is not None:
+        _write(permissions, rules, 0o640)
     if output is not None:
         _write(output, text)
     if as_json:
-        print_json(_json(read, text, output, users))
+        print_json({**_json(read, text, output, users), "permissions_file": permissions, "permissions": rules})
     else:
         _tell(read, text, output, users)
+        _tell_permissions(read, permissions)
     if strict and read.report.unsupported():
         raise click.exceptions.Exit(exits.PARTIAL)
 
 
-def _users_file(users: str | None, output: str | None) -> str:
-    """`usersFile`: a bare name where it is beside the configuration file, because that file's directory counts."""
-    if users is None:
-        return USERS_FILE
-    path = os.path.abspath(users)
+def _beside(given: str | None, output: str | None, default: str) -> str:
+    """A file as the configuration names it: a bare name where it is beside that, because that directory counts."""
+    if given is None:
+        return default
+    path = os.path.abspath(given)
     beside = output is not None and os.path.dirname(path) == os.path.dirname(os.path.abspath(output))
     return os.path.basename(path) if beside else path
 
@@ -117,12 +135,12 @@ def _add_users(read: Foreign, path: str, replace: bool) -> None:
         add_user(path, user.name, user.password, replace=True)
 
 
-def _write(path: str, text: str) -> None:
+def _write(path: str, text: str, new_mode: int = 0o644) -> None:
     """Replace the file in one step, so that a running broker never reads a half."""
     target = os.path.realpath(path)  # a link stays a link
     temporary = f"{target}.new"
     try:
-        mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o644
+        mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else new_mode
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError as error:
         raise ConfigError(f"{temporary} exists: an import has crashed, or runs now; after a crash delete it") from error
@@ -150,6 +168,13 @@ def _tell(read: Foreign, text: str, output: str | None, users: str | None) -> No
     elif read.users:
         number = counted(len(read.users), "user")
         click.echo(f"{number} not written: give --users FILE, or use `amq user add`", err=True)
+
+
+def _tell_permissions(read: Foreign, path: str | None) -> None:
+    if path is not None:
+        click.echo(f"{path}: who may what written; everything else is denied", err=True)
+    elif read.permissions is not None:
+        click.echo("rules not written: give --permissions FILE", err=True)
 
 
 def _json(read: Foreign, text: str, output: str | None, users: str | None) -> dict[str, Any]:

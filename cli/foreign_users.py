@@ -1,4 +1,4 @@
-"""The users of a broker: from a users file, or from the configuration of another broker, which holds passwords."""
+"""Users and permissions of a broker: from files of their own, or from the configuration of another broker."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from amq.config.reading import is_xml, read_bytes
 from amq.errors import ConfigError
 from amq.security import PasswordHash, Users, check_name, hash_password
+from amq.security.permissions import Permissions
 
 if TYPE_CHECKING:
     from amq.config.foreign import User
@@ -35,6 +36,21 @@ def read_users(path: str, config_file: str | None, properties: Mapping[str, str]
     hashes: dict[str, PasswordHash] = {user.name: hash_password(user.password) for user in found}
     told = f"{path}: holds passwords that can be read: hash them with `amq config import FILE --users USERS`"
     return Users(hashes, (told,))
+
+
+def read_permissions(
+    path: str, config_file: str | None, properties: Mapping[str, str], generation: int = 1
+) -> Permissions:  # fmt: skip
+    """The rules in the file `path`, which is `config_file` if that is another broker's. Raises ConfigError."""
+    if config_file is None or os.path.abspath(config_file) != path:
+        return Permissions.read(path, generation)
+    from amq.config import foreign
+
+    data = read_bytes(path)
+    found = foreign.read(data, path, properties, os.environ).permissions if is_xml(data) else None
+    if found is None:
+        raise ConfigError(f"{path}: is a configuration file without rules: give another permissionsFile")
+    return Permissions.of(found, path, generation)
 
 
 def check_users(users: Iterable[User], path: str) -> None:

@@ -17,9 +17,15 @@ _log = structlog.get_logger("amq.process")
 class OwnPermissions:
     """`current` = those in force, None = there is no file: everybody may do everything."""
 
-    def __init__(self, config: BrokerConfig, use: Callable[[Permissions | None], None]) -> None:
-        """`use` is called, in any thread, with others. Raises ConfigError if the file cannot be used."""
+    def __init__(
+        self, config: BrokerConfig, use: Callable[[Permissions | None], None],
+        read: Callable[[str, int], Permissions] = Permissions.read,
+    ) -> None:  # fmt: skip
+        """`use` is called, in any thread, with others; `read` reads a file as that generation. Raises ConfigError if
+        the file cannot be used.
+        """
         self._use = use
+        self._read = read
         self._generation = 0
         self.current = self._load(config)
         self._generation = 1
@@ -27,7 +33,7 @@ class OwnPermissions:
     def _load(self, config: BrokerConfig) -> Permissions | None:
         if not config.permissions_file:
             return None
-        return Permissions.read(config.permissions_file, self._generation + 1)
+        return self._read(config.permissions_file, self._generation + 1)
 
     def read(self, config: BrokerConfig, current: Callable[[], bool]) -> None:
         """Use the file as it is now. Raises ConfigError if it cannot be used: then nothing changes."""

@@ -17,7 +17,7 @@ import amq
 from amq.broker.events import JournalRead, RoleChanged
 from amq.cli import exits, logs, own_logins, own_permissions, process, store_check
 from amq.cli.config_import import properties_of, property_option
-from amq.cli.foreign_users import read_users
+from amq.cli.foreign_users import read_permissions, read_users
 from amq.cli.live import Files, Live
 from amq.cli.output import examples, reading_text
 from amq.cli.own_certificate import KEYS, OwnCertificate
@@ -121,7 +121,9 @@ class _Run:
         self._gate = LoginGate(config.users_file, config.anonymous, lambda file: read_users(file, path, properties))
         self._certificate = OwnCertificate(config, self._gate)
         self._logins = OwnLogins(config, self._gate)
-        self._permissions = OwnPermissions(config, self._post_permit)
+        self._permissions = OwnPermissions(
+            config, self._post_permit, lambda file, generation: read_permissions(file, path, properties, generation)
+        )
         self._service = BrokerService(
             config, self._gate.authenticate, replace_process=process.replace_process,
             credentials=self._certificate.credentials, permissions=self._permissions.current,

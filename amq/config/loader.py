@@ -139,6 +139,9 @@ class _Loading:
         if read.users:
             self.values["users_file"] = os.path.abspath(read.path)
             self.sources["users_file"] = f"{read.path}:{read.users[0].line}"
+        if read.permissions is not None:
+            self.values["permissions_file"] = os.path.abspath(read.path)
+            self.sources["permissions_file"] = f"{read.path}, its rules"
         self.destinations += read.destinations()
         found = read.report.unsupported()
         self.warnings += [read.report.text(line) for line in found[:WARNINGS_MAX]]

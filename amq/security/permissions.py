@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words
+from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words, specificity
 from amq.errors import ConfigError
 from amq.security import files
 from amq.security.login import User
@@ -71,12 +71,6 @@ class Entry:
             return False
         return matches(self.words, words)
 
-    @property
-    def specificity(self) -> tuple[tuple[int, ...], int]:
-        """The most specific entry has the least."""
-        rank = {ANY_WORD: 1, ANY_REST: 2}
-        return tuple(rank.get(word, 0) for word in self.words), -len(self.words)
-
 
 class Permissions:
     """The rules of one file. Immutable but for what it remembers. `generation` counts the files that were read."""
@@ -89,7 +83,7 @@ class Permissions:
         self.warnings = warnings
         self.generation = generation
         self._entries: dict[str, list[Entry]] = {}
-        for entry in sorted(entries, key=lambda each: each.specificity):
+        for entry in sorted(entries, key=lambda each: specificity(each.words)):
             self._entries.setdefault(entry.scheme, []).append(entry)
         self._roles = dict(roles)
         self._manage = manage
@@ -165,7 +159,6 @@ class Permissions:
             raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: name fewer users", code=_CODE)
         try:
             found = tomllib.loads(data.decode("utf-8-sig"))
-            entries, roles, manage = _parse(found)
         except ValueError as error:
             raise ConfigError(f"{path}: {error}", code=_CODE) from error
         except RecursionError as error:
@@ -173,6 +166,17 @@ class Permissions:
         warnings = (
             (f"{path}: everybody on this host can write the permissions: chmod 640",) if mode & stat.S_IWOTH else ()
         )
+        return cls.of(found, path, generation, warnings)
+
+    @classmethod
+    def of(
+        cls, found: Mapping[str, Any], path: str, generation: int = 1, warnings: tuple[str, ...] = ()
+    ) -> Permissions:
+        """The rules that `found` holds, the content of the file `path`. Raises ConfigError."""
+        try:
+            entries, roles, manage = _parse(found)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}", code=_CODE) from error
         return cls(entries, roles, manage, warnings, generation)
 
 

@@ -38,8 +38,9 @@ def test_a_file_and_a_report() -> None:
     line = "52: carried: persistenceAdapter/kahaDB@lockKeepAlivePeriod: lockKeepAlivePeriod = 5s"
     assert f"{GROUP}:{line}\n" in done.stderr
     lines = done.stderr.strip().split("\n")
-    assert lines[-2].endswith(" not supported, 7 without meaning here"), lines[-2]
-    assert lines[-1] == "2 users not written: give --users FILE, or use `amq user add`"
+    assert lines[-3].endswith(" not supported, 7 without meaning here"), lines[-3]
+    assert lines[-2] == "2 users not written: give --users FILE, or use `amq user add`"
+    assert lines[-1] == "rules not written: give --permissions FILE"
     assert 'usersFile = "users"' in done.stdout
     assert "feed me" not in done.output
     assert "read me" not in done.output
@@ -48,7 +49,7 @@ def test_a_file_and_a_report() -> None:
 def test_the_report_in_the_manual_is_real() -> None:
     page = (ROOT / "docs" / "migration.md").read_text()
     lines = re.findall(r"^    activemq\.xml(:.*?)…?$", page, re.MULTILINE)
-    assert len(lines) == 4
+    assert len(lines) == 5
     report = run("import", GROUP, *PROPERTIES).stderr
     for line in lines:
         assert f"{GROUP}{line.rstrip()}" in report
@@ -56,7 +57,8 @@ def test_the_report_in_the_manual_is_real() -> None:
 
 def test_what_is_written_can_be_started(tmp_path: Path) -> None:
     output, users = tmp_path / "amq.toml", tmp_path / "users"
-    done = run("import", GROUP, "--output", output, "--users", users, *PROPERTIES)
+    rules = tmp_path / "permissions.toml"
+    done = run("import", GROUP, "--output", output, "--users", users, "--permissions", rules, *PROPERTIES)
     assert (done.exit_code, done.stdout) == (0, "")
     assert load(str(output)).users_file == str(users)
     assert 'usersFile = "users"' in output.read_text()

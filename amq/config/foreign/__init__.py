@@ -4,8 +4,9 @@ hornetq-configuration.xml. `read` gives our options and a report of what became 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from amq.config import checks
@@ -31,9 +32,11 @@ _GIVEN_UP = (
 class Foreign:
     """The content of another broker's file, in our options.
 
-    format  "activemq", "artemis" or "hornetq"
-    values  (pattern of destinations, key) → value; pattern "" = the option's section
-    users   logins with their passwords; no option of ours holds them
+    format       "activemq", "artemis" or "hornetq"
+    values       (pattern of destinations, key) → value; pattern "" = the option's section
+    users        logins with their passwords; no option of ours holds them
+    permissions  the content of a permissions file, None = the file has no rules; `origins` says of each entry, by
+                 (section, pattern), where it comes from
     """
 
     format: str
@@ -41,6 +44,8 @@ class Foreign:
     values: Mapping[tuple[str, str], Carried]
     report: Report
     users: tuple[User, ...]
+    permissions: Mapping[str, Any] | None = None
+    origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def destinations(self) -> tuple[DestinationOptions, ...]:
         """The options of single destinations, in the order of the file."""
@@ -64,21 +69,28 @@ class Foreign:
         return f"{self.path}:{carried.line}" if carried.line else f"{self.path}, {carried.origin}"
 
 
-def read(data: bytes, path: str, properties: Mapping[str, str], env: Mapping[str, str]) -> Foreign:
-    """The configuration in `data`, the content of the file `path`. `properties` and `env` fill its placeholders in.
+def read(
+    data: bytes, path: str, properties: Mapping[str, str], env: Mapping[str, str],
+    roles: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> Foreign:  # fmt: skip
+    """The configuration in `data`, the content of the file `path`. `properties` and `env` fill its placeholders in;
+    `roles` = their users, which these brokers keep in another file.
 
     Raises ConfigError with file and line.
     """
     root = document.parse(data, path)
     kind = _kind(root, path)
     reader = activemq.read if kind == "activemq" else artemis.read
-    importing = reader(root, path, Placeholders(properties, env))
+    importing = reader(root, path, Placeholders(properties, env), roles)
     _settle(importing)
     if ("", "transports") not in importing.values:
         told = "no connector is for STOMP, the protocol that amq speaks: set transports"
         importing.report.add(None, "", Status.UNSUPPORTED, told)
     importing.report.sort()
-    return Foreign(kind, path, importing.values, importing.report, tuple(importing.users))
+    return Foreign(
+        kind, path, importing.values, importing.report, tuple(importing.users), importing.permissions,
+        importing.permissions_origins,
+    )  # fmt: skip
 
 
 def _kind(root: Element, path: str) -> str:

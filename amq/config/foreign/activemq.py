@@ -6,7 +6,10 @@ activemq_policies.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from amq.config.foreign.activemq_policies import Policies
+from amq.config.foreign.activemq_rules import Rules
 from amq.config.foreign.convert import boolean, milliseconds, size
 from amq.config.foreign.document import Element
 from amq.config.foreign.importing import (
@@ -33,10 +36,6 @@ NAMESPACE = "http://activemq.apache.org/schema/core"
 SPRING = "http://www.springframework.org/schema/beans"
 _JAVA = "it concerns Java or its management (JMX)"
 _JOURNAL = "the journal of amq does without it"
-_NO_PERMISSIONS = (
-    "amq has a permissions file of its own: write these rules there and set permissionsFile (docs/security.md); until "
-    "then every user may do everything"
-)
 _MASTERS = "amq has one master and no network of brokers: let the clients of all these brokers use one group, or move "\
     "messages with a program of your own"  # fmt: skip
 
@@ -224,11 +223,6 @@ SECURITY = table(
         "simpleAuthenticationPlugin": CONTAINER,
         "simpleAuthenticationPlugin/users": CONTAINER,
         "simpleAuthenticationPlugin@anonymousAccessAllowed": special(lambda part: _anonymous(part)),
-        "simpleAuthenticationPlugin@anonymousUser": natural("a client without a login is called anonymous"),
-        "simpleAuthenticationPlugin@anonymousGroup": unsupported(_NO_PERMISSIONS),
-        "authenticationUser": special(lambda part: _user(part), whole=True),
-        "authorizationPlugin": unsupported(_NO_PERMISSIONS, whole=True),
-        "messageAuthorizationPolicy": unsupported(_NO_PERMISSIONS, whole=True),
     },
     each_of(
         unsupported(
@@ -255,9 +249,11 @@ SECURITY = table(
 )
 
 
-def read(root: Element, path: str, placeholders: Placeholders) -> Importing:
-    """Raises ConfigError."""
-    listening, policies = Listening(), Policies()
+def read(
+    root: Element, path: str, placeholders: Placeholders, roles: Mapping[str, Iterable[str]]
+) -> Importing:  # fmt: skip
+    """`roles` = their users, as far as the file does not say. Raises ConfigError."""
+    listening, policies, rights = Listening(), Policies(), Rules(roles)
     options = activemq_options(listening)
 
     def connector(part: Part) -> None:
@@ -285,7 +281,8 @@ def read(root: Element, path: str, placeholders: Placeholders) -> Importing:
         ),
         "publishedAddressPolicy": unsupported("set advertisedTransports to the URLs that clients use", whole=True),
     }
-    rules = table(BROKER, PERSISTENCE, LIMITS, SECURITY, connectors, policies.rules())
+    users = {"authenticationUser": special(lambda part: _user(part, rights), whole=True)}
+    rules = table(BROKER, PERSISTENCE, LIMITS, SECURITY, connectors, policies.rules(), rights.rules(), users)
     for element in root.below():
         if element.name == "policyEntries":  # where entries of one name differ, the one for queues counts
             element.children.sort(key=lambda each: "queue" not in each.attributes)
@@ -293,6 +290,7 @@ def read(root: Element, path: str, placeholders: Placeholders) -> Importing:
     importing.visit(root)
     listening.finish(importing)
     policies.finish(importing)
+    rights.finish(importing)
     _finish(importing, root)
     return importing
 
@@ -363,7 +361,7 @@ def _anonymous(part: Part) -> None:
     part.importing.set(part, "anonymous", "yes" if part.value.lower() == "true" else "no")
 
 
-def _user(part: Part) -> None:
+def _user(part: Part, rights: Rules) -> None:
     """The name and password; the caller of the import hashes the password into a users file."""
     element = part.element
     fill = part.importing.fill
@@ -372,8 +370,8 @@ def _user(part: Part) -> None:
         part.tell(Status.UNSUPPORTED, "no name or no readable password: add the user with `amq user add`")
         return
     part.importing.users.append(User(name, password, part.line))
-    told = f"the user {name}, whose password amq keeps as a hash; groups have no meaning yet"
-    part.tell(Status.CARRIED, told)
+    rights.user(name, fill(element.attributes.get("groups", ""), element, "groups"))
+    part.tell(Status.CARRIED, f"the user {name}, whose password amq keeps as a hash; groups are roles")
 
 
 def _bean(part: Part) -> None:

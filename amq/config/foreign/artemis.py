@@ -6,8 +6,10 @@ To teach amq one more element, add a line to one of the tables. Settings of addr
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 from amq.config.foreign.artemis_addresses import Addresses
+from amq.config.foreign.artemis_rules import Settings
 from amq.config.foreign.convert import boolean, integer, milliseconds, size
 from amq.config.foreign.document import Element
 from amq.config.foreign.importing import (
@@ -40,10 +42,6 @@ _MASTERS = (
 _REPLICATION = (
     "amq does not replicate: put the store on a file system that all brokers share (docs/operations.md), with its own "
     "redundancy"
-)
-_PERMISSIONS = (
-    "amq has a permissions file of its own: write these rules there and set permissionsFile (docs/security.md); until "
-    "then every user may do everything"
 )
 _USERS = "amq has a users file of its own: make it with `amq user add` and set usersFile"
 _PAGES = "messages beyond memoryLimit wait in the journal; there are no page files"
@@ -88,8 +86,6 @@ CORE = table(
         ),
         "min-disk-free": carry("storeFreeFloor", size),
         "disk-scan-period": natural("amq looks at the disk while it writes"),
-        "security-enabled": special(lambda part: _security(part)),
-        "security-settings": unsupported(_PERMISSIONS, whole=True),
         "security-setting-plugin": unsupported(_USERS, whole=True),
         "cluster-user": natural("brokers of a group need no login"),
         "cluster-password": natural("brokers of a group need no login"),
@@ -208,16 +204,20 @@ HA = table(
 )
 
 
-def read(root: Element, path: str, placeholders: Placeholders) -> Importing:
-    """Raises ConfigError."""
-    listening, addresses = Listening(), Addresses()
+def read(
+    root: Element, path: str, placeholders: Placeholders, roles: Mapping[str, Iterable[str]]
+) -> Importing:  # fmt: skip
+    """`roles` = their users, which Artemis keeps in artemis-roles.properties. Raises ConfigError."""
+    listening, addresses, settings = Listening(), Addresses(), Settings(roles)
     options = artemis_options(listening)
     acceptors = {"acceptor": special(lambda part: _acceptor(part, listening, options), whole=True)}
-    rules = table(CORE, HA, acceptors, addresses.rules())
+    security = {"security-enabled": special(lambda part: _security(part, settings))}
+    rules = table(CORE, HA, acceptors, addresses.rules(), settings.rules(), security)
     importing = Importing(path, rules, placeholders)
     importing.visit(root)
     listening.finish(importing)
     addresses.finish(importing)
+    settings.finish(importing)
     _finish(importing, root)
     return importing
 
@@ -249,8 +249,9 @@ def _store(part: Part) -> None:
     part.importing.set(part, "store", path, told)
 
 
-def _security(part: Part) -> None:
+def _security(part: Part, settings: Settings) -> None:
     if part.value.lower() == "false":
+        settings.off()
         part.importing.set(part, "anonymous", "yes", "everybody may connect")
     else:
         part.tell(Status.UNSUPPORTED, _USERS)

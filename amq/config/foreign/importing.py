@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from amq.config import names
 from amq.config.foreign.document import Element
@@ -115,7 +116,9 @@ class User:
 class Importing:
     """One file on its way to our options.
 
-    values  (pattern of destinations, key) → value; pattern "" = the option's section
+    values       (pattern of destinations, key) → value; pattern "" = the option's section
+    permissions  the content of a permissions file, None = the file has no rules; for each entry, by (section, pattern),
+                 `permissions_origins` says where it comes from
     """
 
     def __init__(self, path: str, rules: Mapping[str, Rule], placeholders: Placeholders) -> None:
@@ -123,6 +126,8 @@ class Importing:
         self.report = Report(path)
         self.values: dict[tuple[str, str], Carried] = {}
         self.users: list[User] = []
+        self.permissions: dict[str, Any] | None = None
+        self.permissions_origins: dict[tuple[str, str], str] = {}
         self._rules = rules
         self._placeholders = placeholders
         self._patterns: set[str] = set()

@@ -5,6 +5,8 @@ Invariant: our loader reads the text, and gets exactly these values.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from amq.config.destinations import TABLE
 from amq.config.foreign import Foreign
 from amq.config.foreign.importing import Carried
@@ -19,13 +21,19 @@ TITLES = {"activemq": "ActiveMQ", "artemis": "Artemis", "hornetq": "HornetQ"}
 LEFT_OUT_MAX = 40  # unsupported parts that the file names
 
 
-def toml(read: Foreign, users_file: str = "") -> str:
-    """The file. `users_file` = where the users go, "" = nowhere. Raises ConfigError if it is too large to be read."""
+def toml(read: Foreign, users_file: str = "", permissions_file: str = "") -> str:
+    """The file. `users_file`, `permissions_file` = where users and permissions go, "" = nowhere. Raises ConfigError if
+    it is too large to be read.
+    """
     head = [f"# Imported from {read.path}, a configuration of {TITLES[read.format]}, by `amq config import`."]
-    body = _sections(read, users_file, commented=True)
+    named = {
+        "usersFile": Carried(users_file, "users, with hashed passwords"),
+        "permissionsFile": Carried(permissions_file, "who may what"),
+    }
+    body = _sections(read, named, commented=True)
     text = "\n".join([*head, *_left_out(read), *body, ""])
     if len(text.encode()) > TOML_BYTES_MAX:
-        text = "\n".join([*head, *_sections(read, users_file, commented=False), ""])
+        text = "\n".join([*head, *_sections(read, named, commented=False), ""])
     if len(text.encode()) > TOML_BYTES_MAX:
         raise ConfigError(
             f"{read.path}: says more than a configuration file of amq can hold ({TOML_BYTES_MAX} bytes): join settings "
@@ -34,10 +42,31 @@ def toml(read: Foreign, users_file: str = "") -> str:
     return text
 
 
-def _sections(read: Foreign, users_file: str, commented: bool) -> list[str]:
+def permissions_toml(read: Foreign) -> str:
+    """The permissions file that says what the rules of the other broker say."""
+    document = read.permissions
+    assert document is not None
+    lines = [
+        f"# Imported from {read.path}, a configuration of {TITLES[read.format]}, by `amq config import`.",
+        "# docs/security.md says what the entries mean.", "", "[roles]",
+    ]  # fmt: skip
+    lines += [f"{quote(role)} = {_names(users)}" for role, users in document["roles"].items()]
+    for section in ("queues", "topics"):
+        for pattern, values in document[section].items():
+            lines += ["", f"# {read.origins[section, pattern]}", f"[{section}.{quote(pattern)}]"]
+            lines += [f"{key} = {'true' if value is True else _names(value)}" for key, value in values.items()]
+    manage = document["broker"]["manage"]
+    lines += ["", "[broker]", "# prepared transactions of others, scheduled messages", f"manage = {_names(manage)}", ""]
+    return "\n".join(lines)
+
+
+def _names(names: Iterable[str]) -> str:
+    return f"[{', '.join(map(quote, names))}]"
+
+
+def _sections(read: Foreign, named: Mapping[str, Carried], commented: bool) -> list[str]:
     values = dict(read.values)
-    if users_file:
-        values["", "usersFile"] = Carried(users_file, "users, with hashed passwords")
+    values |= {("", key): carried for key, carried in named.items() if carried.value}
     lines: list[str] = []
     section = ""
     for option in OPTIONS:
