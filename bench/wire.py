@@ -70,7 +70,7 @@ class Connection:
 
     def __init__(
         self, port: int, host: str = "127.0.0.1", timeout_s: float = 10.0, login: str = "", passcode: str = "",
-        want_heartbeat_ms: int = 0,
+        want_heartbeat_ms: int = 0, client_id: str = "",
     ) -> None:  # fmt: skip
         self.port = port
         self.pending: list[Frame] = []
@@ -81,6 +81,8 @@ class Connection:
             headers = {"accept-version": "1.2", "host": "/", "heart-beat": f"0,{want_heartbeat_ms}"}
             if login:
                 headers |= {"login": login, "passcode": passcode}
+            if client_id:
+                headers["client-id"] = client_id
             self.send("CONNECT", headers)
             self.connected = self.next_frame(timeout_s)
             if self.connected.command != "CONNECTED":

@@ -139,6 +139,12 @@ def _lease(command: Lease | SettleLeases) -> Iterable[Demand]:
     return [(Action.LEASE, str(source)) for source in command.sources]
 
 
+def _prepare(command: Prepare) -> Iterable[Demand]:
+    yield Action.PREPARE, str(command.xid)
+    if command.owner:
+        yield Action.PREPARE_BATCH, command.owner
+
+
 def _unsubscribe(command: Unsubscribe) -> Iterable[Demand]:
     if command.subscription_name:
         yield Action.DELETE_DURABLE, command.subscription_name
@@ -150,7 +156,7 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     SendMany: lambda command: _send_to(command.like.destination),
     Subscribe: _subscribe,
     Unsubscribe: _unsubscribe,
-    Prepare: lambda command: [(Action.PREPARE, str(command.xid))],
+    Prepare: _prepare,
     Finish: lambda command: [(Action.FINISH, str(command.xid))],
     ForgetOutcome: lambda command: [(Action.FINISH, str(command.xid))],
     CommitBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],

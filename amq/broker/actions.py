@@ -19,6 +19,7 @@ class Action(Enum):
     FINISH = "finish the prepared transaction"
     DELETE = "delete"
     LIST_PREPARED = "list prepared transactions"
+    PREPARE_BATCH = "prepare batches of the owner"
     FINISH_BATCH = "finish batches of the owner"
     LEASE = "lease messages of"
     READ_STORE = "read from the store messages of"

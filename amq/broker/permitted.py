@@ -4,6 +4,7 @@ Invariants: the answer says nothing of what the broker has; whoever may read a q
 whatever pattern, durable subscription or lease names it. A subscription to a pattern is let in where some destination
 could be read, and gets those that may be read. A durable subscription, for which messages wait while nobody looks,
 needs the right on the whole pattern. A prepared transaction is ended by those who could have made it, or may manage.
+The batches of an owner, for which a marker stays when all its transactions have ended, need a right of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from amq.broker.names import (
 from amq.destination import Pattern, source
 from amq.journal.records import Prepared
 from amq.security.login import User
-from amq.security.permissions import Permissions, Right
+from amq.security.permissions import BATCHES_SCHEME, Permissions, Right
 from amq.xid import AnyXid, parse
 
 # JMS clients cannot do without these. They tell of temporary destinations only.
@@ -47,7 +48,12 @@ class PermittedRules:
             return True
         if action is Action.MANAGE_SCHEDULE:
             return self._permissions.may_manage(user)
-        if action is Action.FINISH or action is Action.FINISH_BATCH:
+        if action is Action.PREPARE_BATCH:
+            return self._may_batch(user, name)
+        if action is Action.FINISH_BATCH:
+            may_end = self._may_batch(user, name) and self._may_end(user, action, name)
+            return may_end or self._permissions.may_manage(user)
+        if action is Action.FINISH:
             return self._permissions.may_manage(user) or self._may_end(user, action, name)
         if action is Action.SEND:
             return is_temporary(name) or self._permissions.may(user, Right.WRITE, name)
@@ -85,6 +91,10 @@ class PermittedRules:
         if record is None:
             return False
         return all(self._may_read(user, Action.CREATE_DURABLE, str(each)) for each in record.sources)
+
+    def _may_batch(self, user: User, owner: str) -> bool:
+        """A batch that somebody else commits for an owner makes the broker take the owner's own for a repetition."""
+        return self._permissions.may(user, Right.WRITE, BATCHES_SCHEME + owner)
 
     def _may_end(self, user: User, action: Action, name: str) -> bool:
         """All that the prepared transactions do? An unknown id is no secret: the handler refuses it."""

@@ -10,6 +10,9 @@
     [topics."prices.*"]
     read = ["*"]
 
+    [batches.">"]
+    write = ["spark"]
+
     [broker]
     manage = ["operators"]
 
@@ -40,7 +43,8 @@ REMEMBERED_MAX: Final = 10_000
 NAME_CHARS_REMEMBERED_MAX: Final = 256
 EVERYBODY: Final = "*"
 ADVISORY_WORD: Final = "ActiveMQ"  # the first word of the names of advisories
-_SECTIONS: Final = {"queues": QUEUE_SCHEME, "topics": TOPIC_SCHEME}
+BATCHES_SCHEME: Final = "batches://"  # before the name of an owner of batches
+_SECTIONS: Final = {"queues": QUEUE_SCHEME, "topics": TOPIC_SCHEME, "batches": BATCHES_SCHEME}
 _CODE: Final = "PERMISSIONS_FILE_INVALID"
 
 
@@ -55,6 +59,7 @@ class Right(Enum):
 
 
 _OF_DESTINATIONS: Final = (Right.READ, Right.WRITE, Right.ADMIN, Right.BROWSE)
+_OF_BATCHES: Final = (Right.WRITE,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +242,14 @@ def _entry(scheme: str, pattern: str, values: object, roles: Mapping[str, object
     words = pattern_words(pattern)
     if "" in words or ANY_REST in words[:-1] or "\0" in pattern:
         raise ValueError(f'{where}: write words with dots between, "*" for one word, and a last ">" for all others')
-    _known(values, (*(right.value for right in _OF_DESTINATIONS), "only"), where)
+    rights = _OF_BATCHES if scheme == BATCHES_SCHEME else _OF_DESTINATIONS
+    _known(values, (*(right.value for right in rights), "only"), where)
     only = values.get("only", False)
     if not isinstance(only, bool):
         raise ValueError(f"{where}.only: write true or false")
     granted = {
         right: _roles(values[right.value], roles, f"{where}.{right.value}")
-        for right in _OF_DESTINATIONS if right.value in values
+        for right in rights if right.value in values
     }  # fmt: skip
     return Entry(scheme, words, granted, only)
 

@@ -62,6 +62,7 @@ CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
     ),
     (Unsubscribe("", subscription_name="d"), [(Action.DELETE_DURABLE, "d")]),
     (Prepare("t", "x1"), [(Action.PREPARE, "x1")]),
+    (Prepare("t", "x1", owner="o", batch=1), [(Action.PREPARE, "x1"), (Action.PREPARE_BATCH, "o")]),
     (Finish("x1", True), [(Action.FINISH, "x1")]),
     (ForgetOutcome("x1"), [(Action.FINISH, "x1")]),
     (ListPrepared(), [(Action.LIST_PREPARED, "")]),

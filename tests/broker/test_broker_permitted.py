@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import random
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, real_name
 from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import Subscription
-from amq.destination import Pattern, is_of_queues, source
+from amq.broker.transactions.direct import PlacesBrowser
+from amq.config.destinations import DestinationOptions
+from amq.destination import source
 from amq.message import Message
 from amq.protocols.commands import (
     AbortBatch,
+    Begin,
     Command,
     CommitBatch,
     DeleteDestination,
@@ -27,10 +32,12 @@ from amq.protocols.commands import (
     Prepare,
     Send,
     SendToMany,
+    SettleLeases,
     Subscribe,
+    Unsubscribe,
 )
 from amq.security.login import User
-from amq.security.permissions import Permissions, Right
+from amq.security.permissions import BATCHES_SCHEME, Permissions, Right
 from tests.broker.world import Client, World
 
 RULES = """
@@ -59,6 +66,8 @@ write = ["shop"]
 read = ["warehouse"]
 [queues.">"]
 admin = ["operators"]
+[batches."spark.*"]
+write = ["shop"]
 [broker]
 manage = ["operators"]
 """
@@ -249,10 +258,10 @@ def test_prepared_transactions_are_ended_by_those_who_could_have_made_them(ruled
     alice = ruled.connect("a", user="alice")
     alice.begin("t")
     alice.send(b"x", "orders.eu", transaction="t", persistent=True)
-    alice.do(Prepare("t", "x1", owner="spark", batch=1))
+    alice.do(Prepare("t", "x1", owner="spark.q", batch=1))
     ruled.settle()
     assert not alice.errors
-    for command in (Finish("x1", True), CommitBatch("spark", 1, ["x1"]), AbortBatch("spark")):
+    for command in (Finish("x1", True), CommitBatch("spark.q", 1, ["x1"]), AbortBatch("spark.q")):
         assert outcome(ruled, "eve", command) == ["NOT_PERMITTED"]
     lists = {}
     for user in USERS:
@@ -264,115 +273,254 @@ def test_prepared_transactions_are_ended_by_those_who_could_have_made_them(ruled
     assert outcome(ruled, "alice", Finish("x1", True)) == []
 
 
+@pytest.mark.parametrize("user", ["bob", "eve"])
+def test_the_batches_of_an_owner_are_those_of_the_users_with_that_right(ruled: World, user: str) -> None:
+    """An owner whose marker somebody else advanced would be told that its batch is committed, and lose its rows."""
+    for command in (CommitBatch("spark.q", 7, []), AbortBatch("spark.q"), Prepare("t", "x", owner="spark.q", batch=7)):
+        assert outcome(ruled, user, command) == ["NOT_PERMITTED"]
+    assert ruled.broker.two_phase.newest("spark.q") == -1
+    assert outcome(ruled, "alice", CommitBatch("spark.q", 7, [])) == []
+    assert outcome(ruled, "alice", CommitBatch("other", 7, [])) == ["NOT_PERMITTED"]
+    assert outcome(ruled, "root", AbortBatch("spark.q")) == []
+
+
+def test_a_question_of_somebody_else_does_not_end_a_transaction_that_is_being_prepared(ruled: World) -> None:
+    alice, eve = ruled.connect("a", user="alice"), ruled.connect("e", user="eve")
+    alice.begin("t")
+    alice.send(b"x", "orders.eu", transaction="t", persistent=True)
+    eve.do(Prepare("none", "x1", receipt="q"))
+    ruled.settle()
+    assert eve.codes == ["TRANSACTION_ROLLED_BACK"], "it is not prepared yet"
+    alice.do(Prepare("t", "x1", receipt="p"))  # not on the disk yet
+    for command in (Finish("x1", True), Finish("x1", False), CommitBatch("spark.q", 1, ["x1"]), AbortBatch("spark.q")):
+        thief = ruled.connect("t", user="eve")
+        thief.do(command)
+        thief.send_out()
+        assert len(thief.codes) == 1, command
+    ruled.settle()
+    assert "p" in alice.confirmed
+    asks, again = ruled.connect("b", user="alice"), ruled.connect("c", user="alice")
+    asks.do(Prepare("none", "x2", receipt="q"))
+    again.begin("t")
+    again.do(Prepare("t", "x2", receipt="p"))
+    ruled.settle()
+    assert asks.codes == again.codes == ["TRANSACTION_ROLLED_BACK"], "for the user who asked, the answer stays true"
+
+
 # -- the property ------------------------------------------------------------------------------------------------------
 
 QUEUES = ("queue://a", "queue://a.b", "queue://c", "queue://DLQ.a", "queue://Consumer.X.VirtualTopic.t")
 TOPICS = ("topic://a", "topic://a.b", "topic://VirtualTopic.t")
 PATTERNS = ("queue://>", "queue://a.>", "queue://*", "queue://DLQ.>", "topic://>", "topic://a.*", "topic://*.t")
 PEOPLE = ("ann", "ben", "eve")
+XIDS = ("x1", "x2")
+OWNER = "job"
+DIVERTED = (DestinationOptions("a.b", {"divert": "c", "divert_exclusive": False}),)
 
 
-def random_rules(rng: random.Random, tmp_path: Path, generation: int) -> Permissions:
+@st.composite
+def rules(draw: st.DrawFn) -> str:
     lines = ["[roles]", 'a = ["ann"]', 'b = ["ben"]', 'all = ["*"]']
+    patterns = st.sets(
+        st.sampled_from(("*", "a", "a.*", "a.>", "c", "DLQ.>", "*.b", "Consumer.>", "VirtualTopic.*")), max_size=3
+    )
+    granted = st.sampled_from(("a", "b", "all"))
     for section in ("queues", "topics"):
-        for pattern in {rng.choice((">", "a", "a.*", "a.>", "c", "DLQ.>", "*", "Consumer.>", "VirtualTopic.*"))
-                        for _ in range(3)}:  # fmt: skip
+        # Everybody may send, so that there is something to steal.
+        lines += [f'[{section}.">"]', 'write = ["all"]', f'read = ["{draw(granted)}"]']
+        for pattern in sorted(draw(patterns)):
             lines.append(f'[{section}."{pattern}"]')
-            rights = [right for right in ("read", "write", "browse") if rng.random() < 0.7]
-            lines += [f'{right} = ["{rng.choice("ab")}"]' for right in rights]
-            if rng.random() < 0.3:
-                lines.append("only = true")
-    lines += ["[broker]", 'manage = ["a"]'] if rng.random() < 0.3 else []
-    return parsed(tmp_path, "\n".join(lines), generation)
+            for right in sorted(draw(st.sets(st.sampled_from(("read", "write", "browse", "admin"))))):
+                lines.append(f'{right} = ["{draw(granted)}"]')
+            lines += ["only = true"] if draw(st.booleans()) else []
+    lines += ['[batches.">"]', f'write = ["{draw(st.sampled_from("ab"))}"]'] if draw(st.booleans()) else []
+    lines += ["[broker]", 'manage = ["a"]'] if draw(st.booleans()) else []
+    return "\n".join(lines)
 
 
-class Guard:
-    """Looks at each delivery, with the rules of that moment."""
+def weighted(*choices: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    """As `one_of`, with a weight for each."""
+    each = [strategy for weight, strategy in choices for _ in range(weight)]
+    return st.integers(0, len(each) - 1).flatmap(each.__getitem__)
 
-    def __init__(self, world: World) -> None:
+
+def built_send(name: str, persistent: bool, delayed: bool, transaction: str) -> Send:
+    properties = {"AMQ_SCHEDULED_DELAY": "5"} if delayed and not transaction else None
+    return Send(Message(name, name.encode(), properties, persistent=persistent), None, transaction)
+
+
+def composite(queues: list[str], topic: str) -> SendToMany:
+    names = (topic, *queues)
+    return SendToMany(Message(",".join(names), topic.encode()), names)
+
+
+def subscribe(names: list[str], number: int, acknowledges: bool) -> Subscribe:
+    return Subscribe(f"s{number}", tuple(map(source, names)), acknowledges=acknowledges)
+
+
+RARELY = st.sampled_from((False, False, False, False, True))
+NAME = st.sampled_from((*QUEUES, *TOPICS))
+ANY = st.sampled_from((*QUEUES, *TOPICS, *PATTERNS))
+NUMBER = st.integers(0, 10_000)
+OF_QUEUES = st.sampled_from((*QUEUES, "queue://>", "queue://a.>", "queue://DLQ.>"))
+SENDS = st.one_of(
+    st.builds(built_send, NAME, st.booleans(), RARELY, st.sampled_from(("", "", "t"))),
+    st.builds(composite, st.lists(st.sampled_from(QUEUES), max_size=3, unique=True), st.sampled_from(TOPICS)),
+)
+SUBSCRIBES = st.one_of(
+    st.builds(subscribe, st.lists(ANY, min_size=1, max_size=2, unique=True), NUMBER, st.booleans()),
+    st.builds(lambda name, number, durable: Subscribe(f"s{number}", source(name), subscription_name=durable,
+                                                      acknowledges=False),
+              st.sampled_from((*TOPICS, "topic://>", "topic://a.*")), NUMBER, st.sampled_from("de")),
+    st.builds(lambda name, number, places: Subscribe(f"s{number}", source(name), browser=True, places=places),
+              OF_QUEUES, NUMBER, st.booleans()),
+    st.builds(lambda name, number, lease: Subscribe(f"s{number}", name, browser=True,
+                                                    reading=LeaseReading(lease, "cursor")),
+              st.sampled_from(QUEUES), NUMBER, st.integers(1, 40)),
+)
+OTHERS = st.one_of(
+    st.builds(lambda durable: Unsubscribe("", None, durable), st.sampled_from("de")),
+    st.builds(lambda name: Lease(source(name), "cursor", 0, 1, receipt="lease", places=True), OF_QUEUES),
+    st.builds(lambda through, commit, name: SettleLeases(name, "cursor", through, commit), st.integers(0, 40),
+              st.booleans(), st.sampled_from(QUEUES)),
+    st.builds(DeleteDestination, NAME),
+    st.builds(lambda: Begin("t")),
+    st.builds(lambda xid, owner: Prepare("t", xid, owner=owner, batch=1), st.sampled_from(XIDS),
+              st.sampled_from(("", OWNER))),
+)  # fmt: skip
+ENDS = st.one_of(
+    st.builds(Finish, st.sampled_from(XIDS), st.booleans()),
+    st.builds(lambda xids: CommitBatch(OWNER, 1, xids), st.lists(st.sampled_from(XIDS), max_size=2, unique=True)),
+    st.builds(lambda: AbortBatch(OWNER)),
+)
+WHO = st.sampled_from(PEOPLE)
+STEPS = st.lists(
+    weighted(
+        (6, st.tuples(st.just("do"), WHO, RARELY, SENDS)),
+        (6, st.tuples(st.just("do"), WHO, RARELY, SUBSCRIBES)),
+        (4, st.tuples(st.just("do"), WHO, RARELY, OTHERS)),
+        (1, st.tuples(st.just("end"), WHO, RARELY, ENDS)),
+        (2, st.tuples(st.just("nack"), WHO, RARELY, st.none())),
+        (1, st.tuples(st.just("rules"), st.just(""), st.just(False), rules())),
+        (1, st.tuples(st.sampled_from(("crash", "later")), st.just(""), st.just(False), st.none())),
+    ),
+    min_size=15, max_size=60,
+)  # fmt: skip
+
+
+class Walk:
+    """Carries out steps, and looks at each delivery and each answer with the rules of that moment."""
+
+    def __init__(self, world: World, tmp_path: Path) -> None:
         self.world = world
+        self.tmp_path = tmp_path
         self.rules = Permissions([], {})
+        self.generation = 0
         self.seen = 0
+        self.clients: dict[str, Client] = {}
+        world.on_deliver = self.check_delivery
 
-    def __call__(self, client: Client, subscription: Subscription, message: Message, _: int) -> None:
+    def check_delivery(self, client: Client, subscription: Subscription, message: Message, _: int) -> None:
         self.seen += 1
         user, name = client.session.client.user, real_name(message.destination)
         if name.startswith(SUBSCRIPTION_SCHEME):
-            name = message.body.decode().partition("|")[0]
-        browses = isinstance(subscription, Browser)
+            name = message.body.decode()
+        shows_places = isinstance(subscription, PlacesBrowser) and "places" in json.loads(message.body)
+        browses = isinstance(subscription, Browser) and not shows_places
         rights = (Right.READ, Right.BROWSE) if browses else (Right.READ,)
         assert any(self.rules.may(user, right, name) for right in rights), f"{user.name} got a message of {name}"
 
+    def take(self, what: str, user: str, same: bool, argument: Any) -> None:
+        if what == "rules":
+            self.generation += 1
+            self.rules = parsed(self.tmp_path, argument, self.generation)
+            self.world.broker.permit(self.rules)
+        elif what == "crash":
+            self.clients.clear()
+            self.world.crash()
+            self.world.start()
+            self.world.broker.permit(self.rules)
+        elif what == "later":
+            self.world.clock.advance(6)
+            self.world.broker.sweep()
+        else:
+            client = self.client_of(user, same)
+            if client.reading:
+                getattr(self, what)(client, user, argument)
+        self.world.settle()
 
-def random_command(rng: random.Random, step: int, leases: list[int]) -> Command:
-    name = rng.choice((*QUEUES, *TOPICS))
-    kind = rng.randrange(10)
-    if kind < 4:
-        return Send(Message(name, f"{name}|{step}".encode(), persistent=rng.random() < 0.5))
-    if kind == 4:
-        names = tuple({rng.choice((*QUEUES, *TOPICS)) for _ in range(3)})
-        return SendToMany(Message(",".join(names), f"{names[0]}|{step}".encode()), names)
-    id = f"s{step}"
-    wanted = source(rng.choice((*QUEUES, *TOPICS, *PATTERNS)))
-    if kind < 7:
-        several = (wanted, rng.choice((*QUEUES, *TOPICS))) if rng.random() < 0.3 else (wanted,)
-        return Subscribe(id, tuple(dict.fromkeys(several)), acknowledges=rng.random() < 0.5)
-    if kind == 7 and not is_of_queues(wanted):
-        return Subscribe(id, wanted, subscription_name=rng.choice(("d", "e")), acknowledges=False)
-    if kind == 8:
-        return Lease(rng.choice(QUEUES), "cursor", 0, 1)
-    if kind == 9 and rng.random() < 0.5:
-        reading = LeaseReading(rng.choice(leases or [1]), "cursor")
-        return Subscribe(id, rng.choice(QUEUES), browser=True, reading=reading)
-    pattern = wanted if is_of_queues(wanted) or isinstance(wanted, Pattern) else "queue://a"
-    return Subscribe(id, pattern, browser=True)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_no_sequence_gives_a_message_that_the_rules_deny(
-    make_world: Callable[..., World], tmp_path: Path, seed: int
-) -> None:
-    rng = random.Random(seed)
-    world = make_world(maximum_redeliveries=0) if seed % 2 else make_world()
-    guard = Guard(world)
-    world.on_deliver = guard
-    clients: dict[str, Client] = {}
-
-    def client_of(user: str) -> Client:
-        if user not in clients or not clients[user].connected or clients[user].refused:
-            # All have one client id: they try to get at each other's durable subscriptions.
-            for other in clients.values():
+    def client_of(self, user: str, same: bool) -> Client:
+        """All may have one client id: they try to get at each other's durable subscriptions."""
+        if same:
+            for other in self.clients.values():
                 if other.connected:
                     other.lose()
-            clients.clear()
-            clients[user] = world.connect("same" if rng.random() < 0.5 else user, user=user)
-        return clients[user]
+            self.clients.clear()
+        if user not in self.clients or not self.clients[user].connected or self.clients[user].refused:
+            self.clients[user] = self.world.connect("same" if same else user, user=user)
+        return self.clients[user]
 
-    def change_rules(generation: int) -> None:
-        guard.rules = random_rules(rng, tmp_path, generation)
-        world.broker.permit(guard.rules)
-        world.settle()
+    def do(self, client: Client, user: str, command: Command) -> None:
+        before = len(client.outcomes)
+        client.do(command)
+        self.world.settle()
+        for answer in client.outcomes[before:]:
+            if isinstance(command, Lease) and "places" in json.loads(answer):
+                self.seen += 1
+                assert self.rules.may(User(user), Right.READ, str(command.sources[0])), f"{user} was told places"
 
-    change_rules(1)
-    for step in range(120):
-        if rng.random() < 0.05:
-            change_rules(step + 2)
-        if rng.random() < 0.02:
-            clients.clear()
-            world.crash()
-            world.start()
-            world.broker.permit(guard.rules)
-            world.settle()
-            continue
-        client = client_of(rng.choice(PEOPLE))
-        if client.reading:
-            client.do(random_command(rng, step, lease_numbers(world)))
-        if client.deliveries and rng.random() < 0.3 and client.connected and not client.refused and client.reading:
+    def end(self, client: Client, user: str, command: Command) -> None:
+        prepared = {xid: each for xid, (each, _) in self.world.broker.state.prepared.items() if xid in XIDS}
+        marked = self.world.broker.two_phase.newest(OWNER)
+        client.do(command)
+        self.world.settle()
+        manages = self.rules.may_manage(User(user))
+        if self.world.broker.two_phase.newest(OWNER) != marked:
+            assert manages or self.rules.may(User(user), Right.WRITE, BATCHES_SCHEME + OWNER), f"{user} marked a batch"
+        for xid in prepared.keys() - self.world.broker.state.prepared.keys():
+            self.seen += 1
+            for name in prepared[xid].sends:
+                if not name.startswith(SCHEDULE_SCHEME):
+                    assert manages or self.rules.may(User(user), Right.WRITE, real_name(name)), f"{user} ended {xid}"
+
+    def nack(self, client: Client, _user: str, _: None) -> None:
+        if client.deliveries:
             client.nack(client.deliveries[-1].body)  # into the dead-letter queue, or an error
-        if rng.random() < 0.7:
-            world.settle()
-    world.settle()
-    totals.append(guard.seen)
+
+
+CHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@given(first=rules(), steps=STEPS, fails_once=st.booleans())
+@settings(max_examples=50, deadline=None, suppress_health_check=CHECKED)
+def test_no_sequence_gives_a_message_that_the_rules_deny(
+    make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
+) -> None:  # fmt: skip
+    walk(make_world, tmp_path, first, steps, fails_once)
+
+
+@pytest.mark.deep
+@given(first=rules(), steps=STEPS, fails_once=st.booleans())
+@settings(max_examples=1500, deadline=None, suppress_health_check=CHECKED)
+def test_no_long_search_finds_such_a_sequence(
+    make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
+) -> None:  # fmt: skip
+    walk(make_world, tmp_path, first, steps, fails_once)
+
+
+def walk(
+    make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
+) -> None:  # fmt: skip
+    more = {"maximum_redeliveries": 0} if fails_once else {}
+    world = make_world(direct_reads="*", scheduler_support=True, destinations=DIVERTED, **more)
+    taken = Walk(world, tmp_path)
+    try:
+        taken.take("rules", "", False, first)
+        for step in steps:
+            taken.take(*step)
+    finally:
+        totals.append(taken.seen)
+        world.close()
 
 
 totals: list[int] = []
@@ -380,4 +528,4 @@ totals: list[int] = []
 
 def test_the_sequences_delivered_something() -> None:
     """With pytest-xdist this process ran a part of them."""
-    assert not totals or sum(totals) > 10 * len(totals) // 4
+    assert not totals or sum(totals) > len(totals) // 2

@@ -566,7 +566,7 @@ class Session:
                 return
             del self._transactions[command.transaction]
         if isinstance(command, Prepare):
-            self._broker.two_phase.prepare(transaction, command, self._waiter(command))
+            self._broker.two_phase.prepare(transaction, command, self._waiter(command), self._client.user)
         elif transaction is not None:
             self._broker.commits.commit(transaction, self._waiter(command), command.outcome_id)
         elif command.outcome_id:

@@ -120,7 +120,7 @@ class PlacesBrowser(Browser):
     """Shows where the messages of a browse stand, some thousand at a time: each page is a message with JSON. A client
     without the right to read the store learns how many there are, and where a page begins and ends."""
 
-    __slots__ = ("_direct", "_permitted")
+    __slots__ = ("_direct", "_user")
 
     def __init__(
         self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None, direct: DirectReads,
@@ -129,7 +129,7 @@ class PlacesBrowser(Browser):
         if command.selector:
             raise CommandError("a browse of places has no selector: leave it out", code="NOT_SUPPORTED")
         self._direct = direct
-        self._permitted = all(direct.are_permitted(user, str(source)) for source in command.sources)
+        self._user = user
         super().__init__(command, core, owner, prefetch, queue)
 
     def step(self, now_ms: int) -> None:
@@ -155,7 +155,7 @@ class PlacesBrowser(Browser):
             "queue": wire_name(self.queue.name), "messages": len(rows), "others": page.others,
             "first": page.first, "last": page.last, "size": sum(rows.sizes),
         }  # fmt: skip
-        if not self._permitted:
+        if not all(self._direct.are_permitted(self._user, str(source)) for source in self.sources):
             return {**found, "indirect": NOT_PERMITTED}
         facts = self._direct.facts()
         if facts is None:

@@ -75,7 +75,7 @@ class TwoPhase:
         self._transactions = commits
         self._durables = durables
         self._preparing: dict[AnyXid, Group] = {}
-        self._refused: dict[AnyXid, None] = {}  # told "not prepared": must stay true; oldest first
+        self._refused: dict[tuple[str, AnyXid], None] = {}  # user, xid; told "not prepared": must stay true
         self._marking: dict[str, tuple[Marker, Group]] = {}  # owner → newest batch on its way
         self.ending: dict[AnyXid, tuple[Group, bool]] = {}
 
@@ -87,15 +87,15 @@ class TwoPhase:
 
     # -- prepare ------------------------------------------------------------------------------------------------------
 
-    def prepare(self, transaction: Transaction | None, command: Prepare, waiter: Waiter) -> None:
-        """`transaction` None = it is not open: a question. Raises TransactionRolledBackError, StoreFullError,
-        CommandError: then all of it is rolled back."""
+    def prepare(self, transaction: Transaction | None, command: Prepare, waiter: Waiter, user: str = "") -> None:
+        """`transaction` None = it is not open: a question, whose answer binds `user` alone. Raises
+        TransactionRolledBackError, StoreFullError, CommandError: then all of it is rolled back."""
         core = self._core
         if transaction is None:
-            self._confirm_prepared(command, waiter)
+            self._confirm_prepared(command, waiter, user)
             return
         try:
-            self._check(transaction, command)
+            self._check(transaction, command, user)
         except (TransactionRolledBackError, CommandError):
             transaction.roll_back()
             raise
@@ -168,11 +168,11 @@ class TwoPhase:
             raise transaction.roll_back_duplicate(prepared, message)
         self._core.admit_id(message, prepared)
 
-    def _check(self, transaction: Transaction, command: Prepare) -> None:
+    def _check(self, transaction: Transaction, command: Prepare, user: str) -> None:
         """Raises TransactionRolledBackError, CommandError where it cannot be prepared."""
         xid = command.xid
         _check_names(xid, command.owner)
-        if xid in self._refused:
+        if (user, xid) in self._refused:
             raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
         if self.is_known(xid):
             raise TransactionRolledBackError(
@@ -229,14 +229,14 @@ class TwoPhase:
     def _ended_so(self, xid: AnyXid, committed: bool) -> bool:
         return outcome_id(xid, committed) in self._core.state.outcomes
 
-    def _confirm_prepared(self, command: Prepare, waiter: Waiter) -> None:
+    def _confirm_prepared(self, command: Prepare, waiter: Waiter, user: str) -> None:
         """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
         committed; else it never will be. Raises TransactionRolledBackError."""
         xid, core = command.xid, self._core
         if xid in self._preparing or xid in core.state.prepared or self._ended_so(xid, True):
             core.await_duplicate(self._preparing.get(xid), waiter)
             return
-        self._refused[xid] = None
+        self._refused[user, xid] = None
         if len(self._refused) > core.config.outcome_window:
             del self._refused[next(iter(self._refused))]
         raise TransactionRolledBackError(f"{xid} is not prepared: the transaction was rolled back")
