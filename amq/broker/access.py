@@ -77,6 +77,7 @@ class Access:
 
     def __init__(self) -> None:
         self._rules: Rules = anybody_may
+        self.quota: Callable[[str, Command], None] = lambda *_: None  # told the name of the user; may raise, too
         self._remembered: WeakValueDictionary[User, Sendable] = WeakValueDictionary()
 
     def use(self, rules: Rules) -> None:
@@ -106,10 +107,17 @@ class Access:
             remembered = self._remembered[user] = Sendable()
         return remembered
 
+    def forget(self, name: str) -> None:
+        """The user of this name is asked about again, whatever roles a login of this user brings."""
+        for user, remembered in self._remembered.items():
+            if user.name == name:
+                remembered.clear()
+
     def let_in(self, user: User, command: Command) -> None:
         """Raises AccessError where `user` may not do a part of what `command` is."""
         for action, destination in DEMANDS[command.__class__](command):
             self.check(user, action, destination)
+        self.quota(user.name, command)
         if command.__class__ is Send:
             name = command.message.destination
             if len(name) <= REMEMBERED_CHARS_MAX:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from amq.broker.access import Access, anybody_may
 from amq.broker.core import Core
@@ -21,6 +22,7 @@ from amq.broker.queues.limits import Limits
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import Redelivery
 from amq.broker.queues.retention import Retention
+from amq.broker.quotas import Busy, Quotas
 from amq.broker.scheduling.schedule import Schedule
 from amq.broker.scheduling.scheduler import Scheduler
 from amq.broker.sessions.links import Links
@@ -55,6 +57,10 @@ from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 from amq.security.permissions import Permissions
 
 
+class Served(Client, Busy, Protocol):
+    """A client that is there."""
+
+
 class Broker(Core):
     """Serves clients from `state`, into which all of the journal was read. `wake()` asks for a turn (see `turn`) to be
     run soon; `behind_bytes` = of the journal that no checkpoint covers.
@@ -66,7 +72,7 @@ class Broker(Core):
     ) -> None:  # fmt: skip
         super().__init__(state, journal, config, clock, epoch, wake, events)
         self.access = Access()
-        self.connections: dict[str, Client] = {}  # clients that are there, by the names of their connections
+        self.connections: dict[str, Served] = {}  # clients that are there, by the names of their connections
         self.links, self.pulling = Links(self), Pulling(self)
         self.topics = topics = Topics(self)
         self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics)
@@ -75,6 +81,8 @@ class Broker(Core):
         self.redelivery = redelivery = Redelivery(self)
         self.retention, self.wildcards = Retention(self), WildcardSubscriptions(self, topics)
         self.durables = durables = Durables(self, topics.known)
+        self.quotas = Quotas(self, durables, self.access, self.connections.values)
+        self.access.quota = self.quotas.made_by
         self.limits = Limits(self, redelivery, durables)
         self.commits = commits = Commits(self, topics, durables, redelivery)
         self.replays, self.readying = RetroactiveReplays(self, topics, durables, commits), Readying(self, durables)
@@ -133,6 +141,7 @@ class Broker(Core):
                 self.events.tell(QueueMade(queue.name))
 
     def forgotten(self, queue: Queue) -> None:
+        self.quotas.forgotten(queue.name)
         if QueueForgotten in self.events.heard and not queue.is_hidden:
             self.events.tell(QueueForgotten(queue.name, queue.enqueued, queue.acknowledged))
 

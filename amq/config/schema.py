@@ -422,6 +422,39 @@ class BrokerConfig(SecurityOptions):
         "Use fewer on a network of strangers, more if many clients share one address (NAT).",
         minimum=0, maximum=100_000, special="0 = any number", reload=True,
     )  # fmt: skip
+    new_connections_per_minute: int = option(
+        "limits", "newConnectionsPerMinute", Kind.INTEGER, 0,
+        "About so many connections an address may open within a minute; the broker refuses further ones.",
+        "Set it if a client that connects again and again must not keep the broker busy. Allow for all clients of an "
+        "address (NAT), which connect at once after a takeover.",
+        minimum=0, maximum=1_000_000, special="0 = any number", reload=True,
+    )  # fmt: skip
+    throttle_messages: int = option(
+        "limits", "throttleMessages", Kind.INTEGER, 0,
+        "Most messages that a user may send in a second, over all connections. The broker reads these connections more "
+        "slowly, so that their producers wait; nothing is refused.",
+        "Set it if one user must not take the rate of all others.",
+        minimum=0, maximum=10_000_000, special="0 = any number", reload=True, elsewhere=("throttle",),
+    )  # fmt: skip
+    throttle_size_bytes: int = option(
+        "limits", "throttleSize", Kind.SIZE, 0,
+        "Most bytes that the broker reads from a user in a second, over all connections. As throttleMessages.",
+        "Set it if one user must not take the disk and the network of all others.",
+        minimum=0, maximum=1 << 40, special="0 = any number", reload=True,
+    )  # fmt: skip
+    max_queues_per_user: int = option(
+        "limits", "maxQueuesPerUser", Kind.INTEGER, 0,
+        "Most queues that a user may have made, by a send or a consumer, and that are still there. A new master counts "
+        "from its start on.",
+        "Set it if a mistake of one user must not fill the broker with queues.",
+        minimum=0, maximum=1_000_000, special="0 = any number", reload=True,
+    )  # fmt: skip
+    max_subscriptions_per_user: int = option(
+        "limits", "maxSubscriptionsPerUser", Kind.INTEGER, 0,
+        "Most consumers of a user at a time, over all connections, and most durable subscriptions.",
+        "Set it if a mistake of one user must not fill the broker with subscriptions.",
+        minimum=0, maximum=1_000_000, special="0 = any number", reload=True,
+    )  # fmt: skip
     max_frame_size_bytes: int = option(
         "limits", "maxFrameSize", Kind.SIZE, "100MiB",
         "Largest message body.",

@@ -29,7 +29,17 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
-from amq.protocols.commands import Command, Connect, Failure, InSession, Reattachable, Scope, Subscribe
+from amq.protocols.commands import (
+    Command,
+    Connect,
+    Failure,
+    InSession,
+    Reattachable,
+    Scope,
+    Send,
+    SendMany,
+    Subscribe,
+)
 from amq.security.login import Claim, Login
 from amq.transports import liveness
 from amq.transports.doorkeeper import Doorkeeper
@@ -50,6 +60,7 @@ NOT_PERMITTED = "NOT_PERMITTED"
 STALLED = "its commands wait for room"
 OUTPUT = "it does not read"
 TURN = "it is the turn of others"
+THROTTLED = "its user sends more than throttleMessages or throttleSize allow"
 # The event loop reads up to 32 such buffers from one socket before it looks at any other: with small messages that took
 # seconds. So a second full read ends the turn of its connection. Not the first one: a producer with a window of 256
 # messages of 1 KiB sends a little more at a time, and to stop it there cost a fifth of the rate.
@@ -149,6 +160,7 @@ class Connection(asyncio.Protocol):
         self._frame_since = 0.0
         self._frame_bytes = 0
         self._full_reads = 0  # in this turn
+        self._throttled: asyncio.TimerHandle | None = None
         self._heartbeat_send_s = 0.0
         self._heartbeat_receive_s = 0.0
         self._watched: liveness.TcpSocket | None = None  # its peer may vanish without a word
@@ -213,12 +225,25 @@ class Connection(asyncio.Protocol):
         if self.client is not None:
             if commands:
                 self.client.handle(commands)
+            config = hub.config
+            if config.throttle_messages or config.throttle_size_bytes:
+                self._throttle(len(data), commands)
         elif commands:
             if self._held:
                 self._held.append(InSession(0))  # where each read begins
             self._held.extend(commands)
             if self._login is None:
                 self._login = hub.loop.create_task(self._connect())
+
+    def _throttle(self, size: int, commands: list[Command]) -> None:
+        """Read on only when the user may send more."""
+        sends = sum(len(each.bodies) if isinstance(each, SendMany) else isinstance(each, Send) for each in commands)
+        wait_s = self._hub.door.wait_s(self.user, sends, size)
+        if wait_s and not self._closing:
+            self._unread(THROTTLED)
+            if self._throttled is not None:
+                self._throttled.cancel()
+            self._throttled = self._hub.loop.call_later(wait_s, self._read_for, THROTTLED)
 
     def _say(self, protocol: ServerProtocol) -> None:
         """The codec has something to say of itself. A client that promises to be heard may log in late."""
@@ -257,8 +282,9 @@ class Connection(asyncio.Protocol):
     def _end(self, exc: Exception | None) -> None:
         """Nothing of it is left."""
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._throttled):
+            if timer is not None:
+                timer.cancel()
         self._end_at(math.inf)
         if self._login is not None and not self._login.done():
             self._login.cancel()

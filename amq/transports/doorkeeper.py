@@ -1,8 +1,9 @@
 """Doorkeeper: how many connections an address and a user may have, how often an address may guess, and the audit log.
 
 Invariants: what a stranger can make us hold is bounded (`ADDRESSES_MAX`); an address that has failed too often is told
-so without a look at its password, so that guessing costs the broker nothing; the audit log has no password, and
-strangers cannot fill it: more than `LINES_MAX` lines in `LINES_S` are counted instead.
+so without a look at its password, so that guessing costs the broker nothing; what a user sends over all connections is
+bounded by `throttleMessages` and `throttleSize`; the audit log has no password, and strangers cannot fill it: more
+than `LINES_MAX` lines in `LINES_S` are counted instead.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import structlog
 
 from amq.clock import Clock
 from amq.errors import AccessError, AmqError
+from amq.transports.bucket import Bucket
 
 MINUTE_S: Final = 60.0
-ADDRESSES_MAX: Final = 10_000  # that have failed to log in
+ADDRESSES_MAX: Final = 10_000  # that have failed to log in, or connect often
+USERS_MAX: Final = 10_000  # that are throttled
 LINES_MAX: Final = 50
 LINES_S: Final = 10.0
 NAME_CHARS_MAX: Final = 64
@@ -35,6 +38,12 @@ class Limits(Protocol):
     @property
     def failed_logins_per_minute(self) -> int: ...
     @property
+    def new_connections_per_minute(self) -> int: ...
+    @property
+    def throttle_messages(self) -> int: ...
+    @property
+    def throttle_size_bytes(self) -> int: ...
+    @property
     def audit_log(self) -> str: ...
 
 
@@ -49,13 +58,16 @@ class Doorkeeper:
         self._addresses: Counter[str] = Counter()
         self._users: Counter[str] = Counter()
         self._failures: dict[str, deque[float]] = {}  # when an address failed, in the last minute; the oldest first
+        self._arrivals: dict[str, Bucket] = {}  # by address, the latest last
+        self._sent: dict[str, tuple[Bucket, Bucket]] = {}  # by user: messages, bytes; the latest last
         self._lines: deque[float] = deque()  # when the latest ones were written
         self._untold = 0
 
     # -- how many ------------------------------------------------------------------------------------------------------
 
     def enter(self, number: int, address: str) -> None:
-        """A connection begins. Raises AccessError where its address has as many as it may."""
+        """A connection begins. Raises AccessError where its address has as many as it may, or opens too many."""
+        self._check_rate(address)
         limit = self._limits().max_connections_per_address
         if limit and address and self._addresses[address] >= limit:
             raise AccessError(
@@ -65,6 +77,23 @@ class Doorkeeper:
             )
         self._address_of[number] = address
         self._addresses[address] += 1
+
+    def _check_rate(self, address: str) -> None:
+        limit = self._limits().new_connections_per_minute
+        if not limit or not address:
+            self._arrivals.clear()
+            return
+        now = self._clock.monotonic()
+        bucket = self._arrivals.pop(address, None) or Bucket(limit, now)
+        self._arrivals[address] = bucket
+        if len(self._arrivals) > ADDRESSES_MAX:
+            del self._arrivals[next(iter(self._arrivals))]
+        if not bucket.take_whole(1, limit / MINUTE_S, limit, now):
+            raise AccessError(
+                f"this address has opened {limit} connections within a minute (newConnectionsPerMinute): keep a "
+                "connection for many messages, and try again later",
+                code="TOO_MANY",
+            )
 
     def let_in(self, number: int, user: str) -> None:
         """It has logged in. Raises AccessError where its user has as many as it may."""
@@ -93,6 +122,21 @@ class Doorkeeper:
         self._address_of[number], self._user_of[number] = address, user
         self._addresses[address] += 1
         self._users[user] += 1
+
+    # -- how much ------------------------------------------------------------------------------------------------------
+
+    def wait_s(self, user: str, messages: int, size: int) -> float:
+        """`user` has sent these messages, and bytes in all. For how many seconds nothing more is to be read?"""
+        limits = self._limits()
+        now = self._clock.monotonic()
+        found = self._sent.pop(user, None)
+        if found is None:
+            found = Bucket(limits.throttle_messages, now), Bucket(limits.throttle_size_bytes, now)
+        self._sent[user] = found
+        if len(self._sent) > USERS_MAX:
+            del self._sent[next(iter(self._sent))]
+        pairs = zip(found, (messages, size), (limits.throttle_messages, limits.throttle_size_bytes), strict=True)
+        return max((bucket.take(amount, rate, rate, now) for bucket, amount, rate in pairs if rate), default=0.0)
 
     # -- who guesses ---------------------------------------------------------------------------------------------------
 

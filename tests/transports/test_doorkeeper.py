@@ -27,6 +27,9 @@ class Limits:
     max_connections_per_address: int = 2
     max_connections_per_user: int = 2
     failed_logins_per_minute: int = 3
+    new_connections_per_minute: int = 0
+    throttle_messages: int = 0
+    throttle_size_bytes: int = 0
     audit_log: str = "all"
 
 

@@ -464,6 +464,7 @@ class Session:
             check_subscribed_to(command.sources)
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
+        broker.quotas.check_subscription(self.user, self._client.id, command)
         if command.browser:
             subscription: Subscription = self._browser(command)
             queue = subscription.queue
@@ -479,6 +480,7 @@ class Session:
             subscription = Subscription(command, queue, self, prefetch, broker.message_id_prefix)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
+        broker.quotas.consumers[self.user] += 1
         if Subscribed in broker.events.heard and not command.browser:
             broker.events.tell(
                 Subscribed(self._connection.id, command.id, command.sources, command.selector)
@@ -566,7 +568,7 @@ class Session:
                 return
             del self._transactions[command.transaction]
         if isinstance(command, Prepare):
-            self._broker.two_phase.prepare(transaction, command, self._waiter(command), self._client.user)
+            self._broker.two_phase.prepare(transaction, command, self._waiter(command), self.user)
         elif transaction is not None:
             self._broker.commits.commit(transaction, self._waiter(command), command.outcome_id)
         elif command.outcome_id:
@@ -749,6 +751,7 @@ class Session:
         """Give back what `subscription` holds. Only the oldest delivery counts as failed: a consumer works on one
         message at a time, and what was merely prefetched behind it must not end in the dead-letter queue.
         """
+        self._broker.quotas.ended(self.user)
         if isinstance(subscription, Browser):
             subscription.end()
             return

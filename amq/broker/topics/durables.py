@@ -201,6 +201,10 @@ class Durables:
             raise CommandError(why, code="SUBSCRIPTION_DIFFERS")
         return record.queue
 
+    def has(self, name: str, client_id: str) -> bool:
+        """Is that subscription there?"""
+        return (client_id, name) in self._known
+
     def _find(self, name: str, client_id: str) -> Subscribed:
         record = self._known.get((client_id, name))
         if record is None:
