@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from amq.client import Connection
+from amq.client import Connection, Message, Run
 from amq.errors import ProtocolError
 from amq.journal import places
 from pyspark_amq import messages, offsets, records
@@ -31,6 +32,7 @@ PAGES_PREFETCH = 16
 NOT_PERSISTENT = "not-persistent"  # messages that stand nowhere in the store
 
 _Place = tuple[int, int]  # priority and number of a message
+_BEFORE = (10, 0)  # the place before all messages
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,14 @@ class Pages(InputPartition):
     after: int
     until: int
     pages: Sequence[Page]
+
+
+class Stretch(NamedTuple):
+    """Messages of a queue from one place to another, which the broker must send."""
+
+    queue: str
+    first: _Place
+    last: _Place
 
 
 class AmqReader(DataSourceReader):
@@ -157,8 +167,7 @@ class AmqReader(DataSourceReader):
         start_s, size = time.monotonic(), 0
         with connected(self._options) as connection:
             if isinstance(partition, Whole):
-                rows = self._browse(connection, partition.name, partition.after, partition.until, {})
-                found = messages.batches(rows, self._wanted)
+                found = messages.batches(self._browse(connection, partition), self._wanted)
             else:
                 found = self._read_pages(connection, partition, counts)
             for batch in found:
@@ -170,57 +179,118 @@ class AmqReader(DataSourceReader):
         self, connection: Connection, partition: Pages, counts: Counter[str]
     ) -> Iterator[pa.RecordBatch]:
         with StoreFiles(self._options.store or "") as files:
-            for page in partition.pages:
-                direct = page.direct if self._options.store is not None else None
-                if direct is None:
-                    counts[page.reason] += page.messages
-                    yield from self._by_broker(connection, partition, page.queue, page.first, page.last)
-                    continue
-                for each in files.read(direct, 0, page.messages, page.queue):
-                    if each.run is not None:
-                        counts[DIRECT] += len(each.run)
-                        columns = records.columns_of(each.run, self._wanted.names)
-                        batch = messages.batch_of(columns, self._wanted)
-                        yield self._chosen(batch, columns, partition)
-                        continue
-                    counts[each.reason] += each.stop - each.start
-                    seqs = places.unpack(direct.packed, direct.messages).seqs[each.start : each.stop]
-                    first, last = ((page.first[0], seq) for seq in (seqs[0], seqs[-1]))
-                    yield from self._by_broker(connection, partition, page.queue, first, last)
+            for each in joined(self._ways(files, partition.pages, counts)):
+                if isinstance(each, Run):
+                    yield from self._rows(each, partition)
+                else:
+                    yield from self._by_broker(connection, partition, each)
 
-    def _chosen(self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array], partition: Pages) -> pa.RecordBatch:
-        """Without rows that the options leave out."""
+    def _ways(self, files: StoreFiles, pages: Sequence[Page], counts: Counter[str]) -> Iterator[Run | Stretch]:
+        """The messages of pages that were read from the store, and the places of those that could not be."""
+        for page in pages:
+            direct = page.direct if self._options.store is not None else None
+            if direct is None:
+                counts[page.reason] += page.messages
+                yield Stretch(page.queue, page.first, page.last)
+                continue
+            for each in files.read(direct, 0, page.messages, page.queue):
+                if each.run is not None:
+                    counts[DIRECT] += len(each.run)
+                    yield each.run
+                    continue
+                counts[each.reason] += each.stop - each.start
+                seqs = places.unpack(direct.packed, direct.messages).seqs[each.start : each.stop]
+                yield Stretch(page.queue, (page.first[0], seqs[0]), (page.first[0], seqs[-1]))
+
+    def _rows(self, run: Run, partition: Pages, behind: _Place | None = None) -> Iterator[pa.RecordBatch]:
+        """Those of a run that the options do not leave out, and that come behind a place."""
+        columns = records.columns_of(run, self._wanted.names)
         seqs, since_ms = columns["offset"].to_numpy(), self._options.starting_timestamp_ms or 0
         keep = (seqs > partition.after) & (seqs <= partition.until)
         if since_ms:
             keep &= columns["timestamp"].cast(pa.int64()).to_numpy() >= 1000 * since_ms
-        return batch if keep.all() else batch.filter(pa.array(keep, pa.bool_()))
+        if behind is not None:
+            priorities = records.heads_of(run)[0]["priority"]
+            keep &= (priorities < behind[0]) | ((priorities == behind[0]) & (seqs > behind[1]))
+        if keep.any():
+            batch = messages.batch_of(columns, self._wanted)
+            yield batch if keep.all() else batch.filter(pa.array(keep, pa.bool_()))
 
-    def _by_broker(
-        self, connection: Connection, partition: Pages, queue: str, first: _Place, last: _Place
-    ) -> Iterator[pa.RecordBatch]:
-        part = {"browse-after": f"{first[0]}-{first[1] - 1}", "browse-until": f"{last[0]}-{last[1]}"}
-        rows = self._browse(connection, queue, partition.after, partition.until, part)
-        yield from messages.batches(rows, self._wanted)
-
-    def _browse(
-        self, connection: Connection, name: str, after: int, until: int, part: Mapping[str, str]
-    ) -> Iterator[Sequence[messages.Received]]:
+    def _by_broker(self, connection: Connection, partition: Pages, part: Stretch) -> Iterator[pa.RecordBatch]:
         """After a failover the broker begins again; messages that came before are left out."""
-        since_ms, prefetch = self._options.starting_timestamp_ms or 0, self._options.prefetch_messages
-        last: dict[str, _Place] = {}  # by queue
-        cursor = (self._options.subscription or "") if is_topic(name) else ""
+        (priority, seq), until = part.first, part.last
+        headers = {"browse-after": f"{priority}-{seq - 1}", "browse-until": f"{until[0]}-{until[1]}", "amq-runs": "1"}
+        behind = priority, seq - 1
         with connection.session() as session:
-            browser = session.browser(name, prefetch=prefetch, subscription=cursor, headers=part)
+            browser = session.browser(part.queue, prefetch=self._options.prefetch_messages, headers=headers)
+            for some in all_of(browser, browser.receive_runs):
+                for each in together(some):
+                    if isinstance(each, Run):
+                        yield from self._rows(each, partition, behind)
+                        head = records.heads_of(each)[0][-1]
+                        last = int(head["priority"]), int(head["seq"])
+                    else:
+                        found = self._chosen(each, partition, behind)
+                        yield from messages.batches([found], self._wanted)
+                        last = each[-1].priority, messages.offset_of(each[-1])
+                    behind = max(behind, last, key=_order)
+
+    def _chosen(self, some: Sequence[Message], partition: Pages | Whole, behind: _Place) -> list[Message]:
+        """Those of messages of one queue that the options do not leave out, and that come behind a place."""
+        since_ms = self._options.starting_timestamp_ms or 0
+        return [
+            message for message in some
+            if _order((message.priority, seq := messages.offset_of(message))) > _order(behind)
+            and partition.after < seq <= partition.until and int(message.headers.get("timestamp", "0")) >= since_ms
+        ]  # fmt: skip
+
+    def _browse(self, connection: Connection, part: Whole) -> Iterator[Sequence[messages.Received]]:
+        """The messages of a durable subscription; after a failover as in `_by_broker`."""
+        behind = _BEFORE
+        with connection.session() as session:
+            browser = session.browser(
+                part.name, prefetch=self._options.prefetch_messages, subscription=self._options.subscription or ""
+            )
             for some in all_of(browser, browser.receive_many):
-                found = [(-message.priority, messages.offset_of(message)) for message in some]
-                yield [
-                    message for message, place in zip(some, found, strict=True)
-                    if place > last.get(message.destination, (-10, 0)) and after < place[1] <= until
-                    and int(message.headers.get("timestamp", "0")) >= since_ms
-                ]  # fmt: skip
-                for message, place in zip(some, found, strict=True):
-                    last[message.destination] = max(last.get(message.destination, place), place)
+                yield self._chosen(some, part, behind)
+                places_of = [(message.priority, messages.offset_of(message)) for message in some]
+                behind = max([behind, *places_of], key=_order)
+
+
+def _order(place: _Place) -> _Place:
+    """Places come in the order of these."""
+    return -place[0], place[1]
+
+
+def joined(found: Iterable[Run | Stretch]) -> Iterator[Run | Stretch]:
+    """The same, with stretches of a queue that follow each other as one: each costs a browse."""
+    waits: Stretch | None = None
+    for each in found:
+        if waits is not None and isinstance(each, Stretch) and each.queue == waits.queue:
+            waits = Stretch(waits.queue, waits.first, each.last)
+            continue
+        if waits is not None:
+            yield waits
+        waits = each if isinstance(each, Stretch) else None
+        if isinstance(each, Run):
+            yield each
+    if waits is not None:
+        yield waits
+
+
+def together(some: Sequence[Run | Message]) -> Iterator[Run | list[Message]]:
+    """The runs, and the messages between them."""
+    single: list[Message] = []
+    for each in some:
+        if isinstance(each, Run):
+            if single:
+                yield single
+                single = []
+            yield each
+        else:
+            single.append(each)
+    if single:
+        yield single
 
 
 def cut(pages: Sequence[Page], size: float) -> Iterator[list[Page]]:

@@ -450,8 +450,9 @@ class Browser(Consumer):
         return [Message(self._session, delivery) for delivery in self._take_all(timeout)]
 
     def receive_runs(self, timeout: float | None = None) -> list[Run | Message]:
-        """The same of a lease reader with `runs`: most messages come in a `Run`, many together as the journal has them;
-        others, and all of a broker that does not know runs, one by one."""
+        """The same of a lease reader with `runs`, or of a browse with the header `amq-runs: 1`: most messages come in a
+        `Run`, many together as the journal has them; others, and all of a broker that does not know runs, one by one.
+        """
         return [
             read_run(delivery.frame) if delivery.frame.command == MESSAGES else Message(self._session, delivery)
             for delivery in self._take_all(timeout)

@@ -17,6 +17,7 @@ class Segment:
     file_bytes  of its file, 0 = as many as count
     refers      codes of older segments of whose messages it says that they left, were copied or came back: it stays as
                 long as one of those does
+    code        epoch and number as one number, which sorts as they do
     """
 
     name: str
@@ -29,6 +30,10 @@ class Segment:
     file_bytes: int = 0
     refers: set[int] = field(default_factory=set, compare=False)
     shared: dict[int, int] = field(default_factory=dict)
+    code: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.code = self.epoch << 32 | self.number
 
     def share(self, offset: int, size: int) -> None:
         """One more message stands in the record there, as others may."""
@@ -50,8 +55,3 @@ class Segment:
     @property
     def key(self) -> tuple[int, int]:
         return self.epoch, self.number
-
-    @property
-    def code(self) -> int:
-        """Epoch and number as one number, which sorts as they do."""
-        return self.epoch << 32 | self.number

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from itertools import chain
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from amq.errors import CorruptError
 from amq.journal.format import (
@@ -33,9 +35,9 @@ from amq.vfs import Vfs
 
 T = TypeVar("T")
 Found = Callable[[list[Message] | None, Exception | None], None]  # messages that were read, or why not
-FoundRecords = Callable[[list[bytes | Message] | None, Exception | None], None]
 Payload = tuple[int, memoryview]  # where in the segment it starts, the bytes
 GAP_BYTES = 16 << 10  # records that are no further apart are read with one call
+FoundRuns = Callable[["list[RecordRun | Message] | None", Exception | None], None]
 
 
 class PlacedInSegment(Protocol):
@@ -59,42 +61,144 @@ class Placed(PlacedInSegment, Protocol):
 
 def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]) -> list[Message]:
     """The messages at `places`, each with the name of its destination, in that order. Raises CorruptError, OSError."""
-    return _read(vfs, directory, places, _messages_in)
-
-
-def read_records(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]) -> list[bytes | Message]:
-    """The same, but of a plain message the bytes of its record: it is neither large nor held by several queues, and its
-    properties are text. Raises CorruptError, OSError."""
-    return _read(vfs, directory, places, _records_in)
-
-
-def _read(
-    vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]],
-    read: Callable[[str, bytes, int, Sequence[tuple[Placed, str]]], list[T]],
-) -> list[T | Message]:  # fmt: skip
-    """`read` makes something of messages that stand near to each other: path, bytes, their offset, and the places."""
-    messages: list[T | Message] = []
-    fd, path, opened, i = -1, "", -1, 0
-    try:
+    messages: list[Message] = []
+    with _Opened(vfs, directory) as files:
+        i = 0
         while i < len(places):
             first = places[i][0]
-            if first.segment != opened:
-                if fd >= 0:
-                    vfs.close(fd)
-                    fd = -1
-                path = os.path.join(directory, segment_name(first.segment >> 32, first.segment & 0xFFFFFFFF))
-                fd, opened = vfs.open(path, os.O_RDONLY), first.segment
+            fd, path = files.segment(first.segment)
             if first.size > LARGE_BODY_BYTES:
                 messages.append(_read_large(vfs, fd, path, first, places[i][1]))
                 i += 1
                 continue
             last, stop = _near(places, i)
-            messages += read(path, read_at(vfs, fd, first.offset, stop - first.offset), first.offset, places[i:last])
+            data = read_at(vfs, fd, first.offset, stop - first.offset)
+            messages += _messages_in(path, data, first.offset, places[i:last])
             i = last
-    finally:
-        if fd >= 0:
-            vfs.close(fd)
     return messages
+
+
+class RecordRun(NamedTuple):
+    """Records of plain messages, one after the other, and the size of each."""
+
+    data: bytes | memoryview
+    sizes: Sequence[int]
+
+
+def read_runs(vfs: Vfs, directory: str, columns: Sequence[array[int]], destination: str) -> list[RecordRun | Message]:
+    """The messages of `destination` that stand at the places whose seqs, segments, offsets and sizes are `columns`, in
+    that order: plain ones in runs, others one by one. A plain message is neither large nor held by several queues, and
+    its properties are text. Raises CorruptError, OSError. Measured: 0.35 µs a record."""
+    found: list[RecordRun | Message] = []
+    seqs, codes, offsets, sizes = columns
+    with _Opened(vfs, directory) as files:
+        start = 0
+        while start < len(seqs):
+            fd, path = files.segment(codes[start])
+            if sizes[start] > LARGE_BODY_BYTES:
+                place = _At(seqs[start], offsets[start], sizes[start])
+                found.append(_read_large(vfs, fd, path, place, destination))
+                start += 1
+                continue
+            stop, end = _near_rows(columns, start)
+            data = read_at(vfs, fd, offsets[start], end - offsets[start])
+            found += _runs_in(path, data, [column[start:stop] for column in columns], destination)
+            start = stop
+    return [*_joined(found)]
+
+
+def _joined(found: Iterable[RecordRun | Message]) -> Iterator[RecordRun | Message]:
+    """The same, with runs that follow each other as one."""
+    runs: list[RecordRun] = []
+    for each in found:
+        if isinstance(each, RecordRun):
+            runs.append(each)
+            continue
+        yield from _as_one(runs)
+        runs = []
+        yield each
+    yield from _as_one(runs)
+
+
+def _as_one(runs: list[RecordRun]) -> list[RecordRun]:
+    if len(runs) < 2:
+        return runs
+    return [RecordRun(b"".join([run.data for run in runs]), [*chain.from_iterable(run.sizes for run in runs)])]
+
+
+def _near_rows(columns: Sequence[array[int]], start: int) -> tuple[int, int]:
+    """The first row behind `start` that is not read together with that one, and where those before it end."""
+    _, codes, offsets, sizes = columns
+    code, end, row = codes[start], offsets[start], start
+    for row in range(start, len(codes)):
+        offset, size = offsets[row], sizes[row]
+        if not end <= offset <= end + GAP_BYTES or size > LARGE_BODY_BYTES or codes[row] != code:
+            return row, end
+        end = offset + size
+    return row + 1, end
+
+
+def _runs_in(path: str, data: bytes, columns: Sequence[array[int]], destination: str) -> Iterator[RecordRun | Message]:
+    """The messages in `data`, which begins with the first of these."""
+    seqs, _, offsets, sizes = columns
+    unpack, view, first = RECORD.unpack_from, memoryview(data), offsets[0]
+    begin, end = 0, 0  # of the run, in bytes
+    row = begun = 0
+    for row, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+        at = offset - first
+        record = data[at : at + size]  # a copy of the few bytes costs less than a view
+        is_plain = False
+        if len(record) == size >= RECORD_BYTES + MESSAGE_BYTES and not is_extended(record):
+            body_bytes, crc, kind = unpack(record)
+            is_plain = (
+                kind == MESSAGE and body_bytes == size - RECORD_BYTES and crc32(record[RECORD_BYTES:], kind) == crc
+            )
+        if is_plain and at == end:
+            end += size
+            continue
+        if begun < row:
+            yield RecordRun(view[begin:end], sizes[begun:row])
+        begun, begin = row, at
+        end = at + size
+        if not is_plain:
+            yield decode_at(path, record, _At(seqs[row], offset, size), destination)
+            begun, begin = row + 1, end
+    if begun <= row:
+        yield RecordRun(view[begin:end], sizes[begun:])
+
+
+class _At(NamedTuple):
+    seq: int
+    offset: int
+    size: int
+
+
+class _Opened:
+    """One segment at a time, open for reading."""
+
+    def __init__(self, vfs: Vfs, directory: str) -> None:
+        self._vfs = vfs
+        self._directory = directory
+        self._code, self._fd, self._path = -1, -1, ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            self._vfs.close(self._fd)
+            self._fd = -1
+
+    def segment(self, code: int) -> tuple[int, str]:
+        """Descriptor and path. Raises OSError."""
+        if code != self._code:
+            self._close()
+            self._path = os.path.join(self._directory, segment_name(code >> 32, code & 0xFFFFFFFF))
+            self._fd, self._code = self._vfs.open(self._path, os.O_RDONLY), code
+        return self._fd, self._path
 
 
 def _near(places: Sequence[tuple[Placed, str]], i: int) -> tuple[int, int]:
@@ -120,24 +224,7 @@ def _messages_in(path: str, data: bytes, start: int, places: Sequence[tuple[Plac
     return found
 
 
-def _records_in(path: str, data: bytes, start: int, places: Sequence[tuple[Placed, str]]) -> list[bytes | Message]:
-    """Measured: 0.45 µs a record."""
-    unpack = RECORD.unpack_from
-    found: list[bytes | Message] = []
-    for place, destination in places:
-        at, size = place.offset - start, place.size
-        record = data[at : at + size]
-        if len(record) == size >= RECORD_BYTES + MESSAGE_BYTES and not is_extended(record):
-            body_bytes, crc, kind = unpack(record)
-            # A copy of the few bytes costs less than a view.
-            if kind == MESSAGE and body_bytes == size - RECORD_BYTES and crc32(record[RECORD_BYTES:], kind) == crc:
-                found.append(record)
-                continue
-        found.append(decode_at(path, record, place, destination))
-    return found
-
-
-def _read_large(vfs: Vfs, fd: int, path: str, place: Placed, destination: str) -> Message:
+def _read_large(vfs: Vfs, fd: int, path: str, place: PlacedInSegment, destination: str) -> Message:
     """One message, its body read into the very bytes that it then has."""
     head = read_at(vfs, fd, place.offset, RECORD_BYTES + MULTICAST_BYTES)
     if len(head) == RECORD_BYTES + MULTICAST_BYTES:
@@ -225,9 +312,9 @@ class JournalReader:
         """Read stored messages back: see `read_messages`."""
         self.run(partial(read_messages, self._vfs, self._directory, places), done)
 
-    def read_records(self, places: Sequence[tuple[Placed, str]], done: FoundRecords) -> None:
-        """The same, but as they stand there: see `read_records`."""
-        self.run(partial(read_records, self._vfs, self._directory, places), done)
+    def read_runs(self, columns: Sequence[array[int]], destination: str, done: FoundRuns) -> None:
+        """The same, but as they stand there: see `read_runs`."""
+        self.run(partial(read_runs, self._vfs, self._directory, columns, destination), done)
 
     def scan(self, segment: Segment) -> Scan:
         """For `scan_on`: the records of one segment."""

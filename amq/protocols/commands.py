@@ -191,14 +191,13 @@ class CloseSession(OpenSession):
 
 class LeaseReading(NamedTuple):
     """A part of lease `number` of `cursor`: its messages from position `begin` up to before `end`, None = all. `epoch`
-    as in Lease. `in_runs`: many in one piece, as the journal has them, where the protocol knows how to write that."""
+    as in Lease."""
 
     number: int
     cursor: str
     epoch: int = 0
     begin: int = 0
     end: int | None = None
-    in_runs: bool = False
 
 
 class Range(NamedTuple):
@@ -217,7 +216,8 @@ class Subscribe(Command):
     credit             it is given so many messages and then waits for a `Credit`, however many it acknowledges;
                        None = it has prefetch
     browser            it looks at what is there and takes nothing; `reading`: of a lease; `range`: a part of one queue;
-                       `places`: it is told where the messages stand
+                       `places`: it is told where the messages stand; `in_runs`: many in one piece, as the journal
+                       has them, where the protocol knows how to write that
     subscription_name  of a durable subscription, "" = it is none; `shared`: it may have several consumers
     exclusive, priority  which consumer comes first: see `Queue.join`
     no_local           it wants nothing that its own connection sends
@@ -229,8 +229,8 @@ class Subscribe(Command):
     """
 
     __slots__ = (
-        "acknowledges", "browser", "credit", "exclusive", "id", "no_local", "pending_limit", "places", "prefetch",
-        "priority", "range", "reading", "redelivers", "retroactive", "selector", "shared", "sources",
+        "acknowledges", "browser", "credit", "exclusive", "id", "in_runs", "no_local", "pending_limit", "places",
+        "prefetch", "priority", "range", "reading", "redelivers", "retroactive", "selector", "shared", "sources",
         "subscription_name", "token",
     )  # fmt: skip
 
@@ -240,9 +240,10 @@ class Subscribe(Command):
         subscription_name: str = "", credit: int | None = None, exclusive: bool = False, priority: int = 0,
         no_local: bool = False, retroactive: bool = False, shared: bool = False, pending_limit: int = 0,
         reading: LeaseReading | None = None, redelivers: bool = False, range: Range | None = None,
-        places: bool = False,
+        places: bool = False, in_runs: bool = False,
     ) -> None:  # fmt: skip
         self.range = range
+        self.in_runs = in_runs
         self.places = places
         self.redelivers = redelivers
         self.id = id

@@ -27,6 +27,7 @@ from amq.broker.sessions.links import Client
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
+from amq.journal.reader import RecordRun
 from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import (
@@ -362,10 +363,10 @@ class Connection(asyncio.Protocol):
             self._hold_back()
 
     def deliver_run(
-        self, subscription: Subscription, destination: str, records: Sequence[bytes], seq: int,
+        self, subscription: Subscription, destination: str, run: RecordRun, seq: int,
         redelivered: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
-        frame = subscription.wire.run(destination, records, seq, redelivered)
+        frame = subscription.wire.run(destination, run.data, run.sizes, seq, redelivered)
         if not self._out:
             self._hub.turn.unsent[self] = None
         self._out.append(frame)

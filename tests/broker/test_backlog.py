@@ -65,7 +65,8 @@ def test_as_a_dict_would(steps: list[tuple[str, object, int]]) -> None:
                 assert backlog.find(seq) == model.get(seq, (None, 0))[0]
                 assert (seq in backlog) == (seq in model)
                 wanted = [*range(seq, 201)] if seq % 40 else sorted(each for each in model if each >= seq) or [seq]
-                run = backlog.run([0, *wanted], 1)
+                columns = backlog.columns_of([0, *wanted], 1)
+                run = [*map(Place, *columns)] if columns is not None else []
                 assert run == [model[each][0] for each in wanted[: len(run)]]
                 assert bool(run) == (wanted[0] in model)
 

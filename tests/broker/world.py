@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError
 from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.journal import Journal
+from amq.journal.reader import RecordRun
 from amq.journal.records import Record
 from amq.journal.records.message import decode_message
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
@@ -118,13 +120,15 @@ class Client:
         self._out.append(lambda: self.browsed_ids.append(subscription.id))
 
     def deliver_run(
-        self, subscription: Subscription, destination: str, records: Sequence[bytes], seq: int,
+        self, subscription: Subscription, destination: str, run: RecordRun, seq: int,
         redelivered: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         self.runs += 1
         again = dict(redelivered)
-        for place, record in enumerate(records):
-            message = decode_message(record, 0, len(record), destination)
+        ends = [*accumulate(run.sizes, initial=0)]
+        assert ends[-1] == len(run.data)
+        for place, (start, stop) in enumerate(pairwise(ends)):
+            message = decode_message(run.data, start, stop, destination)
             self.deliver(subscription, message, again.get(place, 0))
         assert message.seq == seq
 

@@ -16,9 +16,10 @@ pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-tes
 
 import amq
 from amq.broker.transactions import direct as broker_direct
+from amq.client import Run
 from amq.errors import ProtocolError
 from pyspark_amq import batch
-from pyspark_amq.batch import NOT_PERSISTENT, AmqReader, Page, Pages
+from pyspark_amq.batch import NOT_PERSISTENT, AmqReader, Page, Pages, Stretch
 from pyspark_amq.direct import CHECKSUM
 from pyspark_amq.options import SourceOptions, read
 from tests.brokers import Broker, Brokers
@@ -179,3 +180,28 @@ def test_pages_are_cut_by_bytes() -> None:
     assert [size for part in found for size in part] == [page.size for page in pages]
     assert len(found) == 2
     assert list(batch.cut([], 10)) == []
+
+
+def test_a_takeover_repeats_nothing(brokers: Brokers) -> None:
+    """The next master begins the browse again."""
+    master, slave = filled(brokers), brokers.slave("b")
+    url = f"failover:(stomp://127.0.0.1:{master.port},stomp://127.0.0.1:{slave.port})"
+    given = {"url": url, "destination": QUEUE, "prefetch": "20", "minPartitions": "1"}
+    reader = AmqReader(read(SourceOptions, given))
+    (part,) = reader.partitions()
+    batches = reader.read(part)
+    first = next(batches)
+    assert 0 < first.num_rows < ROWS
+    master.kill()
+    found = [row for each in (first, *batches) for row in each.to_pylist()]
+    assert numbers(found) == in_order()
+
+
+def test_stretches_that_follow_each_other_are_one_browse() -> None:
+    run = Run("/queue/a", "", [1], memoryview(b""), {})
+    parts = [Stretch("a", (4, n), (4, n)) for n in range(4)] + [Stretch("b", (4, 4), (4, 9))]
+    found = [*batch.joined([parts[0], parts[1], run, run, parts[2], parts[3], parts[4]])]
+    assert found == [
+        Stretch("a", (4, 0), (4, 1)), run, run, Stretch("a", (4, 2), (4, 3)), Stretch("b", (4, 4), (4, 9)),
+    ]  # fmt: skip
+    assert [*batch.joined([])] == []

@@ -156,18 +156,9 @@ class Backlog:
         found = self._locate(seq)
         return self._chunks[found[0]].place(found[1]) if found else None
 
-    def run(self, seqs: list[int], start: int) -> list[Place]:
-        """Where those of `seqs` from `start` on stand, as far as they stand side by side; [] = that one is not here."""
-        found = self._locate(seqs[start])
-        if found is None:
-            return []
-        chunk, row = self._chunks[found[0]], found[1]
-        stop = row + chunk.side_by_side(row, seqs, start)
-        columns = (chunk.seqs, chunk.segments, chunk.offsets, chunk.sizes)
-        return [*map(Place, *(column[row:stop] for column in columns))]
-
     def columns_of(self, seqs: list[int], start: int) -> Columns | None:
-        """The same by columns; None = that one is not here."""
+        """Where those of `seqs` from `start` on stand, as far as they stand side by side; None = that one is not
+        here."""
         found = self._locate(seqs[start])
         if found is None:
             return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 
 from amq.broker.actions import Action
 from amq.broker.core import Core
@@ -104,14 +105,18 @@ class Browser(Subscription):
         if self._seq or self._looking or self._priority < PRIORITIES - 1:
             self._moved.update(seqs)
 
-    def step(self, now_ms: int) -> None:
-        """Show on as far as there is room. Once a turn."""
+    def may_show(self) -> bool:
+        """Is there room, and nothing to wait for?"""
         if self._is_new and not self._waits and not self.done:
             self._is_new = False
             self._mark()
+        is_ready = self.is_ready and self.credit > 0 and not (self.done or self._waits or self._looking)
+        return is_ready and not self._core.is_held(self.queue)
+
+    def step(self, now_ms: int) -> None:
+        """Show on as far as there is room. Once a turn."""
         for _ in range(STEP_MESSAGES):
-            may_show = self.is_ready and self.credit > 0 and not (self.done or self._waits or self._looking)
-            if not may_show or self._core.is_held(self.queue):
+            if not self.may_show():
                 return
             message = self._next()
             if message is None:
@@ -147,7 +152,13 @@ class Browser(Subscription):
         self._priority, self._seq = self._range.after or (PRIORITIES - 1, 0)
         self._moved = set()
         self._here = [array("Q") for _ in range(PRIORITIES)]
-        for seq, message in queue.messages.items():
+        messages, (after, until) = queue.messages, self._range
+        seqs: Iterable[int] = messages
+        if after is not None and until is not None and after[0] == until[0]:
+            first, last = after[1], until[1]
+            seqs = [seq for seq in messages if first < seq <= last]
+        for seq in seqs:
+            message = messages[seq]
             if message.segment is None or seq < self._stored_until:
                 self._here[message.priority].append(seq)
         self._here = [array("Q", sorted(here)) for here in self._here]
@@ -195,7 +206,7 @@ class Browser(Subscription):
         message = self.queue.messages.get(seq)
         if message is None or not message.is_stripped:
             self._seq = seq
-            return _copy(message) if message is not None and len(message.body) > LARGE_BODY_BYTES else message
+            return detached(message) if message is not None else None
         assert isinstance(message.segment, Segment)
         self._look([Place(seq, message.segment.code, message.offset, message.size)])
         return None
@@ -247,6 +258,8 @@ def _queues(core: Core, source: Source, owner: Owner) -> list[str]:
     return [source]
 
 
-def _copy(message: Message) -> Message:
-    """For a socket that takes its time: the queue's own may leave the memory meanwhile."""
+def detached(message: Message) -> Message:
+    """For a socket that takes its time: a large one of the queue may leave the memory meanwhile, so it is copied."""
+    if len(message.body) <= LARGE_BODY_BYTES:
+        return message
     return Message.made_of(message, message.destination, message.properties, message.seq)

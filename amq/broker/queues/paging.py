@@ -8,7 +8,7 @@ by one, and beyond the memory limit only while no other large one is on its way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -17,16 +17,18 @@ from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import real_name
 from amq.broker.queues.backlog import Place
 from amq.broker.queues.queue import Queue
+from amq.broker.queues.rows import Rows
 from amq.broker.state.state import State
 from amq.journal.journal import Journal
 from amq.journal.live import Segment
+from amq.journal.reader import RecordRun
 from amq.message import LARGE_BODY_BYTES, Message
 
 AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
 AHEAD_ROWS = 2048
 LOOK_BYTES_MIN = 64 << 10  # read at once by a browser, when there is no memory to spare
 Looked = Callable[[list[Message] | None], None]
-LookedAtRecords = Callable[[list[bytes | Message] | None], None]
+LookedAtRuns = Callable[[list[RecordRun | Message] | None], None]
 
 
 class Pager:
@@ -47,7 +49,7 @@ class Pager:
         self._reading_large = 0  # reads that bring a large message
         self._bodies: deque[tuple[Queue, Message, Callable[[bytes], None]]] = deque()  # asked for with `fetch_body`
         self._reading_body = False
-        self._looks: deque[tuple[Queue, list[Place], Looked | LookedAtRecords, bool]] = deque()
+        self._looks: deque[tuple[Queue, list[Place] | Rows, Callable[[list[Any] | None], None]]] = deque()
         self._looking = False
         self._again: dict[Queue, None] = {}
 
@@ -127,12 +129,11 @@ class Pager:
     def _read(self, queue: Queue, priority: int, places: list[Place], then: Callable[[list[Message]], None]) -> None:
         key = (queue, priority)
         self._under_way.add(key)
-        self._count(places, 1)
+        self._count(_sizes(places), 1)
         self._journal.reader.read([(place, queue.name) for place in places], partial(self._done, key, places, then))
 
-    def _count(self, places: list[Place], sign: int) -> None:
+    def _count(self, sizes: Sequence[int], sign: int) -> None:
         """A read begins or ends. Its messages take more memory than disk, small ones many times as much."""
-        sizes = [place.size for place in places]
         self._reading_bytes += sign * (sum(sizes) + len(sizes) * MESSAGE_OVERHEAD_BYTES)
         self._reading_large += sign * (max(sizes) > LARGE_BODY_BYTES)
 
@@ -145,7 +146,7 @@ class Pager:
         error: Exception | None,
     ) -> None:
         self._under_way.discard(key)
-        self._count(places, -1)
+        self._count(_sizes(places), -1)
         self._wake()  # somebody may wait for that memory
         queue, priority = key
         backlog = queue.backlogs.get(priority)
@@ -197,12 +198,12 @@ class Pager:
             queue, message, _ = self._bodies[0]
             place = _place(message)
             self._reading_body = True
-            self._count([place], 1)
+            self._count([place.size], 1)
             self._journal.reader.read([(place, queue.name)], partial(self._body_read, place))
 
     def _body_read(self, place: Place, messages: list[Message] | None, error: Exception | None) -> None:
         self._reading_body = False
-        self._count([place], -1)
+        self._count([place.size], -1)
         self._wake()
         _, message, then = self._bodies[0]
         if isinstance(error, FileNotFoundError) and _place(message) != place:
@@ -229,37 +230,43 @@ class Pager:
     def look(self, queue: Queue, places: list[Place], then: Looked) -> None:
         """Read copies of messages, which stay where they are. None = look again: they were copied forward meanwhile.
         One look at a time in the whole broker, when there is memory for it."""
-        self._looks.append((queue, places, then, False))
+        self._looks.append((queue, places, then))
         self.waits = True
         self._wake()
 
-    def look_at_records(self, queue: Queue, places: list[Place], then: LookedAtRecords) -> None:
-        """The same, but plain messages come as the bytes of their records."""
-        self._looks.append((queue, places, then, True))
+    def look_at_runs(self, queue: Queue, rows: Rows, then: LookedAtRuns) -> None:
+        """The same, but plain messages come in runs, as their records stand there."""
+        self._looks.append((queue, rows, then))
         self.waits = True
         self._wake()
 
     def _next_look(self) -> None:
-        if self._looks and not self._looking and self._has_room(self._looks[0][1][0].size):
-            queue, places, _, as_records = self._looks[0]
+        if self._looks and not self._looking and self._has_room(_sizes(self._looks[0][1])[0]):
+            queue, what, _ = self._looks[0]
             self._looking = True
-            self._count(places, 1)
+            self._count(_sizes(what), 1)
             name = real_name(queue.name)  # a hidden one's messages look as they did before
-            reader = self._journal.reader
-            read = reader.read_records if as_records else reader.read
-            read([(place, name) for place in places], self._looked)
+            if isinstance(what, Rows):
+                self._journal.reader.read_runs(what.columns, name, self._looked)
+            else:
+                self._journal.reader.read([(place, name) for place in what], self._looked)
 
-    def _looked(self, messages: list[Any] | None, error: Exception | None) -> None:
-        queue, places, then, _ = self._looks.popleft()
+    def _looked(self, found: list[Any] | None, error: Exception | None) -> None:
+        queue, what, then = self._looks.popleft()
         self._looking = False
-        self._count(places, -1)
+        self._count(_sizes(what), -1)
         self._wake()
+        places = what.places() if isinstance(what, Rows) else what
         if isinstance(error, FileNotFoundError) and any(_where(queue, place.seq) != place for place in places):
             then(None)
         elif error is not None:
             self._journal.fail_reading(error)
         else:
-            then(messages)
+            then(found)
+
+
+def _sizes(what: list[Place] | Rows) -> Sequence[int]:
+    return what.sizes if isinstance(what, Rows) else [place.size for place in what]
 
 
 def _where(queue: Queue, seq: int) -> Place | None:

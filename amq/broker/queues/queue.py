@@ -25,6 +25,7 @@ from amq.config.schema import BrokerConfig
 from amq.destination import QUEUE_SCHEME, plain_name
 from amq.journal.hidden import is_hidden
 from amq.journal.live import Segment
+from amq.journal.reader import RecordRun
 from amq.journal.records import Record
 from amq.message import Batch, Message
 from amq.protocols.commands import OLDEST, Failure, Subscribe
@@ -56,7 +57,7 @@ class Peer(Protocol):
         """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
 
     def deliver_run(
-        self, subscription: Subscription, destination: str, records: Sequence[bytes], seq: int,
+        self, subscription: Subscription, destination: str, run: RecordRun, seq: int,
         redelivered: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         """Deliver plain messages together, as the journal has them, to a consumer that asked for runs. `seq` = that of
@@ -531,10 +532,6 @@ class Queue:
             if (place := backlog.find(seq)) is not None:
                 return place
         return None
-
-    def find_run(self, seqs: list[int], start: int) -> list[Place]:
-        """The same of those of `seqs` from `start` on that stand side by side; [] = that one is not there."""
-        return next((places for backlog in self.backlogs.values() if (places := backlog.run(seqs, start))), [])
 
     def stands(self, seq: int) -> bool:
         """Is there a message that has not left?"""

@@ -9,20 +9,16 @@ by itself.
 from __future__ import annotations
 
 import json
-from array import array
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amq.broker.access import Access, Action
 from amq.broker.core import Core
-from amq.broker.queues.backlog import NEVER
-from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import Owner, Queue
+from amq.broker.queues.rows import Rows
+from amq.broker.queues.rows_browser import RowsBrowser
 from amq.destination import wire_name
 from amq.errors import CommandError
 from amq.journal import places
-from amq.journal.live import Segment
 from amq.message import Message
 from amq.protocols.commands import Subscribe
 from amq.security.login import User
@@ -69,43 +65,6 @@ class DirectReads:
         return {"places": places.pack(rows.seqs, rows.codes, rows.offsets, rows.sizes, before), "size": sum(rows.sizes)}
 
 
-class Rows:
-    """Messages and where they stand, by columns."""
-
-    __slots__ = ("codes", "offsets", "seqs", "sizes")
-
-    def __init__(self) -> None:
-        self.seqs: array[int] = array("Q")
-        self.codes: array[int] = array("Q")
-        self.offsets: array[int] = array("I")
-        self.sizes: array[int] = array("I")
-
-    def __len__(self) -> int:
-        return len(self.seqs)
-
-    def add(self, seq: int, code: int, offset: int, size: int) -> None:
-        self.seqs.append(seq)
-        self.codes.append(code)
-        self.offsets.append(offset)
-        self.sizes.append(size)
-
-    def add_columns(self, columns: Sequence[array[int]], start: int = 0, stop: int | None = None) -> None:
-        """Rows of a backlog."""
-        for mine, theirs in zip((self.seqs, self.codes, self.offsets, self.sizes), columns, strict=False):
-            mine.extend(theirs[start:stop])
-
-    def add_disk(self, queue: Queue, seqs: list[int]) -> bool:
-        """All of `seqs`, in this order, from the disk. False where one is not there."""
-        start = 0
-        while start < len(seqs):
-            found = next((each for one in queue.backlogs.values() if (each := one.columns_of(seqs, start))), None)
-            if found is None:
-                return False
-            self.add_columns(found)
-            start += len(found[0])
-        return True
-
-
 class Page(NamedTuple):
     """Some messages of one queue, in the order of a browse. `last`: priority and seq behind which it goes on; `others`:
     messages between that have no place, as they are not persistent."""
@@ -116,7 +75,7 @@ class Page(NamedTuple):
     others: int
 
 
-class PlacesBrowser(Browser):
+class PlacesBrowser(RowsBrowser):
     """Shows where the messages of a browse stand, some thousand at a time: each page is a message with JSON. A client
     without the right to read the store learns how many there are, and where a page begins and ends."""
 
@@ -134,8 +93,7 @@ class PlacesBrowser(Browser):
 
     def step(self, now_ms: int) -> None:
         """One page a turn."""
-        may_show = self.is_ready and self.credit > 0 and not (self.done or self._waits)
-        if not may_show or self._core.is_held(self.queue):
+        if not self.may_show():
             return
         page = self._page(now_ms)
         if page is not None:
@@ -145,7 +103,7 @@ class PlacesBrowser(Browser):
                 self.unacked[seq] = _PAGE
             body = json.dumps(self._facts(page)).encode()
             self.peer.deliver(self, Message(self.queue.name, body, seq=seq), 0)
-        elif not self.done:
+        else:
             self._go_on()
         self._core.pager.again(self.queue)
 
@@ -165,68 +123,16 @@ class PlacesBrowser(Browser):
     def _page(self, now_ms: int) -> Page | None:
         """The next messages of this queue and priority; None = there are none."""
         rows, others, first = Rows(), 0, 0
-        for seq, columns in self._next_ones(now_ms):
-            first = first or (columns[0][0] if columns else seq)
-            if columns:
-                rows.add_columns(columns)
-                self._seq = rows.seqs[-1]
-            else:
-                others += self._add(rows, seq)
-                self._seq = seq
-            if len(rows) + others >= ROWS_MAX:
-                break
+        while len(rows) + others < ROWS_MAX and (found := self.some(now_ms)) is not None:
+            self._seq, some = found
+            if isinstance(some, Message):
+                others += 1
+                first = first or some.seq
+            elif some:
+                rows.add_columns(some.columns)
+                first = first or some.seqs[0]
         priority = self._priority
         return Page(rows, (priority, first), (priority, self._seq), others) if first else None
 
-    def _next_ones(self, now_ms: int) -> Iterator[tuple[int, Sequence[array[int]]]]:
-        """(seq, nothing) of a message in memory, (0, columns) of several on disk, by seq."""
-        here, queue = self._here[self._priority], self.queue
-        while True:
-            row = bisect_left(here, self._seq + 1)
-            in_memory = here[row] if row < len(here) else NEVER
-            backlog = queue.backlogs.get(self._priority)
-            columns = backlog.rows_after(self._seq) if backlog else None
-            on_disk = columns[0][0] if columns is not None and columns[0][0] < self._stored_until else NEVER
-            if min(in_memory, on_disk) > self._until:
-                return
-            if in_memory < on_disk:
-                message = queue.messages.get(in_memory)
-                if message is None or 0 < message.expires_ms <= now_ms or in_memory in self._moved:
-                    self._seq = in_memory  # it left, waits on disk since, or is not shown
-                    if message is None and (place := queue.find(in_memory)) is not None:
-                        yield 0, [array("Q", [place.seq]), array("Q", [place.segment]), array("I", [place.offset]),
-                                  array("I", [place.size])]  # fmt: skip
-                    continue
-                yield in_memory, ()
-                continue
-            assert columns is not None
-            stop = bisect_left(columns[0], min(in_memory, self._stored_until))
-            shown = _shown([column[:stop] for column in columns], now_ms, self._moved)
-            if len(shown[0]):
-                yield 0, shown
-            self._seq = max(self._seq, columns[0][stop - 1])
-
-    def _add(self, rows: Rows, seq: int) -> int:
-        """A message in memory. 1 where it has no place."""
-        message = self.queue.messages.get(seq)
-        if message is None:
-            return 0
-        if not isinstance(message.segment, Segment):
-            return 1
-        rows.add(seq, message.segment.code, message.offset, message.size)
-        return 0
-
 
 _PAGE = Message("", b"")  # stands for a page that was shown and not acknowledged
-
-
-def _shown(columns: list[array[int]], now_ms: int, moved: set[int]) -> list[array[int]]:
-    """The rows that a browse shows."""
-    if len(columns) < 5 and not moved:
-        return columns
-    times = columns[4] if len(columns) > 4 else array("Q", bytes(8 * len(columns[0])))
-    keep = [
-        row for row, (seq, expires_ms) in enumerate(zip(columns[0], times, strict=True))
-        if not 0 < expires_ms <= now_ms and seq not in moved
-    ]  # fmt: skip
-    return [array(column.typecode, [column[row] for row in keep]) for column in columns[:4]]

@@ -13,24 +13,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
-from itertools import takewhile
 from typing import Any
 
 from amq.broker.actions import Action
 from amq.broker.core import Core
-from amq.broker.memory import cost
-from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic, real_name
-from amq.broker.queues.backlog import Place
+from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic
 from amq.broker.queues.browser import LOOK_ROWS, Browser
 from amq.broker.queues.queue import Owner, Queue
+from amq.broker.queues.rows import Rows
+from amq.broker.queues.runs import STEP_RUNS, QueueRunBrowser, Runs
 from amq.broker.topics.durables import Durables
-from amq.broker.transactions.direct import NOT_PERMITTED, DirectReads, PlacesBrowser, Rows
+from amq.broker.transactions.direct import NOT_PERMITTED, DirectReads, PlacesBrowser
 from amq.broker.transactions.two_phase import PreparedBrowser, TwoPhase
 from amq.broker.waiters import Answer, Refusal
 from amq.destination import Pattern, Source, is_wildcard, told, wire_name
 from amq.errors import AccessError, CommandError
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME, told_name
+from amq.journal.reader import RecordRun
 from amq.journal.records import LEASE, Group, Moved, Prepared
 from amq.message import Message
 from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
@@ -39,9 +39,6 @@ from amq.security.login import NO_USER, User
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
 SIZE_MAX = 64 << 20  # bytes in one lease
-RUN_MESSAGES_MAX = 4096  # in one frame
-STEP_RUNS = 4  # in one turn
-_SHOWN = Message("", b"")  # stands for what was shown and not acknowledged
 QUEUES_MAX = 10_000  # of a pattern, told at once
 CURSORS_MAX = 1000  # of which is counted how their messages are read
 
@@ -131,7 +128,7 @@ class Leasing:
         """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
         messages of a lease. Raises CommandError, AccessError."""
         if command.reading is not None:
-            kind = RunBrowser if command.reading.in_runs else LeaseBrowser
+            kind = LeaseRunBrowser if command.in_runs else LeaseBrowser
             return kind(command, command.reading, self._core, self, session, prefetch)
         queue = None
         if command.subscription_name:
@@ -144,6 +141,8 @@ class Leasing:
             return PreparedBrowser(command, self._core, self._two_phase, session, prefetch)
         if command.places:
             return PlacesBrowser(command, self._core, session, prefetch, queue, self._direct, user)
+        if command.in_runs and queue is None and not command.selector:
+            return QueueRunBrowser(command, self._core, session, prefetch)
         return Browser(command, self._core, session, prefetch, queue)
 
     def is_leased(self, lease: Prepared) -> None:
@@ -299,25 +298,20 @@ class LeaseBrowser(Browser):
             except CommandError as error:
                 self.owner.end_with(self, error)
             else:
-                self._look(self._places())
+                self._read_on()
         else:
             self._finish()
         return None
 
-    def _places(self) -> list[Place]:
+    def _read_on(self) -> None:
+        self._look([*self._rows().places()])
+
+    def _rows(self) -> Rows:
         """Where the next ones stand."""
-        seqs = self._seqs[self._position : self._position + LOOK_ROWS]
-        size = self._core.pager.look_bytes()
-        places: list[Place] = []
-        while len(places) < len(seqs):
-            run = self.queue.find_run(seqs, len(places))
-            assert run, "what a lease holds leaves with its end"
-            for place in run:
-                size -= place.size
-                if places and size < 0:
-                    return places
-                places.append(place)
-        return places
+        rows = Rows()
+        is_there = rows.add_disk(self.queue, self._seqs[self._position : self._position + LOOK_ROWS])
+        assert is_there, "what a lease holds leaves with its end"
+        return rows.head(self._core.pager.look_bytes())
 
     def _looked(self, messages: list[Message] | None) -> None:
         if messages is not None:
@@ -325,79 +319,57 @@ class LeaseBrowser(Browser):
         super()._looked(messages)
 
 
-class RunBrowser(LeaseBrowser):
-    """The same for a client that takes many messages in one frame: what is read from the disk goes out as it is. Only a
-    message that is large, has several holders, or says more than text can, comes alone. An acknowledgement of the last
-    message of a run makes room for as many."""
+class LeaseRunBrowser(LeaseBrowser):
+    """The same in runs."""
 
-    __slots__ = ("_counts", "_records")
+    __slots__ = ("_runs",)
 
     def __init__(
         self, command: Subscribe, reading: LeaseReading, core: Core, leasing: Leasing, owner: Owner, prefetch: int
     ) -> None:
-        self._records: list[bytes | Message] = []  # read, to be shown next
-        self._counts: dict[int, int] = {}  # seq of the last message of a run that is not acknowledged → its messages
+        self._runs = Runs()
         super().__init__(command, reading, core, leasing, owner, prefetch)
 
     @property
     def held_bytes(self) -> int:
-        return sum(len(each) if isinstance(each, bytes) else cost(each) for each in self._records)
+        return self._runs.held_bytes
 
     def settle(self, seqs: Sequence[int]) -> list[Message]:
         settled = super().settle(seqs)
         if settled:
-            self.credit += self.refund * sum(self._counts.pop(seq, 1) - 1 for seq in seqs)
+            self.credit += self.refund * self._runs.room_of(seqs)
         return settled
 
     def step(self, now_ms: int) -> None:  # noqa: ARG002
         """Show on as far as there is room. Once a turn."""
         for _ in range(STEP_RUNS):
-            if self.done or not self.is_ready or self.credit <= 0 or self._looking or self._core.is_held(self.queue):
+            if not self.may_show():
                 return
-            if self._records and self._lease.xid in self._core.state.prepared:
-                self._show()
+            if self._runs and self._lease.xid in self._core.state.prepared:
+                self._core.memory.give_back(self._runs.show(self))
             else:
                 self._next()
         self._core.pager.again(self.queue)
 
     def end(self) -> None:
         super().end()
-        self._records.clear()
+        self._runs.clear()
 
-    def _show(self) -> None:
-        """A run, or the message that comes alone."""
-        records, seqs = self._records, self._seqs[self._position - len(self._records) : self._position]
-        count = min(len(records), self.credit, RUN_MESSAGES_MAX)
-        run = [each for each in takewhile(bytes.__instancecheck__, records[:count]) if isinstance(each, bytes)]
-        count, seq = max(1, len(run)), seqs[max(1, len(run)) - 1]
-        shown, self._records = records[:count], records[count:]
-        self._core.memory.give_back(sum(len(each) if isinstance(each, bytes) else cost(each) for each in shown))
-        self.credit -= count
-        before = self.queue.redelivered
-        if not self.auto:
-            self.unacked[seq] = _SHOWN
-            self._counts[seq] = count
-        if run:
-            known = [(i, before[each][0]) for i, each in enumerate(seqs[:count]) if each in before] if before else []
-            self.peer.deliver_run(self, real_name(self.queue.name), run, seq, known)
-        else:
-            (message,) = shown
-            assert isinstance(message, Message)
-            self.peer.deliver(self, message, before[seq][0] if seq in before else 0)
-
-    def _look(self, places: list[Place]) -> None:
+    def _read_on(self) -> None:
         self._looking = True
-        self._core.pager.look_at_records(self.queue, places, self._found)
+        rows = self._rows()
 
-    def _found(self, records: list[bytes | Message] | None) -> None:
-        """Read; or copied forward meanwhile (None), and to be looked for again."""
-        self._looking = False
-        if records is not None and not self.done:
-            self._position += len(records)
-            self._records = records
-            self._core.memory.take(self.held_bytes)
-        self._core.dirty[self.queue] = None
-        self._core.wake()
+        def found(runs: list[RecordRun | Message] | None) -> None:
+            """Read; or copied forward meanwhile (None), and to be looked for again."""
+            self._looking = False
+            if runs is not None and not self.done:
+                self._position += len(rows)
+                self._runs.fill(runs, rows.seqs)
+                self._core.memory.take(self.held_bytes)
+            self._core.dirty[self.queue] = None
+            self._core.wake()
+
+        self._core.pager.look_at_runs(self.queue, rows, found)
 
 
 class Made:

@@ -212,19 +212,21 @@ class RunFormat(DeliveryFormat):
         self.lines = subscription + id_prefix, version, owner
 
     def run(
-        self, destination: str, records: Sequence[bytes], seq: int, redelivered: Sequence[tuple[int, int]]
-    ) -> bytes:
-        """The MESSAGES frame of these `records` of the journal, of which the last is that of message `seq`;
-        `redelivered` = (place in the run, deliveries before this one) of those that were delivered before."""
+        self, destination: str, records: bytes | memoryview, sizes: Sequence[int], seq: int,
+        redelivered: Sequence[tuple[int, int]],
+    ) -> bytes:  # fmt: skip
+        """The MESSAGES frame of these `records` of the journal, which follow each other and have these `sizes`. The
+        last is that of message `seq`; `redelivered` = (place in the run, deliveries before this one) of those that were
+        delivered before."""
         lines, version, owner = self.lines
         ack = f"{self.ack[1:]}{seq}\n" if self.ack else ""
         where = header_line("destination", wire_name(destination, owner), version)
-        count, known = len(records), len(redelivered)
-        size = _U32.size * (1 + count) + _PAIR.size * known + sum(map(len, records))
+        count, known = len(sizes), len(redelivered)
+        size = _U32.size * (1 + count) + _PAIR.size * known + len(records)
         head = f"{MESSAGES}\n{lines}{ack}{where}messages:{count}\ncontent-length:{size}\n\n"
-        sizes = struct.pack(f"<{count}I", *map(len, records))
         pairs = b"".join([_PAIR.pack(*each) for each in redelivered])
-        return b"".join((head.encode("utf-8", "replace"), _U32.pack(known), pairs, sizes, *records, b"\0"))
+        widths = struct.pack(f"<{count}I", *sizes)
+        return b"".join((head.encode("utf-8", "replace"), _U32.pack(known), pairs, widths, records, b"\0"))
 
 
 @dataclass(frozen=True, slots=True)

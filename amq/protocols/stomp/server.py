@@ -542,7 +542,7 @@ class StompServer:
         id = known.id if known.named else ""
         form = self._deliveries.format(id, known.index, known.acknowledges, known.destination)
         form.transformation = known.transformation
-        if command.reading is not None and command.reading.in_runs:
+        if command.in_runs:
             return runs.RunFormat(form, self.version, self._owner)
         return form
 

@@ -89,8 +89,7 @@ def typed(options: Mapping[str, str], ack: str, sources: tuple[Source, ...], bro
             raise ProtocolError("a lease is read with browser:true, and is settled by COMMIT", code="HEADER_INVALID")
         begin, end = _positions(options.get("positions", ""))
         lease = number("lease", options["lease"], _INT64_MAX)
-        in_runs = options.get(RUNS) == RUNS_VERSION
-        fields["reading"] = LeaseReading(lease, options.get("cursor", ""), epoch, begin, end, in_runs)
+        fields["reading"] = LeaseReading(lease, options.get("cursor", ""), epoch, begin, end)
     if "browse-after" in options or "browse-until" in options:
         if not browser or is_wildcard(sources):
             raise ProtocolError("browse-after and browse-until are for a browse of one queue", code="HEADER_INVALID")
@@ -99,6 +98,8 @@ def typed(options: Mapping[str, str], ack: str, sources: tuple[Source, ...], bro
         fields["places"] = boolean("places", options["places"])
         if fields["places"] and not browser:
             raise ProtocolError("places are shown with browser:true", code="HEADER_INVALID")
+    if options.get(RUNS) == RUNS_VERSION:
+        fields["in_runs"] = browser
     return fields
 
 
