@@ -60,6 +60,7 @@ class Facts:
     passive        it is a slave that waits for an order, because the last master forbade a failover
     answer         to the last order that it got (`amq.lock.orders.Answer`)
     addresses      where clients find it while it is master
+    management     path of its management socket on its host, "" = it has none
     certificate    of its TLS ports: `subject`, `not_after_s` (seconds since 1970); {} = it has none
     """
 
@@ -72,6 +73,7 @@ class Facts:
     passive: bool = False
     answer: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+    management: str = ""
     certificate: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +81,8 @@ class Facts:
             "options": dict(self.options), "cannot_listen": self.cannot_listen[:WHY_CHARS_MAX],
             "urls": list(self.urls), "store_full": self.store_full, "priority": self.priority,
             "not_ready": self.not_ready[:WHY_CHARS_MAX], "passive": self.passive, "answer": dict(self.answer),
-            "addresses": list(self.addresses), **({"certificate": dict(self.certificate)} if self.certificate else {}),
+            "addresses": list(self.addresses), **({"management": self.management} if self.management else {}),
+            **({"certificate": dict(self.certificate)} if self.certificate else {}),
         }  # fmt: skip
 
 

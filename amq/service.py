@@ -45,7 +45,7 @@ from amq.replay import Replay
 from amq.security.credentials import Credentials
 from amq.security.permissions import Permissions
 from amq.served import PROTOCOLS, Served
-from amq.slave import Progress, Slave
+from amq.slave import Lag, Progress, Slave
 from amq.succession import ASK_S, EAGER_POLL_S, Departure, Succession
 from amq.threads import Event, SystemThreads, Threads
 from amq.transports.probe import refusals
@@ -104,6 +104,7 @@ class BrokerService:
         self.role = Role.STARTING
         self.failure: AmqError | None = None
         self.master: Master | None = None
+        self.management = ""  # path of the socket where operators reach this process, set before `start`
         self.events = Events()
         log_events(self.events)
         self._authenticate = authenticate
@@ -160,6 +161,11 @@ class BrokerService:
             self._succession.config = config
         if self.master is not None:
             self.master.reconfigure(config)
+
+    @property
+    def lag(self) -> Lag:
+        """How far this broker has followed as a slave."""
+        return self._slave.lag()
 
     def permit(self, permissions: Permissions | None) -> None:
         """Take over the rights of users, also of those who are served."""
@@ -327,7 +333,9 @@ class BrokerService:
 
     def _facts(self, group: Group, succession: Succession) -> dict[str, Any]:
         master = self.master
-        common: dict[str, Any] = {"passive": succession.passive, "answer": succession.answer.to_json()}
+        common: dict[str, Any] = {
+            "passive": succession.passive, "answer": succession.answer.to_json(), "management": self.management,
+        }  # fmt: skip
         shown = self._credentials.shown if self._credentials is not None else None
         if shown is not None:
             common["certificate"] = {"subject": shown.subject[:SUBJECT_CHARS_MAX], "not_after_s": shown.not_after_s}

@@ -22,6 +22,7 @@ from amq.cli.live import Files, Live
 from amq.cli.output import examples, reading_text
 from amq.cli.own_certificate import KEYS, OwnCertificate
 from amq.cli.own_logins import OwnLogins
+from amq.cli.own_management import OwnManagement
 from amq.cli.own_permissions import OwnPermissions
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
@@ -128,6 +129,7 @@ class _Run:
             config, self._gate.authenticate, replace_process=process.replace_process,
             credentials=self._certificate.credentials, permissions=self._permissions.current,
         )  # fmt: skip
+        self._management = OwnManagement(config, self._service, os.environ)
         self._service.events.listen(RoleChanged, self._on_role)
         self._service.events.listen(JournalRead, self._on_reading)
         files = {
@@ -156,8 +158,10 @@ class _Run:
         self._feed_watchdog(process.watchdog_interval_s())
         with self._watchers:
             self._watch()
+            await self._management.start()
             await self._service.start()
             await self._service.wait_for(Role.STOPPED)
+            await self._management.close()
         self._gate.close()
         return self._service.failure
 

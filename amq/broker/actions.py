@@ -22,4 +22,7 @@ class Action(Enum):
     PREPARE_BATCH = "prepare batches of the owner"
     FINISH_BATCH = "finish batches of the owner"
     LEASE = "lease messages of"
+    VIEW = "see the figures of"
+    ADMINISTER = "administer"
+    MANAGE = "manage"
     READ_STORE = "read from the store messages of"

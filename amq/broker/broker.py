@@ -56,6 +56,8 @@ from amq.journal.records.message import Run
 from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
 from amq.security.permissions import Permissions
 
+PAUSED_MAX = 10_000
+
 
 class Served(Client, Busy, Protocol):
     """A client that is there."""
@@ -73,6 +75,7 @@ class Broker(Core):
         super().__init__(state, journal, config, clock, epoch, wake, events)
         self.access = Access()
         self.connections: dict[str, Served] = {}  # clients that are there, by the names of their connections
+        self.paused: set[str] = set()  # full names of queues that give nothing to consumers, until this mastership ends
         self.links, self.pulling = Links(self), Pulling(self)
         self.topics = topics = Topics(self)
         self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics)
@@ -333,6 +336,19 @@ class Broker(Core):
         self.journal.confirm(waiter)
         self.wake()
 
+    def pause(self, name: str, pauses: bool) -> None:
+        """The queue of that full name gives its consumers nothing more, or does so again. Sends and browses go on; so
+        does what is settled. Raises CommandError where too many queues are paused."""
+        if not pauses:
+            self.paused.discard(name)
+        elif len(self.paused) >= PAUSED_MAX and name not in self.paused:
+            raise CommandError(f"{PAUSED_MAX} queues are paused already: resume some of them", code="LIMIT_REACHED")
+        else:
+            self.paused.add(name)
+        if name in self.state.queues:
+            self.dirty[self.state.queues[name]] = None
+        self.wake()
+
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
@@ -360,7 +376,11 @@ class Broker(Core):
                 if queue.name in held:
                     later[queue] = None
                     continue
-                (queue.retention or queue).dispatch(self, now_ms)
+                if self.paused and queue.name in self.paused:
+                    for browser in queue.browsers:
+                        browser.step(now_ms)
+                else:
+                    (queue.retention or queue).dispatch(self, now_ms)
                 if queue.stored_bytes > queue.options.queue_limit_bytes > 0:
                     self.limits.over(queue)
         self.dirty.update(later)

@@ -32,6 +32,7 @@ from amq.xid import AnyXid, parse
 
 # JMS clients cannot do without these. They tell of temporary destinations only.
 FREE_ADVISORIES: Final = {ADVISORY_PREFIX + "TempQueue", ADVISORY_PREFIX + "TempTopic"}
+_SEES: Final = (Right.READ, Right.BROWSE, Right.ADMIN)
 _FREE: Final = {Action.CREATE_TEMPORARY, Action.DELETE_DURABLE, Action.PREPARE, Action.LIST_PREPARED}
 
 
@@ -46,7 +47,7 @@ class PermittedRules:
         """May `user`?"""
         if action in _FREE:  # what they are about is asked where it is known
             return True
-        if action is Action.MANAGE_SCHEDULE:
+        if action is Action.MANAGE_SCHEDULE or action is Action.MANAGE:
             return self._permissions.may_manage(user)
         if action is Action.PREPARE_BATCH:
             return self._may_batch(user, name)
@@ -57,8 +58,11 @@ class PermittedRules:
             return self._permissions.may_manage(user) or self._may_end(user, action, name)
         if action is Action.SEND:
             return is_temporary(name) or self._permissions.may(user, Right.WRITE, name)
-        if action is Action.DELETE:
+        if action is Action.DELETE or action is Action.ADMINISTER:
             return self._permissions.may(user, Right.ADMIN, name)
+        if action is Action.VIEW:
+            seen = any(self._permissions.may(user, right, name) for right in _SEES)
+            return seen or self._permissions.may_manage(user)
         if action is Action.BROWSE:
             return self._may_browse(user, name)
         return self._may_read(user, action, name)

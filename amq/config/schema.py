@@ -46,6 +46,14 @@ class BrokerConfig(SecurityOptions):
         elsewhere=("transportConnectors", "acceptors"),
     )  # fmt: skip
 
+    management_socket: str = option(
+        "broker", "managementSocket", Kind.TEXT, "auto",
+        "Path of the Unix socket at which `amq queues`, the other commands of operators and the console reach this "
+        "broker. Only its own user and root may connect. auto: NAME-….sock in $RUNTIME_DIRECTORY/amq, "
+        "$XDG_RUNTIME_DIR/amq or /tmp/amq-UID. none: there is no such socket.",
+        "Give a path if programs in other containers must reach the socket.",
+    )  # fmt: skip
+
     lock_acquire_sleep_interval_s: float = option(
         "lock", "lockAcquireSleepInterval", Kind.DURATION, "1s",
         "How long a slave waits between two attempts to get the lock.",

@@ -71,6 +71,12 @@ class BrokerPresence:
         return found if isinstance(found, str) else "is of an older version, or just starting"
 
     @property
+    def management(self) -> str:
+        """Path of its management socket on its host, "" = it has none."""
+        found = self.facts.get("management")
+        return found if isinstance(found, str) else ""
+
+    @property
     def addresses(self) -> list[str]:
         """Where it says that clients reach it; version 0.1 does not say."""
         found = self.facts.get("addresses")

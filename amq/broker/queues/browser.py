@@ -75,6 +75,11 @@ class Browser(Subscription):
         """Bytes that it keeps in memory."""
         return sum(map(cost, self._batch))
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Priority and seq up to which everything was shown: where another browse can go on."""
+        return self._priority, self._batch[0].seq - 1 if self._batch else self._seq
+
     def make_ready(self) -> None:
         self.is_ready = True
 

@@ -59,6 +59,10 @@ class Durables:
             if older is not None:
                 self.end(older)
 
+    def records(self) -> list[Subscribed]:
+        """All of them but those that are about to end."""
+        return list(self._known.values())
+
     def hears(self, topic: str) -> bool:
         """Does any of them get what is sent there?"""
         if not self._known:

@@ -1,0 +1,114 @@
+"""Client: asks a broker's management interface, over its Unix socket or, through a console, over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+from amq.errors import AccessError, AmqError, CommandError, TransportError
+from amq.management.listing import LIMIT_MAX, Row
+from amq.management.openapi import PREFIX
+
+TIMEOUT_S = 30.0
+ANSWER_BYTES_MAX = 64 << 20
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class ManagementClient:
+    """`where` = the path of a Unix socket, or `http(s)://[USER:PASSWORD@]HOST:PORT` of a console. `user` = for whom a
+    console asks; "" = for the operator himself. Close it, or use it as a context manager."""
+
+    def __init__(self, where: str, timeout_s: float = TIMEOUT_S, user: str = "") -> None:
+        self.where = where
+        self._headers = {"Amq-User": user} if user else {}
+        url = urlsplit(where)
+        if url.scheme in ("http", "https"):
+            self.where = f"{url.scheme}://{url.hostname}:{url.port or ''}".rstrip(":")
+            if url.username:
+                login = f"{unquote(url.username)}:{unquote(url.password or '')}"
+                self._headers["Authorization"] = "Basic " + b64encode(login.encode()).decode()
+            host, port = url.hostname or "", url.port
+            self._http: http.client.HTTPConnection = (
+                http.client.HTTPSConnection(host, port, timeout=timeout_s, context=ssl.create_default_context())
+                if url.scheme == "https" else http.client.HTTPConnection(host, port, timeout=timeout_s)
+            )  # fmt: skip
+        else:
+            self._http = _UnixConnection(where, timeout_s)
+
+    def __enter__(self) -> ManagementClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: object) -> Row:
+        """Raises AmqError, as the broker said it, and TransportError where nobody answers."""
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        return self.ask("GET", path + ("?" + urlencode(given) if given else ""))
+
+    def all(self, path: str, limit: int | None = None, **query: object) -> Iterator[Row]:
+        """The rows of a list, page by page, at most `limit`."""
+        offset = 0
+        while limit is None or offset < limit:
+            size = LIMIT_MAX if limit is None else min(LIMIT_MAX, limit - offset)
+            page = self.get(path, **query, offset=offset, limit=size)
+            yield from page["items"]
+            offset += len(page["items"])
+            if len(page["items"]) < size:
+                return
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Row:
+        return self.ask("POST", path, body or {})
+
+    def delete(self, path: str) -> Row:
+        return self.ask("DELETE", path)
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
+        data = json.dumps(body).encode() if body is not None else None
+        headers = {**self._headers, **({"Content-Type": "application/json"} if data is not None else {})}
+        try:
+            self._http.request(method, PREFIX + path, data, headers)
+            answer = self._http.getresponse()
+            raw = answer.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            self._http.close()
+            raise TransportError(
+                f"{self.where}: no answer: {error or type(error).__name__}; does the broker run, as this user?"
+            ) from error
+        return _checked(answer.status, raw, self.where)
+
+
+def _checked(status: int, raw: bytes, where: str) -> Row:
+    try:
+        found = json.loads(raw)
+    except ValueError as error:
+        raise TransportError(f"{where} answers {status}, and no JSON: is it a console of amq?") from error
+    if status < 400 and isinstance(found, dict):
+        return found
+    code = str(found.get("code", "COMMAND_REFUSED")) if isinstance(found, dict) else "COMMAND_REFUSED"
+    kind: type[AmqError] = AccessError if status in (401, 403) else CommandError
+    raise kind(str(found.get("detail", status)) if isinstance(found, dict) else str(status), code=code)
+
+
+def part(name: str) -> str:
+    """A name as a part of a path."""
+    return quote(name, safe="")

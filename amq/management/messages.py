@@ -1,0 +1,235 @@
+"""Messages: a look at those of one queue, and a way to take some of them from it.
+
+Looking is a browse of the broker's: it changes nothing. Taking gets what no consumer holds: whatever is taken is in
+`Queue.messages` and in no line, until it leaves or is put back. Invariant: each step looks at a bounded part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from amq import values
+from amq.broker.actions import Action
+from amq.broker.broker import Broker
+from amq.broker.queues.browser import Browser
+from amq.broker.queues.queue import PRIORITIES, Queue, Subscription
+from amq.destination import wire_name
+from amq.errors import CommandError
+from amq.management.listing import Row, invalid
+from amq.message import BINARY_ID, CONTENTS, MAP, ORIGINAL_DESTINATION, STREAM, Message, neutral
+from amq.protocols.commands import Failure, Range, Subscribe
+
+LOOK_S: Final = 5.0  # for one page: a selector may match nothing in very many messages
+LOOK_BYTES: Final = 4 << 20  # of a page, beside its last message
+PAGE_MAX: Final = 100
+BODY_BYTES_SHOWN: Final = 1000  # of each body in a list, unless the query asks for more
+BODY_BYTES_MAX: Final = 1 << 20  # of all bodies of a page
+PREFIX: Final = "ID:"
+Place = tuple[int, int]  # priority and seq: the order of delivery
+_FIRST: Final = (PRIORITIES - 1, 0)
+
+
+class Found(NamedTuple):
+    """A message and how often it was delivered before."""
+
+    message: Message
+    redelivered: int
+
+
+class Page(NamedTuple):
+    """`after` = where the next page begins; None = there is no more."""
+
+    found: list[Found]
+    after: Place | None
+
+
+class Look:
+    """One browse, as its own peer and owner. `may(action, name)` was asked before."""
+
+    number = 0
+
+    def __init__(self, broker: Broker, queue: Queue) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._found: list[Found] = []
+        self._limit = self._bytes = 0
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def page(
+        self, limit: int, after: Place = _FIRST, until: Place | None = None, selector: str = ""
+    ) -> Page:
+        """Up to `limit` messages behind `after`. Raises SelectorError."""
+        self._limit = limit
+        broker = self._broker
+        command = Subscribe(
+            "look", self._queue.name, selector=selector, credit=limit, browser=True, range=Range(after, until)
+        )
+        browser = Browser(command, broker, self, limit, self._queue)
+        try:
+            browser.make_ready()
+            broker.dirty[self._queue] = None
+            broker.wake()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._ended), LOOK_S)
+            return Page(self._found, None if browser.done else browser.position)
+        finally:
+            browser.end()
+
+    # -- Owner and Peer, as far as a browse needs them ----------------------------------------------------------------
+
+    @property
+    def peer(self) -> Any:
+        return self
+
+    def may(self, action: Action, name: str) -> bool:  # noqa: ARG002
+        return True
+
+    def end_with(self, subscription: Subscription, error: Exception) -> None:  # noqa: ARG002
+        self._end()
+
+    def subscribed(self, command: Subscribe, session: int) -> None:
+        """No protocol has facts to keep."""
+
+    def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
+        self._found.append(Found(message, redelivered))
+        self._bytes += len(message.body)
+        if len(self._found) >= self._limit or self._bytes >= LOOK_BYTES:
+            subscription.make_unready()
+            self._end()
+
+    def browsed(self, subscription: Subscription) -> None:  # noqa: ARG002
+        self._end()
+
+    def fail(self, failure: Failure) -> None:  # noqa: ARG002
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+def seq_of(broker: Broker, id: str) -> int:
+    """The seq of the message that the broker gave this id. Raises CommandError."""
+    text = id.removeprefix(broker.message_id_prefix)
+    if not text.isascii() or not text.isdecimal() or len(text) > 20:
+        raise CommandError(
+            f"{id[:100]!r} is no id of a message of this broker: write it as a list shows it, "
+            f"{broker.message_id_prefix}N", code="MESSAGE_UNKNOWN",
+        )  # fmt: skip
+    return int(text)
+
+
+def place_of(queue: Queue, seq: int) -> Place | None:
+    """Where the message stands in the order of delivery; None = it is not in `queue`."""
+    message = queue.messages.get(seq)
+    if message is not None:
+        return message.priority, seq
+    return next(((priority, seq) for priority, each in queue.backlogs.items() if seq in each), None)
+
+
+async def message_of(broker: Broker, queue: Queue, seq: int) -> Found | None:
+    """That message of `queue`, read from the disk where it must be."""
+    place = place_of(queue, seq)
+    if place is None:
+        return None
+    page = await Look(broker, queue).page(1, (place[0], seq - 1), place)
+    return page.found[0] if page.found else None
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def row_of(broker: Broker, found: Found, body_bytes: int = BODY_BYTES_SHOWN) -> Row:
+    """A message as plain values. `body` is text, `body_base64` what is none; the first `body_bytes` of it. Maps and
+    streams are JSON in `body`."""
+    message = neutral(found.message)
+    body, is_text = _body(message)
+    shown = body[:body_bytes]
+    envelope = message.envelope
+    row: Row = {
+        "id": f"{broker.message_id_prefix}{message.seq}", "priority": message.priority,
+        "persistent": message.persistent, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
+        "redelivered": found.redelivered, "content": CONTENTS[message.content], "content_type": message.content_type,
+        "bytes": len(message.body), "truncated": len(shown) < len(body),
+        "properties": {name: _plain(value) for name, value in (message.properties or {}).items()},
+        "destination": wire_name(message.destination),
+    }  # fmt: skip
+    if envelope is not None:
+        id = envelope.correlation_id
+        row["headers"] = {
+            "message_id": envelope.message_id, "type": envelope.type, "reply_to": envelope.reply_text,
+            "correlation_id": BINARY_ID + id.hex().upper() if isinstance(id, bytes) else id or "",
+        }  # fmt: skip
+    text = _text(shown, len(shown) < len(body)) if is_text else None
+    return {**row, "body": text} if text is not None else {**row, "body_base64": base64.b64encode(shown).decode()}
+
+
+def _body(message: Message) -> tuple[bytes, bool]:
+    """The body for people, and whether it may be text."""
+    if message.content in (MAP, STREAM):
+        with suppress(ValueError):  # of a body that no codec wrote the bytes are all that can be shown
+            return values.to_json(values.decode(message.body)).encode("utf-8", "replace"), True
+        return message.body, False
+    return message.body, True
+
+
+def _text(data: bytes, is_cut: bool) -> str | None:
+    """None where that is no text. A cut may go through a character."""
+    for fewer in range(4 if is_cut else 1):
+        with suppress(UnicodeDecodeError):
+            text = data[: len(data) - fewer].decode()
+            return None if "\0" in text else text
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(values.to_json(value)) if isinstance(value, bytes | float) else value
+
+
+def place_text(place: Place | None) -> str | None:
+    return None if place is None else f"{place[0]}-{place[1]}"
+
+
+def parse_place(text: str) -> Place:
+    """Of `place_text`; "" = the beginning. Raises CommandError."""
+    if not text:
+        return _FIRST
+    priority, _, seq = text.partition("-")
+    good = priority.isascii() and seq.isascii() and priority.isdecimal() and seq.isdecimal() and len(text) < 24
+    if not good or int(priority) >= PRIORITIES:
+        raise invalid(f"after={text[:40]!r}: give what the page before said")
+    return int(priority), int(seq)
+
+
+# -- taking ------------------------------------------------------------------------------------------------------------
+
+
+def take(broker: Broker, queue: Queue, found: Iterable[Message]) -> list[tuple[Message, bytes]]:
+    """Those of `found`, as a look has read them, that nobody holds: each as the queue has it, with its body. They are
+    in no line."""
+    taken: list[tuple[Message, bytes]] = []
+    for message in found:
+        if message.seq in queue.messages:
+            taken += [(each, message.body) for each in queue.take_out({message.seq})]
+        elif queue.find(message.seq) is not None:
+            taken += [(each, message.body) for each in broker.state.page_in(queue, [message])]
+    return taken
+
+
+def take_seqs(broker: Broker, queue: Queue, seqs: set[int]) -> list[Message]:
+    """Those of `seqs` that nobody holds, without their bodies: they are about to leave."""
+    return queue.take_out(seqs) + (broker.state.take_from_disk(queue, seqs) if queue.backlogs else [])
+
+
+def origin_of(message: Message) -> str:
+    """Where a dead letter was meant to go, as it stands in its headers; "" = it is none."""
+    found = (message.properties or {}).get(ORIGINAL_DESTINATION, "")
+    return found if isinstance(found, str) else ""

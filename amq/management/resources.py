@@ -1,0 +1,256 @@
+"""Resources: the views and operations of a broker by method and path, as every surface has them.
+
+`ROUTES` is the one table: what a path does, what it demands of the permissions, whether it changes something. A request
+passes the door (`amq.broker.access`) before anything is done, and a change leaves a line in the audit log. The operator
+of the broker's own account, who comes over the Unix socket, may do everything; the console says for which user it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote
+
+import structlog
+
+from amq.broker.actions import Action
+from amq.broker.broker import Broker
+from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME
+from amq.errors import AccessError, AmqError, CommandError
+from amq.management.listing import Row, invalid
+from amq.management.openapi import PREFIX, described
+from amq.management.slices import Slices
+from amq.security.login import User
+
+NAME_CHARS_MAX: Final = 1000
+TOLD_CHARS_MAX: Final = 200  # of a name in the audit log
+_log = structlog.get_logger("amq.audit")
+Demand = tuple[Action, str]
+
+
+class Caller(NamedTuple):
+    """Who asks. `is_operator`: the account of the broker itself, which may do everything."""
+
+    user: User
+    is_operator: bool = False
+
+
+class Serving(Protocol):
+    """A mastership, as `amq.master.Master` has it."""
+
+    broker: Broker
+    connections: Any  # number → Connected, see `amq.management.views`
+
+
+class Source(Protocol):
+    """The broker process."""
+
+    @property
+    def serving(self) -> Serving | None:
+        """None = it is not the master."""
+
+    def status(self) -> Row:
+        """Name, role, group: also of a slave."""
+        ...
+
+    @property
+    def audits(self) -> bool: ...
+
+
+class Request(NamedTuple):
+    """`names` = the parts of the path that stand for something; `body` = the JSON object that came with it, {} = none.
+    """
+
+    caller: Caller
+    names: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+class Context(NamedTuple):
+    """What a handler works on. Its `broker` is that of the mastership in which the request came."""
+
+    source: Source
+    serving: Serving
+    slices: Slices
+    caller: Caller
+
+    @property
+    def broker(self) -> Broker:
+        return self.serving.broker
+
+    def sees(self, name: str) -> bool:
+        """May the caller see the destination of that full name?"""
+        return self.caller.is_operator or self.broker.access.may(self.caller.user, Action.VIEW, name)
+
+
+Handler = Callable[[Context, Request], Awaitable[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`path` has `{name}` for a part that stands for something. `demands(request)` = all that the caller must be
+    allowed; none = everybody who has logged in may ask, and sees what he may see."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    demands: Callable[[Request], Iterable[Demand]]
+    query: tuple[str, ...] = ()
+    body: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> list[str]:
+        return self.path.split("/")
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"
+
+
+class Resources:
+    """Answers requests. `routes` = the table."""
+
+    def __init__(self, source: Source, slices: Slices, routes: Iterable[Route]) -> None:
+        self._source = source
+        self._slices = slices
+        self._routes = list(routes)
+
+    async def answer(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any],
+                     caller: Caller) -> Row:  # fmt: skip
+        """The answer as plain values. Raises AmqError."""
+        route, names = self._find(method, path)
+        request = Request(caller, names, query, body)
+        if route.path == STATUS:
+            return self._source.status()
+        if route.path == DESCRIPTION:
+            return described(self._routes)
+        serving = self._source.serving
+        if serving is None:
+            why = "this broker is not the master: ask the master (`amq status` names it)"
+            raise CommandError(why, code="NOT_MASTER")
+        context = Context(self._source, serving, self._slices, caller)
+        try:
+            if not caller.is_operator:
+                for action, name in route.demands(request):
+                    context.broker.access.check(caller.user, action, name)
+            found = await route.handler(context, request)
+        except AmqError as error:
+            self._audit(route, request, error.code)
+            raise
+        self._audit(route, request, "done", found)
+        return found
+
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        parts = path.removeprefix(PREFIX).split("/")
+        allowed = []
+        for route in self._routes:
+            if len(route.parts) == len(parts) and (names := _match(route.parts, parts)) is not None:
+                if route.method == method:
+                    return route, names
+                allowed.append(route.method)
+        if allowed:
+            raise CommandError(f"{method} is not possible here: {', '.join(allowed)}", code="METHOD_UNKNOWN")
+        raise CommandError(f"there is no {path[:200]}: see {PREFIX}/openapi.json", code="NOT_FOUND")
+
+    def _audit(self, route: Route, request: Request, outcome: str, found: Row | None = None) -> None:
+        if self._source.audits and (route.changes or outcome == "NOT_PERMITTED"):
+            of = {name: text[:TOLD_CHARS_MAX] for name, text in request.names.items()}
+            to = {"to": str(request.body["to"])[:TOLD_CHARS_MAX]} if "to" in request.body else {}
+            count = {"count": found["count"]} if found is not None and "count" in found else {}
+            _log.info(
+                "management", user=request.caller.user.name, action=f"{route.method} {route.path}", outcome=outcome,
+                of=of, **to, **count,
+            )  # fmt: skip
+
+
+STATUS: Final = "/broker"
+DESCRIPTION: Final = "/openapi.json"
+
+
+def _match(template: list[str], parts: list[str]) -> dict[str, str] | None:
+    names = {}
+    for wanted, part in zip(template, parts, strict=True):
+        if wanted.startswith("{"):
+            text = unquote(part)
+            if not text or len(text) > NAME_CHARS_MAX or "\0" in text:
+                return None
+            names[wanted[1:-1]] = text
+        elif wanted != part:
+            return None
+    return names
+
+
+# -- the words of requests ---------------------------------------------------------------------------------------------
+
+
+def queue_name(request: Request) -> str:
+    """Full name of the queue that the path names."""
+    return QUEUE_SCHEME + request.names["name"]
+
+
+def topic_name(request: Request) -> str:
+    return TOPIC_SCHEME + request.names["name"]
+
+
+def text(request: Request, name: str, default: str | None = None) -> str:
+    """A text of the body. Raises CommandError."""
+    found = request.body.get(name, default)
+    if not isinstance(found, str):
+        raise invalid(f'"{name}" must be a text in the body, which is a JSON object')
+    return found
+
+
+def texts(request: Request, name: str, most: int) -> tuple[str, ...]:
+    """Several texts of the body, () = none. Raises CommandError."""
+    found = request.body.get(name, [])
+    if not isinstance(found, list) or len(found) > most or not all(isinstance(each, str) for each in found):
+        raise invalid(f'"{name}" must be a list of at most {most} texts')
+    return tuple(found)
+
+
+def truth(request: Request, name: str, default: bool = False) -> bool:
+    found = request.body.get(name, default)
+    if not isinstance(found, bool):
+        raise invalid(f'"{name}" must be true or false')
+    return found
+
+
+def whole(request: Request, name: str, default: int, most: int) -> int:
+    found = request.body.get(name, default)
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= most:
+        raise invalid(f'"{name}" must be a whole number from 0 to {most}')
+    return found
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+_STATUS: Final = {
+    "NOT_PERMITTED": 403, "NOT_FOUND": 404, "MESSAGE_UNKNOWN": 404, "METHOD_UNKNOWN": 405, "REQUEST_INVALID": 400,
+    "INVALID_SELECTOR": 400, "NOT_MASTER": 503, "STORE_FULL": 507, "NO_ROOM": 507, "TIMED_OUT": 504,
+    "DESTINATION_REFUSED": 400, "MESSAGE_INVALID": 400, "UNKNOWN_SUBSCRIPTION": 404,
+}  # fmt: skip
+
+
+def status_of(error: AmqError) -> int:
+    """The HTTP status of an error."""
+    default = 403 if isinstance(error, AccessError) else 409
+    return _STATUS.get(error.code, default)
+
+
+def problem(status: int, code: str, detail: str) -> Row:
+    """Problem details (RFC 9457)."""
+    return {"type": "about:blank", "title": code.replace("_", " ").lower(), "status": status, "code": code,
+            "detail": detail}  # fmt: skip
+
+
+async def within(seconds: float, work: Awaitable[Row]) -> Row:
+    """`work`, or an error after so long. Raises CommandError."""
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except TimeoutError as error:
+        why = f"it was not done within {seconds:g} s: what was done until then is done"
+        raise CommandError(why, code="TIMED_OUT") from error

@@ -1,0 +1,245 @@
+"""Views: rows that show what a master has. Each is built of plain values, so that it can go to another process.
+
+Counters (`enqueued`, `dequeued`) begin anew with each mastership, with what the new master read of the journal;
+`messages`, `in_flight` and `bytes` are true at every moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from amq.broker.broker import Broker
+from amq.broker.names import is_temporary
+from amq.broker.queues.queue import NO_LIMIT, Queue, Subscription
+from amq.broker.topics.wildcards import WildcardSubscription
+from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME, plain_name, told, wire_name
+from amq.journal.live import Segment
+from amq.journal.records import Prepared
+from amq.journal.records.subscription import Subscribed
+from amq.management.listing import Row, Table
+from amq.management.slices import Slices, pieces
+
+TEXT_CHARS_MAX = 300  # of a selector or a list of destinations in a row
+May = Callable[[str], bool]  # may the viewer see the destination of that full name?
+
+
+def queues(broker: Broker) -> Table[Queue]:
+    """Of queues that can be named."""
+
+    def more(queue: Queue) -> Row:
+        limit = queue.options.queue_limit_bytes
+        return {
+            "paused": queue.name in broker.paused, "dead_letter_queue": queue.is_dead_letter_queue,
+            "limit_bytes": limit if limit < NO_LIMIT else 0, "oldest_ms": oldest_ms(queue),
+        }  # fmt: skip
+
+    return Table(_name, QUEUE_FIELDS, more)
+
+
+def _name(queue: Queue) -> str:
+    return plain_name(queue.name)
+
+
+QUEUE_FIELDS: dict[str, Callable[[Queue], int]] = {
+    "messages": lambda queue: queue.stored,
+    "in_flight": lambda queue: queue.stored - queue.waiting,
+    "delayed": lambda queue: len(queue.delayed),
+    "consumers": lambda queue: len(queue.subscriptions),
+    "enqueued": lambda queue: queue.enqueued,
+    "dequeued": lambda queue: queue.acknowledged,
+    "bytes": lambda queue: queue.stored_bytes,
+    "memory_bytes": lambda queue: queue.resident_bytes,
+}
+
+
+def oldest_ms(queue: Queue) -> int | None:
+    """When the broker got the oldest message of `queue`, by its wall clock. None = there is none, or only the disk
+    knows."""
+    first = next(iter(queue.messages.values()), None)
+    if first is None or any(backlog.first < first.seq for backlog in queue.backlogs.values()):
+        return None
+    return first.timestamp_ms or None
+
+
+def named_queues(broker: Broker, may: May) -> Iterator[Queue]:
+    return (
+        queue for queue in list(broker.state.queues.values()) if queue.name.startswith(QUEUE_SCHEME) and may(queue.name)
+    )
+
+
+def topics(broker: Broker, durable: Mapping[str, int]) -> Table[str]:
+    """Of topics in use, by their full names. `durable` = how many durable subscriptions each has by its name."""
+    fields: dict[str, Callable[[str], int]] = {
+        "consumers": broker.topics.consumers, "durable_subscriptions": lambda name: durable.get(name, 0),
+    }  # fmt: skip
+    return Table(plain_name, fields, lambda _: {})
+
+
+async def durably_heard(broker: Broker, slices: Slices) -> Counter[str]:
+    """Full name of a topic → durable subscriptions to it by that name."""
+    found: Counter[str] = Counter()
+    async with slices.work() as work:
+        for piece in pieces(broker.durables.records()):
+            for record in piece:
+                found.update(record.topics)
+            await work.did(len(piece))
+    return found
+
+
+def named_topics(broker: Broker, may: May) -> Iterator[str]:
+    return (name for name in broker.known_topics if name.startswith(TOPIC_SCHEME) and may(name))
+
+
+def subscriptions(broker: Broker) -> Table[Subscribed]:
+    """Of durable subscriptions."""
+
+    def of_queue(field: str) -> Callable[[Subscribed], int]:
+        def value(record: Subscribed) -> int:
+            queue = broker.state.queues.get(record.queue)
+            return QUEUE_FIELDS[field](queue) if queue is not None else 0
+
+        return value
+
+    fields = {field: of_queue(field) for field in QUEUE_FIELDS}
+    return Table(
+        lambda record: str(record.definition["name"]), fields, lambda record: {
+            "client_id": record.definition["client_id"], "topics": _short(told(record.sources)),
+            "selector": _short(record.selector),
+        },
+    )  # fmt: skip
+
+
+class Connected(Protocol):
+    """A client's socket, as `amq.transports.connection.Connection` has it."""
+
+    number: int
+    user: str
+    client_id: str
+    peer_name: str
+    protocol: Any
+    client: Any
+
+    def abort(self) -> None: ...
+
+
+class Held(NamedTuple):
+    """A consumer and the connection and session whose it is."""
+
+    connection: Any
+    session: int
+    subscription: Subscription
+
+
+def connections() -> Table[Connected]:
+    """Of all sockets, also before a login."""
+    return Table(
+        lambda each: connection_id(each),
+        {
+            "sessions": lambda each: len(each.client.sessions) if each.client is not None else 0,
+            "consumers": lambda each: sum(1 for _ in _consumers_of(each.client)),
+            "producers": lambda each: len(each.client.producers) if each.client is not None else 0,
+        },
+        lambda each: {
+            "user": each.user, "client_id": each.client_id, "address": each.peer_name,
+            "protocol": each.protocol.name if each.protocol is not None else "",
+            "slow": each.client is not None and not each.client.is_writable,
+            "blocked": each.client is not None and each.client.session_that_waits() is not None,
+        },
+    )  # fmt: skip
+
+
+def connection_id(each: Connected) -> str:
+    """The name of a connection here: that of its client where it has logged in, else its number."""
+    return str(each.client.id) if each.client is not None and each.client.id else f"#{each.number}"
+
+
+def consumers() -> Table[Held]:
+    """Of those that take messages."""
+    return Table(
+        lambda each: f"{each.connection.id}:{each.session}:{each.subscription.id}",
+        {
+            "in_flight": lambda each: len(each.subscription.unacked),
+            "prefetch": lambda each: each.subscription.prefetch,
+            "priority": lambda each: each.subscription.priority,
+        },
+        lambda each: {
+            "connection": each.connection.id, "user": each.connection.client.user.name,
+            "client_id": each.connection.client.id, "destination": _short(_sources(each.subscription)),
+            "selector": _short(each.subscription.selector.text if each.subscription.selector is not None else ""),
+            "exclusive": each.subscription.exclusive, "acknowledges": not each.subscription.auto,
+            "waits_for_messages": each.subscription.is_ready,
+        },
+    )  # fmt: skip
+
+
+def held_consumers(broker: Broker) -> Iterator[Held]:
+    for client in list(broker.connections.values()):
+        for number, subscription in _consumers_of(client):
+            yield Held(client, number, subscription)
+
+
+def _consumers_of(client: Any) -> Iterator[tuple[int, Subscription]]:
+    if client is not None:
+        for number, session in list(client.sessions.items()):
+            for subscription in list(session.consumers()):
+                yield number, subscription
+
+
+def _sources(subscription: Subscription) -> str:
+    if isinstance(subscription, WildcardSubscription):
+        return told(subscription.sources)
+    return ",".join(wire_name(str(source)).removeprefix("/queue/") for source in subscription.sources)
+
+
+def prepared() -> Table[Prepared]:
+    """Of prepared transactions."""
+    return Table(
+        lambda each: str(each.xid),
+        {
+            "created_ms": lambda each: each.created_ms, "timeout_ms": lambda each: each.timeout_ms,
+            "sends": lambda each: sum(map(len, each.sends.values())),
+            "acknowledges": lambda each: sum(map(len, each.acks.values())),
+        },
+        lambda each: {"owner": each.owner, "batch": each.batch},
+    )  # fmt: skip
+
+
+def listed_prepared(broker: Broker) -> Iterable[Prepared]:
+    return broker.two_phase.listed()
+
+
+def segments() -> Table[Segment]:
+    """Of the journal."""
+    return Table(
+        lambda each: each.name,
+        {
+            "epoch": lambda each: each.epoch, "number": lambda each: each.number, "bytes": lambda each: each.end,
+            "live_messages": lambda each: each.live, "live_bytes": lambda each: each.live_bytes,
+        },
+        lambda _: {},
+    )  # fmt: skip
+
+
+def totals(broker: Broker) -> Row:
+    """Figures of the whole broker that cost nothing to know."""
+    journal, memory = broker.journal, broker.memory
+    return {
+        "queues": len(broker.state.queues), "connections": len(broker.connections), "topics": len(broker.known_topics),
+        "prepared": len(broker.state.prepared), "memory_used_bytes": memory.taken_bytes,
+        "memory_limit_bytes": memory.limit_bytes, "journal_segments": len(journal.segments),
+        "store_used_bytes": sum(segment.file_bytes or segment.end for segment in journal.segments),
+        "store_limit_bytes": broker.config.store_limit_bytes, "store_full": journal.disk_full,
+        "store_at_limit": journal.at_limit, "journal_written_bytes": journal.bytes_written,
+        "journal_batches": journal.batches,
+    }  # fmt: skip
+
+
+def is_shown(name: str) -> bool:
+    """Can an operator name that destination?"""
+    return name.startswith((QUEUE_SCHEME, TOPIC_SCHEME)) and not is_temporary(name)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + "…"

@@ -1,0 +1,112 @@
+"""The management socket of this process: where it is, and what it tells of a broker that serves or waits."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+
+import structlog
+
+import amq
+from amq.broker.events import RoleChanged
+from amq.clock import SystemClock
+from amq.config import BrokerConfig
+from amq.errors import ConfigError
+from amq.management.listing import Row
+from amq.management.resources import Resources, Serving
+from amq.management.routes import ROUTES
+from amq.management.server import ManagementServer
+from amq.management.slices import Slices
+from amq.service import BrokerService
+
+NONE, AUTO = "none", "auto"  # values of managementSocket
+NAME_CHARS_MAX = 40
+_log = structlog.get_logger("amq.management")
+
+
+def socket_path(config: BrokerConfig, name: str, environment: Mapping[str, str]) -> str:
+    """Where the socket of the broker `name` belongs; "" = nowhere."""
+    if config.management_socket == NONE:
+        return ""
+    if config.management_socket != AUTO:
+        return os.path.abspath(config.management_socket)
+    directory = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0] or environment.get("XDG_RUNTIME_DIR", "")
+    directory = os.path.join(directory, "amq") if directory else f"/tmp/amq-{os.geteuid()}"
+    text = f"{os.path.realpath(config.store)}\0{name}"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return os.path.join(directory, f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:NAME_CHARS_MAX]}-{digest}.sock")
+
+
+class OwnManagement:
+    """Made before the service starts: others learn the path from `brokers/NAME.json`."""
+
+    def __init__(self, config: BrokerConfig, service: BrokerService, environment: Mapping[str, str]) -> None:
+        self._service = service
+        self._path = socket_path(config, config.name or os.uname().nodename, environment)
+        self._is_own_choice = config.management_socket == AUTO
+        self._server: ManagementServer | None = None
+
+    async def start(self) -> None:
+        """Serve. A broker that cannot goes on without."""
+        if not self._path:
+            return
+        clock = SystemClock()
+        slices = Slices(clock)
+        server = ManagementServer(self._path, Resources(self, slices, ROUTES), slices)
+        try:
+            if self._is_own_choice:
+                _make_directory(os.path.dirname(self._path))
+            await server.start()
+        except ConfigError as error:
+            why = error.description
+            _log.warning("no management socket: the commands of operators and the console cannot ask", reason=why)
+            return
+        self._server = server
+        self._service.management = self._path
+        self._service.events.listen(RoleChanged, lambda _: server.forget())
+        _log.info("management socket", path=self._path)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    # -- Source -------------------------------------------------------------------------------------------------------
+
+    @property
+    def serving(self) -> Serving | None:
+        return self._service.master
+
+    @property
+    def audits(self) -> bool:
+        return self._service.config.audit_log != "none"
+
+    def status(self) -> Row:
+        service = self._service
+        master, config = service.master, service.config
+        found: Row = {
+            "name": config.name or os.uname().nodename, "role": service.role.value, "store": config.store,
+            "version": amq.__version__, "pid": os.getpid(), "host": os.uname().nodename,
+        }  # fmt: skip
+        if master is not None:
+            return {**found, "epoch": master.epoch, "urls": list(master.urls), "store_full": master.full}
+        lag = service.lag
+        return {**found, "lag": {
+            "place": lag.place, "messages": lag.messages, "caught_up_wall_ms": lag.caught_up_wall_ms,
+        }}  # fmt: skip
+
+
+def _make_directory(path: str) -> None:
+    """A directory that is ours alone. Raises ConfigError."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with suppress(FileExistsError):  # of an earlier start
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; set managementSocket") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise ConfigError(f"{path} is no directory of this user alone (mode 700): correct it, or set managementSocket")

@@ -1,0 +1,119 @@
+"""A broker in this process with its management socket, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from amq.cli.own_management import OwnManagement
+from amq.clock import SystemClock
+from amq.config.schema import BrokerConfig
+from amq.management.client import ManagementClient
+from amq.management.listing import Row
+from amq.management.resources import Caller, Resources
+from amq.management.routes import ROUTES
+from amq.management.slices import Slices
+from amq.security.login import User
+from amq.service import BrokerService, Role
+from tests.ports import free_port
+from tests.service_world import PATIENCE_S, Client, anybody
+
+OPERATOR = Caller(User("operator"), is_operator=True)
+
+
+class Managed:
+    """`ask` goes to the resources at once; `through` over the socket."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.port = free_port()
+        self.config = BrokerConfig(
+            name="a", store=str(folder / "store"), transports=(f"stomp://127.0.0.1:{self.port}",),
+            lock_keep_alive_period_s=0.5, lock_acquire_sleep_interval_s=0.1,
+            management_socket=str(folder / "a.sock"), **options,
+        )  # fmt: skip
+        self.clients: list[Client] = []
+        self.socket = self.config.management_socket
+
+    async def start(self) -> None:
+        self.service = BrokerService(self.config, anybody)
+        self.own = OwnManagement(self.config, self.service, {})
+        self.resources = Resources(self.own, Slices(SystemClock()), ROUTES)
+        await self.own.start()
+        await self.service.start()
+        assert await asyncio.wait_for(self.service.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
+
+    async def stop(self) -> None:
+        for client in self.clients:
+            await client.close()
+        self.clients.clear()
+        await asyncio.wait_for(self.service.stop(), PATIENCE_S)
+        await self.own.close()
+
+    @property
+    def broker(self) -> Any:
+        assert self.service.master is not None
+        return self.service.master.broker
+
+    async def ask(
+        self, method: str, path: str, given: Mapping[str, Any] | None = None, caller: Caller = OPERATOR, **query: object
+    ) -> Row:
+        words = {name: str(value) for name, value in query.items()}
+        return await asyncio.wait_for(self.resources.answer(method, path, words, given or {}, caller), PATIENCE_S)
+
+    async def through(self, method: str, path: str, body: Mapping[str, Any] | None = None, user: str = "") -> Row:
+        def ask() -> Row:
+            with ManagementClient(self.socket, user=user) as client:
+                return client.ask(method, path, body)
+
+        return await asyncio.to_thread(ask)
+
+    async def client(self) -> Client:
+        client = await Client.connect(self.port)
+        self.clients.append(client)
+        return client
+
+    async def fill(self, name: str, count: int, *headers: tuple[str, str], size: int = 10) -> None:
+        """Persistent messages, numbered by their property `n`."""
+        client = await self.client()
+        for number in range(count):
+            last = (("receipt", "r"),) if number == count - 1 else ()
+            await client.send(
+                "SEND", ("destination", f"/queue/{name}"), ("persistent", "true"), ("n", str(number)), *headers, *last,
+                body=(f"{name} {number}").encode().ljust(size),
+            )  # fmt: skip
+        assert (await client.receive()).command == "RECEIPT"
+        await client.close()
+        self.clients.remove(client)
+
+    async def bodies(self, name: str) -> list[str]:
+        """Of all messages of a queue, page by page."""
+        found: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            page = await self.ask("GET", f"/queues/{name}/messages", limit=100, after=after)
+            found += [row["body"].strip() for row in page["items"]]
+            after = page["after"]
+        return found
+
+
+@asynccontextmanager
+async def managed(folder: Path, **options: Any) -> AsyncIterator[Managed]:
+    made = Managed(folder, **options)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+def run(folder: Path, test: Callable[[Managed], Any], **options: Any) -> None:
+    """`test(managed)` on an event loop of its own."""
+
+    async def main() -> None:
+        async with managed(folder, **options) as made:
+            await test(made)
+
+    asyncio.run(main())
