@@ -15,6 +15,7 @@ from amq.cli.main import main
 from amq.config import foreign, load
 from amq.config.foreign import Foreign, Status, grants, writing
 from amq.errors import ConfigError
+from amq.security.login import User
 from amq.security.permissions import Permissions, Right
 
 FILES = Path(__file__).parent / "foreign"
@@ -33,7 +34,7 @@ def permissions(found: Foreign) -> Permissions:
 
 
 def granted(rules: Permissions, name: str, right: Right, users: str) -> set[str]:
-    return {user for user in users.split() if rules.may(user, right, name)}
+    return {user for user in users.split() if rules.may(User(user), right, name)}
 
 
 @pytest.mark.parametrize(
@@ -65,8 +66,8 @@ def test_entries_of_activemq_count_together(name: str, right: Right, expected: s
 def test_a_default_entry_of_activemq_counts_for_all() -> None:
     rules = permissions(read(ACTIVEMQ, {"auditors": ["ann"]}))
     names = ("queue://other", "queue://ORDERS.EU", "topic://any", "topic://ActiveMQ.Advisory.Queue")
-    assert [rules.may("ann", R, name) for name in names] == [True, True, True, True]
-    assert not rules.may("ann", W, "queue://other")
+    assert [rules.may(User("ann"), R, name) for name in names] == [True, True, True, True]
+    assert not rules.may(User("ann"), W, "queue://other")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_the_most_specific_setting_of_artemis_decides_alone(name: str, right: Ri
 
 def test_managers_of_artemis_are_those_of_its_management_address() -> None:
     rules = permissions(read(ARTEMIS, ROLES))
-    assert {user for user in ("root", "olga", "alice", "bob") if rules.may_manage(user)} == {"root", "olga"}
+    assert {user for user in ("root", "olga", "alice", "bob") if rules.may_manage(User(user))} == {"root", "olga"}
 
 
 def test_what_cannot_be_carried_over_is_told() -> None:
