@@ -13,6 +13,8 @@ from amq.security import LoginGate, Way
 
 KEYS: Final = frozenset((
     "tokenIssuer", "tokenAudience", "tokenAlgorithms", "tokenKeys", "tokenTrust", "tokenUser", "tokenRoles",
+    "ldapUrls", "ldapStartTls", "ldapTrust", "ldapUserBase", "ldapUserAttribute", "ldapBindUser",
+    "ldapBindPasswordFile", "ldapGroupBase", "ldapGroupMember", "ldapTimeout",
 ))  # fmt: skip
 _log = structlog.get_logger("amq.process")
 
@@ -22,22 +24,22 @@ class OwnLogins:
 
     def __init__(self, config: BrokerConfig, gate: LoginGate) -> None:
         self._gate = gate
-        gate.use(_ways(config))
+        gate.use(_ways(config, gate))
 
     @staticmethod
     def paths(config: BrokerConfig) -> tuple[str, ...]:
         """The files that they read."""
-        return tuple(path for path in (config.token_trust,) if path)
+        return tuple(path for path in (config.token_trust, config.ldap_trust, config.ldap_bind_password_file) if path)
 
     def read(self, config: BrokerConfig, current: Callable[[], bool]) -> None:
         """Make them anew. Raises ConfigError where one cannot be used: then nothing changes."""
-        ways = _ways(config)
+        ways = _ways(config, self._gate)
         if current():
             self._gate.use(ways)
             _log.info("logins read", ways=[way.__class__.__name__.lower() for way in ways])
 
 
-def _ways(config: BrokerConfig) -> list[Way]:
+def _ways(config: BrokerConfig, gate: LoginGate) -> list[Way]:
     ways: list[Way] = []
     if config.token_issuer:
         try:
@@ -45,6 +47,12 @@ def _ways(config: BrokerConfig) -> list[Way]:
         except ModuleNotFoundError as error:
             raise _missing("tokenIssuer", "jwt", error) from error
         ways.append(Tokens(config))
+    if config.ldap_urls:
+        try:
+            from amq.security.directory import Directory
+        except ModuleNotFoundError as error:
+            raise _missing("ldapUrls", "ldap", error) from error
+        ways.append(Directory(config, gate.is_local))
     return ways
 
 

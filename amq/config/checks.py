@@ -91,13 +91,13 @@ def contradictions(config: BrokerConfig) -> list[str]:
             f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
             "`amq user add NAME --users FILE`, or allow anonymous = loopback"
         )
-    return found + _tls_contradictions(config) + _token_contradictions(config)
+    return found + _tls_contradictions(config) + _token_contradictions(config) + _ldap_contradictions(config)
 
 
 def _has_logins(config: BrokerConfig) -> bool:
     """Is there any way to log in?"""
     by_certificate = config.certificate_user != "none" or config.certificate_users_file
-    return bool(config.users_file or config.token_issuer or by_certificate)
+    return bool(config.users_file or config.token_issuer or config.ldap_urls or by_certificate)
 
 
 def _token_contradictions(config: BrokerConfig) -> list[str]:
@@ -144,6 +144,30 @@ def _tls_contradictions(config: BrokerConfig) -> list[str]:
                 f"{_told(config, key)} has no effect, because clients are not asked for a certificate; set "
                 "clientCertificate to want or need"
             )
+    return found
+
+
+def _ldap_contradictions(config: BrokerConfig) -> list[str]:
+    found = []
+    if not config.ldap_urls:
+        for key in ("ldapTrust", "ldapUserBase", "ldapBindUser", "ldapBindPasswordFile", "ldapGroupBase"):
+            if config.get(BY_KEY[key]):
+                found.append(f"{_told(config, key)} has no effect without ldapUrls: set that too, or leave this out")
+        return found
+    for url in config.ldap_urls.replace(",", " ").split():
+        scheme, _, rest = url.partition("://")
+        if scheme not in ("ldap", "ldaps") or not rest:
+            found.append(f"{_told(config, 'ldapUrls')} must name servers as ldaps://host or ldap://host")
+        elif scheme == "ldap" and not config.ldap_start_tls and not is_protected(f"http://{rest}"):
+            found.append(
+                f"{_told(config, 'ldapUrls')} with ldapStartTls = false would send passwords in the clear: use "
+                "ldaps://, or ldapStartTls"
+            )
+    for key in ("ldapUserBase", "ldapUserAttribute", "ldapGroupMember"):
+        if not config.get(BY_KEY[key]):
+            found.append(f"{_told(config, 'ldapUrls')} without {key}: nobody could be found; set it")
+    if bool(config.ldap_bind_user) != bool(config.ldap_bind_password_file):
+        found.append("ldapBindUser and ldapBindPasswordFile belong together: set both, or none")
     return found
 
 

@@ -162,3 +162,68 @@ class SecurityOptions:
         "Set it if the issuer decides who has which role.",
         reload=True, elsewhere=("auth_oauth2.additional_scopes_key",),
     )  # fmt: skip
+    ldap_urls: str = option(
+        "security", "ldapUrls", Kind.TEXT, "",
+        "Servers of the LDAP directory that knows users who are not in usersFile, with commas between: "
+        "`ldaps://a.example.com,ldaps://b.example.com`. If one does not answer, the next one is asked. Blank means no "
+        "directory. Needs the extra amq[ldap].",
+        "Set it if users and groups are in OpenLDAP, Active Directory or the like.",
+        reload=True, elsewhere=("auth_ldap.servers", "LDAPLoginModule", "connectionURL"),
+    )  # fmt: skip
+    ldap_start_tls: bool = option(
+        "security", "ldapStartTls", Kind.BOOLEAN, True,
+        "Whether a connection to an ldap:// server changes to TLS (StartTLS) before the first password is sent.",
+        "Use false only for a directory on this host.",
+        reload=True, elsewhere=("auth_ldap.use_starttls", "startTls"),
+    )  # fmt: skip
+    ldap_trust: str = option(
+        "security", "ldapTrust", Kind.PATH, "",
+        "PEM file with the CAs of the directory's servers; blank means those of this host.",
+        "Set it if their certificates are of a private CA.",
+        reload=True, elsewhere=("auth_ldap.ssl_options.cacertfile",),
+    )  # fmt: skip
+    ldap_user_base: str = option(
+        "security", "ldapUserBase", Kind.TEXT, "",
+        "The entry below which users are: `ou=people,dc=example,dc=com`.",
+        "Set it with ldapUrls.",
+        reload=True, elsewhere=("userBase", "auth_ldap.dn_lookup_base"),
+    )  # fmt: skip
+    ldap_user_attribute: str = option(
+        "security", "ldapUserAttribute", Kind.TEXT, "uid",
+        "The attribute with the user's name.",
+        "Active Directory has `sAMAccountName`.",
+        reload=True, elsewhere=("userSearchMatching", "auth_ldap.dn_lookup_attribute"),
+    )  # fmt: skip
+    ldap_bind_user: str = option(
+        "security", "ldapBindUser", Kind.TEXT, "",
+        "DN of the account with which the broker searches users and groups. Blank: users are directly below "
+        "ldapUserBase, and each reads its own groups.",
+        "Set it if users are in several branches, or may not read the groups.",
+        reload=True, elsewhere=("connectionUsername", "auth_ldap.dn_lookup_bind.user_dn"),
+    )  # fmt: skip
+    ldap_bind_password_file: str = option(
+        "security", "ldapBindPasswordFile", Kind.PATH, "",
+        "File whose first line is the password of ldapBindUser.",
+        "Set it with ldapBindUser.",
+        reload=True, elsewhere=("connectionPassword", "auth_ldap.dn_lookup_bind.password"),
+    )  # fmt: skip
+    ldap_group_base: str = option(
+        "security", "ldapGroupBase", Kind.TEXT, "",
+        "The entry below which groups are. Their names (`cn`) are the user's roles in the permissionsFile. Blank means "
+        "that the directory gives no roles.",
+        "Set it if the directory decides who has which role.",
+        reload=True, elsewhere=("roleBase", "auth_ldap.group_lookup_base"),
+    )  # fmt: skip
+    ldap_group_member: str = option(
+        "security", "ldapGroupMember", Kind.TEXT, "member",
+        "The attribute of a group with the DNs of its members; `memberUid` has their names.",
+        "Use uniqueMember or memberUid for groups of these kinds, and member:1.2.840.113556.1.4.1941: for groups in "
+        "groups of Active Directory.",
+        reload=True, elsewhere=("roleSearchMatching",),
+    )  # fmt: skip
+    ldap_timeout_s: float = option(
+        "security", "ldapTimeout", Kind.DURATION, "5s",
+        "How long the broker waits for each step of a server of the directory, in whole seconds.",
+        "Use less if a server is often away and the next one should be asked sooner.",
+        minimum=1000, maximum=60_000, reload=True, elsewhere=("auth_ldap.timeout",),
+    )  # fmt: skip

@@ -10,16 +10,15 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import ssl
 from typing import Any, Final, Protocol
 
 import jwt
 
 from amq.clock import Clock, SystemClock
-from amq.errors import AccessError, ConfigError
+from amq.errors import AccessError
 from amq.security.issuer_keys import IssuerKeys
 from amq.security.login import ROLES_CHARS_MAX, ROLES_MAX, Claim, Login, User, is_name, refusal
-from amq.tls import new_context, words
+from amq.security.trust import trusting
 
 TOKEN_CHARS_MAX: Final = 16 << 10
 LEEWAY_S: Final = 30.0  # that the issuer's clock may be ahead of ours
@@ -62,7 +61,7 @@ class Tokens:
         self._algorithms = tuple(settings.token_algorithms.replace(",", " ").split())
         self._user_claim = settings.token_user
         self._roles_claim = settings.token_roles
-        context = _context(settings.token_trust)
+        context = trusting(settings.token_trust)
         self._keys = IssuerKeys(self._issuer, settings.token_keys, self._algorithms, context, self._clock)
 
     def knows(self, claim: Claim) -> bool:
@@ -133,16 +132,3 @@ def _header(text: str) -> dict[str, Any] | None:
     except (ValueError, binascii.Error, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _context(trust: str) -> ssl.SSLContext:
-    """For https to the issuer: `trust` = a file of CAs, "" = those of this host. Raises ConfigError."""
-    context = new_context(ssl.PROTOCOL_TLS_CLIENT, "1.2")
-    try:
-        if trust:
-            context.load_verify_locations(trust)
-        else:
-            context.load_default_certs()
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"{trust}: no PEM file of trusted CAs: {words(error)}", code="TRUST_INVALID") from error
-    return context
