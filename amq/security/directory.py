@@ -87,6 +87,8 @@ class Directory:
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, _Remembered] = {}  # proofs of right logins, oldest first
         self._asking: dict[bytes, asyncio.Future[User]] = {}  # equal logins are one question
+        self._turns = asyncio.Semaphore(THREADS_MAX)
+        self._is_closed = False
         self._executor = ThreadPoolExecutor(THREADS_MAX, "amq-ldap")
 
     def knows(self, claim: Claim) -> bool:
@@ -105,16 +107,23 @@ class Directory:
         if asking is None and len(self._asking) >= WAITING_MAX:
             raise unavailable(f"{WAITING_MAX} logins wait for the directory")
         if asking is None:
-            asking = self._asking[proof] = asyncio.get_running_loop().run_in_executor(
-                self._executor, self._ask, claim.login, claim.passcode
-            )
+            asking = self._asking[proof] = asyncio.get_running_loop().create_task(self._question(claim))
             asking.add_done_callback(lambda done: self._answered(proof, done))
         done, _ = await asyncio.wait([asking], timeout=PATIENCE * self._timeout_s * len(self._servers))
         if not done:
             raise unavailable("the directory is too slow")
         return Login(asking.result(), "directory")
 
+    async def _question(self, claim: Claim) -> User:
+        async with self._turns:
+            claim.check()
+            if self._is_closed:
+                raise unavailable("the directory is another one now")
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, self._ask, claim.login, claim.passcode)
+
     def close(self) -> None:
+        self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _answered(self, proof: bytes, done: asyncio.Future[User]) -> None:

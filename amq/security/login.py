@@ -8,7 +8,7 @@ after it has checked what was shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -41,14 +41,21 @@ class Login(NamedTuple):
     ends_at_s: float = math.inf
 
 
+def _welcome() -> None:
+    """Nothing is known against its address."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The proofs that a client shows. `loopback`: it is on this host; `certificate`: that of its TLS connection."""
+    """The proofs that a client shows. `loopback`: it is on this host; `certificate`: that of its TLS connection.
+    `check` raises AccessError where its address has failed too often meanwhile: a way that is slow asks that before it
+    begins, so that a stranger who guesses many times at once costs no more than one who guesses slowly."""
 
     login: str = ""
     passcode: str = field(default="", repr=False)
     loopback: bool = False
     certificate: Certificate | None = field(default=None, repr=False)
+    check: Callable[[], None] = field(default=_welcome, repr=False)
 
 
 class Way(Protocol):

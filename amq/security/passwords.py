@@ -1,6 +1,7 @@
 """Passwords, a `Way`: users of the users file, and clients without a login. It knows every claim, so it is asked last.
 
-Invariant: the event loop never waits for scrypt, which runs in a thread, one verification at a time.
+Invariants: the event loop never waits for scrypt, which runs in a thread, one verification at a time; the others wait
+in line, and an address that has failed too often is sent away before its next verification.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class Passwords:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self._executor = ThreadPoolExecutor(1, "amq-login")
+        self._turn = asyncio.Lock()
 
     def knows(self, claim: Claim) -> bool:  # noqa: ARG002
         return True
@@ -26,9 +28,13 @@ class Passwords:
         """Raises AccessError."""
         name = self._authenticator.quick(claim.login, claim.passcode, claim.loopback)
         if name is None:
-            loop = asyncio.get_running_loop()
-            verify = self._authenticator.verify
-            name = await loop.run_in_executor(self._executor, verify, claim.login, claim.passcode)
+            async with self._turn:
+                claim.check()
+                name = self._authenticator.quick(claim.login, claim.passcode, claim.loopback)
+                if name is None:
+                    loop = asyncio.get_running_loop()
+                    verify = self._authenticator.verify
+                    name = await loop.run_in_executor(self._executor, verify, claim.login, claim.passcode)
         return Login(User(name), "none" if name == ANONYMOUS else "password")
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol, cast
 
@@ -590,9 +591,10 @@ class Connection(asyncio.Protocol):
         self._unread(LOGIN)
         try:
             shown = self._stream.certificate if self._stream is not None else None
-            self._hub.door.check(self.peer_address)
+            check = partial(self._hub.door.check, self.peer_address)
+            check()
             login = await self._hub.authenticate(
-                Claim(command.login, command.passcode, self._is_loopback, shown or None)
+                Claim(command.login, command.passcode, self._is_loopback, shown or None, check)
             )
             self.user = login.user.name
             if not self._closing:

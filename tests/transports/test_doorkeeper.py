@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from amq.errors import AccessError
 from amq.security.users_edit import add_user
 from amq.transports import doorkeeper
 from amq.transports.doorkeeper import LINES_MAX, LINES_S, MINUTE_S, Doorkeeper
-from bench.wire import WireError
+from bench.wire import WireError, encode
 from tests.brokers import Brokers
 from tests.fakes import FakeClock
 
@@ -102,6 +103,29 @@ def test_who_guesses_too_often_waits(door: Doorkeeper, clock: FakeClock) -> None
     clock.advance(MINUTE_S + 1)
     door.check(HERE)
     assert not door._failures
+
+
+def test_who_guesses_a_hundred_times_at_once_costs_no_more_than_who_guesses_slowly(tmp_path: Path) -> None:
+    """All are there before the first one has been found wrong. Those who were right before still get in."""
+    users = tmp_path / "users"
+    add_user(str(users), "alice", SECRET)
+    with Brokers(tmp_path, usersFile=users, anonymous="no", failedLoginsPerMinute=5) as brokers:
+        broker = brokers.master()
+        known = broker.connect(login="alice", passcode=SECRET)
+        strangers = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(100)]
+        for number, stranger in enumerate(strangers):
+            stranger.sendall(encode("CONNECT", {"accept-version": "1.2", "login": "alice", "passcode": f"no {number}"}))
+        said = b""
+        for stranger in strangers:
+            stranger.settimeout(30)
+            while part := stranger.recv(4096):
+                said += part
+            stranger.close()
+        assert said.count(b"code:LOGIN_REFUSED") == 5
+        assert said.count(b"code:TOO_MANY_FAILED_LOGINS") == 95
+        known.send("SEND", {"destination": "/queue/a", "receipt": "1"}, b"x")
+        known.receipt("1", 10)
+        known.close()
 
 
 def test_addresses_are_bounded(door: Doorkeeper, monkeypatch: pytest.MonkeyPatch) -> None:
