@@ -69,6 +69,11 @@ def export_(store: str, destinations: tuple[str, ...], output: str, options: tup
         raise click.exceptions.Exit(exits.STORE)
 
 
+def _for_ourselves(path: str, flags: int) -> int:
+    """Messages are for the user and its group, whatever the umask is."""
+    return os.open(path, flags, 0o640)
+
+
 def _export_to(output: str, store: str, config: BrokerConfig, wanted: list[str] | None) -> list[str]:
     """Export into a file that gets its name when it is complete; an incomplete file is removed. A device or a pipe gets
     the bytes as they come.
@@ -78,7 +83,7 @@ def _export_to(output: str, store: str, config: BrokerConfig, wanted: list[str] 
             return _export(store, config, wanted, other)
     output = os.path.realpath(output)  # a link stays one
     partial = output + PARTIAL
-    with open(partial, "wb", buffering=BUFFER_BYTES) as file:
+    with open(partial, "wb", buffering=BUFFER_BYTES, opener=_for_ourselves) as file:
         try:
             problems = _export(store, config, wanted, file)
             file.flush()

@@ -13,6 +13,7 @@ import stat
 from amq.doctor.finding import Finding, Level, unfit
 
 SUBDIRECTORIES = ("journal", "epochs", "brokers", "checkpoints")
+NOBODY = 65534  # what a file server shows where it does not tell users apart
 _TOPIC = "owner and mode"
 
 
@@ -24,18 +25,28 @@ def judge_directory(path: str) -> list[Finding]:
         return []
     findings = []
     user = os.geteuid()
-    if found.st_uid not in (user, 0):
+    if user == 0 and found.st_uid not in (0, NOBODY):
+        owner = _name(found.st_uid)
+        findings.append(unfit(
+            _TOPIC, f"{path} belongs to user {owner}, and this is user root",
+            "root would work on files that another user can replace, and leave files there that the user cannot open",
+            f"run the broker as the user who owns the store (systemd: User={owner}; by hand: runuser -u {owner} -- amq "
+            f"start …), or give the store to root: chown -R root {path}",
+        ))  # fmt: skip
+    elif found.st_uid not in (user, 0):
         findings.append(Finding(
             Level.WARNING, _TOPIC, f"{path} belongs to user {_name(found.st_uid)}, and this is user {_name(user)}",
             "its owner can replace the lock and the journal at any time",
             f"run all brokers as the user who owns the store, or give it away: chown -R {_name(user)} {path}",
         ))  # fmt: skip
-    if found.st_mode & stat.S_IWOTH:
-        mode = f"{stat.S_IMODE(found.st_mode):o}"
-        findings.append(Finding(
-            Level.WARNING, _TOPIC, f"every user of this host may write to {path} (mode {mode})",
-            "any of them can replace the lock and the journal", f"chmod o-w {path}",
-        ))  # fmt: skip
+    for place in (path, *(os.path.join(path, name) for name in SUBDIRECTORIES)):
+        mode = _mode(place)
+        if mode & stat.S_IWOTH:
+            findings.append(unfit(
+                _TOPIC, f"every user of this host may write to {place} (mode {mode:o})",
+                "any of them can replace the lock and the journal",
+                f"chmod o-w {place} (SMB, FAT: mount it with dir_mode=0750,file_mode=0640, or dmask and fmask)",
+            ))  # fmt: skip
     for name in SUBDIRECTORIES:
         inside = os.path.join(path, name)
         if os.path.islink(inside):
@@ -45,6 +56,15 @@ def judge_directory(path: str) -> list[Finding]:
                 "put the directory itself there; to keep a store elsewhere let the store's own name be the link",
             ))  # fmt: skip
     return findings
+
+
+def _mode(path: str) -> int:
+    """Permission bits of a directory that is no link, 0 = there is none."""
+    try:
+        found = os.lstat(path) if os.path.basename(path) in SUBDIRECTORIES else os.stat(path)
+    except FileNotFoundError:
+        return 0
+    return stat.S_IMODE(found.st_mode) if stat.S_ISDIR(found.st_mode) else 0
 
 
 def _name(user: int) -> str:

@@ -111,6 +111,7 @@ class _Edit:
         if os.path.exists(self._target):
             old = os.stat(self._target)
             if (old.st_uid, old.st_gid) != (os.geteuid(), os.fstat(self._fd).st_gid):
+                self._check_directory(old.st_uid)
                 os.fchown(self._fd, old.st_uid, old.st_gid)  # root edits, the broker's user reads
             os.fchmod(self._fd, stat.S_IMODE(old.st_mode))
         with open(self._fd, "wb", closefd=False) as file:
@@ -124,6 +125,18 @@ class _Edit:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+    def _check_directory(self, owner: int) -> None:
+        """Nobody but root and `owner` could have put the file there that says whose the new one is. Raises ConfigError.
+        """
+        directory = os.path.dirname(self._target)
+        found = os.stat(directory)
+        if found.st_uid not in (0, owner) or found.st_mode & stat.S_IWOTH:
+            raise ConfigError(
+                f"{self._path} belongs to another user, and others may write to {directory}: root gives no passwords "
+                "away; edit the file as its owner, or chmod o-w the directory",
+                code="USERS_FILE_UNWRITABLE",
+            )
 
     def _abandon(self) -> None:
         if self._fd >= 0:

@@ -172,6 +172,21 @@ def test_edits_keep_what_is_not_theirs(file: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_root_gives_no_file_away_where_others_could_have_put_it(file: Path) -> None:
+    add_user(str(file), "alice", "one")
+    before = file.read_text()
+    os.chown(file, 12345, 23456)
+    file.parent.chmod(0o1777)
+    with pytest.raises(ConfigError, match="root gives no passwords away") as raised:
+        add_user(str(file), "bob", "two")
+    assert raised.value.code == "USERS_FILE_UNWRITABLE"
+    assert (file.read_text(), sorted(os.listdir(file.parent))) == (before, [file.name])
+    file.parent.chmod(0o750)
+    add_user(str(file), "bob", "two")
+    assert file.stat().st_uid == 12345
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_the_owner_stays_when_root_edits(file: Path) -> None:
     file.write_text("")
     os.chown(file, 12345, 23456)
