@@ -8,6 +8,8 @@
 #   make package   source distribution and wheel, tried in clean environments of each Python that is here
 #   make lint    ruff and mypy; codespell and proselint for the documents
 #   make docs    the documents as a site with search: build/site/index.html
+#   make sbom    what a broker host gets, as CycloneDX: build/amq.cdx.json; SBOM_EXTRAS=[spark] for more
+#   make audit   known vulnerabilities of the same packages
 #   make bench   a few minutes of every benchmark
 #   make nfs-test   brokers on real NFS servers with real partitions (root, User-mode Linux); nfs-test-all: and GFS2, SMB
 #   make simulate   brokers in a simulated world, until Ctrl-C; SEED=… STEPS=… replays
@@ -24,13 +26,14 @@ EXAMPLES ?=
 SEED ?=
 STEPS ?=
 BENCH_ARGS ?=
+SBOM_EXTRAS ?=
 NFS_TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark examples test test-deep package lint docs bench simulate nfs-test nfs-test-all clean
+.PHONY: help demo demo-spark examples test test-deep package lint docs sbom audit bench simulate nfs-test nfs-test-all clean
 
 help:
-	@sed -n '3,15s/^# \{0,1\}//p' Makefile
+	@sed -n '3,17s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
@@ -76,9 +79,21 @@ lint: $(VENV)/.installed-test
 docs: $(VENV)/.installed-docs
 	@rm -rf build/pages build/site && mkdir -p build/pages
 	@ln -s ../../README.md build/pages/index.md
-	@ln -s ../../CHANGELOG.md ../../CONTRIBUTING.md ../../conf ../../docs ../../examples build/pages/
+	@ln -s ../../CHANGELOG.md ../../CONTRIBUTING.md ../../SECURITY.md ../../conf ../../docs ../../examples build/pages/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
+
+# What is installed where a broker runs, and nothing else.
+build/host: $(METADATA) | $(BIN)/python
+	@rm -rf $@ && $(BIN)/python -m venv --without-pip $@
+	@$(BIN)/python -m pip --python $@/bin/python install --quiet --disable-pip-version-check '.$(SBOM_EXTRAS)'
+
+sbom: build/host $(VENV)/.installed-audit
+	$(BIN)/cyclonedx-py environment --output-file build/amq.cdx.json build/host/bin/python
+	@echo "build/amq.cdx.json"
+
+audit: build/host $(VENV)/.installed-audit
+	$(BIN)/python -m tests.audit build/host
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH_ARGS)
@@ -114,6 +129,10 @@ $(VENV)/.installed-test: $(METADATA) | $(BIN)/python
 	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  ln -sfn $(CURDIR)/spark "$$site/pyspark_amq"; \
 	  ln -sfn $(CURDIR)/spark/pyspark_amq_journal "$$site/pyspark_amq_journal"
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-audit: $(METADATA) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[audit]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(METADATA) | $(BIN)/python
