@@ -10,6 +10,7 @@ import click
 from amq.cli.output import examples, json_option, print_json, print_table
 from pyspark_amq.pipelines import NAMES, load
 from pyspark_amq.pipelines.frame import command
+from pyspark_amq.pipelines.progress import STATUS, read_status
 
 
 def _show(figures: dict[str, Any], as_json: bool) -> None:
@@ -38,6 +39,31 @@ def list_(as_json: bool) -> None:
         print_json([{"name": each.name, "about": each.title} for each in found])
     else:
         print_table(("pipeline", ""), [(each.name, each.title) for each in found])
+
+
+@pipeline.command(
+    "status",
+    epilog=examples(
+        "amq pipeline status --checkpoint /data/checkpoints/orders",
+        "amq pipeline status --checkpoint /data/orders/_checkpoint --json",
+    ),
+)  # fmt: skip
+@click.option("--checkpoint", metavar="DIR", required=True, help="Checkpoint of an ingest or drain, on a local disk.")
+@json_option
+def status(checkpoint: str, as_json: bool) -> None:
+    """Show the progress of a pipeline that runs or has run.
+
+    Rows in all and a second, messages and bytes that wait at the broker, messages leased, and how messages were read,
+    as of the last micro-batch. A drain keeps its checkpoint in _checkpoint of --output.
+    """
+    try:
+        _show(read_status(checkpoint), as_json)
+    except FileNotFoundError:
+        raise click.UsageError(
+            f"{checkpoint} has no {STATUS}: give the checkpoint of an ingest or drain, on a local disk, that has begun"
+        ) from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 @pipeline.group("run", epilog=examples(*(f"amq pipeline run {name} {load(name).examples[0]}" for name in NAMES)))

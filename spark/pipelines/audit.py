@@ -16,13 +16,13 @@ from pyspark_amq.pipelines.frame import (
     Options,
     Pipeline,
     PipelineError,
-    Say,
     destinations_option,
     in_range,
     is_local,
     range_options,
 )
 from pyspark_amq.pipelines.page import write_page
+from pyspark_amq.pipelines.progress import Say
 
 BUCKETS_MAX = 120  # points in a curve
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800)

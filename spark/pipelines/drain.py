@@ -22,7 +22,6 @@ from pyspark_amq.pipelines.frame import (
     Options,
     Pipeline,
     PipelineError,
-    Say,
     broker_options,
     duration_s,
     follow,
@@ -30,6 +29,7 @@ from pyspark_amq.pipelines.frame import (
     log_in,
     pairs_option,
 )
+from pyspark_amq.pipelines.progress import Say
 
 CURSOR = "drain"  # default name of the cursor of a queue
 CHECKPOINT = "_checkpoint"  # below the output; readers ignore names with _
@@ -55,7 +55,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{round(1000 * options['interval'])} milliseconds")
-    figures = follow(writer.start, say)
+    figures = follow(writer.start, say, "drain", checkpoint)
     _acknowledge(spark, checkpoint, settings)
     return {**figures, "output": output}
 
@@ -78,7 +78,7 @@ def _acknowledge(spark: Any, checkpoint: str, settings: Mapping[str, str]) -> No
 
 def source_settings(options: Options) -> dict[str, str]:
     """These options, as options of `format("amq")`."""
-    names = ("url", "user", "password", "destination", "subscription")
+    names = ("url", "user", "password", "destination", "subscription", "store")
     given = {name: options[name] for name in names if options[name]}
     return {"subscription": CURSOR, **given, **dict(options["option"])}
 
@@ -174,12 +174,18 @@ PIPELINE = Pipeline(
         click.Option(
             ["--interval"], metavar="DURATION", callback=duration_s, help="Run on; write at this interval, such as 1m."
         ),
+        click.Option(
+            ["--store"], metavar="DIR", default="",
+            help="Where all executors have mounted the broker's store: they read messages of queues there, if its "
+            "option directReads names the user.",
+        ),
         click.Option(["--text"], is_flag=True, help="Make the column value a string, not bytes."),
         pairs_option("--option", "Any other option of the source: includeHeaders=true, maxOffsetsPerTrigger=10000."),
     ],
     [
         "--destination /queue/orders --output /data/orders",
         "--destination /topic/prices --subscription lake --output /data/prices --text --interval 1m",
+        "--destination /queue/orders --store /mnt/amq --output /data/orders --interval 10s",
         "--destination /queue/orders --output s3a://lake/orders --option maxOffsetsPerTrigger=100000 --json",
     ],
     _check,

@@ -24,6 +24,7 @@ from amq.client import connect
 from amq.config import units
 from amq.errors import AmqError
 from pyspark_amq.options import AT_LEAST_ONCE, DEDUP, EXACTLY_ONCE, BrokerOptions, SinkOptions, full_names, read
+from pyspark_amq.pipelines.progress import ENDED, FAILED, Progress, Say
 
 LOCAL = "local[*]"
 LOGIN_TIMEOUT_S = 60.0  # to find the master, also during a takeover
@@ -35,7 +36,6 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit started the JVM, and this pr
 _TOO_SLOW = "Python worker failed to connect back"  # the error of Spark for such a source
 _OURS = re.compile(r"^(?:amq|pyspark_amq)\.[\w.]+: (.+)$", re.MULTILINE)  # last lines of our tracebacks
 
-Say = Callable[[str], None]
 Options = Mapping[str, Any]
 Show = Callable[[dict[str, Any], bool], None]  # prints figures, as JSON or for people
 
@@ -230,38 +230,41 @@ def session(name: str, master: str, settings: Mapping[str, str], environ: Mutabl
         spark.stop()
 
 
-def follow(start: Callable[[], Any], say: Say) -> dict[str, Any]:
+def follow(start: Callable[[], Any], say: Say, name: str = "", checkpoint: str = "") -> dict[str, Any]:
     """Let a stream run to its end; it does not outlive this process. Returns the numbers of messages and micro-batches
-    that it read. Raises the error of the stream.
+    that it read, and how fast. Raises the error of the stream.
 
     `start` starts the query. `follow` calls it again if the Python process of the source did not start in time, as
-    happens on a busy host: the query has read nothing then."""
+    happens on a busy host: the query has read nothing then. The progress of pipeline `name` is kept in `checkpoint`, if
+    that is on a local disk."""
     from pyspark.errors import PySparkException
 
-    batches: dict[int, int] = {}
-    for starts in range(1, STARTS_MAX + 1):
-        try:
-            _watch(start(), batches, say)
-        except PySparkException as error:
-            if _TOO_SLOW not in str(error) or starts == STARTS_MAX:
-                raise
-            say(f"Python did not start in the 10 s that Spark allows a source: start {starts + 1} of {STARTS_MAX}")
-        else:
-            break
-    return {"messages": sum(batches.values()), "batches": len(batches)}
+    progress = Progress(name, checkpoint if is_local(checkpoint) else "", say)
+    try:
+        for starts in range(1, STARTS_MAX + 1):
+            try:
+                _watch(start(), progress)
+            except PySparkException as error:
+                if _TOO_SLOW not in str(error) or starts == STARTS_MAX:
+                    raise
+                say(f"Python did not start in the 10 s that Spark allows a source: start {starts + 1} of {STARTS_MAX}")
+            else:
+                break
+    except BaseException:
+        progress.write(FAILED)
+        raise
+    progress.write(ENDED)
+    return progress.figures()
 
 
-def _watch(query: Any, batches: dict[int, int], say: Say) -> None:
-    """Until `query` or this process ends, note in `batches` the number of messages of each micro-batch."""
+def _watch(query: Any, progress: Progress) -> None:
+    """Until `query` or this process ends, note its progress."""
     try:
         ended = False
         while not ended:
             ended = query.awaitTermination(PROGRESS_S)
             for each in query.recentProgress:
-                number, messages = each["batchId"], each["numInputRows"]
-                if messages and number not in batches:
-                    batches[number] = messages
-                    say(f"micro-batch {number}: {messages:,} messages")
+                progress.note(each)
     finally:
         query.stop()
 

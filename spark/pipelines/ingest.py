@@ -16,7 +16,6 @@ from pyspark_amq.pipelines.frame import (
     Options,
     Pipeline,
     PipelineError,
-    Say,
     broker_options,
     check_sink,
     delivery_option,
@@ -25,6 +24,7 @@ from pyspark_amq.pipelines.frame import (
     pairs_option,
     sink_settings,
 )
+from pyspark_amq.pipelines.progress import Say
 
 FORMATS = ("text", "json", "csv", "parquet", "orc")
 # For Spark's reader of CSV. With enforceSchema it would take columns by their place and ignore the header of a file.
@@ -51,7 +51,7 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
     stream = spark.readStream.format(kind).options(**STREAM | read).schema(files.schema).load(path)
     writer = _rows(stream, options).writeStream.format("amq").options(**settings)
     writer = writer.option("checkpointLocation", options["checkpoint"])
-    return follow(writer.trigger(availableNow=True).start, say)
+    return follow(writer.trigger(availableNow=True).start, say, "ingest", options["checkpoint"])
 
 
 def _rows(files: Any, options: Options) -> Any:

@@ -19,7 +19,6 @@ from pyspark_amq.pipelines.frame import (
     Options,
     Pipeline,
     PipelineError,
-    Say,
     broker_options,
     check_sink,
     delivery_option,
@@ -29,6 +28,7 @@ from pyspark_amq.pipelines.frame import (
     range_options,
     sink_settings,
 )
+from pyspark_amq.pipelines.progress import Say
 
 COLUMNS = ("value", "key", "headers", "destination")
 OF_A_DELIVERY = [

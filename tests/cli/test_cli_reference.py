@@ -46,7 +46,8 @@ def test_the_contract() -> None:
         "amq journal export", "amq journal import", "amq journal repair",
         "amq config show", "amq config check", "amq config import", "amq user add", "amq user remove", "amq user list",
         "amq dlq list", "amq dlq retry", "amq dlq purge", "amq schedule list", "amq schedule remove",
-        "amq transactions list", "amq transactions commit", "amq transactions rollback", "amq pipeline list",
+        "amq transactions list", "amq transactions commit", "amq transactions rollback",
+        "amq pipeline list", "amq pipeline status",
         "amq pipeline run ingest", "amq pipeline run drain", "amq pipeline run audit", "amq pipeline run replay",
         "amq help", "amq completion", "amq migrate",
     }  # fmt: skip

@@ -3,7 +3,9 @@ once; what is acknowledged is there; a checkpoint and an output that do not belo
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,9 +18,13 @@ from typing import Any
 import click
 import pytest
 from brokers import Broker, Brokers
+from click.testing import CliRunner
 
 import amq
+from amq.cli.pipeline import pipeline as commands
 from pyspark_amq.pipelines import drain, frame, load
+from pyspark_amq.pipelines.drain import CHECKPOINT
+from pyspark_amq.pipelines.progress import STATUS, read_status
 from tests.cli.amq_process import ROOT, command
 from tests.spark.session import environment
 from tests.spark.source_driver import patiently
@@ -35,7 +41,7 @@ def options(where: str, output: Path | str, **changes: Any) -> dict[str, Any]:
     """As the command line has them."""
     given = {
         "url": where, "user": "", "password": "", "destination": QUEUE, "subscription": "drain", "output": str(output),
-        "checkpoint": "", "interval": None, "text": True, "option": [("maxOffsetsPerTrigger", "1000")],
+        "checkpoint": "", "store": "", "interval": None, "text": True, "option": [("maxOffsetsPerTrigger", "1000")],
     }  # fmt: skip
     return given | changes
 
@@ -78,10 +84,17 @@ def test_a_queue_through_a_takeover_and_again(spark: Any, brokers: Brokers, tmp_
         pipeline.check(given)
         return patiently(lambda: pipeline.run(spark, given, say))
 
-    assert run() == {"messages": 3000, "batches": 3, "output": str(output)}
+    figures = run()
+    assert figures.pop("messages_per_s") > 0
+    assert figures == {"messages": 3000, "batches": 3, "output": str(output)}
     assert not master.alive
     assert said[0] == f"writing {QUEUE} to {output}"
-    assert said[1:] == [f"micro-batch {number}: 1,000 messages" for number in range(3)]
+    figures_of_batch = r"1,000 messages, [\d,]+/s; [\d,]+ wait \([\d.]+ MB\), 1,000 leased"
+    for number, line in enumerate(said[1:]):
+        assert re.match(f"micro-batch {number}: {figures_of_batch}", line)
+    assert len(said) == 4
+    status = read_status(str(output / CHECKPOINT))
+    assert (status["state"], status["messages"], status["waiting"], status["last_batch"]) == ("ended", 3000, 0, 2)
     assert written(spark, output) == list(range(3000))
     assert kept(where) == [], "the last micro-batch is acknowledged too"
     assert run()["messages"] == 0
@@ -203,7 +216,7 @@ class Query:
     """A stream as Spark shows it: with the progress of its last two micro-batches."""
 
     def __init__(self, *rows: int, error: Exception | None = None) -> None:
-        self.recentProgress: list[dict[str, int]] = []
+        self.recentProgress: list[dict[str, Any]] = []
         self.stopped = False
         self._rows = list(enumerate(rows))
         self._error = error
@@ -215,22 +228,52 @@ class Query:
             return True
         number, rows = self._rows.pop(0)
         idle = {"batchId": number + 1, "numInputRows": 0}
-        self.recentProgress = [*self.recentProgress[-2:-1], {"batchId": number, "numInputRows": rows}, idle]
+        told = {"waiting": {"/queue/a": 7, "/queue/b": 1}, "waitingBytes": {"/queue/a": 2_000_000}, "leased": rows,
+                "direct": 10 * number, "fallback": number}  # fmt: skip
+        done = {
+            "batchId": number, "numInputRows": rows, "durationMs": {"triggerExecution": 500},
+            "processedRowsPerSecond": 1234.5, "sources": [{"latestOffset": json.dumps(told)}],
+        }  # fmt: skip
+        self.recentProgress = [*self.recentProgress[-2:-1], done, idle]
         return False
 
     def stop(self) -> None:
         self.stopped = True
 
 
-def test_micro_batches_are_counted_once_though_spark_forgets_them() -> None:
+def test_micro_batches_are_counted_once_though_spark_forgets_them(tmp_path: Path) -> None:
     query, said = Query(5, 0, 1000, 2, 3), []
-    assert frame.follow(lambda: query, said.append) == {"messages": 1010, "batches": 4}
-    assert said == [f"micro-batch {text} messages" for text in ("0: 5", "2: 1,000", "3: 2", "4: 3")]
+    figures = frame.follow(lambda: query, said.append, "drain", str(tmp_path))
+    assert figures == {"messages": 1010, "batches": 4, "messages_per_s": 505, "direct": 40, "fallback": 4}
+    assert said[1] == (
+        "micro-batch 2: 1,000 messages, 1,234/s; 8 wait (2.0 MB), 1,000 leased; "
+        "20 read from the store, 2 from the broker"
+    )
+    assert [line.split(" messages")[0] for line in said] == [
+        f"micro-batch {text}" for text in ("0: 5", "2: 1,000", "3: 2", "4: 3")
+    ]
     assert query.stopped
+    shown = CliRunner().invoke(commands, ["status", "--checkpoint", str(tmp_path), "--json"])
+    status = json.loads(shown.output)
+    names = ("state", "messages", "waiting", "waiting_bytes", "leased", "last_per_s")
+    assert {name: status[name] for name in names} == {
+        "state": "ended", "messages": 1010, "waiting": 8, "waiting_bytes": 2_000_000, "leased": 3, "last_per_s": 1234,
+    }  # fmt: skip
+    assert "waiting bytes: 2,000,000" in CliRunner().invoke(commands, ["status", "--checkpoint", str(tmp_path)]).output
     query = Query(1, error=ValueError("it died"))
     with pytest.raises(ValueError, match="it died"):
-        frame.follow(lambda: query, str)
+        frame.follow(lambda: query, str, "drain", str(tmp_path))
     assert query.stopped
+    assert read_status(str(tmp_path))["state"] == "failed"
+
+
+def test_a_directory_without_progress_is_refused(tmp_path: Path) -> None:
+    found = CliRunner().invoke(commands, ["status", "--checkpoint", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "give the checkpoint of an ingest or drain" in found.output
+    for text in ("17", "{}", "no json"):
+        (tmp_path / STATUS).write_text(text)
+        assert CliRunner().invoke(commands, ["status", "--checkpoint", str(tmp_path)]).exit_code == 2
 
 
 def test_a_source_that_is_not_up_in_time_is_started_again() -> None:
@@ -241,7 +284,8 @@ def test_a_source_that_is_not_up_in_time_is_started_again() -> None:
 
     started = [slow(), slow(3), Query(3, 4)]
     queries, said = iter(started), []
-    assert frame.follow(lambda: next(queries), said.append) == {"messages": 7, "batches": 2}
+    figures = frame.follow(lambda: next(queries), said.append)
+    assert (figures["messages"], figures["batches"]) == (7, 2)
     assert [text.partition(":")[2] for text in said if "in the 10 s" in text] == [" start 2 of 10", " start 3 of 10"]
     assert all(query.stopped for query in started)
     slow_ones = [slow() for _ in range(frame.STARTS_MAX + 1)]
