@@ -67,6 +67,16 @@ def handover(store: str, to: str, wait_s: float, as_json: bool) -> None:
         facts = {"before": to, "master": to, "epoch": before.epoch.number if before.epoch else 0, "seconds": 0.0}
         _print(facts, f"{to} is the master already", as_json)
         return
+    name, epoch = hand_over(store, to, wait_s)
+    seconds = round(time.monotonic() - started, 3)
+    facts = {"before": master.name if master else None, "master": name, "epoch": epoch, "seconds": seconds}
+    _print(facts, f"{name} is master now, epoch {epoch}, after {seconds:.1f} s", as_json)
+
+
+def hand_over(store: str, to: str, wait_s: float) -> tuple[str, int]:
+    """Make another broker the master, `to` where it is given. Returns its name and epoch. Raises OrderError."""
+    before = _status(store)
+    master = before.master
     other, action = (master, HAND_OVER) if master is not None else (_waiting(before, to, store), TAKE_OVER)
     order = _order(other, action, to)
     give(SystemVfs(), store, other.name, order)
@@ -77,9 +87,7 @@ def handover(store: str, to: str, wait_s: float, as_json: bool) -> None:
     name, epoch = found
     if to and name != to:
         raise OrderError(f"{name} is master now, not {to}: it was quicker to get the lock", code="ORDER_TIMEOUT")
-    seconds = round(time.monotonic() - started, 3)
-    facts = {"before": master.name if master else None, "master": name, "epoch": epoch, "seconds": seconds}
-    _print(facts, f"{name} is master now, epoch {epoch}, after {seconds:.1f} s", as_json)
+    return name, epoch
 
 
 @click.command(

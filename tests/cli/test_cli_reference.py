@@ -50,6 +50,11 @@ def test_the_contract() -> None:
         "amq pipeline list", "amq pipeline status",
         "amq pipeline run ingest", "amq pipeline run drain", "amq pipeline run audit", "amq pipeline run replay",
         "amq help", "amq completion", "amq migrate",
+        "amq queues", "amq queue show", "amq queue browse", "amq queue peek", "amq queue purge", "amq queue delete",
+        "amq queue move", "amq queue copy", "amq queue pause", "amq queue resume", "amq queue export", "amq topics",
+        "amq subscriptions list", "amq subscriptions delete", "amq connections list", "amq connections close",
+        "amq consumers", "amq message show", "amq message retry", "amq message delete", "amq dlq causes",
+        "amq broker status", "amq broker drain", "amq top",
     }  # fmt: skip
     words = {
         name: {word for option in reference.options(command) for word in option.opts}

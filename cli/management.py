@@ -1,0 +1,166 @@
+"""Shared by the commands of operators: which broker they ask, how they print lists, how they ask before a change."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+from amq.cli.output import console, is_terminal, print_json, print_table, size_text
+from amq.cli.store import check_store
+from amq.errors import AmqError, StoreError
+from amq.lock.presence import BrokerPresence
+from amq.lock.status import StoreStatus, store_status
+from amq.management.client import ManagementClient
+from amq.management.listing import Row
+from amq.vfs import SystemVfs
+
+LIST_LIMIT: Final = 1000
+WATCH_S: Final = 2.0
+OPERATION_S: Final = 3600.0
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+Columns = Sequence[tuple[str, Callable[[Row], object]]]  # titles, and the cell of a row
+
+
+class NoBrokerError(AmqError):
+    """There is no broker that could be asked from here."""
+
+    code = "TRANSPORT_UNAVAILABLE"
+
+
+def broker_options(command: _Command) -> _Command:
+    """--store, --name, --url"""
+    for option in (
+        click.option("--name", "broker", metavar="NAME", default="", help="Ask this broker. Default: the master."),
+        click.option(
+            "--url", metavar="URL", envvar="AMQ_CONSOLE_URL", default="",
+            help="Ask through a console, http(s)://[USER:PASSWORD@]HOST:PORT; or $AMQ_CONSOLE_URL.",
+        ),
+        click.option(
+            "--store", metavar="DIR", envvar="AMQ_STORE", default="",
+            help="Store directory of a group with a broker on this host; or $AMQ_STORE.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+limit_option = click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), default=LIST_LIMIT, show_default=True, help="At most so many.",
+)  # fmt: skip
+watch_option = click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:g} seconds, until Ctrl-C.")
+
+
+def open_client(store: str, url: str, broker: str, timeout_s: float = OPERATION_S) -> ManagementClient:
+    """Raises AmqError that says where the command can be run instead."""
+    if url:
+        if not url.startswith(("http://", "https://")):
+            raise click.BadParameter("write http://HOST:PORT or https://HOST:PORT, of a console", param_hint="--url")
+        return ManagementClient(url, timeout_s)
+    if not store:
+        raise click.UsageError("give --store DIR of a group with a broker on this host, or --url of a console")
+    return ManagementClient(_socket_of(_wanted(read_status(store), store, broker)), timeout_s)
+
+
+def read_status(store: str) -> StoreStatus:
+    """Raises StoreError."""
+    vfs = SystemVfs()
+    try:
+        check_store(vfs, store)
+        return store_status(vfs, store)
+    except OSError as error:
+        raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
+
+
+def _wanted(seen: StoreStatus, store: str, name: str) -> BrokerPresence:
+    if name:
+        found = next((each for each in seen.brokers if each.name == name), None)
+        if found is None:
+            names = ", ".join(each.name for each in seen.brokers) or "none"
+            raise NoBrokerError(f"no broker {name!r} runs on {store}; running: {names}", code="BROKER_UNKNOWN")
+        return found
+    if seen.master is None:
+        running = ", ".join(each.name for each in seen.brokers) or "none"
+        raise NoBrokerError(f"{store} has no master now (running: {running}): see `amq status --store {store}`")
+    return seen.master
+
+
+def _socket_of(broker: BrokerPresence) -> str:
+    host = broker.owner.host if broker.owner is not None else "?"
+    if not broker.management:
+        raise NoBrokerError(f"{broker.name} on host {host} has no management socket: see managementSocket and its log")
+    if not os.path.exists(broker.management):
+        raise NoBrokerError(
+            f"{broker.name} runs on host {host}: run this command there, or give --url of a console there "
+            f"(its socket {broker.management} is not on this host)"
+        )
+    return broker.management
+
+
+def show(
+    rows: Callable[[], list[Row]], columns: Columns, as_json: bool, watch: bool = False, limit: int | None = None
+) -> None:
+    """Print rows as JSON or as a table; with `watch` again and again."""
+    while True:
+        found = rows()
+        more = limit is not None and len(found) > limit
+        found = found[:limit] if limit is not None else found
+        if as_json:
+            print_json(found, None if watch else 2)
+        else:
+            if watch and console().is_terminal:
+                console().clear()
+            print_table([title for title, _ in columns], [[cell(row) for _, cell in columns] for row in found])
+            if more:
+                click.echo(f"and more: these are the first {limit}, see --limit", err=True)
+        if not watch:
+            return
+        time.sleep(WATCH_S)
+
+
+def some(client: ManagementClient, path: str, limit: int, **query: object) -> list[Row]:
+    """One row more than `limit`, where there are more."""
+    return list(client.all(path, limit + 1, **query))
+
+
+def confirm(yes: bool, question: str) -> None:
+    """Ask, unless `yes`. Raises UsageError where nobody can be asked."""
+    if yes:
+        return
+    if not is_terminal():
+        raise click.UsageError("not a terminal, cannot ask for confirmation; use --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+def report(found: Row, text: str, as_json: bool) -> None:
+    """The result of a change."""
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(text)
+
+
+def field(name: str) -> Callable[[Row], object]:
+    return lambda row: row[name]
+
+
+def size(name: str) -> Callable[[Row], object]:
+    return lambda row: size_text(row[name])
+
+
+def texts(*pairs: tuple[str, str]) -> Columns:
+    """Columns that show a field as it is."""
+    return [(title, field(name)) for title, name in pairs]
+
+
+def with_marks(row: Row) -> str:
+    """The name of a queue, marked where it is paused."""
+    return f"{row['name']} (paused)" if row["paused"] else str(row["name"])
+
+
+def joined(parts: Iterable[Columns]) -> Columns:
+    return [column for part in parts for column in part]

@@ -1,0 +1,165 @@
+"""`amq top`: a live screen of a group: its master and slaves, rates, and the queues with the most messages.
+
+Invariant: it goes on through a takeover. Each round asks whichever broker is master then; where none answers, the
+screen says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import click
+from rich.cells import cell_len, set_cell_size
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from amq.cli.management import WATCH_S, broker_options, open_client, read_status
+from amq.cli.output import console, examples, json_option, print_json, size_text, wall_text
+from amq.errors import AmqError
+from amq.management.listing import Row
+
+ROWS = 20
+GAP = 2  # columns between two columns of the table
+NAME_COLUMNS_MIN = 10
+ASK_S = 5.0  # a broker that hangs does not stop the screen for longer
+RATED = ("enqueued", "dequeued")
+
+
+@click.command(
+    epilog=examples("amq top --store /mnt/shared/amq", "amq top --store /mnt/shared/amq --rounds 1 --json")
+)
+@click.option("--rows", metavar="N", type=click.IntRange(1, 500), default=ROWS, show_default=True,
+              help="Queues to show.")  # fmt: skip
+@click.option("--rounds", metavar="N", type=click.IntRange(min=1), help="End after so many rounds. Default: at Ctrl-C.")
+@click.option("--every", metavar="SECONDS", type=click.FloatRange(0.1, 3600), default=WATCH_S, show_default=True,
+              help="Time between two rounds.")  # fmt: skip
+@broker_options
+@json_option
+def top(rows: int, rounds: int | None, every: float, store: str, url: str, broker: str, as_json: bool) -> None:
+    """Watch a group: rates, backlog, consumers, roles and lag. The queues with the most messages come first.
+
+    The screen goes on through a takeover. --json writes one object for each round, on a line of its own.
+    """
+    before: dict[str, Any] | None = None
+    number = 0
+    output = console()
+    redraws = not as_json and output.is_terminal and not output.is_dumb_terminal
+    with Live(console=output, screen=True, auto_refresh=False) if redraws else nullcontext() as live:
+        while rounds is None or number < rounds:
+            if number:
+                time.sleep(every)
+            number += 1
+            seen = _look(rows, store, url, broker)
+            seen["queues"] = _with_rates(seen, before)
+            before = seen
+            if as_json:
+                print_json(seen, None)
+            elif live is not None:
+                live.update(drawn(seen, output.width), refresh=True)
+            else:
+                output.print(drawn(seen, output.width))
+
+
+def _look(rows: int, store: str, url: str, broker: str) -> dict[str, Any]:
+    """One round. `error` = why it found no more."""
+    found: dict[str, Any] = {"at_s": time.monotonic(), "error": "", "group": [], "broker": {}, "queues": []}
+    try:
+        if store:
+            found["group"] = _group(store)
+        with open_client(store, url, broker, ASK_S) as client:
+            found["broker"] = client.get("/broker")
+            if found["broker"]["role"] == "master":
+                found["broker"] |= client.get("/totals")
+                found["queues"] = client.get("/queues", sort="-messages", limit=rows)["items"]
+    except AmqError as error:
+        found["error"] = error.description
+    return found
+
+
+def _group(store: str) -> list[dict[str, Any]]:
+    seen = read_status(store)
+    return [
+        {
+            "name": each.name, "role": each.role, "host": each.owner.host if each.owner is not None else "",
+            "not_ready": each.not_ready if each.role == "slave" else "", "followed": each.details.get("followed"),
+        }
+        for each in seen.brokers
+    ]  # fmt: skip
+
+
+def _with_rates(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[Row]:
+    """The queues with `enqueued_per_s` and `dequeued_per_s`: None where nothing is known yet, or the master is another
+    one."""
+    earlier = {row["name"]: row for row in before["queues"]} if before is not None else {}
+    same = before is not None and before["broker"].get("epoch") == now["broker"].get("epoch")
+    seconds = now["at_s"] - before["at_s"] if before is not None else 0.0
+    rows: list[Row] = []
+    for row in now["queues"]:
+        old = earlier.get(row["name"]) if same and seconds > 0 else None
+        rates = {f"{name}_per_s": round((row[name] - old[name]) / seconds, 1) if old else None for name in RATED}
+        rows.append({**row, **rates})
+    return rows
+
+
+def drawn(seen: Mapping[str, Any], columns: int) -> Group:
+    """The screen, so many columns wide. A name that is too long is cut: `amq queues` shows it whole."""
+    parts: list[Any] = []
+    if seen["group"]:
+        members = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("BROKER", "ROLE", "HOST", "STATE"):
+            members.add_column(title, no_wrap=True)
+        for each in seen["group"]:
+            members.add_row(*map(Text, (each["name"], each["role"], each["host"], _state(each))))
+        parts += [members, Text("")]
+    parts += [Text(_headline(seen)), Text("")]
+    titles = ("QUEUE", "MESSAGES", "IN/S", "OUT/S", "CONSUMERS", "IN FLIGHT", "STATE")
+    cells = [titles, *(_cells(row) for row in seen["queues"])]
+    widths = [max(cell_len(each[at]) for each in cells) for at in range(len(titles))]
+    room = max(NAME_COLUMNS_MIN, columns - sum(widths[1:]) - GAP * (len(titles) - 1))
+    queues = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for title in titles:
+        queues.add_column(title, justify="left" if title in ("QUEUE", "STATE") else "right", no_wrap=True)
+    for name, *figures in cells[1:]:
+        shown = name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…"
+        queues.add_row(*map(Text, (shown, *figures)))
+    return Group(*parts, queues)
+
+
+def _cells(row: Row) -> Sequence[str]:
+    state = "paused" if row["paused"] else "no consumer" if row["messages"] and not row["consumers"] else ""
+    return [
+        row["name"], f"{row['messages']:,}", _rate(row["enqueued_per_s"]), _rate(row["dequeued_per_s"]),
+        f"{row['consumers']:,}", f"{row['in_flight']:,}", state,
+    ]  # fmt: skip
+
+
+def _state(each: Mapping[str, Any]) -> str:
+    if each["role"] == "master":
+        return "serves"
+    if each["not_ready"]:
+        return str(each["not_ready"])
+    followed = each["followed"] or {}
+    caught_up_ms = followed.get("caught_up_wall_ms", 0)
+    return f"ready, followed to {wall_text(caught_up_ms)}" if caught_up_ms else "ready"
+
+
+def _headline(seen: Mapping[str, Any]) -> str:
+    found = seen["broker"]
+    if seen["error"]:
+        return str(seen["error"])
+    if found["role"] != "master":
+        return f"{found['name']} is {found['role']}"
+    return (
+        f"{found['name']}: epoch {found['epoch']}, {found['connections']:,} connections, {found['queues']:,} queues, "
+        f"memory {size_text(found['memory_used_bytes'])} of {size_text(found['memory_limit_bytes'])}, "
+        f"store {size_text(found['store_used_bytes'])}"
+    )
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}"

@@ -1,0 +1,170 @@
+"""The commands of operators against a real broker, through its management socket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amq_process import amq, amq_json, on_terminal
+from brokers import Broker, Brokers
+from click.testing import CliRunner, Result
+
+import amq as client
+from amq.cli.main import main
+
+
+@pytest.fixture
+def broker(brokers: Brokers) -> Broker:
+    return brokers.master("a", maximumRedeliveries=0)
+
+
+def fill(broker: Broker, name: str, count: int, **headers: str) -> None:
+    with client.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
+        producer = session.producer(f"/queue/{name}")
+        for number in range(count):
+            producer.send(f"{name} {number}", wait=False, headers=headers)
+        producer.flush()
+
+
+def refuse(broker: Broker, name: str, count: int) -> None:
+    fill(broker, name, count)
+    with client.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
+        consumer = session.consumer(f"/queue/{name}")
+        for _ in range(count):
+            message = consumer.receive(20)
+            assert message is not None
+            message.nack(wait=True)
+
+
+def run(broker: Broker, *words: object, code: int = 0) -> Result:
+    """In this process: many commands in one test."""
+    done = CliRunner().invoke(main, [*map(str, words), "--store", str(broker.store)])
+    assert done.exit_code == code, (words, done.output, done.stderr)
+    return done
+
+
+def found(broker: Broker, *words: object) -> Any:
+    return json.loads(run(broker, *words, "--json").stdout)
+
+
+def test_the_names_that_others_rely_on(broker: Broker) -> None:
+    fill(broker, "orders", 3)
+    (row,) = amq_json("queues", "--store", broker.store)
+    expected = {"name": "orders", "messages": 3, "consumers": 0, "enqueued": 3, "dequeued": 0}
+    assert expected.items() <= row.items()
+    done = amq("queue", "purge", "orders", "--store", broker.store, "--yes")
+    assert (done.returncode, done.stdout) == (0, "3 messages deleted\n"), done.stderr
+    assert amq_json("queues", "--store", broker.store)[0]["messages"] == 0
+
+
+def test_queues_and_messages(broker: Broker) -> None:
+    fill(broker, "orders.eu", 3, colour="red")
+    fill(broker, "orders.us", 5)
+    fill(broker, "bills", 1)
+    rows = found(broker, "queues", "orders.*", "--sort", "backlog")
+    assert [row["name"] for row in rows] == ["orders.us", "orders.eu"]
+    assert [row["name"] for row in found(broker, "queues", "--filter", "messages<4")] == ["bills", "orders.eu"]
+    assert "these are the first 1" in run(broker, "queues", "--limit", 1).stderr
+    assert found(broker, "queue", "show", "bills")["messages"] == 1
+    rows = found(broker, "queue", "browse", "orders.eu", "--selector", "colour = 'red'")
+    assert [row["body"] for row in rows] == ["orders.eu 0", "orders.eu 1", "orders.eu 2"]
+    assert rows[0]["id"] in run(broker, "queue", "browse", "orders.eu").stdout
+    assert found(broker, "queue", "peek", "orders.eu")["properties"]["colour"] == "red"
+    lines = run(broker, "queue", "export", "orders.us").stdout.splitlines()
+    assert [json.loads(line)["body"] for line in lines] == [f"orders.us {number}" for number in range(5)]
+    assert found(broker, "queue", "move", "orders.us", "archive", "--limit", 2, "--yes") == {"count": 2}
+    assert found(broker, "queue", "copy", "orders.eu", "archive") == {"count": 3}
+    assert found(broker, "queue", "show", "archive")["messages"] == 5
+    assert found(broker, "queue", "pause", "archive") == {"paused": True}
+    assert "archive (paused)" in run(broker, "queues").stdout
+    assert found(broker, "queue", "resume", "archive") == {"paused": False}
+    id = rows[1]["id"]
+    assert found(broker, "message", "show", id)["body"] == "orders.eu 1"
+    assert found(broker, "message", "delete", id, "--yes") == {"count": 1, "queue": "orders.eu"}
+    assert found(broker, "queue", "delete", "archive", "--yes") == {"count": 5}
+    run(broker, "queue", "show", "never", code=1)
+    run(broker, "message", "show", id, code=1)
+    run(broker, "queue", "purge", "bills", code=2)  # nobody can be asked
+    assert found(broker, "queue", "show", "bills")["messages"] == 1
+
+
+def test_clients(broker: Broker) -> None:
+    url = f"stomp://127.0.0.1:{broker.port}"
+    with client.connect(url, client_id="shop") as connection, connection.session() as session:
+        session.consumer("/queue/orders")
+        session.consumer("/topic/prices", subscription="audit")
+        assert {row["destination"] for row in found(broker, "consumers")} == {"orders", "/topic/prices"}
+        (row,) = found(broker, "connections", "list")
+        assert (row["client_id"], row["consumers"]) == ("shop", 2)
+        assert row["name"] in run(broker, "connections", "list").stdout
+        assert [row["name"] for row in found(broker, "topics")] == ["prices"]
+        run(broker, "subscriptions", "delete", "audit", "--client", "shop", "--yes", code=7)
+    (row,) = found(broker, "subscriptions", "list")
+    assert (row["name"], row["client_id"], row["consumers"]) == ("audit", "shop", 0)
+    assert found(broker, "subscriptions", "delete", "audit", "--client", "shop", "--yes") == {}
+    assert found(broker, "subscriptions", "list") == []
+    run(broker, "connections", "close", "none", "--yes", code=1)
+
+
+def test_dead_letters_by_cause(broker: Broker) -> None:
+    refuse(broker, "orders", 2)
+    (row,) = found(broker, "dlq", "causes")
+    assert (row["messages"], row["queue"], row["meant_for"]) == (2, "DLQ.orders", "orders")
+    id = found(broker, "queue", "peek", "DLQ.orders")["id"]
+    assert found(broker, "message", "retry", id) == {"count": 1, "queue": "DLQ.orders"}
+    assert found(broker, "queue", "show", "orders")["messages"] == 1
+
+
+def test_where_nobody_can_be_asked(broker: Broker, tmp_path: Path) -> None:
+    run(broker, "queues", "--name", "b", code=1)
+    broker.stop()
+    done = run(broker, "queues", code=6)
+    assert "has no master now" in done.stderr
+    assert CliRunner().invoke(main, ["queues"]).exit_code == 2
+    assert CliRunner().invoke(main, ["queues", "--store", str(tmp_path / "none")]).exit_code == 4
+    assert CliRunner().invoke(main, ["queues", "--url", "ftp://x"]).exit_code == 2
+    assert CliRunner().invoke(main, ["queues", "--url", "http://127.0.0.1:1"]).exit_code == 6
+
+
+@pytest.mark.deep
+def test_a_slave_is_asked_by_name_and_a_master_drained(brokers: Brokers) -> None:
+    first = brokers.master("a")
+    second = brokers.slave("b")
+    assert found(first, "broker", "status", "--name", "a")["role"] == "master"
+    slave = found(first, "broker", "status", "--name", "b")
+    assert slave["role"] == "slave"
+    assert "place" in slave["lag"]
+    run(first, "queues", "--name", "b", code=7)
+    facts = found(first, "broker", "drain", "--name", "a")
+    assert (facts["drained"], facts["master"]) == (True, "b")
+    assert found(first, "broker", "drain", "--name", "a")["drained"], "again = nothing"
+    assert found(second, "broker", "status")["name"] == "b"
+
+
+@pytest.mark.deep
+def test_tables_never_break_an_id(broker: Broker) -> None:
+    fill(broker, "a.very.long.name.of.a.queue.that.does.not.fit.into.eighty.columns.at.all", 1)
+    words = ("--store", broker.store)
+    for columns in (40, 80, 200):
+        shown = on_terminal("queues", *words, columns=columns)
+        assert "a.very.long.name.of.a.queue.that.does.not.fit.into.eighty.columns.at.all" in shown
+    id = amq_json("queue", "browse", "a.very.long.name.of.a.queue.that.does.not.fit.into.eighty.columns.at.all", *words)
+    assert id[0]["id"] in on_terminal("message", "show", id[0]["id"], *words, columns=40)
+    for columns in (80, 200):
+        shown = on_terminal("top", *words, "--rounds", 2, "--every", 0.1, columns=columns)
+        assert "master" in shown
+        assert "no consumer" in shown
+        assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_top_as_json(broker: Broker) -> None:
+    fill(broker, "q", 2)
+    done = run(broker, "top", "--rounds", 2, "--every", 0.1, "--json")
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first["group"][0]["name"] == "a"
+    assert first["broker"]["role"] == "master"
+    assert first["queues"][0]["enqueued_per_s"] is None
+    assert (second["queues"][0]["messages"], second["queues"][0]["enqueued_per_s"]) == (2, 0.0)
+    assert second["error"] == ""
