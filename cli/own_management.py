@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import structlog
@@ -16,6 +16,7 @@ from amq.broker.events import RoleChanged
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
 from amq.errors import ConfigError
+from amq.management.counting import Counting
 from amq.management.listing import Row
 from amq.management.resources import Resources, Serving
 from amq.management.routes import ROUTES
@@ -25,6 +26,7 @@ from amq.service import BrokerService
 
 NONE, AUTO = "none", "auto"  # values of managementSocket
 NAME_CHARS_MAX = 40
+Login = Callable[[str, str, bool], Awaitable[str]]  # login, passcode, is it on this host → user
 _log = structlog.get_logger("amq.management")
 
 
@@ -44,8 +46,13 @@ def socket_path(config: BrokerConfig, name: str, environment: Mapping[str, str])
 class OwnManagement:
     """Made before the service starts: others learn the path from `brokers/NAME.json`."""
 
-    def __init__(self, config: BrokerConfig, service: BrokerService, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: BrokerConfig, service: BrokerService, environment: Mapping[str, str], authenticate: Login
+    ) -> None:
         self._service = service
+        self._authenticate = authenticate
+        self._clock = SystemClock()
+        self._counting = Counting(service.events, self._clock)
         self._path = socket_path(config, config.name or os.uname().nodename, environment)
         self._is_own_choice = config.management_socket == AUTO
         self._server: ManagementServer | None = None
@@ -54,8 +61,7 @@ class OwnManagement:
         """Serve. A broker that cannot goes on without."""
         if not self._path:
             return
-        clock = SystemClock()
-        slices = Slices(clock)
+        slices = Slices(self._clock)
         server = ManagementServer(self._path, Resources(self, slices, ROUTES), slices)
         try:
             if self._is_own_choice:
@@ -66,11 +72,13 @@ class OwnManagement:
             _log.warning("no management socket: the commands of operators and the console cannot ask", reason=why)
             return
         self._server = server
+        self._counting.start()
         self._service.management = self._path
         self._service.events.listen(RoleChanged, lambda _: server.forget())
         _log.info("management socket", path=self._path)
 
     async def close(self) -> None:
+        self._counting.close()
         if self._server is not None:
             await self._server.close()
 
@@ -83,6 +91,12 @@ class OwnManagement:
     @property
     def audits(self) -> bool:
         return self._service.config.audit_log != "none"
+
+    def facts(self) -> Row:
+        return self._counting.facts()
+
+    async def login(self, login: str, passcode: str, loopback: bool) -> str:
+        return await self._authenticate(login, passcode, loopback)
 
     def status(self) -> Row:
         service = self._service

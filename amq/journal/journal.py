@@ -19,6 +19,7 @@ from functools import partial
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import CommandError, CorruptError
+from amq.histogram import Histogram
 from amq.journal import format as journal_format
 from amq.journal.batch import JournalOwner, OpenBatch, Waiter
 from amq.journal.checkpoint import CheckpointFile
@@ -124,6 +125,7 @@ class Journal:
         self._last = 0  # where the batch before begins
         self._previous_end = 0
         self._sync_s = 0.0
+        self.syncs = Histogram()
         self._reserved = False
         self._dead = False
         self._prepare()
@@ -397,8 +399,9 @@ class Journal:
             self._vfs.fdatasync(file.fd)
         except OSError as error:
             raise SyncError(error.errno, error.strerror) from error
-        took_s = min(self._clock.monotonic() - started, 2 * INLINE_SYNC_S_MAX)  # one slow sync does not decide
-        self._sync_s += (took_s - self._sync_s) / 8
+        took_s = self._clock.monotonic() - started
+        self.syncs.add(took_s)
+        self._sync_s += (min(took_s, 2 * INLINE_SYNC_S_MAX) - self._sync_s) / 8  # one slow sync does not decide
         return end
 
     def _written(self, end: int, error: Exception | None) -> None:

@@ -32,11 +32,11 @@ class _UnixConnection(http.client.HTTPConnection):
 
 class ManagementClient:
     """`where` = the path of a Unix socket, or `http(s)://[USER:PASSWORD@]HOST:PORT` of a console. `user` = for whom a
-    console asks; "" = for the operator himself. Close it, or use it as a context manager."""
+    console asks; None = for the operator himself. Close it, or use it as a context manager."""
 
-    def __init__(self, where: str, timeout_s: float = TIMEOUT_S, user: str = "") -> None:
+    def __init__(self, where: str, timeout_s: float = TIMEOUT_S, user: str | None = None) -> None:
         self.where = where
-        self._headers = {"Amq-User": user} if user else {}
+        self._headers = {"Amq-User": quote(user, safe="")} if user is not None else {}
         url = urlsplit(where)
         if url.scheme in ("http", "https"):
             self.where = f"{url.scheme}://{url.hostname}:{url.port or ''}".rstrip(":")

@@ -48,37 +48,54 @@ class Page(NamedTuple):
     after: Place | None
 
 
+class _Browser(Browser):
+    """A selector may be asked for each: a turn is shorter than that of a client's browse."""
+
+    step_messages = 200
+    __slots__ = ()
+
+
 class Look:
-    """One browse, as its own peer and owner. `may(action, name)` was asked before."""
+    """One browse, as its own peer and owner, page by page; close it, or use it as a context manager. Its user was let
+    in before. It begins behind `after`, and ends with `until`. Raises SelectorError.
+
+    To begin takes 0.2 ms for each 1,000 messages of the queue that are in memory, as every browse does.
+    """
 
     number = 0
 
-    def __init__(self, broker: Broker, queue: Queue) -> None:
+    def __init__(
+        self, broker: Broker, queue: Queue, selector: str = "", after: Place = _FIRST, until: Place | None = None
+    ) -> None:
         self._broker = broker
         self._queue = queue
         self._found: list[Found] = []
         self._limit = self._bytes = 0
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] | None = None
+        command = Subscribe("look", queue.name, selector=selector, credit=0, browser=True, range=Range(after, until))
+        self._browser = _Browser(command, broker, self, 1, queue)
 
-    async def page(
-        self, limit: int, after: Place = _FIRST, until: Place | None = None, selector: str = ""
-    ) -> Page:
-        """Up to `limit` messages behind `after`. Raises SelectorError."""
-        self._limit = limit
-        broker = self._broker
-        command = Subscribe(
-            "look", self._queue.name, selector=selector, credit=limit, browser=True, range=Range(after, until)
-        )
-        browser = Browser(command, broker, self, limit, self._queue)
-        try:
+    def __enter__(self) -> Look:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._browser.end()
+
+    async def page(self, limit: int) -> Page:
+        """Up to `limit` further messages."""
+        browser, broker = self._browser, self._broker
+        self._found, self._limit, self._bytes = [], limit, 0
+        if not browser.done:
+            self._ended = asyncio.get_running_loop().create_future()
+            browser.grant(limit)
             browser.make_ready()
             broker.dirty[self._queue] = None
             broker.wake()
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._ended), LOOK_S)
-            return Page(self._found, None if browser.done else browser.position)
-        finally:
-            browser.end()
+                await asyncio.wait_for(self._ended, LOOK_S)
+            browser.make_unready()
+            self._ended = None
+        return Page(self._found, None if browser.done else browser.position)
 
     # -- Owner and Peer, as far as a browse needs them ----------------------------------------------------------------
 
@@ -109,7 +126,7 @@ class Look:
         self._end()
 
     def _end(self) -> None:
-        if not self._ended.done():
+        if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
 
@@ -140,7 +157,8 @@ async def message_of(broker: Broker, queue: Queue, seq: int) -> Found | None:
     place = place_of(queue, seq)
     if place is None:
         return None
-    page = await Look(broker, queue).page(1, (place[0], seq - 1), place)
+    with Look(broker, queue, "", (place[0], seq - 1), place) as look:
+        page = await look.page(1)
     return page.found[0] if page.found else None
 
 

@@ -9,14 +9,15 @@ left alone: an operation ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from amq.broker.broker import Broker
 from amq.broker.names import check_queue, is_topic
-from amq.broker.queues.queue import PRIORITIES, Queue
+from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import CAUSE
 from amq.destination import QUEUE_SCHEME, wire_name
 from amq.errors import AccessError, AmqError, CommandError, StoreFullError
@@ -71,10 +72,11 @@ async def purge(broker: Broker, queue: Queue, selected: Selected) -> int:
     if selected.is_everything:
         return await _purge_all(broker, queue)
     count = 0
-    async for found in _looked_at(broker, queue, selected):
-        await _free(broker, queue)
-        seqs = {each.message.seq for each in found}
-        count += await _drop(broker, queue, take_seqs(broker, queue, seqs))
+    async with aclosing(_looked_at(broker, queue, selected)) as parts:
+        async for found in parts:
+            await _free(broker, queue)
+            seqs = {each.message.seq for each in found}
+            count += await _drop(broker, queue, take_seqs(broker, queue, seqs))
     return count
 
 
@@ -120,10 +122,11 @@ async def _drop(broker: Broker, queue: Queue, messages: list[Message]) -> int:
 async def move(broker: Broker, queue: Queue, selected: Selected, target: Target) -> int:
     """Messages of `queue` go to where `target` says. Returns how many. Raises StoreFullError."""
     count = 0
-    async for found in _looked_at(broker, queue, selected):
-        await _free(broker, queue)
-        going = [(each.message, name) for each in found if (name := target(each.message))]
-        count += await _move_some(broker, queue, going)
+    async with aclosing(_looked_at(broker, queue, selected)) as parts:
+        async for found in parts:
+            await _free(broker, queue)
+            going = [(each.message, name) for each in found if (name := target(each.message))]
+            count += await _move_some(broker, queue, going)
     return count
 
 
@@ -178,12 +181,13 @@ def _append(broker: Broker, queue: Queue, taken: list[Message], made: list[Messa
 async def copy(broker: Broker, queue: Queue, selected: Selected, name: str) -> int:
     """Messages of `queue` are in that other queue as well. Returns how many."""
     count = 0
-    async for found in _looked_at(broker, queue, selected):
-        for each in found:
-            check_room(broker, each.message, name)
-        made = [_made(broker, each.message, each.message.body, name) for each in found]
-        await _append(broker, queue, [], made).wait()
-        count += len(made)
+    async with aclosing(_looked_at(broker, queue, selected)) as parts:
+        async for found in parts:
+            for each in found:
+                check_room(broker, each.message, name)
+            made = [_made(broker, each.message, each.message.body, name) for each in found]
+            await _append(broker, queue, [], made).wait()
+            count += len(made)
     return count
 
 
@@ -216,7 +220,7 @@ def retried(message: Message) -> str:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-async def _looked_at(broker: Broker, queue: Queue, selected: Selected) -> AsyncIterator[list[Found]]:
+async def _looked_at(broker: Broker, queue: Queue, selected: Selected) -> AsyncGenerator[list[Found], None]:
     """Those that are meant and are there now, in parts of `MOVE_MESSAGES`."""
     left, until = selected.limit, broker.newest_seq
     if selected.ids:
@@ -226,14 +230,15 @@ async def _looked_at(broker: Broker, queue: Queue, selected: Selected) -> AsyncI
                 raise CommandError(f"{id[:100]} is not in {wire_name(queue.name)}", code="MESSAGE_UNKNOWN")
             yield [found]
         return
-    after: tuple[int, int] | None = (PRIORITIES - 1, 0)
-    while left > 0 and after is not None:
-        page = await Look(broker, queue).page(min(left, MOVE_MESSAGES), after, None, selected.selector)
-        after = page.after
-        some = [each for each in page.found if each.message.seq <= until]
-        if some:
-            yield some
-            left -= len(some)
+    with Look(broker, queue, selected.selector) as look:
+        while left > 0:
+            page = await look.page(min(left, MOVE_MESSAGES))
+            some = [each for each in page.found if each.message.seq <= until]
+            if some:
+                yield some
+                left -= len(some)
+            if page.after is None:
+                return
 
 
 async def _free(broker: Broker, queue: Queue) -> None:

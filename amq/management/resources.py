@@ -55,6 +55,14 @@ class Source(Protocol):
         """Name, role, group: also of a slave."""
         ...
 
+    def facts(self) -> Row:
+        """Counters of the process: see `amq.management.counting`."""
+        ...
+
+    async def login(self, login: str, passcode: str, loopback: bool) -> str:
+        """The user. Raises AccessError."""
+        ...
+
     @property
     def audits(self) -> bool: ...
 
@@ -128,6 +136,8 @@ class Resources:
             return self._source.status()
         if route.path == DESCRIPTION:
             return described(self._routes)
+        if route.path == LOGIN:
+            return await self._login(request)
         serving = self._source.serving
         if serving is None:
             why = "this broker is not the master: ask the master (`amq status` names it)"
@@ -143,6 +153,16 @@ class Resources:
             raise
         self._audit(route, request, "done", found)
         return found
+
+    async def _login(self, request: Request) -> Row:
+        """For the console, which alone may ask. Raises AccessError."""
+        if not request.caller.is_operator:
+            raise AccessError("a user cannot log another one in: log in at the console", code="NOT_PERMITTED")
+        login, passcode = text(request, "login", ""), text(request, "passcode", "")
+        user = await self._source.login(login, passcode, truth(request, "loopback"))
+        serving = self._source.serving
+        manages = serving is None or serving.broker.access.may(user, Action.MANAGE, "the broker")
+        return {"user": user, "manages": manages}
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         parts = path.removeprefix(PREFIX).split("/")
@@ -169,6 +189,7 @@ class Resources:
 
 STATUS: Final = "/broker"
 DESCRIPTION: Final = "/openapi.json"
+LOGIN: Final = "/login"
 
 
 def _match(template: list[str], parts: list[str]) -> dict[str, str] | None:

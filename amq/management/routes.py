@@ -32,6 +32,7 @@ from amq.management.messages import (
 from amq.management.operations import ALL, REASON, Done, Selected, queue_of, unknown
 from amq.management.resources import (
     DESCRIPTION,
+    LOGIN,
     STATUS,
     Context,
     Demand,
@@ -150,7 +151,8 @@ async def segments(context: Context, request: Request) -> Row:
 
 
 async def totals(context: Context, request: Request) -> Row:  # noqa: ARG001
-    return views.totals(context.broker)
+    sums = await views.sums(context.broker, context.slices)
+    return {**views.totals(context.broker), **sums, **context.source.facts()}
 
 
 async def messages(context: Context, request: Request) -> Row:
@@ -164,7 +166,8 @@ async def scheduled(context: Context, request: Request) -> Row:
     wanted = text_of(request.query, "name")
     rows: list[Row] = []
     for name in [each for each in names if not wanted or wanted in each]:
-        page = await Look(broker, broker.state.queues[name]).page(PAGE_MAX)
+        with Look(broker, broker.state.queues[name]) as look:
+            page = await look.page(PAGE_MAX)
         for found in page.found:
             rows.append({**row_of(broker, found), "due_ms": found.message.expires_ms, "for": _meant_for(name)})
             if len(rows) >= PAGE_MAX:
@@ -181,9 +184,8 @@ async def _messages(context: Context, request: Request, queue: Queue) -> Row:
     query = request.query
     limit = number(query, "limit", min(50, PAGE_MAX), PAGE_MAX)
     body = number(query, "body", BODY_BYTES_SHOWN, BODY_BYTES_MAX)
-    page = await Look(context.broker, queue).page(
-        max(1, limit), parse_place(query.get("after", "")), None, text_of(query, "selector")
-    )
+    with Look(context.broker, queue, text_of(query, "selector"), parse_place(query.get("after", ""))) as look:
+        page = await look.page(max(1, limit))
     rows, left = [], BODY_BYTES_MAX
     async with context.slices.work() as work:
         for piece in pieces(page.found, 1):
@@ -221,17 +223,17 @@ async def dead_letters(context: Context, request: Request) -> Row:
     looked, complete = 0, True
     names = [each.name for each in views.named_queues(broker, context.sees) if each.is_dead_letter_queue]
     for name in sorted(names):
-        after: Any = (9, 0)
-        while after is not None and (queue := broker.state.queues.get(name)) is not None:
-            if looked >= DEAD_LETTERS_MAX or len(groups) >= GROUPS_MAX:
-                complete = False
-                break
-            page = await Look(broker, queue).page(PAGE_MAX, after)
-            after, looked = page.after, looked + len(page.found)
-            for found in page.found:
-                key = _group_of(name, found)
-                if not wanted or wanted in key[1]:
-                    groups[key] += 1
+        queue = broker.state.queues.get(name)
+        if queue is None:
+            continue
+        with Look(broker, queue) as look:
+            while complete:
+                page = await look.page(PAGE_MAX)
+                looked += len(page.found)
+                groups.update(key for each in page.found if wanted in (key := _group_of(name, each))[1])
+                if page.after is None:
+                    break
+                complete = looked < DEAD_LETTERS_MAX and len(groups) < GROUPS_MAX
     rows = [
         {"queue": queue_, "meant_for": origin, "reason": reason, "cause": cause, "messages": count}
         for (queue_, origin, reason, cause), count in groups.most_common()
@@ -258,17 +260,14 @@ async def _preview(context: Context, queue: Queue, selected: Selected) -> Row:
         return {"count": queue.waiting, "complete": True, "dry_run": True}
     if selected.ids:
         return {"count": len(selected.ids), "complete": True, "dry_run": True}
-    clock, count, after = context.broker.clock, 0, parse_place("")
+    clock, count, is_late, is_done = context.broker.clock, 0, False, False
     until = clock.monotonic() + COUNT_S
-    while count < selected.limit:
-        page = await Look(context.broker, queue).page(PAGE_MAX, after, None, selected.selector)
-        count += len(page.found)
-        if page.after is None:
-            return {"count": min(count, selected.limit), "complete": True, "dry_run": True}
-        if clock.monotonic() > until:
-            return {"count": min(count, selected.limit), "complete": False, "dry_run": True}
-        after = page.after
-    return {"count": selected.limit, "complete": True, "dry_run": True}
+    with Look(context.broker, queue, selected.selector) as look:
+        while count < selected.limit and not is_done and not is_late:
+            page = await look.page(PAGE_MAX)
+            count += len(page.found)
+            is_done, is_late = page.after is None, clock.monotonic() > until
+    return {"count": min(count, selected.limit), "complete": not is_late or is_done, "dry_run": True}
 
 
 async def _counted(count: Any) -> Row:
@@ -456,6 +455,7 @@ SENT = ("body", "body_base64", "properties", "content_type", "priority", "persis
 ROUTES: Final = [
     _get(DESCRIPTION, "This description.", elsewhere),
     _get(STATUS, "Name, role and group of this broker; also on a slave.", elsewhere),
+    _post(LOGIN, "Check a login, for a console.", elsewhere, nothing, ("login", "passcode", "loopback")),
     _get("/totals", "Figures of the whole broker.", totals),
     _get("/queues", "Queues.", queues, query=LIST),
     _get("/queues/{name}", "One queue.", queue, view),

@@ -16,7 +16,7 @@ import stat
 import struct
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import h11
 import structlog
@@ -234,7 +234,7 @@ class _Connection(asyncio.Protocol):
         if not isinstance(found, dict):
             raise invalid("the body must be a JSON object")
         given = dict(request.headers).get(USER_HEADER)
-        caller = Caller(User(OPERATOR if given is None else given.decode("utf-8", "replace")), given is None)
+        caller = Caller(User(OPERATOR if given is None else unquote(given.decode("latin-1"))), given is None)
         method = request.method.decode("ascii")
         method = "GET" if method == "HEAD" else method
         return await self._server.resources.answer(method, target.path, dict(pairs), found, caller)

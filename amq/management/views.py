@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from amq.broker.broker import Broker
-from amq.broker.names import is_temporary
 from amq.broker.queues.queue import NO_LIMIT, Queue, Subscription
 from amq.broker.topics.wildcards import WildcardSubscription
 from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME, plain_name, told, wire_name
@@ -232,13 +231,24 @@ def totals(broker: Broker) -> Row:
         "store_used_bytes": sum(segment.file_bytes or segment.end for segment in journal.segments),
         "store_limit_bytes": broker.config.store_limit_bytes, "store_full": journal.disk_full,
         "store_at_limit": journal.at_limit, "journal_written_bytes": journal.bytes_written,
-        "journal_batches": journal.batches,
+        "journal_batches": journal.batches, "journal_sync": journal.syncs.to_json(),
     }  # fmt: skip
 
 
-def is_shown(name: str) -> bool:
-    """Can an operator name that destination?"""
-    return name.startswith((QUEUE_SCHEME, TOPIC_SCHEME)) and not is_temporary(name)
+async def sums(broker: Broker, slices: Slices) -> Row:
+    """Of all queues together, and of their consumers."""
+    fields = list(QUEUE_FIELDS.items())
+    found: Counter[str] = Counter({name: 0 for name, _ in fields})
+    dead, without = 0, 0
+    async with slices.work() as work:
+        for piece in pieces(named_queues(broker, lambda _: True)):
+            for queue in piece:
+                for name, of in fields:
+                    found[name] += of(queue)
+                dead += queue.stored if queue.is_dead_letter_queue else 0
+                without += bool(queue.stored and not queue.subscriptions and not queue.is_dead_letter_queue)
+            await work.did(len(piece))
+    return {**found, "dead_letters": dead, "queues_without_consumers": without}
 
 
 def _short(text: str) -> str:

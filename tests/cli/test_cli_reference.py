@@ -54,7 +54,7 @@ def test_the_contract() -> None:
         "amq queue move", "amq queue copy", "amq queue pause", "amq queue resume", "amq queue export", "amq topics",
         "amq subscriptions list", "amq subscriptions delete", "amq connections list", "amq connections close",
         "amq consumers", "amq message show", "amq message retry", "amq message delete", "amq dlq causes",
-        "amq broker status", "amq broker drain", "amq top",
+        "amq broker status", "amq broker drain", "amq top", "amq console",
     }  # fmt: skip
     words = {
         name: {word for option in reference.options(command) for word in option.opts}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import amq, amq_json, on_terminal
+from amq_process import DEADLINE_S, amq, amq_json, on_terminal, running
 from brokers import Broker, Brokers
 from click.testing import CliRunner, Result
 
 import amq as client
 from amq.cli.main import main
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -157,6 +161,31 @@ def test_tables_never_break_an_id(broker: Broker) -> None:
         assert "master" in shown
         assert "no consumer" in shown
         assert max(map(len, shown.splitlines())) <= columns
+
+
+@pytest.mark.deep
+def test_the_same_through_a_console(broker: Broker) -> None:
+    fill(broker, "q", 2)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with running("console", "--store", broker.store, "--listen", f"127.0.0.1:{port}"):
+        until = time.monotonic() + DEADLINE_S
+        while (done := amq("queues", "--url", url, "--json")).returncode == 6 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)[0]["messages"] == 2
+        assert amq("queue", "purge", "q", "--yes", "--url", url).stdout == "2 messages deleted\n"
+        with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE_S) as answer:
+            assert b'amq_role{role="master"} 1' in answer.read()
+        path = "/api/jolokia/read/org.apache.activemq:type=Broker,brokerName=a,destinationType=Queue,destinationName=q"
+        with urllib.request.urlopen(f"{url}{path}/QueueSize", timeout=DEADLINE_S) as answer:
+            assert json.loads(answer.read())["value"] == 0
+        broker.freeze()
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"{url}/livez", timeout=DEADLINE_S)
+        assert caught.value.code == 503, "the broker hangs, and the console says so"
+        caught.value.close()
+        broker.thaw()
 
 
 def test_top_as_json(broker: Broker) -> None:

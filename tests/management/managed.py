@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from amq.cli.own_management import OwnManagement
+from amq.cli.own_management import Login, OwnManagement
 from amq.clock import SystemClock
 from amq.config.schema import BrokerConfig
 from amq.management.client import ManagementClient
@@ -27,23 +27,25 @@ OPERATOR = Caller(User("operator"), is_operator=True)
 class Managed:
     """`ask` goes to the resources at once; `through` over the socket."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, authenticate: Login = anybody, **options: Any) -> None:
+        self._authenticate = authenticate
         self.port = free_port()
-        self.config = BrokerConfig(
-            name="a", store=str(folder / "store"), transports=(f"stomp://127.0.0.1:{self.port}",),
-            lock_keep_alive_period_s=0.5, lock_acquire_sleep_interval_s=0.1,
-            management_socket=str(folder / "a.sock"), **options,
-        )  # fmt: skip
+        self.config = BrokerConfig(**{
+            "name": "a", "store": str(folder / "store"), "transports": (f"stomp://127.0.0.1:{self.port}",),
+            "lock_keep_alive_period_s": 0.5, "lock_acquire_sleep_interval_s": 0.1,
+            "management_socket": str(folder / "a.sock"), **options,
+        })  # fmt: skip
         self.clients: list[Client] = []
         self.socket = self.config.management_socket
 
-    async def start(self) -> None:
-        self.service = BrokerService(self.config, anybody)
-        self.own = OwnManagement(self.config, self.service, {})
+    async def start(self, as_slave: bool = False) -> None:
+        self.service = BrokerService(self.config, self._authenticate)
+        self.own = OwnManagement(self.config, self.service, {}, self._authenticate)
         self.resources = Resources(self.own, Slices(SystemClock()), ROUTES)
         await self.own.start()
         await self.service.start()
-        assert await asyncio.wait_for(self.service.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
+        role = Role.SLAVE if as_slave else Role.MASTER
+        assert await asyncio.wait_for(self.service.wait_for(role), PATIENCE_S) is role
 
     async def stop(self) -> None:
         for client in self.clients:
@@ -51,6 +53,11 @@ class Managed:
         self.clients.clear()
         await asyncio.wait_for(self.service.stop(), PATIENCE_S)
         await self.own.close()
+
+    async def broker_stops(self) -> None:
+        """For good."""
+        if self.service.role is not Role.STOPPED:
+            await self.stop()
 
     @property
     def broker(self) -> Any:
@@ -63,7 +70,9 @@ class Managed:
         words = {name: str(value) for name, value in query.items()}
         return await asyncio.wait_for(self.resources.answer(method, path, words, given or {}, caller), PATIENCE_S)
 
-    async def through(self, method: str, path: str, body: Mapping[str, Any] | None = None, user: str = "") -> Row:
+    async def through(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, user: str | None = None
+    ) -> Row:
         def ask() -> Row:
             with ManagementClient(self.socket, user=user) as client:
                 return client.ask(method, path, body)
@@ -106,7 +115,7 @@ async def managed(folder: Path, **options: Any) -> AsyncIterator[Managed]:
     try:
         yield made
     finally:
-        await made.stop()
+        await made.broker_stops()
 
 
 def run(folder: Path, test: Callable[[Managed], Any], **options: Any) -> None:

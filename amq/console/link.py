@@ -1,0 +1,116 @@
+"""Link: asks the broker of this host, and reads from the store who else there is.
+
+Every call runs in a thread and ends after a while, because a broker or a file server may hang. Invariant: at most
+`THREADS_MAX` such calls are under way; further ones fail at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from amq.clock import Clock
+from amq.errors import AmqError, TransportError
+from amq.lock.presence import BrokerPresence
+from amq.lock.status import StoreStatus, store_status
+from amq.management.client import ManagementClient
+from amq.management.listing import Row
+from amq.vfs import SystemVfs
+
+THREADS_MAX: Final = 24
+STORE_S: Final = 3.0
+SEEN_S: Final = 1.0  # what the store said is good for so long
+PROBE_S: Final = 2.0
+ASK_S: Final = 30.0
+OPERATION_S: Final = 3600.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The store as seen a moment ago. `own` = the broker of this host, None = it does not run."""
+
+    status: StoreStatus
+    own: BrokerPresence | None
+    disk_free_bytes: int
+
+
+class Link:
+    """`name` = the broker that is asked; "" = the one of this host, the master where there are several."""
+
+    def __init__(self, store: str, name: str, clock: Clock) -> None:
+        self.store = store
+        self._name = name
+        self._clock = clock
+        self._seen: Seen | None = None
+        self._seen_at = 0.0
+        self._limiter: CapacityLimiter | None = None
+
+    async def seen(self) -> Seen:
+        """Raises AmqError where the store cannot be read in time."""
+        now = self._clock.monotonic()
+        if self._seen is None or now > self._seen_at + SEEN_S:
+            try:
+                self._seen = await self._in_thread(self._look, STORE_S)
+            except OSError as error:
+                raise TransportError(f"{self.store}: {error.strerror}: the store cannot be read") from error
+            self._seen_at = self._clock.monotonic()
+        return self._seen
+
+    def _look(self) -> Seen:
+        status = store_status(SystemVfs(), self.store)
+        here = [each for each in status.brokers if each.management and os.path.exists(each.management)]
+        if self._name:
+            here = [each for each in here if each.name == self._name]
+        master = status.master
+        own = next((each for each in here if master is not None and each.name == master.name), None)
+        found = os.statvfs(self.store)
+        return Seen(status, own or (here[0] if here else None), found.f_bavail * found.f_frsize)
+
+    async def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, user: str | None = None,
+        timeout_s: float = ASK_S,
+    ) -> Row:  # fmt: skip
+        """For `user`; None = for the console itself. Raises AmqError."""
+        own = (await self.seen()).own
+        if own is None:
+            raise TransportError(f"no broker of {self.store} runs on this host: `amq status` shows the group")
+
+        def call() -> Row:
+            with ManagementClient(own.management, timeout_s, user) as client:
+                return client.ask(method, path, body)
+
+        return await self._in_thread(call, timeout_s + 1)
+
+    async def rows(self, path: str) -> list[Row]:
+        """All rows of a list, page by page."""
+        found: list[Row] = []
+        while True:
+            page = await self.ask("GET", f"{path}?offset={len(found)}")
+            found += page["items"]
+            if len(page["items"]) < page["limit"]:
+                return found
+
+    async def _in_thread(self, call: Callable[[], T], timeout_s: float) -> T:
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(THREADS_MAX)
+        if self._limiter.available_tokens < 1:
+            raise TransportError(f"{THREADS_MAX} requests wait for the broker or the store already: it may hang")
+        try:
+            with anyio.fail_after(timeout_s):
+                return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
+        except TimeoutError as error:
+            raise TransportError(f"no answer within {timeout_s:g} s: the broker or the file server hangs") from error
+
+
+async def trial(link: Link) -> Row | AmqError:
+    """The status of the broker of this host, or why there is none."""
+    try:
+        return await link.ask("GET", "/broker", timeout_s=PROBE_S)
+    except AmqError as error:
+        return error

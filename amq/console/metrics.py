@@ -1,0 +1,166 @@
+"""Metrics: figures of a broker as Prometheus reads them.
+
+`/metrics` has figures of the whole broker, and its answer is as long however many queues there are.
+`/metrics/per-object` has those of each queue, `/metrics/detailed` some of these. Counters begin anew with each
+mastership where their help says so; rates over such a reset are right all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import amq
+from amq.console.link import Seen
+from amq.management.listing import Row
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+ROLES: Final = ("starting", "slave", "master", "stopped")
+ANEW: Final = " Begins anew with each mastership."
+
+
+class Text:
+    """Families of samples, in the text format."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, kind: str, told: str, samples: Iterable[tuple[Mapping[str, str], float | int]]) -> None:
+        """One metric. `kind` = counter, gauge."""
+        lines = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
+        if lines:
+            self._lines += [f"# HELP {name} {_help(told)}", f"# TYPE {name} {kind}", *lines]
+
+    def one(self, name: str, kind: str, told: str, value: float | int | None) -> None:
+        if value is not None:
+            self.family(name, kind, told, [({}, value)])
+
+    def histogram(self, name: str, told: str, found: Mapping[str, Any]) -> None:
+        """`found` = `Histogram.to_json`."""
+        self._lines += [f"# HELP {name} {_help(told)}", f"# TYPE {name} histogram"]
+        for bound, count in found["buckets"]:
+            self._lines.append(f'{name}_bucket{{le="{"+Inf" if bound is None else _number(bound)}"}} {count}')
+        self._lines += [f"{name}_sum {_number(found['sum'])}", f"{name}_count {found['count']}"]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    text = value.encode("utf-8", "backslashreplace").decode()
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _number(value: float | int) -> str:
+    if isinstance(value, float):
+        return "+Inf" if value == math.inf else "-Inf" if value == -math.inf else repr(value)
+    return str(int(value))
+
+
+# -- the whole broker --------------------------------------------------------------------------------------------------
+
+Figure = tuple[str, str, str, Callable[[Row], Any]]
+TOTALS: Final[list[Figure]] = [
+    ("amq_messages", "gauge", "Messages in all queues.", lambda row: row["messages"]),
+    ("amq_messages_in_flight", "gauge", "Messages that consumers have not acknowledged.", lambda row: row["in_flight"]),
+    ("amq_dead_letters", "gauge", "Messages in dead-letter queues.", lambda row: row["dead_letters"]),
+    ("amq_queues_without_consumers", "gauge", "Queues with messages and without consumers, but for dead-letter queues.",
+     lambda row: row["queues_without_consumers"]),
+    ("amq_messages_enqueued_total", "counter", "Messages that came to queues." + ANEW,
+     lambda row: row["enqueued"] + row["forgotten_enqueued"]),
+    ("amq_messages_dequeued_total", "counter", "Messages that left queues, for whatever reason." + ANEW,
+     lambda row: row["dequeued"] + row["forgotten_dequeued"]),
+    ("amq_messages_expired_total", "counter", "Messages past their time.", lambda row: row["expired"]),
+    ("amq_messages_discarded_total", "counter", "Messages that slow consumers of topics missed.",
+     lambda row: row["discarded"]),
+    ("amq_queues", "gauge", "Queues, hidden ones too.", lambda row: row["queues"]),
+    ("amq_topics", "gauge", "Topics in use.", lambda row: row["topics"]),
+    ("amq_consumers", "gauge", "Consumers of queues.", lambda row: row["consumers"]),
+    ("amq_connections", "gauge", "Clients that are logged in.", lambda row: row["connections"]),
+    ("amq_connections_opened_total", "counter", "Clients that logged in.", lambda row: row["connections_opened"]),
+    ("amq_prepared_transactions", "gauge", "Prepared transactions.", lambda row: row["prepared"]),
+    ("amq_memory_used_bytes", "gauge", "Memory that messages take.", lambda row: row["memory_used_bytes"]),
+    ("amq_memory_limit_bytes", "gauge", "memoryLimit.", lambda row: row["memory_limit_bytes"]),
+    ("amq_store_used_bytes", "gauge", "Files of the journal.", lambda row: row["store_used_bytes"]),
+    ("amq_store_limit_bytes", "gauge", "storeLimit, 0 = none.", lambda row: row["store_limit_bytes"]),
+    ("amq_store_full", "gauge", "1 = the disk is full, or storeLimit is reached.",
+     lambda row: row["store_full"] or row["store_at_limit"]),
+    ("amq_journal_segments", "gauge", "Segments of the journal.", lambda row: row["journal_segments"]),
+    ("amq_journal_written_bytes_total", "counter", "Bytes written to the journal." + ANEW,
+     lambda row: row["journal_written_bytes"]),
+    ("amq_masterships_total", "counter", "How often this process became master.", lambda row: row["masterships"]),
+]  # fmt: skip
+
+
+def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_ms: int) -> str:
+    """`seen` None = the store does not answer; `status` None = the broker does not; `totals` None = it is no master."""
+    text = Text()
+    text.family("amq_build_info", "gauge", "The version of the console.", [({"version": amq.__version__}, 1)])
+    text.one("amq_up", "gauge", "1 = the broker of this host answers.", int(status is not None))
+    text.one("amq_store_readable", "gauge", "1 = the store answers.", int(seen is not None))
+    role = status["role"] if status is not None else ""
+    text.family("amq_role", "gauge", "1 = the broker of this host has this role.",
+                [({"role": each}, int(each == role)) for each in ROLES])  # fmt: skip
+    if status is not None:
+        text.one("amq_epoch", "gauge", "The epoch of this master.", status.get("epoch"))
+        caught_up_ms = status.get("lag", {}).get("caught_up_wall_ms", 0)
+        lag = max(0.0, (now_ms - caught_up_ms) / 1000) if caught_up_ms else math.inf
+        text.one("amq_follower_lag_seconds", "gauge", "How long ago this slave knew all of the journal.",
+                 lag if role == "slave" else None)  # fmt: skip
+    if seen is not None:
+        _store(text, seen)
+    if totals is not None:
+        for name, kind, told, of in TOTALS:
+            text.one(name, kind, told, of(totals))
+        text.family("amq_messages_dead_lettered_total", "counter", "Messages that went to a dead-letter queue.",
+                    [({"reason": reason}, count) for reason, count in totals["dead_lettered"].items()])  # fmt: skip
+        text.histogram("amq_journal_sync_seconds", "How long fdatasync took." + ANEW, totals["journal_sync"])
+        text.histogram("amq_loop_lag_seconds", "How late the event loop was, ten times a second.", totals["loop_lag"])
+    return str(text)
+
+
+def _store(text: Text, seen: Seen) -> None:
+    text.one("amq_disk_free_bytes", "gauge", "Free space of the store's file system.", seen.disk_free_bytes)
+    text.one("amq_group_brokers", "gauge", "Brokers that run on the store.", len(seen.status.brokers))
+    text.one("amq_group_has_master", "gauge", "1 = a broker of the group serves.", int(seen.status.master is not None))
+    shown = [each.facts.get("certificate") for each in seen.status.brokers]
+    times = [each["not_after_s"] for each in shown if isinstance(each, dict) and "not_after_s" in each]
+    text.one("amq_certificate_not_after_seconds", "gauge", "When the first certificate of the group ends, Unix time.",
+             min(times, default=None))  # fmt: skip
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+QUEUES: Final[dict[str, tuple[str, str, Callable[[Row, int], Any]]]] = {
+    "amq_queue_messages": ("gauge", "Messages.", lambda row, _: row["messages"]),
+    "amq_queue_in_flight": ("gauge", "Messages that consumers have not acknowledged.", lambda row, _: row["in_flight"]),
+    "amq_queue_consumers": ("gauge", "Consumers.", lambda row, _: row["consumers"]),
+    "amq_queue_bytes": ("gauge", "Bytes of its messages in the store.", lambda row, _: row["bytes"]),
+    "amq_queue_oldest_message_age_seconds": (
+        "gauge", "Age of the oldest message, where that is in memory.",
+        lambda row, now_ms: (now_ms - row["oldest_ms"]) / 1000 if row["oldest_ms"] else None,
+    ),
+    "amq_queue_enqueued_total": ("counter", "Messages that came." + ANEW, lambda row, _: row["enqueued"]),
+    "amq_queue_dequeued_total": ("counter", "Messages that left." + ANEW, lambda row, _: row["dequeued"]),
+}
+
+
+def queues_text(rows: list[Row], now_ms: int, families: Iterable[str] = tuple(QUEUES)) -> str:
+    """Of each queue, the `families` of `QUEUES`."""
+    text = Text()
+    for name in families:
+        kind, told, of = QUEUES[name]
+        values = ((row["name"], of(row, now_ms)) for row in rows)
+        text.family(name, kind, told, [({"destination": of_}, value) for of_, value in values if value is not None])
+    return str(text)

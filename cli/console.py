@@ -1,0 +1,64 @@
+"""`amq console`: REST, metrics and probes of the broker of this host, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from amq.cli import logs
+from amq.cli.output import examples
+from amq.cli.store import check_store
+from amq.clock import SystemClock
+from amq.config import BrokerConfig
+from amq.errors import ConfigError
+from amq.vfs import SystemVfs
+
+CONNECTIONS_MAX = 500
+IDLE_S = 30
+HEAD_BYTES_MAX = 32 << 10
+_MISSING = "the console needs packages that are not installed: pip install 'amq[console]'"
+
+
+@click.command(
+    epilog=examples(
+        "amq console --store /mnt/shared/amq --listen 127.0.0.1:8161",
+        "amq console --store /mnt/shared/amq --listen 0.0.0.0:8161 --certificate cert.pem --key key.pem",
+    )
+)
+@click.option("--store", metavar="DIR", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE.")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8161", show_default=True, help="Where to serve.")
+@click.option("--name", metavar="NAME", default="", help="The broker to ask. Default: that of this host.")
+@click.option("--certificate", metavar="FILE", type=click.Path(), help="Serve HTTPS with this certificate chain (PEM).")
+@click.option("--key", metavar="FILE", type=click.Path(), help="Its private key (PEM).")
+@click.option("--metrics-login", is_flag=True, help="Ask for a login also for metrics.")
+def console(
+    store: str, listen: str, name: str, certificate: str | None, key: str | None, metrics_login: bool
+) -> None:
+    """Serve REST, metrics and probes of the broker of this host.
+
+    One console runs beside each broker. It goes on when the broker hangs, and says so. Users log in with HTTP Basic, as
+    the users of the broker, and have the rights there that the broker's permissions give them. Metrics and probes need
+    no login. On other addresses than those of this host, use a certificate: passwords travel with each request.
+    """
+    try:
+        import uvicorn
+
+        from amq.console.app import Console
+        from amq.console.link import Link
+    except ImportError as error:
+        raise ConfigError(f"{_MISSING} ({error.name})", code="CONSOLE_MISSING") from error
+    host, separator, port = listen.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65_535:
+        raise click.BadParameter("write HOST:PORT, such as 127.0.0.1:8161", param_hint="--listen")
+    if bool(certificate) != bool(key):
+        raise click.UsageError("give --certificate and --key together")
+    check_store(SystemVfs(), store)
+    logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store))
+    clock = SystemClock()
+    app = Console(Link(store, name, clock), clock, metrics_login).app()
+    uvicorn.run(
+        app, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, server_header=False,
+        limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=IDLE_S, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        http="h11", ssl_certfile=certificate, ssl_keyfile=key, proxy_headers=False,
+    )  # fmt: skip

@@ -1,0 +1,43 @@
+"""A console for a broker in this process, asked without a socket between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from amq.clock import SystemClock
+from amq.console.app import Console
+from amq.console.link import Link
+from amq.errors import AccessError
+from tests.management.managed import Managed, managed
+
+USERS = {"alice": "a", "root": "r", "eve": "e"}
+
+
+async def by_password(login: str, passcode: str, _loopback: bool) -> str:
+    if not login:
+        return "anonymous"
+    if USERS.get(login) != passcode:
+        raise AccessError("login refused", code="LOGIN_REFUSED")
+    return login
+
+
+def client_of(store: str, name: str = "", **options: Any) -> httpx.AsyncClient:
+    clock = SystemClock()
+    app = Console(Link(store, name, clock), clock, **options).app()
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://console")
+
+
+def run(folder: Path, test: Callable[[Managed, httpx.AsyncClient], Any], **options: Any) -> None:
+    """`test(broker, client)` on an event loop of its own."""
+
+    async def main() -> None:
+        broker = managed(folder, authenticate=by_password, **options)
+        async with broker as made, client_of(made.config.store) as client:
+            await test(made, client)
+
+    asyncio.run(main())

@@ -1,0 +1,208 @@
+"""Metrics, read by the parser of prometheus-client and by promtool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import Histogram as Oracle
+from prometheus_client.parser import text_string_to_metric_families
+
+from amq.console import metrics
+from amq.console.metrics import Text
+from amq.histogram import BOUNDS_S, Histogram
+from tests.console.consoles import client_of, run
+from tests.management.managed import Managed
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ALERTS = ROOT / "conf" / "prometheus-alerts.yml"
+DASHBOARD = ROOT / "conf" / "grafana-dashboard.json"
+
+
+def samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """{name of a sample: {labels: value}}"""
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def promtool(*words: str, data: str = "") -> subprocess.CompletedProcess[str]:
+    tool = shutil.which("promtool")
+    if tool is None:
+        if os.environ.get("CI"):
+            pytest.fail("promtool is missing: apt-get install prometheus")
+        pytest.skip("no promtool here: apt-get install prometheus")
+    return subprocess.run([tool, *words], input=data, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_writer_writes_as_prometheus_client_does(seed: int) -> None:
+    chance = random.Random(seed)
+    registry = CollectorRegistry()
+    letters = 'ab\\"\n{}=, ü🐇\t'
+    names = ["".join(chance.choices(letters, k=chance.randrange(1, 8))) for _ in range(20)]
+    gauge, counter = Gauge("g", "h\\\nh", ["a", "b"], registry=registry), Counter("c", "h", ["a"], registry=registry)
+    oracle = Oracle("h", "h", buckets=BOUNDS_S, registry=registry)
+    ours, text = Histogram(), Text()
+    values = {name: chance.choice([chance.random() * 1e6, 0.1, 5.0, math.inf]) for name in names}
+    for name, value in values.items():
+        gauge.labels(name, name[::-1]).set(value)
+        counter.labels(name).inc(7)
+    for _ in range(50):
+        seconds = chance.choice([chance.random() * 20, *BOUNDS_S])
+        ours.add(seconds)
+        oracle.observe(seconds)
+    text.family("g", "gauge", "h\\\nh", [({"a": name, "b": name[::-1]}, value) for name, value in values.items()])
+    text.family("c_total", "counter", "h", [({"a": name}, 7) for name in values])
+    text.histogram("h", "h", ours.to_json())
+    expected = {name: found for name, found in samples(generate_latest(registry).decode()).items()
+                if not name.endswith("_created")}  # fmt: skip
+    assert samples(str(text)) == expected
+
+
+def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
+    hostile = 'a"b\\c{d}<script>'
+
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.fill("orders", 3)
+        await made.ask("POST", "/queues/x/messages", {"body": "x"})
+        made.broker.state.queue(f"queue://{hostile}").stays = True
+        answer = await client.get("/metrics")
+        assert answer.headers["content-type"] == metrics.CONTENT_TYPE
+        found = samples(answer.text)
+        assert found["amq_role"][("role", "master"),] == 1
+        assert found["amq_role"][("role", "slave"),] == 0
+        expected = {"amq_up": 1, "amq_messages": 4, "amq_messages_enqueued_total": 4, "amq_epoch": 1,
+                    "amq_queues_without_consumers": 2, "amq_group_has_master": 1}  # fmt: skip
+        assert {name: found[name][()] for name in expected} == expected
+        assert found["amq_journal_sync_seconds_count"][()] >= 1
+        assert found["amq_disk_free_bytes"][()] > 0
+        per_object = samples((await client.get("/metrics/per-object")).text)
+        assert per_object["amq_queue_messages"] == {
+            (("destination", "orders"),): 3, (("destination", "x"),): 1, (("destination", hostile),): 0
+        }  # fmt: skip
+        assert 0 <= per_object["amq_queue_oldest_message_age_seconds"][("destination", "orders"),] < 60
+        some = samples((await client.get("/metrics/detailed?family=queue_consumers&family=amq_queue_bytes")).text)
+        assert set(some) == {"amq_queue_consumers", "amq_queue_bytes"}
+        for wrong in ("", "?family=no", "?family=queue_bytes" + "&family=queue_bytes" * 30):
+            assert (await client.get("/metrics/detailed" + wrong)).status_code == 400
+        await made.broker_stops()
+        while samples((await client.get("/metrics")).text)["amq_group_has_master"][()]:
+            await asyncio.sleep(0.05)
+        assert samples((await client.get("/metrics")).text)["amq_up"][()] == 0
+
+    run(tmp_path, test)
+
+
+def test_a_scrape_pleases_promtool(tmp_path: Path) -> None:
+    texts: list[str] = []
+
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.fill("orders", 1)
+        texts.append((await client.get("/metrics")).text)
+        texts.append((await client.get("/metrics/per-object")).text)
+
+    run(tmp_path, test)
+    for text in texts:
+        done = promtool("check", "metrics", data=text)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_metrics_may_need_a_login(tmp_path: Path) -> None:
+    async def test(made: Managed, _: httpx.AsyncClient) -> None:
+        async with client_of(made.config.store, metrics_need_login=True) as client:
+            wrong = httpx.BasicAuth("alice", "b")
+            assert (await client.get("/metrics", auth=wrong)).status_code == 401
+            assert (await client.get("/metrics", auth=httpx.BasicAuth("alice", "a"))).status_code == 200
+            assert (await client.get("/livez")).status_code == 200
+
+    run(tmp_path, test)
+
+
+# -- rules and dashboard -----------------------------------------------------------------------------------------------
+
+
+def test_rules_are_valid() -> None:
+    done = promtool("check", "rules", str(ALERTS))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+CASES = """
+rule_files: [{rules}]
+evaluation_interval: 30s
+tests:
+  - interval: 30s
+    input_series:
+      - {{series: 'amq_role{{role="master",group="none",instance="a"}}', values: '0x60'}}
+      - {{series: 'amq_role{{role="master",group="good",instance="a"}}', values: '1x60'}}
+      - {{series: 'amq_role{{role="master",group="good",instance="b"}}', values: '0x60'}}
+      - {{series: 'amq_role{{role="master",group="two",instance="a"}}', values: '1x60'}}
+      - {{series: 'amq_role{{role="master",group="two",instance="b"}}', values: '1x60'}}
+      - {{series: 'amq_dead_letters{{group="good"}}', values: '0+1x60'}}
+      - {{series: 'amq_dead_letters{{group="two"}}', values: '7x60'}}
+      - {{series: 'amq_certificate_not_after_seconds{{group="good"}}', values: '86400x200'}}
+      - {{series: 'amq_follower_lag_seconds{{group="good"}}', values: '100x60'}}
+      - {{series: 'amq_journal_sync_seconds_bucket{{group="good",le="0.2"}}', values: '0x60'}}
+      - {{series: 'amq_journal_sync_seconds_bucket{{group="good",le="+Inf"}}', values: '0+10x60'}}
+    alert_rule_test:
+      - eval_time: 25m
+        alertname: AmqNoMaster
+        exp_alerts:
+          - exp_labels: {{severity: critical, group: none}}
+            exp_annotations: {annotations[AmqNoMaster]}
+      - eval_time: 25m
+        alertname: AmqTwoMasters
+        exp_alerts:
+          - exp_labels: {{severity: critical, group: two}}
+            exp_annotations: {annotations[AmqTwoMasters]}
+      - eval_time: 29m
+        alertname: AmqDeadLettersGrow
+        exp_alerts:
+          - exp_labels: {{severity: warning, group: good}}
+            exp_annotations: {annotations[AmqDeadLettersGrow]}
+      - eval_time: 29m
+        alertname: AmqSlaveBehind
+        exp_alerts:
+          - exp_labels: {{severity: warning, group: good}}
+            exp_annotations: {annotations[AmqSlaveBehind]}
+"""
+
+
+def test_alerts_fire_where_they_should(tmp_path: Path) -> None:
+    rules = ALERTS.read_text()
+    annotations = {}
+    for part in rules.split("- alert: ")[1:]:
+        found = dict(re.findall(r'^ +(summary|description): "?(.*?)"?$', part, re.MULTILINE))
+        annotations[part.split()[0]] = json.dumps(found)
+    path = tmp_path / "cases.yml"
+    path.write_text(CASES.format(rules=json.dumps(str(ALERTS)), annotations=annotations))
+    done = promtool("test", "rules", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def names_in(text: str) -> set[str]:
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bamq_[a-z_]+\b", text)}
+
+
+def test_rules_and_dashboard_name_metrics_that_exist() -> None:
+    named = {name for name, *_ in metrics.TOTALS} | set(metrics.QUEUES)
+    named |= set(re.findall(r'"(amq_[a-z_]+)"', Path(metrics.__file__).read_text()))
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    used = names_in(" ".join(target["expr"] for panel in panels for target in panel["targets"]))
+    rules = names_in(" ".join(re.findall(r"expr: (.*)", ALERTS.read_text())))
+    assert len(used) > 15
+    assert used | rules <= named
+    page = (ROOT / "docs" / "management.md").read_text()
+    assert {name for name in named if f"`{name}`" not in page} == set()
