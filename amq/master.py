@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
@@ -29,7 +29,7 @@ from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
 from amq.security.credentials import Credentials
-from amq.security.login import Claim, Login
+from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
 from amq.served import PROTOCOLS, Codecs, Served, Surroundings, served_at
 from amq.transports.announcer import Announcer
@@ -48,7 +48,6 @@ GOODBYE_S = 0.5  # how long clients may take to close their side when the broker
 _log = structlog.get_logger("amq.master")
 
 
-Authenticate = Callable[[Claim], Awaitable[Login]]
 MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop's `call_soon_threadsafe`
 
 

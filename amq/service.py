@@ -40,9 +40,10 @@ from amq.lock.presence import Presence
 from amq.lock.shared_file import SharedFileLocker
 from amq.lock.silence import Silence
 from amq.lock.waker import RETRY_DELAYS_S, watch
-from amq.master import LISTEN_PATIENCE_S, Authenticate, MakeRunner, Master
+from amq.master import LISTEN_PATIENCE_S, MakeRunner, Master
 from amq.replay import Replay
 from amq.security.credentials import Credentials
+from amq.security.login import Authenticate
 from amq.security.permissions import Permissions
 from amq.served import PROTOCOLS, Served
 from amq.slave import Lag, Progress, Slave

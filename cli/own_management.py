@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 import structlog
@@ -22,11 +22,11 @@ from amq.management.resources import Resources, Serving
 from amq.management.routes import ROUTES
 from amq.management.server import ManagementServer
 from amq.management.slices import Slices
+from amq.security.login import Authenticate, Claim, User
 from amq.service import BrokerService
 
 NONE, AUTO = "none", "auto"  # values of managementSocket
 NAME_CHARS_MAX = 40
-Login = Callable[[str, str, bool], Awaitable[str]]  # login, passcode, is it on this host → user
 _log = structlog.get_logger("amq.management")
 
 
@@ -47,7 +47,7 @@ class OwnManagement:
     """Made before the service starts: others learn the path from `brokers/NAME.json`."""
 
     def __init__(
-        self, config: BrokerConfig, service: BrokerService, environment: Mapping[str, str], authenticate: Login
+        self, config: BrokerConfig, service: BrokerService, environment: Mapping[str, str], authenticate: Authenticate
     ) -> None:
         self._service = service
         self._authenticate = authenticate
@@ -95,8 +95,8 @@ class OwnManagement:
     def facts(self) -> Row:
         return self._counting.facts()
 
-    async def login(self, login: str, passcode: str, loopback: bool) -> str:
-        return await self._authenticate(login, passcode, loopback)
+    async def login(self, claim: Claim) -> User:
+        return (await self._authenticate(claim)).user
 
     def status(self) -> Row:
         service = self._service

@@ -53,7 +53,7 @@ IMPORTS: dict[str, set[str]] = {
     | {"vfs", "config", "security", "journal", "broker", "lock", "master", "slave", "replay", "group", "succession"}
     | {"transports.probe", "served"},
     "management": LEAVES | {"broker", "config", "journal", "security", "selectors", "protocols.commands"},
-    "console": LEAVES | {"vfs", "management", "lock"},
+    "console": LEAVES | {"vfs", "management", "lock", "security.login"},
     "maintenance": LEAVES | {"vfs", "config", "journal", "lock", "broker", "master", "service"},
     "doctor": LEAVES | {"vfs", "config", "lock", "client", "security", "tls"},
     "cli": LEAVES

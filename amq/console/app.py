@@ -23,6 +23,7 @@ from amq.console.logins import Logins
 from amq.errors import AccessError, AmqError, TransportError
 from amq.management.openapi import PREFIX
 from amq.management.resources import problem, status_of
+from amq.security.login import User
 
 BODY_BYTES_MAX: Final = 2 << 20
 FAMILIES_MAX: Final = 20
@@ -69,7 +70,7 @@ class Console:
 
         return guarded
 
-    async def _user(self, request: Request) -> str:
+    async def _user(self, request: Request) -> User:
         address = request.client.host if request.client is not None else ""
         return await self._logins.user(request.headers.get("authorization", ""), address)
 

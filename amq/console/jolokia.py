@@ -14,6 +14,7 @@ from urllib.parse import quote
 from amq.console.link import Link
 from amq.errors import AmqError
 from amq.management.listing import Row
+from amq.security.login import User
 
 BATCH_MAX: Final = 100
 _NOT_FOUND: Final = "javax.management.InstanceNotFoundException"
@@ -72,7 +73,7 @@ def parse_path(path: str) -> dict[str, Any]:
     return request
 
 
-async def answer(link: Link, request: Any, user: str, now_s: int) -> Row:
+async def answer(link: Link, request: Any, user: User, now_s: int) -> Row:
     """One request, as an object."""
     shown = request if isinstance(request, dict) else {}
     try:
@@ -87,7 +88,7 @@ async def answer(link: Link, request: Any, user: str, now_s: int) -> Row:
     return {"request": shown, "value": value, "status": 200, "timestamp": now_s}
 
 
-async def _value(link: Link, request: Mapping[str, Any], user: str) -> Any:
+async def _value(link: Link, request: Mapping[str, Any], user: User) -> Any:
     kind = request.get("type")
     if kind == "version":
         return {"agent": "amq", "protocol": "7.2", "info": {"product": "amq", "vendor": "amq"}}
@@ -124,7 +125,7 @@ def _path(names: Mapping[str, str]) -> str:
     return f"/queues/{quote(name, safe='')}" if kind == "Queue" else f"/topics?name={quote(name, safe='')}"
 
 
-async def _row(link: Link, path: str, names: Mapping[str, str], user: str) -> tuple[Row, Mapping[str, Any]]:
+async def _row(link: Link, path: str, names: Mapping[str, str], user: User) -> tuple[Row, Mapping[str, Any]]:
     status = await link.ask("GET", "/broker", None, user)
     if names["brokerName"] not in ("*", "localhost", status["name"]):
         raise RefusedError(404, _NOT_FOUND, f"brokerName={names['brokerName'][:100]}: this is {status['name']}")

@@ -20,6 +20,7 @@ from amq.lock.presence import BrokerPresence
 from amq.lock.status import StoreStatus, store_status
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
+from amq.security.login import User
 from amq.vfs import SystemVfs
 
 THREADS_MAX: Final = 24
@@ -73,7 +74,7 @@ class Link:
         return Seen(status, own or (here[0] if here else None), found.f_bavail * found.f_frsize)
 
     async def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, user: str | None = None,
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, user: User | None = None,
         timeout_s: float = ASK_S,
     ) -> Row:  # fmt: skip
         """For `user`; None = for the console itself. Raises AmqError."""

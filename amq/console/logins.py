@@ -16,6 +16,7 @@ from typing import Final
 from amq.clock import Clock
 from amq.console.link import Link
 from amq.errors import AccessError
+from amq.security.login import User
 
 BELIEVED_S: Final = 60.0
 REMEMBERED_MAX: Final = 1000
@@ -30,10 +31,10 @@ class Logins:
         self._link = link
         self._clock = clock
         self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, tuple[str, float]] = {}
+        self._known: dict[bytes, tuple[User, float]] = {}
         self._checks = 0
 
-    async def user(self, header: str, address: str) -> str:
+    async def user(self, header: str, address: str) -> User:
         """The user of a request with this Authorization header ("" = it has none). Raises AccessError, AmqError."""
         login, passcode = parse_basic(header)
         loopback = address in LOOPBACK
@@ -52,8 +53,9 @@ class Logins:
             self._checks -= 1
         if len(self._known) >= REMEMBERED_MAX:
             self._known.clear()
-        self._known[digest] = str(found["user"]), now + BELIEVED_S
-        return str(found["user"])
+        user = User(str(found["user"]), frozenset(found["roles"]))
+        self._known[digest] = user, now + BELIEVED_S
+        return user
 
 
 def parse_basic(header: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from amq.errors import AccessError, AmqError, CommandError, TransportError
 from amq.management.listing import LIMIT_MAX, Row
 from amq.management.openapi import PREFIX
+from amq.security.login import User
 
 TIMEOUT_S = 30.0
 ANSWER_BYTES_MAX = 64 << 20
@@ -32,11 +33,14 @@ class _UnixConnection(http.client.HTTPConnection):
 
 class ManagementClient:
     """`where` = the path of a Unix socket, or `http(s)://[USER:PASSWORD@]HOST:PORT` of a console. `user` = for whom a
-    console asks; None = for the operator himself. Close it, or use it as a context manager."""
+    console asks; None = for the operator. Close it, or use it as a context manager."""
 
-    def __init__(self, where: str, timeout_s: float = TIMEOUT_S, user: str | None = None) -> None:
+    def __init__(self, where: str, timeout_s: float = TIMEOUT_S, user: User | None = None) -> None:
         self.where = where
-        self._headers = {"Amq-User": quote(user, safe="")} if user is not None else {}
+        self._headers: dict[str, str] = {}
+        if user is not None:
+            self._headers["Amq-User"] = part(user.name)
+            self._headers["Amq-Roles"] = ",".join(map(part, sorted(user.roles)))
         url = urlsplit(where)
         if url.scheme in ("http", "https"):
             self.where = f"{url.scheme}://{url.hostname}:{url.port or ''}".rstrip(":")

@@ -22,7 +22,7 @@ from amq.errors import AccessError, AmqError, CommandError
 from amq.management.listing import Row, invalid
 from amq.management.openapi import PREFIX, described
 from amq.management.slices import Slices
-from amq.security.login import User
+from amq.security.login import Claim, User
 
 NAME_CHARS_MAX: Final = 1000
 TOLD_CHARS_MAX: Final = 200  # of a name in the audit log
@@ -59,8 +59,8 @@ class Source(Protocol):
         """Counters of the process: see `amq.management.counting`."""
         ...
 
-    async def login(self, login: str, passcode: str, loopback: bool) -> str:
-        """The user. Raises AccessError."""
+    async def login(self, claim: Claim) -> User:
+        """The one whom `claim` shows. Raises AccessError."""
         ...
 
     @property
@@ -159,10 +159,10 @@ class Resources:
         if not request.caller.is_operator:
             raise AccessError("a user cannot log another one in: log in at the console", code="NOT_PERMITTED")
         login, passcode = text(request, "login", ""), text(request, "passcode", "")
-        user = await self._source.login(login, passcode, truth(request, "loopback"))
+        user = await self._source.login(Claim(login, passcode, truth(request, "loopback")))
         serving = self._source.serving
         manages = serving is None or serving.broker.access.may(user, Action.MANAGE, "the broker")
-        return {"user": user, "manages": manages}
+        return {"user": user.name, "roles": sorted(user.roles), "manages": manages}
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         parts = path.removeprefix(PREFIX).split("/")

@@ -14,7 +14,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -35,7 +35,7 @@ IDLE_S: Final = 60.0
 REQUEST_S: Final = 10.0  # from the first byte of a request to its last
 WRITE_S: Final = 20.0  # for a client to read an answer
 PATH_BYTES_MAX: Final = 107  # of a Unix socket
-USER_HEADER: Final = b"amq-user"  # for which the console asks
+USER_HEADER, ROLES_HEADER = b"amq-user", b"amq-roles"  # for whom the console asks; percent-encoded, with commas between
 OPERATOR: Final = "local operator"
 _CREDENTIALS = struct.Struct("3i")
 _JSON, _PROBLEM = b"application/json", b"application/problem+json"
@@ -116,6 +116,15 @@ def _check_unused(path: str) -> None:
         except ConnectionRefusedError:
             return
         raise OSError(errno.EADDRINUSE, "another process serves there: give each broker a path of its own")
+
+
+def _caller(headers: Mapping[bytes, bytes]) -> Caller:
+    """The user for whom a console asks; without one the operator."""
+    name = headers.get(USER_HEADER)
+    if name is None:
+        return Caller(User(OPERATOR), is_operator=True)
+    roles = filter(None, headers.get(ROLES_HEADER, b"").decode("latin-1").split(","))
+    return Caller(User(unquote(name.decode("latin-1")), frozenset(map(unquote, roles))))
 
 
 class _Connection(asyncio.Protocol):
@@ -233,8 +242,7 @@ class _Connection(asyncio.Protocol):
             raise invalid(f"the query or the body cannot be read: {error}") from error
         if not isinstance(found, dict):
             raise invalid("the body must be a JSON object")
-        given = dict(request.headers).get(USER_HEADER)
-        caller = Caller(User(OPERATOR if given is None else unquote(given.decode("latin-1"))), given is None)
+        caller = _caller(dict(request.headers))
         method = request.method.decode("ascii")
         method = "GET" if method == "HEAD" else method
         return await self._server.resources.answer(method, target.path, dict(pairs), found, caller)

@@ -8,7 +8,7 @@ after it has checked what was shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -56,6 +56,9 @@ class Claim:
     loopback: bool = False
     certificate: Certificate | None = field(default=None, repr=False)
     check: Callable[[], None] = field(default=_welcome, repr=False)
+
+
+Authenticate = Callable[[Claim], Awaitable[Login]]  # raises AmqError
 
 
 class Way(Protocol):

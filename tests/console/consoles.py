@@ -13,17 +13,18 @@ from amq.clock import SystemClock
 from amq.console.app import Console
 from amq.console.link import Link
 from amq.errors import AccessError
+from amq.security.login import Claim, Login, User
 from tests.management.managed import Managed, managed
 
 USERS = {"alice": "a", "root": "r", "eve": "e"}
 
 
-async def by_password(login: str, passcode: str, _loopback: bool) -> str:
-    if not login:
-        return "anonymous"
-    if USERS.get(login) != passcode:
+async def by_password(claim: Claim) -> Login:
+    if not claim.login:
+        return Login(User("anonymous"), "none")
+    if USERS.get(claim.login) != claim.passcode:
         raise AccessError("login refused", code="LOGIN_REFUSED")
-    return login
+    return Login(User(claim.login), "password")
 
 
 def client_of(store: str, name: str = "", **options: Any) -> httpx.AsyncClient:

@@ -12,6 +12,7 @@ import httpx
 from amq.clock import SystemClock
 from amq.console.link import Link
 from amq.console.logins import Logins
+from amq.security.login import User
 from amq.security.permissions import Permissions
 from tests.console.consoles import USERS, client_of, run
 from tests.management.managed import Managed
@@ -155,8 +156,8 @@ def test_a_password_is_believed_for_a_while(tmp_path: Path) -> None:
         clock = SystemClock()
         known = Logins(Link(made.config.store, "", clock), clock)
         header = AS["alice"]._auth_header
-        assert await known.user(header, "10.0.0.1") == "alice"
+        assert await known.user(header, "10.0.0.1") == User("alice")
         await made.broker_stops()
-        assert await known.user(header, "10.0.0.1") == "alice", "without asking"
+        assert await known.user(header, "10.0.0.1") == User("alice"), "without asking"
 
     run(tmp_path, test)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from amq.cli.own_management import Login, OwnManagement
+from amq.cli.own_management import OwnManagement
 from amq.clock import SystemClock
 from amq.config.schema import BrokerConfig
 from amq.management.client import ManagementClient
@@ -16,7 +16,7 @@ from amq.management.listing import Row
 from amq.management.resources import Caller, Resources
 from amq.management.routes import ROUTES
 from amq.management.slices import Slices
-from amq.security.login import User
+from amq.security.login import Authenticate, User
 from amq.service import BrokerService, Role
 from tests.ports import free_port
 from tests.service_world import PATIENCE_S, Client, anybody
@@ -27,7 +27,7 @@ OPERATOR = Caller(User("operator"), is_operator=True)
 class Managed:
     """`ask` goes to the resources at once; `through` over the socket."""
 
-    def __init__(self, folder: Path, authenticate: Login = anybody, **options: Any) -> None:
+    def __init__(self, folder: Path, authenticate: Authenticate = anybody, **options: Any) -> None:
         self._authenticate = authenticate
         self.port = free_port()
         self.config = BrokerConfig(**{
@@ -71,7 +71,7 @@ class Managed:
         return await asyncio.wait_for(self.resources.answer(method, path, words, given or {}, caller), PATIENCE_S)
 
     async def through(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, user: str | None = None
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, user: User | None = None
     ) -> Row:
         def ask() -> Row:
             with ManagementClient(self.socket, user=user) as client:

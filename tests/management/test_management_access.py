@@ -99,8 +99,8 @@ def test_the_console_asks_for_its_user(tmp_path: Path) -> None:
         await made.fill("secret", 1)
         made.broker.permit(permissions(tmp_path))
         assert (await made.through("GET", "/queues"))["total"] == 1, "the operator of the account"
-        assert (await made.through("GET", "/queues", user="eve"))["total"] == 0
+        assert (await made.through("GET", "/queues", user=User("eve", frozenset({"guests, or so"}))))["total"] == 0
         with pytest.raises(AccessError):
-            await made.through("DELETE", "/queues/secret", user="eve")
+            await made.through("DELETE", "/queues/secret", user=User("eve", frozenset({"guests, or so"})))
 
     run(tmp_path, test)
