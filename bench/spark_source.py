@@ -2,7 +2,8 @@
 
 A broker is filled with messages of one size; nothing else runs. Stream: `Trigger.AvailableNow`, from its start to its
 end, so with leases and acknowledgements; the same in frames of single messages, as it was before there were others
-(through a relay: see `bench.plain`); and the same with the option `store`. Journal: `format("amq-journal")`, which asks
+(through a relay: see `bench.plain`); and the same with the option `store`, also cut into 1, 2 and 8 partitions. Batch:
+a look at the whole queue, without and with `store`. Journal: `format("amq-journal")`, which asks
 no broker. Beside them a client, which gives each message to a loop and to no Spark: stomp.py; and the ceiling: a data
 source that cuts bodies out of bytes that somebody sends as fast as a socket takes them. Before each some rows are read,
 so that workers are there. Invariant: a rate is returned only when as many rows came as there are messages.
@@ -34,15 +35,17 @@ from pyspark_amq.options import SourceOptions
 from pyspark_amq.pipelines import frame
 from tests.spark.session import environment, start, stop_jvm, why_no_spark
 
-EXAMPLES = ("--quick", "--rows 1000000 --trials 5 --json spark_source.json")
+EXAMPLES = ("--quick", "--rows 1000000 --trials 5 --json spark_source.json", "--only direct")
 QUEUE, WARM_UP_QUEUE = "/queue/bench.rows", "/queue/bench.warmup"
 CURSOR, LEASES_ALL = "bench", (1 << 63) - 1
 WARM_UP_ROWS = 2000
 STREAM, BATCH, JOURNAL, JOURNAL_HEADS = "queue, stream", "queue, batch", "journal", "journal, no bodies"
 SINGLE = "queue, stream, single frames"
 SOCKET, LOOP = "the socket alone", "stomp.py, no Spark"
-DIRECT = "queue, stream, direct"
-TAKES = (STREAM, DIRECT, SINGLE, LOOP)
+DIRECT, BATCH_DIRECT = "queue, stream, direct", "queue, batch, direct"
+SCALING = {f"queue, stream, direct, {parts} part{'s' if parts > 1 else ''}": str(parts) for parts in (1, 2, 8)}
+TAKES = (STREAM, DIRECT, *SCALING, SINGLE, LOOP)
+ALL = (SOCKET, BATCH, BATCH_DIRECT, JOURNAL, JOURNAL_HEADS, STREAM, DIRECT, *SCALING, SINGLE, LOOP)
 HEAD = b"MESSAGE\nsubscription:1\nmessage-id:1\ndestination:/queue/bench\ntimestamp:1\npersistent:true\n\n"
 PIECE_FRAMES = 2000
 SILENT_S = 30.0  # then nothing more comes
@@ -82,6 +85,7 @@ class Bench:
         cpu_s, start_s = self._cpu_s(), time.monotonic()
         ways = {
             STREAM: self._stream, DIRECT: partial(self._stream, store=self._store),
+            **{name: partial(self._stream, store=self._store, minPartitions=parts) for name, parts in SCALING.items()},
             SINGLE: partial(self._stream, url=self._before), LOOP: self._loop,
         }  # fmt: skip
         found = ways.get(what, partial(self._once, what))(queue, rows)
@@ -134,8 +138,9 @@ class Bench:
                 from_socket(self._spark)
                 options = {"port": port, "frame": len(frame_of(self._size_bytes))}
                 rows = self._spark.read.format("from-socket").options(**options).load()
-            elif what == BATCH:
-                rows = self._spark.read.format("amq").options(url=self._url, destination=queue).load()
+            elif what in (BATCH, BATCH_DIRECT):
+                store = {"store": self._store} if what == BATCH_DIRECT else {}
+                rows = self._spark.read.format("amq").options(url=self._url, destination=queue, **store).load()
             else:
                 bodies = str(what == JOURNAL).lower()
                 reader = self._spark.read.format("amq-journal").options(destination=queue, includeValue=bodies)
@@ -205,8 +210,10 @@ def from_socket(spark: Any) -> None:
     spark.dataSource.register(Sending)
 
 
-def measure(bench: Bench, rows: int, trials: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """All readings of `rows` rows, `trials` times each. Raises LoadError, AmqError."""
+def measure(
+    bench: Bench, rows: int, trials: int, progress: Callable[[str], None], kinds: Sequence[str] = ALL
+) -> list[dict[str, Any]]:
+    """The readings `kinds` of `rows` rows, `trials` times each. Raises LoadError, AmqError."""
     progress(f"sending {rows:,} rows")
     bench.fill(WARM_UP_QUEUE, WARM_UP_ROWS)
     bench.fill(QUEUE, rows)
@@ -221,7 +228,7 @@ def measure(bench: Bench, rows: int, trials: int, progress: Callable[[str], None
             taken.add(queue)
         return bench.read(what, queue, count)
 
-    for what in (SOCKET, BATCH, JOURNAL, JOURNAL_HEADS, STREAM, DIRECT, SINGLE, LOOP):
+    for what in kinds:
         progress(f"{what}: warming up")
         read(what, WARM_UP_QUEUE, WARM_UP_ROWS)
         found[what] = []
@@ -238,7 +245,7 @@ def measure(bench: Bench, rows: int, trials: int, progress: Callable[[str], None
 
 
 def run(
-    rows: int, size_bytes: int, trials: int, directory: str | None, options: dict[str, str]
+    rows: int, size_bytes: int, trials: int, directory: str | None, options: dict[str, str], kinds: Sequence[str]
 ) -> list[dict[str, Any]]:  # fmt: skip
     """`measure` with a broker and a Spark of its own."""
     with contextlib.ExitStack() as stack:
@@ -253,7 +260,7 @@ def run(
         url = f"failover:(stomp://127.0.0.1:{broker.port})"
         before = f"failover:(stomp://127.0.0.1:{stack.enter_context(plain.before(broker.port))})"
         bench = Bench(spark, url, before, str(broker.store), size_bytes, broker.cpu_s)
-        return measure(bench, rows, trials, cli.progress)
+        return measure(bench, rows, trials, cli.progress, kinds)
 
 
 def table(results: Sequence[dict[str, Any]], size_bytes: int) -> Table:
@@ -271,13 +278,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="default %(default)s")
     parser.add_argument("--size", type=int, default=100, metavar="BYTES", help="of a body (default %(default)s)")
     parser.add_argument("--trials", type=int, default=3, help="default %(default)s")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only the kinds with this in their name")
     args = parser.parse_args()
+    kinds = [each for each in ALL if args.only in each]
+    if not kinds:
+        parser.error(f"--only {args.only!r}: no kind has that in its name: {'; '.join(ALL)}")
     cli.terminate_on_signal()
     if why := why_no_spark():
         sys.exit(f"failed: {why}")
     rows, trials = (20_000, 1) if args.quick else (args.rows, args.trials)
     try:
-        results = run(rows, args.size, trials, args.dir, cli.amq_options(args))
+        results = run(rows, args.size, trials, args.dir, cli.amq_options(args), kinds)
     except (LoadError, AmqError, OSError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "spark_source": results}, table(results, args.size))
