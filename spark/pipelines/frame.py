@@ -275,6 +275,11 @@ def execute(
 ) -> dict[str, Any]:  # fmt: skip
     """Run `pipeline`. Returns its figures and its time. Raises AmqError, OSError."""
     need_spark(environ)
+    if master.startswith("sc://") or environ.get("SPARK_REMOTE"):
+        raise PipelineError(
+            "a pipeline runs in its own Spark session, not in that of Spark Connect: unset SPARK_REMOTE and give "
+            "--master local[*], spark://HOST:7077 or the like. Your own programs may use Spark Connect"
+        )
     pipeline.check(options)
     say("starting Spark")
     with session(pipeline.name, master, settings, environ) as spark:

@@ -268,6 +268,12 @@ def test_a_host_without_spark_says_how_to_get_it() -> None:
     assert told.value.code == "SPARK_MISSING"
 
 
+@pytest.mark.parametrize(("master", "environ"), [("sc://host", {}), ("local[1]", {"SPARK_REMOTE": "sc://host"})])
+def test_a_session_of_spark_connect_is_refused(master: str, environ: dict[str, str]) -> None:
+    with pytest.raises(frame.PipelineError, match="not in that of Spark Connect: unset SPARK_REMOTE and give --master"):
+        frame.execute(load("audit"), {}, master, {}, environ | {frame._SUBMITTED: "1"}, str)
+
+
 def test_commands_load_no_spark() -> None:
     code = "import sys; from pyspark_amq.pipelines import NAMES, load; [load(name) for name in NAMES]; " \
            "print([name for name in sys.modules if name.split('.')[0] in ('pyspark', 'pyarrow', 'numpy', 'pandas')])"

@@ -1,0 +1,30 @@
+"""Spark Connect: the server finds the formats, and the client needs none of our code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import ROOT, Brokers
+from tests.spark.conftest import need_spark
+from tests.spark.pipeline import QUERY_S_MAX
+
+
+@pytest.mark.deep
+def test_rows_go_both_ways(brokers: Brokers, tmp_path: Path) -> None:
+    for name in ("grpc", "pandas"):
+        pytest.importorskip(name, reason="no client of Spark Connect: pip install 'pyspark[connect]'")
+    need_spark()
+    broker = brokers.master()
+    given = {"directory": str(tmp_path), "url": f"stomp://127.0.0.1:{broker.port}", "rows": 100}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.connect_driver", json.dumps(given)], cwd=ROOT, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=QUERY_S_MAX, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"kind": "pyspark.sql.connect.session", "looked": 100, "streamed": 100}
