@@ -155,6 +155,7 @@ class AmqBroker(Broker):
     kind = "amq"
     slave_line = re.compile(r"slave", re.IGNORECASE)
     python = Path(sys.executable)
+    more: Sequence[str] = ()  # of the command line
 
     def command(self) -> list[str]:
         openwire = [] if self.openwire_port is None else ["--transport", f"openwire://127.0.0.1:{self.openwire_port}"]
@@ -162,7 +163,7 @@ class AmqBroker(Broker):
         pairs = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         return [
             str(self.python), "-m", "amq.cli.main", "start", "--store", str(self.store), "--name", self.name,
-            "--transport", f"stomp://127.0.0.1:{self.port}", *openwire, *pairs,
+            "--transport", f"stomp://127.0.0.1:{self.port}", *openwire, *self.more, *pairs,
         ]  # fmt: skip
 
 

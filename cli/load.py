@@ -18,8 +18,10 @@ import multiprocessing
 import multiprocessing.connection
 import re
 import resource
+import select
 import signal
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -27,6 +29,8 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from amq.client import tls
+from amq.client.uri import BrokerUri
 from amq.errors import AmqError
 
 HEAD_BYTES = 28
@@ -50,7 +54,8 @@ class LoadError(AmqError):
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """The work to do. `window` = sends of one producer that may be unconfirmed at a time."""
+    """The work to do. `window` = sends of one producer that may be unconfirmed at a time; `tls` = speak TLS as this URI
+    says, None = without."""
 
     port: int
     host: str = "127.0.0.1"
@@ -67,6 +72,7 @@ class Load:
     login: str = ""
     passcode: str = ""
     timeout_s: float = 60.0
+    tls: BrokerUri | None = None
 
     def __post_init__(self) -> None:
         if self.size_bytes < HEAD_BYTES:
@@ -142,6 +148,13 @@ def _dial(load: Load) -> socket.socket:
     """A connection that has logged in. Raises LoadError, OSError."""
     sock = socket.create_connection((load.host, load.port), load.timeout_s)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if load.tls is not None:
+        try:
+            context = tls.client_context(load.tls.options)
+            context.sslsocket_class = _TlsSocket
+            sock = context.wrap_socket(sock, server_hostname=tls.server_name(load.tls))
+        except ssl.SSLError as error:
+            raise LoadError(f"TLS: {tls.reason_of(error, load.tls)}") from error
     headers = {"accept-version": "1.2", "host": "/", "heart-beat": "0,0"}
     if load.login:
         headers |= {"login": load.login, "passcode": load.passcode}
@@ -158,8 +171,33 @@ def _dial(load: Load) -> socket.socket:
     return sock
 
 
+class _TlsSocket(ssl.SSLSocket):
+    """`recv` raises BlockingIOError after `patience_s`, as that of a socket with SO_RCVTIMEO; Python's own would wait
+    again."""
+
+    patience_s: float | None = None
+
+    def recv(self, *arguments: Any) -> bytes:
+        self._wait()
+        return super().recv(*arguments)
+
+    def recv_into(self, *arguments: Any) -> int:
+        self._wait()
+        return super().recv_into(*arguments)
+
+    def _wait(self) -> None:
+        late = self.patience_s is not None and not self.pending()
+        if late and not select.select([self], [], [], self.patience_s)[0]:
+            raise BlockingIOError
+
+
 def _within(sock: socket.socket, seconds: float, option: int = socket.SO_RCVTIMEO) -> None:
-    """Let the kernel end a recv, or a send, after `seconds` with BlockingIOError: no poll call before each."""
+    """Let the kernel end a recv, or a send, after `seconds` with BlockingIOError: no poll call before each. With TLS a
+    send has no end."""
+    if isinstance(sock, _TlsSocket):
+        if option == socket.SO_RCVTIMEO:
+            sock.patience_s = seconds
+        return
     sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
 
 

@@ -85,6 +85,7 @@ def perf(
     load = Load(
         uri.port, uri.host, producers, consumers, count, size, window, persistent, ack, mode, prefetch,
         destination or f"/queue/amq.perf.{secrets.token_hex(4)}", uri.login or login, uri.passcode or passcode, timeout,
+        uri if uri.tls else None,
     )  # fmt: skip
     try:
         with progress("confirmed" if mode == "send" else "received", count) as show:
@@ -94,7 +95,7 @@ def perf(
             click.echo(f"amq: messages of this run may be left in {load.destination}: {problem}", err=True)
         raise
     if as_json:
-        settings = {name: value for name, value in dataclasses.asdict(load).items() if name != "passcode"}
+        settings = {name: value for name, value in dataclasses.asdict(load).items() if name not in ("passcode", "tls")}
         print_json({"load": settings, "result": dataclasses.asdict(result)})
     else:
         _print(load, result)

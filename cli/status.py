@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from amq.cli.output import (
     wall_text,
 )
 from amq.cli.store import check_store
+from amq.client import ConnectError, tls
 from amq.client.uri import BrokerUri
 from amq.clock import SystemClock
 from amq.config import group
@@ -350,7 +352,8 @@ def _handshake(uri: BrokerUri, login: str, passcode: str) -> Frame:
     headers = [("accept-version", "1.0,1.1,1.2"), ("host", uri.options.virtual_host or uri.host), ("heart-beat", "0,0")]
     if login:
         headers += [("login", login), ("passcode", passcode)]
-    with socket.create_connection(uri.address, uri.options.connect_timeout_ms / 1000) as sock:
+    timeout_s = uri.options.connect_timeout_ms / 1000
+    with socket.create_connection(uri.address, timeout_s) as plain, _secured(plain, uri) as sock:
         sock.sendall(encode("CONNECT", headers))
         reader = FrameReader()
         while True:
@@ -364,6 +367,16 @@ def _handshake(uri: BrokerUri, login: str, passcode: str) -> Frame:
                 raise reader.error
             if not data:
                 raise ConnectionResetError("the broker closed the connection without an answer")
+
+
+def _secured(sock: socket.socket, uri: BrokerUri) -> socket.socket:
+    """The socket itself, or TLS over it where the URI says so. Raises OSError, AmqError."""
+    if not uri.tls:
+        return sock
+    try:
+        return tls.client_context(uri.options).wrap_socket(sock, server_hostname=tls.server_name(uri))
+    except ssl.SSLError as error:
+        raise ConnectError(tls.reason_of(error, uri)) from error
 
 
 def _print_url(brokers: list[dict[str, Any]]) -> None:
