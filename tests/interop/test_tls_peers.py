@@ -16,7 +16,7 @@ from tests.certificates import Authority, Pair, needs_openssl
 
 pytestmark = [needs_openssl, pytest.mark.deep]
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
-BROWSE = b"SUBSCRIBE\nid:1\ndestination:/queue/b\nbrowser:true\n\n\0"
+BROWSE = b"SUBSCRIBE\nid:1\ndestination:%b\nbrowser:true\n\n\0"
 
 
 @pytest.fixture(params=["none", "need"])
@@ -33,8 +33,10 @@ def group(directory: Path, authority: Authority, needs: bool) -> Brokers:
     return Brokers(directory, scheme="stomp+ssl", **options)
 
 
-def s_client(broker: Broker, authority: Authority, pair: Pair | None, wanted: bytes) -> bytes:
-    """Lines that `openssl s_client` reads until one of them is `wanted` or the connection ends."""
+def s_client(
+    broker: Broker, authority: Authority, pair: Pair | None, wanted: bytes, queue: str = "/queue/b"
+) -> bytes:  # fmt: skip
+    """Lines of a browse that `openssl s_client` reads until one of them is `wanted` or the connection ends."""
     own = [] if pair is None else ["-cert", pair.certificate, "-key", pair.key]
     program = subprocess.Popen(
         ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.port}", "-CAfile", authority.trust, *own,
@@ -45,7 +47,7 @@ def s_client(broker: Broker, authority: Authority, pair: Pair | None, wanted: by
     assert program.stdout is not None
     said = b""
     try:
-        program.stdin.write(CONNECT + BROWSE)
+        program.stdin.write(CONNECT + BROWSE % queue.encode())
         program.stdin.flush()
         for line in program.stdout:
             said += line
@@ -67,6 +69,9 @@ def test_others_go_on_after_a_kill(authority: Authority, pair: Pair | None, tmp_
         )
         with stock:
             stock.send("before the kill")
+            shown = s_client(first, authority, pair, b"before the kill", "/queue/a")
+            assert shown.startswith(b"CONNECTED\n")
+            assert b"before the kill" in shown
             first.kill()
             second.wait_serving()  # over TLS stomp.py tells its listener nothing of an end without a goodbye
         again = Stock([first, second])
@@ -81,5 +86,6 @@ def test_others_go_on_after_a_kill(authority: Authority, pair: Pair | None, tmp_
         assert again.listener.errors == []
         found = s_client(second, authority, pair, b"after the kill")
         assert found.startswith(b"CONNECTED\n")
+        assert b"after the kill" in found
         if pair is not None:
             assert s_client(second, authority, None, b"CONNECTED") == b""

@@ -22,6 +22,8 @@ pytestmark = needs_openssl
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
 STRANGERS = 20
 RECORDS = 60
+OLD_CONNECTIONS = 10
+RENEWALS = 2
 
 
 @pytest.fixture(scope="module")
@@ -179,44 +181,78 @@ def test_a_fuzz_of_records_ends_connections_and_nothing_else(
         assert not broker.said("internal error")
 
 
+class Traffic:
+    """Old connections that send and wait for receipts, and new ones again and again, until told to stop."""
+
+    def __init__(self, broker: Broker, context: ssl.SSLContext) -> None:
+        self.broker = broker
+        self.context = context
+        self.failed: list[str] = []
+        self.made = self.confirmed = 0
+        self.done = threading.Event()
+        self.old = [dial(broker, context) for _ in range(OLD_CONNECTIONS)]
+        for sock in self.old:
+            assert ask(sock).startswith(b"CONNECTED\n")
+        self.threads = [threading.Thread(target=self._connect), threading.Thread(target=self._send)]
+
+    def __enter__(self) -> Traffic:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.set()
+        for thread in self.threads:
+            thread.join()
+        for sock in self.old:
+            sock.close()
+
+    def _connect(self) -> None:
+        while not self.done.is_set():
+            try:
+                with dial(self.broker, self.context) as sock:
+                    if not ask(sock).startswith(b"CONNECTED\n"):
+                        self.failed.append("a new connection: no answer")
+                self.made += 1
+            except OSError as error:
+                self.failed.append(f"a new connection: {error}")
+
+    def _send(self) -> None:
+        while not self.done.is_set():
+            for number, sock in enumerate(self.old):
+                if b"receipt-id:1" not in ask(sock, b"SEND\ndestination:/queue/q\nreceipt:1\n\nx\0"):
+                    self.failed.append(f"the old connection {number}")
+                    return
+                self.confirmed += 1
+
+
 def test_a_certificate_is_renewed_under_load(authority: Authority, server: Pair, tmp_path: Path) -> None:
     """No new connection fails and no old one is dropped, also while only one of two files is written."""
     live = Pair(tmp_path / "live.pem", tmp_path / "live.key")
     shutil.copy(server.certificate, live.certificate)
     shutil.copy(server.key, live.key)
-    renewed = authority.pair("server", file="renewed")
-    failed: list[str] = []
-    done = threading.Event()
-
-    def connect_again_and_again(broker: Broker) -> None:
-        context = client_context(authority)
-        while not done.is_set():
-            try:
-                with dial(broker, context) as sock:
-                    if not ask(sock).startswith(b"CONNECTED\n"):
-                        failed.append("no answer")
-            except OSError as error:
-                failed.append(str(error))
-
     with Brokers(tmp_path, **options(authority, live)) as brokers:
         broker = brokers.master()
-        with dial(broker, client_context(authority)) as old:
-            assert ask(old).startswith(b"CONNECTED\n")
-            serial = (old.getpeercert() or {})["serialNumber"]
-            load = threading.Thread(target=connect_again_and_again, args=(broker,))
-            load.start()
-            shutil.copy(renewed.certificate, live.certificate)
-            told = broker.wait_event("certificates not changed")
-            assert "do not belong together" in told["reason"]
-            shutil.copy(renewed.key, live.key)
-            broker.wait_event("certificates read: new connections get them")
-            with dial(broker, client_context(authority)) as new:
-                assert (new.getpeercert() or {})["serialNumber"] != serial
-                assert ask(new).startswith(b"CONNECTED\n")
-            done.set()
-            load.join()
-            assert failed == []
-            assert b"receipt-id:1" in ask(old, b"SEND\ndestination:/queue/q\nreceipt:1\n\nx\0")
+        with Traffic(broker, client_context(authority)) as traffic:
+            serials = {(traffic.old[0].getpeercert() or {})["serialNumber"]}
+            for number in range(RENEWALS):
+                renewed = authority.pair("server", file=f"renewed{number}")
+                seen, made = len(broker.log), traffic.made
+                shutil.copy(renewed.certificate, live.certificate)
+                told = broker.wait_event("certificates not changed", after=seen)
+                assert "do not belong together" in told["reason"]
+                with dial(broker, client_context(authority)) as sock:
+                    assert (sock.getpeercert() or {})["serialNumber"] in serials, "a wrong pair changes nothing"
+                shutil.copy(renewed.key, live.key)
+                broker.wait_event("certificates read: new connections get them", after=seen)
+                with dial(broker, client_context(authority)) as new:
+                    serial = (new.getpeercert() or {})["serialNumber"]
+                    assert serial not in serials
+                    serials.add(serial)
+                    assert ask(new).startswith(b"CONNECTED\n")
+                assert traffic.made > made, "there was load meanwhile"
+        assert traffic.failed == []
+        assert traffic.confirmed > OLD_CONNECTIONS
         status = json.loads(
             subprocess.run(
                 [sys.executable, "-m", "amq.cli.main", "status", "--store", brokers.store, "--json"],
