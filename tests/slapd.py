@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -78,6 +79,11 @@ needs_directory = pytest.mark.skipif(
 )
 
 
+def _listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Slapd:
     """Serves ldap:// on `port` and ldaps:// on `tls_port` until `stop`; `start` serves the same again."""
 
@@ -103,7 +109,7 @@ class Slapd:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
         until = time.monotonic() + READY_S
-        while b"slapd starting" not in self._log.read_bytes():
+        while not all(map(_listens, (self.port, self.tls_port))):  # its log says so before it does
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < until, self._log.read_text()
             time.sleep(0.02)
