@@ -29,6 +29,7 @@ from amq.clock import Clock, SystemClock
 from amq.errors import AccessError, ConfigError
 from amq.security import files
 from amq.security.login import ROLES_CHARS_MAX, ROLES_MAX, Claim, Login, User, is_name, refusal, unavailable
+from amq.security.questions import Questions
 from amq.security.trust import trusting
 from amq.security.users import PASSWORD_CHARS_MAX
 from amq.tls import read_password
@@ -86,8 +87,7 @@ class Directory:
         self._failed_at: dict[str, float] = {}
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, _Remembered] = {}  # proofs of right logins, oldest first
-        self._asking: dict[bytes, asyncio.Future[User]] = {}  # equal logins are one question
-        self._turns = asyncio.Semaphore(THREADS_MAX)
+        self._questions: Questions[User] = Questions(THREADS_MAX, WAITING_MAX)
         self._is_closed = False
         self._executor = ThreadPoolExecutor(THREADS_MAX, "amq-ldap")
 
@@ -103,37 +103,31 @@ class Directory:
         known = self._remembered.get(proof)
         if known is not None and self._clock.monotonic() < known.until:
             return Login(known.user, "directory")
-        asking = self._asking.get(proof)
-        if asking is None and len(self._asking) >= WAITING_MAX:
+        if self._questions.is_full_for(proof):
             raise unavailable(f"{WAITING_MAX} logins wait for the directory")
-        if asking is None:
-            asking = self._asking[proof] = asyncio.get_running_loop().create_task(self._question(claim))
-            asking.add_done_callback(lambda done: self._answered(proof, done))
-        done, _ = await asyncio.wait([asking], timeout=PATIENCE * self._timeout_s * len(self._servers))
-        if not done:
-            raise unavailable("the directory is too slow")
-        return Login(asking.result(), "directory")
+        try:
+            async with asyncio.timeout(PATIENCE * self._timeout_s * len(self._servers)):
+                user = await self._questions.ask(proof, claim.check, lambda: self._answer(claim))
+        except TimeoutError as error:
+            raise unavailable("the directory is too slow") from error
+        self._remember(proof, user)
+        return Login(user, "directory")
 
-    async def _question(self, claim: Claim) -> User:
-        async with self._turns:
-            claim.check()
-            if self._is_closed:
-                raise unavailable("the directory is another one now")
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, self._ask, claim.login, claim.passcode)
+    async def _answer(self, claim: Claim) -> User:
+        if self._is_closed:
+            raise unavailable("the directory is another one now")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._ask, claim.login, claim.passcode)
 
     def close(self) -> None:
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _answered(self, proof: bytes, done: asyncio.Future[User]) -> None:
-        self._asking.pop(proof, None)
+    def _remember(self, proof: bytes, user: User) -> None:
         self._remembered.pop(proof, None)
-        if done.cancelled() or done.exception() is not None:
-            return
         while len(self._remembered) >= REMEMBERED_MAX:
             del self._remembered[next(iter(self._remembered))]
-        self._remembered[proof] = _Remembered(done.result(), self._clock.monotonic() + REMEMBER_S)
+        self._remembered[proof] = _Remembered(user, self._clock.monotonic() + REMEMBER_S)
 
     def _proof(self, claim: Claim) -> bytes:
         data = "\0".join((str(len(claim.login)), claim.login, claim.passcode)).encode("utf-8", "surrogatepass")

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final
 
 from amq.security.authentication import Authenticator
-from amq.security.login import ANONYMOUS, Claim, Login, User
+from amq.security.login import ANONYMOUS, Claim, Login, User, unavailable
+from amq.security.questions import Questions
+
+WAITING_MAX: Final = 10_000
 
 
 class Passwords:
@@ -19,7 +24,7 @@ class Passwords:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self._executor = ThreadPoolExecutor(1, "amq-login")
-        self._turn = asyncio.Lock()
+        self._questions: Questions[str] = Questions(1, WAITING_MAX)
 
     def knows(self, claim: Claim) -> bool:  # noqa: ARG002
         return True
@@ -28,14 +33,15 @@ class Passwords:
         """Raises AccessError."""
         name = self._authenticator.quick(claim.login, claim.passcode, claim.loopback)
         if name is None:
-            async with self._turn:
-                claim.check()
-                name = self._authenticator.quick(claim.login, claim.passcode, claim.loopback)
-                if name is None:
-                    loop = asyncio.get_running_loop()
-                    verify = self._authenticator.verify
-                    name = await loop.run_in_executor(self._executor, verify, claim.login, claim.passcode)
+            key = claim.login, claim.passcode
+            if self._questions.is_full_for(key):
+                raise unavailable(f"{WAITING_MAX} logins wait to be checked")
+            name = await self._questions.ask(key, claim.check, partial(self._verify, *key))
         return Login(User(name), "none" if name == ANONYMOUS else "password")
+
+    async def _verify(self, login: str, passcode: str) -> str:
+        verify = self._authenticator.verify
+        return await asyncio.get_running_loop().run_in_executor(self._executor, verify, login, passcode)
 
     def close(self) -> None:
         self._executor.shutdown(cancel_futures=True)

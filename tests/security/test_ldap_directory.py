@@ -228,7 +228,7 @@ def test_what_waits_and_what_is_remembered_is_bounded(
         assert (codes.count("LOGIN_REFUSED"), codes.count("LOGIN_UNAVAILABLE")) == (8, 12)
 
     asyncio.run(storm())
-    assert (len(way._asking), len(way._remembered)) == (0, 1)
+    assert (len(way._questions), len(way._remembered)) == (0, 1)
     way.close()
     monkeypatch.setattr(directory, "ROLES_MAX", 1)
     assert "more than 1" in refused(plain, "alice", PASSWORDS["alice"])
