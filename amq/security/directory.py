@@ -270,4 +270,4 @@ def _words(error: Exception) -> str:
     """Without what was sent."""
     if isinstance(error, failures.LDAPOperationResult):
         return str(error.description)
-    return str(error)[:300]
+    return str(error)[:300] if isinstance(error, failures.LDAPException) else repr(error)[:300]

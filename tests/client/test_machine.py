@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import ModuleType
 
 import pytest
 from fake_broker import IGNORE, Conversation
@@ -18,6 +19,7 @@ from amq.client.errors import (
     UriError,
     broker_error,
     error_of,
+    is_transient,
 )
 from amq.client.machine import DISCONNECT_S_MAX, PRIORITY_PROBE_EVERY_S, REFUSALS_MAX
 from amq.client.requests import EventKind
@@ -26,8 +28,9 @@ from amq.errors import AccessError, ProtocolError, SelectorError
 from amq.protocols.commands import Failure
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.protocols.stomp.server import StompServer
-from amq.security import authentication
+from amq.security import authentication, login
 from amq.selectors import Selector
+from amq.transports import connection
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"
 Q = "/queue/q"
@@ -87,10 +90,19 @@ def test_without_failover_the_first_failure_is_the_last(url: str) -> None:
         world.machine.check_open()
 
 
-@pytest.mark.parametrize("code", ["LOGIN_REFUSED", "LOGIN_REQUIRED"])
-def test_what_the_broker_says_of_logins_is_understood(code: str) -> None:
-    assert f'code="{code}"' in inspect.getsource(authentication)
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [(login, "LOGIN_REFUSED"), (authentication, "LOGIN_REQUIRED"), (connection, "LOGIN_EXPIRED")],
+)
+def test_what_the_broker_says_of_logins_is_understood(module: ModuleType, code: str) -> None:
+    assert f'code="{code}"' in inspect.getsource(module)
     assert isinstance(broker_error(code, "no"), AccessError)
+    assert not is_transient(broker_error(code, "no"))
+
+
+def test_a_login_that_nobody_can_check_now_is_tried_again() -> None:
+    assert 'code="LOGIN_UNAVAILABLE"' in inspect.getsource(login)
+    assert is_transient(broker_error("LOGIN_UNAVAILABLE", "later"))
 
 
 def test_a_wrong_selector_is_shown_with_its_caret() -> None:
