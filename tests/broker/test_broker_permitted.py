@@ -16,7 +16,7 @@ from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import Subscription
 from amq.broker.transactions.direct import PlacesBrowser
 from amq.config.destinations import DestinationOptions
-from amq.destination import source
+from amq.destination import Pattern, source
 from amq.message import Message
 from amq.protocols.commands import (
     AbortBatch,
@@ -461,9 +461,19 @@ class Walk:
         return self.clients[user]
 
     def do(self, client: Client, user: str, command: Command) -> None:
-        before = len(client.outcomes)
+        before, subscriptions = len(client.outcomes), dict(self.world.broker.state.subscriptions)
+        if isinstance(command, Subscribe) and command.reading is not None and (leases := lease_numbers(self.world)):
+            command.reading = LeaseReading(leases[command.reading.number % len(leases)], "cursor")
         client.do(command)
         self.world.settle()
+        for name in subscriptions.keys() - self.world.broker.state.subscriptions.keys():
+            self.seen += 1
+            for each in subscriptions[name].sources:
+                readable = (
+                    self.rules.may_all(user, Right.READ, *each) if isinstance(each, Pattern)
+                    else self.rules.may(user, Right.READ, each)
+                )  # fmt: skip
+                assert readable, f"{user} ended a durable subscription to {each}"
         for answer in client.outcomes[before:]:
             if isinstance(command, Lease) and "places" in json.loads(answer):
                 self.seen += 1
