@@ -141,10 +141,10 @@ class Master:
         deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
         while True:
             try:
-                make = partial(self._make_connection, served_at(self._protocols, url.carried))
+                make = partial(self._make_connection, served_at(self._protocols, url.carried), url.tls)
                 if url.tls:
                     sockets = await listening_sockets(self.loop, url.host, url.port)
-                    return TlsPort(sockets, self._context, make, self._handshakes)
+                    return TlsPort(sockets, self._context, make, self._handshakes, self.door.arrive)
                 return await self.loop.create_server(make, url.host, url.port, backlog=4096, reuse_address=True)
             except OSError as error:
                 if self.clock.monotonic() > deadline:
@@ -280,9 +280,12 @@ class Master:
         self.connections.pop(connection.number, None)
         self.turn.unsent.pop(connection, None)
 
-    def _make_connection(self, protocols: Sequence[Served]) -> ReattachableConnection:
+    def _make_connection(self, protocols: Sequence[Served], has_arrived: bool) -> ReattachableConnection:
+        """`has_arrived`: the door was told before the TLS handshake."""
         self.accepted += 1
-        return ReattachableConnection(self, self.accepted, Codecs(protocols, self._surroundings))
+        made = ReattachableConnection(self, self.accepted, Codecs(protocols, self._surroundings))
+        made.has_arrived = has_arrived
+        return made
 
     def _keep_up(self) -> None:
         self.broker.sweep()

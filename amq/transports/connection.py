@@ -132,6 +132,7 @@ class Connection(asyncio.Protocol):
         self.user = ""
         self.client_id = ""
         self.peer_name = self.peer_address = ""
+        self.has_arrived = False  # the door was told of it before its TLS handshake
         self._is_loopback = False  # the client is on this host
         self._is_tls = False
         self.protocol: ServerProtocol | None = None
@@ -185,6 +186,8 @@ class Connection(asyncio.Protocol):
             self._refuse(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
             return
         try:
+            if not self.has_arrived:
+                self._hub.door.arrive(self.peer_address)
             self._hub.door.enter(self.number, self.peer_address)
         except AccessError as error:
             self.protocol = self._codecs.answering(self._owner)

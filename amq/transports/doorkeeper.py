@@ -66,8 +66,7 @@ class Doorkeeper:
     # -- how many ------------------------------------------------------------------------------------------------------
 
     def enter(self, number: int, address: str) -> None:
-        """A connection begins. Raises AccessError where its address has as many as it may, or opens too many."""
-        self._check_rate(address)
+        """A connection begins. Raises AccessError where its address has as many as it may."""
         limit = self._limits().max_connections_per_address
         if limit and address and self._addresses[address] >= limit:
             raise AccessError(
@@ -78,7 +77,8 @@ class Doorkeeper:
         self._address_of[number] = address
         self._addresses[address] += 1
 
-    def _check_rate(self, address: str) -> None:
+    def arrive(self, address: str) -> None:
+        """A socket was accepted; nothing is done for it yet. Raises AccessError where its address opens too many."""
         limit = self._limits().new_connections_per_minute
         if not limit or not address:
             self._arrivals.clear()

@@ -17,6 +17,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from amq.errors import AccessError
+
 GIVES_WAY_S: Final = 1.0
 ACCEPTED_MAX: Final = 16  # in one round of the event loop
 PAUSE_S: Final = 0.1  # where the kernel gives no descriptor
@@ -117,15 +119,17 @@ class Handshakes:
 
 
 class TlsPort:
-    """One transport with TLS. `context()` = the one that new handshakes use; `make()` = a protocol for a connection."""
+    """One transport with TLS. `context()` = the one that new handshakes use; `make()` = a protocol for a connection;
+    `arrive(address)` raises AccessError for an address that is to get no handshake."""
 
     def __init__(
         self, sockets: Sequence[socket.socket], context: Callable[[], ssl.SSLContext | None],
-        make: Callable[[], asyncio.Protocol], handshakes: Handshakes,
+        make: Callable[[], asyncio.Protocol], handshakes: Handshakes, arrive: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.sockets = tuple(sockets)
         self._context = context
         self._make = make
+        self._arrive = arrive
         self._handshakes = handshakes
         self._loop = handshakes.loop
         self._is_reading = False
@@ -165,9 +169,16 @@ class TlsPort:
                 self._pause()
                 self._loop.call_later(PAUSE_S, self.resume)
                 return
+            peer = f"{address[0]}:{address[1]}"
+            try:
+                self._arrive(address[0])
+            except AccessError as error:
+                self._handshakes.failures.tell(peer, str(error))
+                sock.close()
+                continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._handshakes.begin(self._loop.create_task(self._shake_hands(sock, f"{address[0]}:{address[1]}")))
+            self._handshakes.begin(self._loop.create_task(self._shake_hands(sock, peer)))
 
     async def _shake_hands(self, sock: socket.socket, peer: str) -> None:
         limits = self._handshakes.limits()

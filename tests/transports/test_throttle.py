@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from amq.transports.bucket import Bucket
 from amq.transports.doorkeeper import Doorkeeper
 from bench.wire import WireError
 from tests.brokers import Brokers
+from tests.certificates import Authority, needs_openssl
 from tests.fakes import FakeClock
 from tests.transports.test_doorkeeper import HERE, THERE, Limits
 
@@ -53,18 +56,18 @@ def test_an_address_that_connects_too_often_is_refused() -> None:
     clock = FakeClock()
     limits = Limits(new_connections_per_minute=6, max_connections_per_address=0)
     door = Doorkeeper(clock, lambda: limits)
-    for number in range(6):
-        door.enter(number, HERE)
+    for _ in range(6):
+        door.arrive(HERE)
     with pytest.raises(AccessError, match="newConnectionsPerMinute") as raised:
-        door.enter(7, HERE)
+        door.arrive(HERE)
     assert raised.value.code == "TOO_MANY"
-    door.enter(8, THERE)
+    door.arrive(THERE)
     clock.advance(10.1)  # one more
-    door.enter(9, HERE)
+    door.arrive(HERE)
     with pytest.raises(AccessError):
-        door.enter(10, HERE)
+        door.arrive(HERE)
     limits.new_connections_per_minute = 0
-    door.enter(11, HERE)
+    door.arrive(HERE)
     assert not door._arrivals
 
 
@@ -74,7 +77,7 @@ def test_what_is_known_of_users_and_addresses_is_bounded(monkeypatch: pytest.Mon
     limits = Limits(new_connections_per_minute=6, throttle_size_bytes=10)
     door = Doorkeeper(FakeClock(), lambda: limits)
     for number in range(100):
-        door.enter(number, f"10.0.0.{number}")
+        door.arrive(f"10.0.0.{number}")
         door.wait_s(f"user{number}", 1, 1)
     assert len(door._arrivals) == len(door._sent) == 10
 
@@ -117,3 +120,23 @@ def test_an_address_is_told_why_it_is_refused(tmp_path: Path) -> None:
                 refused.append(str(error))
         assert refused
         assert all("newConnectionsPerMinute" in each for each in refused)
+
+
+@needs_openssl
+def test_an_address_that_connects_too_often_gets_no_handshake(authority: Authority, tmp_path: Path) -> None:
+    pair = authority.pair("server")
+    more = {"certificate": pair.certificate, "certificateKey": pair.key, "newConnectionsPerMinute": 3}
+    with Brokers(tmp_path, scheme="stomp+ssl", **more) as brokers:
+        broker = brokers.master()
+        context = ssl.create_default_context(cafile=str(authority.trust))
+        made, cut = 0, 0
+        for _ in range(8):
+            with socket.create_connection(("127.0.0.1", broker.port), 10) as plain:
+                try:
+                    with context.wrap_socket(plain, server_hostname="localhost"):
+                        made += 1
+                except (ssl.SSLError, ConnectionError):
+                    cut += 1
+        assert 0 < made <= 3, "each counts once"
+        assert made + cut == 8
+        assert "newConnectionsPerMinute" in broker.wait_event("TLS handshake failed")["reason"]
