@@ -273,6 +273,22 @@ def test_prepared_transactions_are_ended_by_those_who_could_have_made_them(ruled
     assert outcome(ruled, "alice", Finish("x1", True)) == []
 
 
+def test_what_a_prepared_transaction_has_of_a_durable_subscription_protects_it(ruled: World) -> None:
+    bob, alice = ruled.connect("b", user="bob"), ruled.connect("a", user="alice")
+    bob.subscribe("topic://prices.eu", id="1", subscription_name="d")
+    ruled.settle()
+    alice.send(b"x", "topic://prices.eu", persistent=True)
+    ruled.settle()
+    bob.begin("t")
+    bob.ack(b"x", "t")
+    bob.do(Prepare("t", "x1", receipt="p"))
+    ruled.settle()
+    assert "p" in bob.confirmed, bob.codes
+    for user in ("alice", "eve"):
+        assert outcome(ruled, user, Finish("x1", False)) == ["NOT_PERMITTED"]
+    assert outcome(ruled, "bob", Finish("x1", True)) == []
+
+
 @pytest.mark.parametrize("user", ["bob", "eve"])
 def test_the_batches_of_an_owner_are_those_of_the_users_with_that_right(ruled: World, user: str) -> None:
     """An owner whose marker somebody else advanced would be told that its batch is committed, and lose its rows."""
