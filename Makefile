@@ -1,7 +1,7 @@
 # What people type. Everything lives in .venv; a second run installs nothing that has not changed.
 #
 #   make demo    three brokers, a real text file, kill -9 of the master again and again
-#   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of the master both ways (Java 17)
+#   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of Spark and the master both ways (Java 17)
 #   make examples   programs that lose their broker and go on: examples/failover
 #   make test    a sample of every area, five minutes; TEST_ARGS=tests/journal narrows it
 #   make test-deep   all other tests, half an hour

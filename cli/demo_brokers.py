@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amq.errors import AmqError
@@ -48,8 +48,13 @@ class DemoBroker:
     serving_at  monotonic seconds when it said that it serves clients
     """
 
-    def __init__(self, name: str, store: str, log_path: str, changed: Callable[[DemoBroker, str], None]) -> None:
+    def __init__(
+        self, name: str, store: str, log_path: str, changed: Callable[[DemoBroker, str], None],
+        options: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """`options` = NAME=VALUE."""
         self.name = name
+        self._options = [word for option in ("logFormat=json", *options) for word in ("-o", option)]
         self.port = free_port()
         self.role = DEAD
         self.epoch = 0
@@ -77,7 +82,7 @@ class DemoBroker:
         self._wanted = True
         command = [
             sys.executable, "-m", "amq", "start", "--store", self._store, "--name", self.name, "--transport", self.url,
-            "-o", "logFormat=json",
+            *self._options,
         ]  # fmt: skip
         self._process = subprocess.Popen(
             leashed(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

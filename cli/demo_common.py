@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Protocol
@@ -59,11 +59,15 @@ class DemoGroup:
     said  is called with each event, from any thread
     """
 
-    def __init__(self, count: int, store: str, directory: str, said: Callable[[str], None]) -> None:
+    def __init__(
+        self, count: int, store: str, directory: str, said: Callable[[str], None], options: Sequence[str] = ()
+    ) -> None:
         self._said = said
         self._killed_at = 0.0
         self.brokers = [
-            DemoBroker(f"broker-{number}", store, os.path.join(directory, f"broker-{number}.log"), self._on_role)
+            DemoBroker(
+                f"broker-{number}", store, os.path.join(directory, f"broker-{number}.log"), self._on_role, options
+            )
             for number in range(1, count + 1)
         ]
         self.url = f"failover:({','.join(broker.url for broker in self.brokers)})"

@@ -1,5 +1,5 @@
-"""`amq demo-spark` sends rows through Spark to a queue and from there to Parquet, kills the master with -9 in both
-directions, and gives a verdict.
+"""`amq demo-spark` sends rows through Spark to a queue and from there to Parquet, kills an executor, the driver and the
+master with -9 in both directions, and gives a verdict.
 
 It runs the pipelines `ingest` and `drain` as processes, as users do. Invariant: the demo compares the files as they
 were before the first pipeline ran with the rows that Spark reads from the Parquet files.
@@ -34,7 +34,11 @@ from pyspark_amq.pipelines.drain import CHECKPOINT, written_files
 from pyspark_amq.pipelines.frame import need_spark
 
 ROWS = 100_000
-BATCHES = 10  # micro-batches each way; the kill comes in the middle one
+BATCHES = 10  # micro-batches each way
+EXECUTOR, DRIVER = "executor", "driver"
+KILL_BEHIND = {EXECUTOR: 1, DRIVER: 3}  # so many micro-batches that are begun; the master is killed in the middle
+_EXECUTORS = "local-cluster"  # a master of Spark with executors that are processes of this host
+_EXECUTOR_CLASS = b"CoarseGrainedExecutorBackend"
 QUEUE = "/queue/demo.spark"
 SILENCE_S = 300.0  # a JVM starts in that time, whatever else the machine has to do
 _SAID = "amq: "  # begins what pipelines say; Spark says other things
@@ -52,19 +56,23 @@ _EPILOG = examples("amq demo-spark", "amq demo-spark --rows 1000000 --json", "am
     "--brokers", "count", metavar="N", type=click.IntRange(2, 9), default=3, show_default=True,
     help="Start N brokers.",
 )  # fmt: skip
-@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option(
+    "--master", metavar="URL", default="local-cluster[1,2,1024]", show_default=True,
+    help="Where Spark runs. Only executors of local-cluster[N,CORES,MEGABYTES] are killed.",
+)  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep store, logs, rows and Parquet files, and print their directory.")
 @json_option
 def demo_spark(rows: int, count: int, master: str, keep: bool, as_json: bool) -> None:
-    """Kill the master while Spark writes rows to a queue and reads them back.
+    """Kill brokers and Spark while rows go to a queue and come back.
 
     The command starts brokers as processes on one store. Spark sends the rows of files to a queue (amq pipeline run
-    ingest) and writes the messages of the queue to Parquet files (amq pipeline run drain). In the middle of each
-    direction the command kills the master with -9, a slave takes over, and the command starts the killed broker again.
-    In the end it compares the rows of the Parquet files with the input and checks the journal.
+    ingest) and writes the messages of the queue to Parquet files (amq pipeline run drain), which it reads from the
+    files of the store. In each direction the command kills with -9 an executor of Spark, then the driver, which it
+    starts again, then the master: a slave takes over, and the command starts the killed broker again. In the end it
+    compares the rows of the Parquet files with the input and checks the journal.
 
     Exit code 0 if every row arrived exactly once and every promise was kept, otherwise 1. No process is left behind.
-    The demo takes a minute or two and needs Java 17 and `pip install 'amq[spark]'`.
+    The demo takes two to four minutes and needs Java 17 and `pip install 'amq[spark]'`.
     """
     need_spark(os.environ)
     demo_common.play(
@@ -82,7 +90,8 @@ class Kill(demo_common.Kill):
 
 @dataclass(slots=True)
 class Verdict(demo_common.Verdict):
-    """The result. `foreign` = rows in the output that were never in the input."""
+    """The result. `foreign` = rows in the output that were never in the input; `rows_per_s` of each pipeline since its
+    last start; `direct` = messages that were read from the store, as far as the broker has heard of it."""
 
     rows: int
     arrived: int
@@ -93,9 +102,13 @@ class Verdict(demo_common.Verdict):
     kills: list[Kill]
     left: int
     problems: list[str] = field(default_factory=list)
+    spark_kills: list[str] = field(default_factory=list)
+    spark_kills_planned: list[str] = field(default_factory=list)
+    rows_per_s: dict[str, int] = field(default_factory=dict)
+    direct: int = 0
 
     def sentences(self) -> Iterator[tuple[bool, str]]:
-        took = f"{self.rows:,} rows in, {self.arrived:,} out, in {self.seconds:.1f} s with two starts of Spark"
+        took = f"{self.rows:,} rows in, {self.arrived:,} out, in {self.seconds:.1f} s with the starts of Spark"
         good = not (self.lost or self.duplicated or self.foreign)
         yield good, f"{took}: lost {self.lost:,}, duplicated {self.duplicated:,}, never sent {self.foreign:,}"
         where = ", ".join(f"in micro-batch {kill.batch} of {kill.pipeline}" for kill in self.kills)
@@ -103,6 +116,9 @@ class Verdict(demo_common.Verdict):
         followed = [kill.pipeline for kill in self.kills if kill.epoch]
         killed = f"{len(self.kills)} of {len(_WAYS)} masters killed with -9, {where or 'too late'}"
         yield followed == list(_WAYS), f"{killed}; from the kill to the next master: {times or '-'}"
+        rates = ", ".join(f"{name} {rate:,} rows/s" for name, rate in self.rows_per_s.items())
+        spark = f"killed with -9 as well: {', '.join(self.spark_kills) or 'nothing'}"
+        yield self.spark_kills == self.spark_kills_planned, f"{spark}; {rates}, {self.direct:,} read from the store"
         yield demo_common.left_sentence(self.left, self.problems)
 
 
@@ -137,6 +153,15 @@ class PipelineRun:
         self._ended = threading.Event()  # no thread that is joined: Ctrl-C would make a join believe that it ended
         threading.Thread(target=self._read_log, name=f"log of {name}").start()
 
+    def kill_executor(self) -> bool:
+        """With -9. False where none runs yet."""
+        for pid in descendants(self._process.pid):
+            with suppress(OSError):  # it ended meanwhile
+                if _EXECUTOR_CLASS in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    return True
+        return False
+
     def is_running(self, wait_s: float) -> bool:
         """Is any process of it still running? Waits at most `wait_s`."""
         return not self._ended.wait(wait_s)
@@ -161,7 +186,7 @@ class PipelineRun:
 
     def _read_log(self) -> None:
         assert self._process.stderr is not None
-        with self._process.stderr as stream, self._log.open("wb") as log:
+        with self._process.stderr as stream, self._log.open("ab") as log:
             for raw in stream:
                 log.write(raw)
                 self.heard += 1
@@ -184,8 +209,10 @@ class _Demo:
         self._input = directory / "input"
         self._output = directory / "output"
         self._checkpoints = {"ingest": directory / "checkpoint", "drain": self._output / CHECKPOINT}
-        self._group = DemoGroup(count, self._store, str(directory), view.event)
+        self._group = DemoGroup(count, self._store, str(directory), view.event, ["directReads=*"])
         self._kills: list[Kill] = []
+        self._spark_kills: list[str] = []
+        self._figures: dict[str, dict[str, Any]] = {}
         self._pipeline: PipelineRun | None = None
         self._progress: tuple[int, ...] = ()
         self._moved_at = 0.0
@@ -201,14 +228,21 @@ class _Demo:
             "--input", str(self._input), "--checkpoint", str(self._checkpoints["ingest"]),
             "--option", "maxFilesPerTrigger=1",
         ])  # fmt: skip
-        self._run("drain", ["--output", str(self._output), "--text", "--option", f"maxOffsetsPerTrigger={per_batch}"])
+        self._run("drain", [
+            "--output", str(self._output), "--text", "--store", self._store,
+            "--option", f"maxOffsetsPerTrigger={per_batch}",
+        ])  # fmt: skip
         seconds = time.monotonic() - began
         self._group.until(lambda: self._group.is_whole, "group in which every broker is up", self._look)
         self._group.stop()
         arrived = read_rows(str(self._output))
         return Verdict(
-            self._rows, len(arrived), seconds, *compare(sent, arrived), self._kills, *demo_common.left_in(self._store)
-        )
+            self._rows, len(arrived), seconds, *compare(sent, arrived), self._kills,
+            *demo_common.left_in(self._store), self._spark_kills,
+            [f"{kind} of {name}" for name in _WAYS for kind in self._spark_kinds()],
+            {name: figures.get("messages_per_s", 0) for name, figures in self._figures.items()},
+            self._figures["drain"].get("direct", 0),
+        )  # fmt: skip
 
     def end(self) -> None:
         """Leave no process behind."""
@@ -216,27 +250,40 @@ class _Demo:
             self._pipeline.end()
         self._group.end()
 
+    def _spark_kinds(self) -> list[str]:
+        return [kind for kind in KILL_BEHIND if kind != EXECUTOR or self._master.startswith(_EXECUTORS)]
+
     def _run(self, name: str, words: list[str]) -> None:
-        """One way, with a kill in the middle."""
+        """One way, with its kills."""
         self._group.until(lambda: self._group.is_whole, "group in which every broker is up", self._look)
         given = [
             "--url", self._group.url, "--destination", QUEUE, "--master", self._master,
             "--conf", f"spark.local.dir={self._directory / 'spark'}",
-            "--conf", f"spark.driver.extraJavaOptions={_QUICK_START}", *words,
+            "--conf", f"spark.driver.extraJavaOptions={_QUICK_START}",
+            "--conf", f"spark.executor.extraJavaOptions={_QUICK_START}",
+            "--conf", "spark.sql.shuffle.partitions=2", *words,
         ]  # fmt: skip
         self._pipeline = run = PipelineRun(name, given, self._directory, self._view.event)
-        killed = False
+        killed, waiting = False, self._spark_kinds()
         while run.is_running(REFRESH_S / 5):
             self._look()
             begun, _ = micro_batches(self._checkpoints[name])
             master = self._group.master
-            if not killed and begun > BATCHES // 2 and self._group.is_ready and master is not None:
+            for kind in waiting[:1]:
+                if begun > KILL_BEHIND[kind] and (kind == DRIVER or run.kill_executor()):
+                    waiting.remove(kind)
+                    self._view.event(f"kill -9 of the {kind}, in micro-batch {begun - 1} of {name}")
+                    self._spark_kills.append(f"{kind} of {name}")
+                    if kind == DRIVER:
+                        run.end()
+                        self._pipeline = run = PipelineRun(name, given, self._directory, self._view.event)
+            if not killed and not waiting and begun > BATCHES // 2 and self._group.is_ready and master is not None:
                 killed = True
                 self._group.kill(master, f"in micro-batch {begun - 1} of {name}")
                 self._kills.append(Kill(master.name, pipeline=name, batch=begun - 1))
             self._check_progress(run)
         self._pipeline = None
-        run.result()
+        self._figures[name] = run.result()
 
     def _look(self) -> None:
         """AmqError where a broker has failed; start a killed one again; draw."""
@@ -258,6 +305,16 @@ class _Demo:
         if time.monotonic() - self._moved_at > SILENCE_S:
             why = f"{run.name} has not moved for {SILENCE_S:g} s: {run.last_words()}; {self._group.state()}"
             raise AmqError(why, code="DEMO_FAILED")
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of the children of a process, of their children, and so on."""
+    found = [pid]
+    for each in found:
+        for tasks in Path(f"/proc/{each}/task").glob("*/children"):
+            with suppress(OSError):  # it ended meanwhile
+                found += map(int, tasks.read_text().split())
+    return found[1:]
 
 
 def make_rows(directory: Path, count: int) -> list[str]:

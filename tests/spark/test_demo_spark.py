@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amq.cli.demo_spark import BATCHES, Kill, Verdict, compare, make_rows, micro_batches
+from amq.cli.demo_spark import BATCHES, KILL_BEHIND, Kill, Verdict, compare, make_rows, micro_batches
 from pyspark_amq.pipelines.drain import written_files
 from tests.cli.amq_process import amq, one_line, running
 from tests.processes import naming
@@ -46,6 +46,9 @@ def test_both_masters_are_killed_and_all_rows_come_once(tmp_path: Path) -> None:
     for kill in (first, second):
         assert BATCHES // 2 <= kill["batch"] < BATCHES
         assert kill["serving_s"] > 0
+    assert verdict["spark_kills"] == [f"{kind} of {name}" for name in ("ingest", "drain") for kind in KILL_BEHIND]
+    assert verdict["rows_per_s"].keys() == {"ingest", "drain"}
+    assert all(verdict["rows_per_s"].values())
     assert naming(tmp_path / "demo") == []
     assert list((tmp_path / "demo").iterdir()) == []
 
@@ -85,6 +88,8 @@ def verdict(**changes: Any) -> Verdict:
     facts: dict[str, Any] = {
         "rows": 10, "arrived": 10, "seconds": 1.0, "lost": 0, "duplicated": 0, "foreign": 0,
         "kills": [Kill("a", "b", 2, 0.1, "ingest", 5), Kill("b", "a", 3, 0.1, "drain", 5)], "left": 0, "problems": [],
+        "spark_kills": ["driver of drain"], "spark_kills_planned": ["driver of drain"], "rows_per_s": {"drain": 1200},
+        "direct": 10,
     }  # fmt: skip
     return Verdict(**facts | changes)
 
@@ -93,13 +98,15 @@ def test_a_good_verdict() -> None:
     assert verdict().ok
     text = " ".join(sentence for _, sentence in verdict().sentences())
     assert "lost 0, duplicated 0, never sent 0" in text
+    assert "killed with -9 as well: driver of drain; drain 1,200 rows/s, 10 read from the store" in text
     assert "2 of 2 masters killed with -9, in micro-batch 5 of ingest, in micro-batch 5 of drain" in text
 
 
 @pytest.mark.parametrize(
     "flaw",
     [
-        {"lost": 1}, {"duplicated": 1}, {"foreign": 1}, {"left": 1}, {"problems": ["x"]}, {"kills": []},
+        {"spark_kills": []}, {"lost": 1}, {"duplicated": 1}, {"foreign": 1}, {"left": 1}, {"problems": ["x"]},
+        {"kills": []},
         {"kills": [Kill("a", "b", 2, 0.1, "ingest", 5)]},
         {"kills": [Kill("a", "b", 2, 0.1, "ingest", 5), Kill("b", "", 0, 0.0, "drain", 5)]},
     ],
