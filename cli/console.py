@@ -35,11 +35,11 @@ _MISSING = "the console needs packages that are not installed: pip install 'amq[
 def console(
     store: str, listen: str, name: str, certificate: str | None, key: str | None, metrics_login: bool
 ) -> None:
-    """Serve REST, metrics and probes of the broker of this host.
+    """Serve pages, REST, metrics and probes of the broker of this host.
 
-    One console runs beside each broker. It goes on when the broker hangs, and says so. Users log in with HTTP Basic, as
-    the users of the broker, and have the rights there that the broker's permissions give them. Metrics and probes need
-    no login. On other addresses than those of this host, use a certificate: passwords travel with each request.
+    One console runs beside each broker. It goes on when the broker hangs, and says so. Users are those of the broker,
+    and have the rights that the broker's permissions give them. Metrics and probes need no login. On other addresses
+    than those of this host, use a certificate: passwords travel with each request.
     """
     try:
         import uvicorn

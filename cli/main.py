@@ -36,7 +36,7 @@ COMMANDS = {
     "message": ("broker", "Show, retry or delete one message, wherever it waits."),
     "broker": ("broker", "See one broker, or take it out of service."),
     "top": ("top", "Watch a group: rates, backlog, consumers, roles and lag."),
-    "console": ("console", "Serve REST, metrics and probes of the broker of this host."),
+    "console": ("console", "Serve pages, REST, metrics and probes of the broker of this host."),
     "producer": ("producer", "Send messages: lines of a file, a text, or generated ones."),
     "consumer": ("consumer", "Receive messages and write each body as a line, exactly as it was sent."),
     "schedule": ("schedule", "Show or remove messages that the broker is to deliver later."),

@@ -80,6 +80,8 @@ def check_names(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
     wanted.add("amq/py.typed")
+    for folder in ("static", "templates"):
+        wanted |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "amq/console" / folder).iterdir()}
     assert wanted == found, f"not in setup.cfg, or not of the checkout: {sorted(wanted ^ found)}"
 
 

@@ -20,6 +20,7 @@ from amq.clock import Clock
 from amq.console import jolokia, metrics
 from amq.console.link import OPERATION_S, PROBE_S, Link, trial
 from amq.console.logins import Logins
+from amq.console.pages import Pages
 from amq.errors import AccessError, AmqError, TransportError
 from amq.management.openapi import PREFIX
 from amq.management.resources import problem, status_of
@@ -28,7 +29,7 @@ from amq.security.login import User
 BODY_BYTES_MAX: Final = 2 << 20
 FAMILIES_MAX: Final = 20
 HEADERS: Final = {
-    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }  # fmt: skip
 Answer = Callable[[Request], Awaitable[Response]]
@@ -54,6 +55,7 @@ class Console:
             Route("/metrics/detailed", self._told(self.detailed)),
             Route("/api/jolokia{slash:path}", self._told(self.jolokia), methods=["GET", "POST"]),
             Route(PREFIX + "/{path:path}", self._told(self.rest), methods=["GET", "POST", "DELETE"]),
+            *Pages(self._link, self._clock, _foreign).routes(),
         ])  # fmt: skip
 
     @staticmethod

@@ -1,0 +1,91 @@
+"""The lists of the console: which columns each has, and where its rows lead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from amq.management.listing import Row
+
+
+class Column(NamedTuple):
+    """`field` can be sorted by where it is a number. `href(row)` = where the cell leads, "" = nowhere."""
+
+    title: str
+    field: str
+    number: bool = False
+    href: Callable[[Row], str] | None = None
+
+
+class Listed(NamedTuple):
+    """A page that is a list. `resource` = what it asks the broker for."""
+
+    path: str
+    title: str
+    resource: str
+    columns: tuple[Column, ...]
+    sort: str = "name"
+
+
+def queue_href(row: Row) -> str:
+    return f"/queue/{quote(row['name'], safe='')}"
+
+
+def dead_href(row: Row) -> str:
+    return f"/queue/{quote(row['queue'], safe='')}"
+
+
+def _numbers(*pairs: tuple[str, str]) -> tuple[Column, ...]:
+    return tuple(Column(title, field, True) for title, field in pairs)
+
+
+LISTS: Final = (
+    Listed("/queues", "Queues", "/queues", (
+        Column("Name", "name", href=queue_href), *_numbers(("Messages", "messages"), ("In flight", "in_flight"),
+        ("Consumers", "consumers"), ("Enqueued", "enqueued"), ("Dequeued", "dequeued"), ("Bytes", "bytes")),
+        Column("Paused", "paused"),
+    ), "-messages"),
+    Listed("/topics", "Topics", "/topics", (
+        Column("Name", "name"), *_numbers(("Consumers", "consumers"), ("Durable", "durable_subscriptions")),
+    )),
+    Listed("/dead-letters", "Dead letters", "/dead-letters", (
+        Column("Queue", "queue", href=dead_href), Column("Messages", "messages"), Column("Meant for", "meant_for"),
+        Column("Reason", "reason"), Column("Cause", "cause"),
+    ), ""),
+    Listed("/subscriptions", "Subscriptions", "/subscriptions", (
+        Column("Name", "name"), Column("Client id", "client_id"), *_numbers(("Messages", "messages"),
+        ("Consumers", "consumers")), Column("Topics", "topics"), Column("Selector", "selector"),
+    )),
+    Listed("/consumers", "Consumers", "/consumers", (
+        Column("Destination", "destination"), Column("User", "user"), Column("Client id", "client_id"),
+        *_numbers(("In flight", "in_flight"), ("Prefetch", "prefetch")), Column("Connection", "connection"),
+        Column("Selector", "selector"),
+    ), "-in_flight"),
+    Listed("/connections", "Connections", "/connections", (
+        Column("Id", "name"), Column("Address", "address"), Column("Protocol", "protocol"), Column("User", "user"),
+        Column("Client id", "client_id"), *_numbers(("Consumers", "consumers"), ("Producers", "producers")),
+        Column("Slow", "slow"), Column("Blocked", "blocked"),
+    )),
+    Listed("/scheduled", "Scheduled", "/scheduled", (
+        Column("Id", "id"), Column("For", "for"), Column("Due", "due_ms"), Column("Bytes", "bytes"),
+    ), ""),
+    Listed("/prepared", "Prepared", "/prepared", (
+        Column("Id", "name"), Column("Owner", "owner"), *_numbers(("Sends", "sends"),
+        ("Acknowledges", "acknowledges"), ("Created", "created_ms")),
+    )),
+    Listed("/store", "Store", "/segments", (
+        Column("Segment", "name"), *_numbers(("Bytes", "bytes"), ("Live messages", "live_messages"),
+        ("Live bytes", "live_bytes")),
+    )),
+)  # fmt: skip
+PAGES: Final = (("/", "Overview"), *((each.path, each.title) for each in LISTS))
+
+
+def shown(field: str, value: Any) -> str:
+    """A value for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) and not field.endswith("_ms") else str(value)

@@ -1,0 +1,367 @@
+"""Pages: the console for people. Server-side, plain forms and links; htmx fetches a part of a page again every 2 s.
+
+Invariants: all that comes from messages, names and clients is text in the page, since the templates escape it and the
+policy forbids inline code and other origins; nothing changes without a POST with the token of the session's forms.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from jinja2 import Environment, PackageLoader
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from amq.clock import Clock
+from amq.console.link import OPERATION_S, Link
+from amq.console.lists import LISTS, PAGES, Listed, shown
+from amq.console.logins import LOOPBACK
+from amq.console.sessions import COOKIE, Session, Sessions
+from amq.errors import AccessError, AmqError
+from amq.management.listing import Row
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+FORM_BYTES_MAX: Final = 2 << 20
+FORM_FIELDS_MAX: Final = 20
+ROWS: Final = 100
+MESSAGES: Final = 50
+PREVIEW_CHARS: Final = 80
+BODY_BYTES: Final = 256 << 10
+Page = Callable[[Request, Session], Awaitable[Response]]
+
+
+class Pages:
+    """`foreign(request)` = the refusal of what another site sends, None = it is our own."""
+
+    def __init__(self, link: Link, clock: Clock, foreign: Callable[[Request], Response | None]) -> None:
+        self._link = link
+        self._foreign = foreign
+        self.sessions = Sessions(clock)
+        self._templates = Environment(loader=PackageLoader("amq.console"), autoescape=True)
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Mount("/static", StaticFiles(packages=[("amq.console", "static")])),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._page(self._logout), methods=["POST"]),
+            Route("/", self._page(self._overview)),
+            Route("/figures.json", self._page(self._figures)),
+            Route("/queue/{name:path}", self._page(self._queue), methods=["GET", "POST"]),
+            *(Route(each.path, self._page(self._list(each))) for each in LISTS),
+        ]
+
+    def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        """For those who have logged in. Another site's POST, or one without the session's token, is refused."""
+
+        async def answer(request: Request) -> Response:
+            session = self.sessions.get(request.cookies.get(COOKIE, ""))
+            if session is None:
+                to = request.url.path if request.method == "GET" and "part" not in request.query_params else "/"
+                response: Response = RedirectResponse(f"/login?{urlencode({'to': to})}", 303)
+                if request.headers.get("hx-request"):
+                    response = Response(status_code=204, headers={"HX-Redirect": "/login"})
+                return _guarded(response)
+            if request.method == "POST":
+                refused = self._foreign(request)
+                if refused is not None:
+                    return _guarded(refused)
+                try:
+                    request.state.form = await _form(request)
+                except AccessError as error:
+                    return self._render("base.html", session, 400, title="Refused", trouble=str(error))
+                if not session.is_own(request.state.form.get("csrf", "")):
+                    return self._render("base.html", session, 403, title="Refused",
+                                        trouble="the form is not of this session: load the page again")  # fmt: skip
+            try:
+                return _guarded(await page(request, session))
+            except AmqError as error:
+                status = 403 if isinstance(error, AccessError) else 503 if error.code == "NOT_MASTER" else 400
+                return self._render("base.html", session, status, title="Not done", trouble=str(error))
+
+        return answer
+
+    def _render(self, template: str, session: Session | None, status: int = 200, **more: Any) -> Response:
+        told = ""
+        if session is not None and not template.endswith("_live.html"):
+            told, session.told = session.told, ""
+        text = self._templates.get_template(template).render(
+            {"session": session, "pages": PAGES, "here": "", "told": told, "trouble": "", "title": "amq", **more}
+        )
+        return _guarded(HTMLResponse(text, status))
+
+    async def _ask(self, session: Session, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
+        timeout_s = OPERATION_S if method != "GET" and not (body or {}).get("dry_run") else 10.0
+        return await self._link.ask(method, path, body, session.user, timeout_s)
+
+    # -- login --------------------------------------------------------------------------------------------------------
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "GET":
+            return self._render("login.html", None, title="Log in", to=request.query_params.get("to", "/"))
+        refused = self._foreign(request)
+        if refused is not None:
+            return _guarded(refused)
+        form = await _form(request)
+        to = form.get("to", "/")
+        address = request.client.host if request.client is not None else ""
+        body = {"login": form.get("login", ""), "passcode": form.get("passcode", ""), "loopback": address in LOOPBACK}
+        try:
+            found = await self._link.ask("POST", "/login", body)
+        except AmqError as error:
+            status = 401 if isinstance(error, AccessError) else 503
+            return self._render("login.html", None, status, title="Log in", to=to, trouble=str(error))
+        response = RedirectResponse(to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/", 303)
+        self.sessions.close(request.cookies.get(COOKIE, ""))
+        response.set_cookie(
+            COOKIE, self.sessions.open(str(found["user"])), httponly=True, samesite="strict",
+            secure=request.url.scheme == "https",
+        )  # fmt: skip
+        return _guarded(response)
+
+    async def _logout(self, request: Request, session: Session) -> Response:  # noqa: ARG002
+        self.sessions.close(request.cookies.get(COOKIE, ""))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE)
+        return response
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    async def _overview(self, request: Request, session: Session) -> Response:
+        wrong, group, figures = "", [], []
+        try:
+            seen = await self._link.seen()
+            group = [
+                {"name": each.name, "role": each.role, "host": each.owner.host if each.owner is not None else "",
+                 "state": "" if each.role == "master" else each.not_ready or "ready to take over"}
+                for each in seen.status.brokers
+            ]  # fmt: skip
+            if seen.status.master is None:
+                wrong = "No broker of the group serves clients now."
+            found = await self._ask(session, "GET", "/broker")
+            if found["role"] == "master":
+                found |= await self._ask(session, "GET", "/totals")
+                names = ("epoch", "messages", "in_flight", "dead_letters", "queues", "connections", "consumers")
+                figures = [(name.replace("_", " "), shown(name, found[name])) for name in names]
+        except AmqError as error:
+            wrong = str(error)
+        template = "overview_live.html" if "part" in request.query_params else "overview.html"
+        return self._render(template, session, title="Overview", here="/", wrong=wrong, group=group, figures=figures)
+
+    async def _figures(self, request: Request, session: Session) -> Response:  # noqa: ARG002
+        """For the plot."""
+        found = await self._ask(session, "GET", "/totals")
+        status = await self._ask(session, "GET", "/broker")
+        return JSONResponse({
+            "epoch": status.get("epoch"), "enqueued": found["enqueued"] + found["forgotten_enqueued"],
+            "dequeued": found["dequeued"] + found["forgotten_dequeued"],
+        })  # fmt: skip
+
+    def _list(self, listed: Listed) -> Page:
+        async def page(request: Request, session: Session) -> Response:
+            given = {key: request.query_params.get(key, "") for key in ("name", "sort", "offset")}
+            given["sort"] = given["sort"] or listed.sort
+            offset = int(given["offset"]) if given["offset"].isascii() and given["offset"].isdecimal() else 0
+            query = {key: value for key, value in {**given, "limit": str(ROWS)}.items() if value}
+            if not listed.sort:
+                query.pop("limit")
+            facts: dict[str, Any] = {"rows": [], "total": 0, "wrong": "", "next": "", "previous": ""}
+            try:
+                found = await self._ask(session, "GET", f"{listed.resource}?{urlencode(query)}")
+                total = found.get("total", len(found["items"]))
+                facts |= {"rows": [_cells(listed, row) for row in found["items"]], "total": total}
+                if offset + ROWS < total:
+                    facts["next"] = urlencode({**given, "offset": offset + ROWS})
+                if offset:
+                    facts["previous"] = urlencode({**given, "offset": max(0, offset - ROWS)})
+            except AmqError as error:
+                facts["wrong"] = str(error)
+            template = "list_live.html" if "part" in request.query_params else "list.html"
+            return self._render(
+                template, session, title=listed.title, here=listed.path, name=given["name"], sort=given["sort"],
+                query=urlencode(given), columns=_columns(listed, given), **facts,
+            )  # fmt: skip
+
+        return page
+
+    # -- one queue ----------------------------------------------------------------------------------------------------
+
+    async def _queue(self, request: Request, session: Session) -> Response:
+        path = request.scope["raw_path"].decode("latin-1").partition("?")[0].removeprefix("/queue/")
+        encoded, _, id = path.partition("/")
+        name = unquote(encoded)
+        resource, here = f"/queues/{quote(name, safe='')}", f"/queue/{quote(name, safe='')}"
+        if request.method == "POST":
+            return await self._change(session, request.state.form, name, resource, here)
+        if id:
+            return await self._message(session, name, resource, here, unquote(id))
+        row = await self._ask(session, "GET", resource)
+        selector = request.query_params.get("selector", "")
+        wanted = {"selector": selector, "after": request.query_params.get("after", ""), "limit": str(MESSAGES)}
+        found = await self._ask(session, "GET", f"{resource}/messages?{urlencode(wanted)}")
+        figures = [(field.replace("_", " "), shown(field, row[field]))
+                   for field in ("messages", "in_flight", "delayed", "consumers", "enqueued", "dequeued")]  # fmt: skip
+        rows = [
+            {**each, "href": f"{here}/{quote(each['id'], safe='')}", "preview": _preview(each),
+             "sent": _time(each["timestamp_ms"])} for each in found["items"]
+        ]  # fmt: skip
+        return self._render(
+            "queue.html", session, title=name, here="/queues", here_queue=here, figures=figures, rows=rows,
+            selector=selector, after=found["after"], paused=row["paused"], dead=row["dead_letter_queue"],
+            reason=_reason(row),
+        )  # fmt: skip
+
+    async def _message(self, session: Session, name: str, resource: str, here: str, id: str) -> Response:
+        row = await self._ask(session, "GET", f"{resource}/messages/{quote(id, safe='')}?body={BODY_BYTES}")
+        more = {**row.pop("headers", {}), **row.pop("properties")}
+        body = row.pop("body", None)
+        encoded = row.pop("body_base64", "")
+        text = _pretty(body, row["content_type"]) if body is not None else _hex(encoded)
+        headers = [(key, shown(key, value)) for key, value in {**row, **more}.items() if value not in ("", None)]
+        return self._render(
+            "message.html", session, title=f"Message {id}", here="/queues", headers=headers, body=text, back=here,
+            id=id, truncated=row["truncated"], bytes=row["bytes"], dead="dead-letter-reason" in more, name=name,
+        )  # fmt: skip
+
+    async def _change(
+        self, session: Session, form: Mapping[str, str], name: str, resource: str, here: str
+    ) -> Response:
+        do, ids = form.get("do", ""), [form["ids"]] if form.get("ids") else []
+        body: dict[str, Any] = {"selector": form.get("selector", ""), "ids": ids}
+        if do in ("pause", "resume"):
+            await self._ask(session, "POST", f"{resource}/{do}")
+            session.told = f"{name} is paused" if do == "pause" else f"{name} delivers"
+        elif do == "send":
+            lines = [line.partition("=") for line in form.get("properties", "").splitlines() if line]
+            properties = {key.strip(): value for key, _, value in lines}
+            await self._ask(session, "POST", f"{resource}/messages",
+                            {"body": form.get("body", ""), "properties": properties})  # fmt: skip
+            session.told = "1 message sent"
+        elif do in ("purge", "move", "copy", "retry", "delete"):
+            if do in ("move", "copy"):
+                body["to"] = form.get("to", "")
+            if form.get("sure") != "yes":
+                return await self._confirm(session, do, form, name, resource, here, body)
+            method, path = ("DELETE", resource) if do == "delete" else ("POST", f"{resource}/{do}")
+            found = await self._ask(session, method, path, None if do == "delete" else body)
+            session.told = f"{do}: {found['count']:,} messages"
+            here = "/queues" if do == "delete" else here
+        else:
+            raise AccessError(f"{do[:40]!r}: there is no such button", code="REQUEST_INVALID")
+        return RedirectResponse(here, 303)
+
+    async def _confirm(
+        self, session: Session, do: str, form: Mapping[str, str], name: str, resource: str, here: str,
+        body: Mapping[str, Any],
+    ) -> Response:  # fmt: skip
+        """A page that says how many messages are meant."""
+        path = f"{resource}/{'purge' if do == 'delete' else do}"
+        found = await self._ask(session, "POST", path, {**body, "dry_run": True})
+        count = f"{'' if found['complete'] else 'at least '}{found['count']:,} messages"
+        to = f" to {form.get('to', '')}" if do in ("move", "copy") else ""
+        fields = [(key, form[key]) for key in ("do", "selector", "ids", "to") if key in form]
+        return self._render(
+            "confirm.html", session, title=f"{do.capitalize()} {name}", question=f"{do.capitalize()} {count}{to}?",
+            fields=fields, action=here, back=here,
+        )  # fmt: skip
+
+
+def _guarded(response: Response) -> Response:
+    """With the headers of all pages."""
+    response.headers.update({
+        "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
+        "Cache-Control": "no-store",
+    })  # fmt: skip
+    return response
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form. Raises AccessError where it is too large or none."""
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > FORM_BYTES_MAX:
+            raise AccessError(f"a form of more than {FORM_BYTES_MAX} bytes", code="REQUEST_INVALID")
+    try:
+        return dict(parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX))
+    except ValueError as error:
+        raise AccessError("the form cannot be read", code="REQUEST_INVALID") from error
+
+
+def _columns(listed: Listed, given: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Heads of columns; those of numbers, and the name, sort."""
+    columns = []
+    for each in listed.columns:
+        sorts = bool(listed.sort) and (each.number or each.field == "name")
+        field = given["sort"].removeprefix("-")
+        down = given["sort"].startswith("-")
+        now = ("descending" if down else "ascending") if sorts and field == each.field else ""
+        then = each.field if now == "descending" or (not now and not each.number) else f"-{each.field}"
+        link = urlencode({"name": given["name"], "sort": then}) if sorts else ""
+        columns.append({"title": each.title, "field": each.field, "number": each.number, "sorted": now, "link": link})
+    return columns
+
+
+def _cells(listed: Listed, row: Row) -> list[dict[str, Any]]:
+    cells = []
+    for each in listed.columns:
+        value = row.get(each.field)
+        text = _time(value) if each.field.endswith("_ms") and value else shown(each.field, value)
+        href = each.href(row) if each.href is not None else ""
+        cells.append({"text": text, "number": each.number, "href": href, "id": f"to-{href}" if href else ""})
+    return cells
+
+
+def _reason(row: Row) -> str:
+    """Why the queue does not drain, where that can be said."""
+    if row["paused"]:
+        return "It is paused: consumers get nothing until it is resumed."
+    if row["messages"] and not row["consumers"] and not row["dead_letter_queue"]:
+        return "Nobody consumes it."
+    if row["messages"] and row["in_flight"] == row["messages"]:
+        return "Consumers hold all of its messages, and have not acknowledged them: they are slow, or hang."
+    if row["messages"] > row["in_flight"] and row["consumers"] and not row["in_flight"]:
+        return "Its consumers take nothing: perhaps their selectors match none of these messages."
+    return ""
+
+
+def _preview(row: Row) -> str:
+    if "body" not in row:
+        return f"({row['bytes']} bytes, not text)"
+    text = " ".join(row["body"].split())
+    return text if len(text) <= PREVIEW_CHARS else text[:PREVIEW_CHARS] + "…"
+
+
+def _pretty(body: str, kind: str) -> str:
+    if "json" in kind or body[:1] in ("{", "["):
+        try:
+            return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return body
+    return body
+
+
+def _hex(encoded: str) -> str:
+    """Bytes as lines of 16, with their characters beside."""
+    data = base64.b64decode(encoded)
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{at:08x}  {row.hex(' '):47}  {letters}")
+    return "\n".join(lines)
+
+
+def _time(wall_ms: int) -> str:
+    if not 0 < wall_ms < 253_402_300_800_000:
+        return ""
+    return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

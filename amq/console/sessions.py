@@ -1,0 +1,64 @@
+"""Sessions: users of the pages, from login to logout, by a cookie that no script can read.
+
+Invariant: a session ends `IDLE_S` after its last request; at most `SESSIONS_MAX` are known, and the one that was used
+longest ago goes first. Every form has the session's own token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+from amq.clock import Clock
+
+COOKIE: Final = "amq-session"
+IDLE_S: Final = 1800.0
+SESSIONS_MAX: Final = 1000
+
+
+@dataclass(slots=True)
+class Session:
+    """`csrf` = the token of its forms; `told` = what the next page says."""
+
+    user: str
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    told: str = ""
+    used_s: float = 0.0
+
+    def is_own(self, token: str) -> bool:
+        """Did that token come from a form of this session?"""
+        return hmac.compare_digest(token.encode(), self.csrf.encode())
+
+
+class Sessions:
+    """By the value of their cookie."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def open(self, user: str) -> str:
+        """A new session. Returns its cookie."""
+        if len(self._known) >= SESSIONS_MAX:
+            del self._known[next(iter(self._known))]
+        cookie = secrets.token_urlsafe(32)
+        self._known[cookie] = Session(user, used_s=self._clock.monotonic())
+        return cookie
+
+    def get(self, cookie: str) -> Session | None:
+        """None = there is none, or it has ended."""
+        session = self._known.pop(cookie, None)
+        now = self._clock.monotonic()
+        if session is None or now > session.used_s + IDLE_S:
+            return None
+        session.used_s = now
+        self._known[cookie] = session  # the latest last
+        return session
+
+    def close(self, cookie: str) -> None:
+        self._known.pop(cookie, None)

@@ -1,0 +1,156 @@
+"""The pages of a console, without a browser: login, sessions, forms, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from amq.console.lists import LISTS
+from amq.console.sessions import IDLE_S, SESSIONS_MAX, Sessions
+from amq.management.client import part
+from tests.console.consoles import run
+from tests.fakes import FakeClock
+from tests.management.managed import Managed
+
+STATIC = Path(__file__).resolve().parent.parent.parent / "amq" / "console" / "static"
+# From npm: htmx.org 2.0.11, uplot 1.6.32.
+SHIPPED = {
+    "htmx.min.js": "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717",
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+HOSTILE = '<script>alert(1)</script>"\' &'
+
+
+async def log_in(client: httpx.AsyncClient, user: str = "root", password: str = "r", **more: Any) -> httpx.Response:
+    return await client.post("/login", data={"login": user, "passcode": password}, **more)
+
+
+async def form(client: httpx.AsyncClient, page: str, **fields: str) -> httpx.Response:
+    """Post what a form of `page` posts there."""
+    token = re.search(r'name="csrf" value="([^"]+)"', (await client.get(page)).text)
+    assert token is not None
+    return await client.post(page, data={"csrf": token[1], **fields})
+
+
+def test_the_files_of_others_are_those_that_we_chose() -> None:
+    assert {name: hashlib.sha256((STATIC / name).read_bytes()).hexdigest() for name in SHIPPED} == SHIPPED
+
+
+def test_login_and_logout(tmp_path: Path) -> None:
+    async def test(_: Managed, client: httpx.AsyncClient) -> None:
+        answer = await client.get("/queues")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login?to=%2Fqueues")
+        assert (await client.get("/login")).status_code == 200
+        assert (await log_in(client, password="wrong")).status_code == 401
+        assert (await log_in(client, headers={"origin": "http://evil.example"})).status_code == 403
+        answer = await log_in(client)
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        answer = await client.get("/")
+        assert answer.status_code == 200
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert (await client.get("/static/htmx.min.js")).status_code == 200
+        token = re.search(r'name="csrf" value="([^"]+)"', answer.text)
+        assert token is not None
+        assert (await client.post("/logout", data={"csrf": "wrong"})).status_code == 403
+        assert (await client.post("/logout", data={"csrf": token[1]})).status_code == 303
+        assert (await client.get("/")).status_code == 303
+        for to in ("//evil.example", "http://evil.example", "/\\evil.example"):
+            answer = await client.post("/login", data={"login": "root", "passcode": "r", "to": to})
+            assert answer.headers["location"] == "/"
+
+    run(tmp_path, test)
+
+
+def test_every_list_has_a_page(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.fill("orders", 3)
+        await log_in(client)
+        for listed in LISTS:
+            page = await client.get(listed.path)
+            assert page.status_code == 200
+            assert "told bad" not in page.text, listed.path
+            assert f"<h1>{listed.title}</h1>" in page.text
+            part = (await client.get(f"{listed.path}?part=1")).text
+            assert part.lstrip().startswith('<div id="live"')
+        page = (await client.get("/queues?sort=-messages")).text
+        assert 'aria-sort="descending"' in page
+        assert ">orders<" in page
+        assert "1" in (await client.get("/figures.json")).text
+        await made.broker_stops()
+        assert "told bad" in (await client.get("/")).text, "the page says that nobody answers"
+
+    run(tmp_path, test)
+
+
+def test_hostile_names_and_bodies_are_text(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        path = f"/queues/{part(HOSTILE)}/messages"
+        await made.ask("POST", path, {"body": HOSTILE, "properties": {HOSTILE: HOSTILE}})
+        await made.ask("POST", path, {"body_base64": "AP8="})
+        await log_in(client)
+        here = f"/queue/{part(HOSTILE)}"
+        rows = (await made.ask("GET", path))["items"]
+        pages = ["/queues", here, f"{here}?selector={part(HOSTILE)}", *(f"{here}/{part(row['id'])}" for row in rows)]
+        for page in pages:
+            answer = await client.get(page)
+            assert "<script>alert" not in answer.text, page
+            assert answer.status_code in (200, 400)
+        assert "&lt;script&gt;alert(1)" in (await client.get(pages[3])).text
+        assert "00000000  00 ff" in (await client.get(pages[4])).text
+
+    run(tmp_path, test)
+
+
+def test_changes_are_previewed_and_then_done(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.fill("q", 5)
+        await log_in(client)
+        answer = await client.post("/queue/q", data={"do": "purge", "sure": "yes"})
+        assert answer.status_code == 403, "without the token"
+        answer = await form(client, "/queue/q", do="purge")
+        assert "Purge 5 messages?" in answer.text
+        assert (await made.ask("GET", "/queues/q"))["messages"] == 5
+        answer = await form(client, "/queue/q", do="move", to="r", selector="n = '1'", sure="yes")
+        assert answer.status_code == 303
+        assert "move: 1 messages" in (await client.get("/queue/q")).text
+        assert (await made.ask("GET", "/queues/r"))["messages"] == 1
+        await form(client, "/queue/q", do="pause")
+        assert "It is paused" in (await client.get("/queue/q")).text
+        await form(client, "/queue/q", do="resume")
+        assert "Nobody consumes it." in (await client.get("/queue/q")).text
+        await form(client, "/queue/q", do="send", body="hello", properties="a=b\nc=d=e")
+        row = (await made.ask("GET", "/queues/q/messages"))["items"][-1]
+        assert (row["body"], row["properties"]) == ("hello", {"a": "b", "c": "d=e"})
+        await form(client, "/queue/q", do="purge", ids=row["id"], sure="yes")
+        assert (await made.ask("GET", "/queues/q"))["messages"] == 4
+        assert (await form(client, "/queue/q", do="burn")).status_code == 403
+        await form(client, "/queue/q", do="delete", sure="yes")
+        while (await client.get("/queue/q")).status_code != 400:  # idle queues are forgotten once a second
+            await asyncio.sleep(0.05)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("count", [SESSIONS_MAX * 2])
+def test_sessions_are_bounded_and_end(count: int) -> None:
+    clock = FakeClock()
+    sessions = Sessions(clock)
+    first = sessions.open("a")
+    cookies = [sessions.open("b") for _ in range(count)]
+    assert len(sessions) == SESSIONS_MAX
+    assert sessions.get(first) is None
+    assert len(set(cookies)) == count
+    kept = sessions.get(cookies[-1])
+    assert kept is not None
+    assert not kept.is_own("")
+    clock.advance(IDLE_S + 1)
+    assert sessions.get(cookies[-1]) is None
