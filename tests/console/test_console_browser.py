@@ -18,18 +18,20 @@ import pytest
 from brokers import Broker, Brokers
 
 import amq as client
+from amq.console.lists import LISTS
 from tests.ports import free_port
 
 pytestmark = pytest.mark.deep
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHOTS = ROOT / "build" / "screenshots"
 PATIENCE_MS = 20_000
+AXE = "4.14.1"
 HOSTILE = '<img src=x onerror=alert(1)'  # STOMP takes no ">" in a name
 
 
 @contextmanager
-def browser_page() -> Iterator[Any]:
-    """A page of a new browser. A dialog, or an error of a script, fails the test."""
+def browser_page(**options: Any) -> Iterator[Any]:
+    """A page of a new browser, whose context has these options. A dialog, or an error of a script, fails the test."""
     executable = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright
@@ -41,7 +43,7 @@ def browser_page() -> Iterator[Any]:
         pytest.skip("no browser here: apt-get install chromium, pip install playwright")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page = browser.new_context(viewport={"width": 1280, "height": 900}, **options).new_page()
         page.set_default_timeout(PATIENCE_MS)
         wrong: list[str] = []
         page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
@@ -130,3 +132,50 @@ def test_a_hostile_queue_is_text_and_is_purged_by_keyboard(brokers: Brokers) -> 
         page.get_by_text("Purge 3 messages?").wait_for()
         page.keyboard.press("Enter")
         page.get_by_text("purge: 3 messages").wait_for()
+
+
+def axe() -> Path:
+    """The script of axe-core, which finds what assistive technology cannot use. From npm, once."""
+    script = ROOT / "build" / "axe" / "package" / "axe.min.js"
+    if not script.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            if os.environ.get("CI") == "true":
+                pytest.fail("npm is missing: apt-get install npm")
+            pytest.skip("no npm here: apt-get install npm")
+        folder = script.parent.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([npm, "pack", "--silent", f"axe-core@{AXE}"], cwd=folder, check=True, timeout=60)
+        shutil.unpack_archive(folder / f"axe-core-{AXE}.tgz", folder)
+    return script
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(brokers: Brokers, scheme: str) -> None:
+    broker = brokers.master("a")
+    send(broker, "orders", '{"n": 1}', 3)
+    script = axe()
+    with console(broker) as url, browser_page(bypass_csp=True, color_scheme=scheme) as page:
+
+        def check(name: str) -> None:
+            page.add_script_tag(path=str(script))
+            found = page.evaluate("axe.run()")["violations"]
+            assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], name
+
+        page.goto(f"{url}/login")
+        check("login")
+        log_in(page, url)
+        page.locator("#plot canvas").wait_for()
+        check("overview")
+        for listed in LISTS:
+            page.goto(url + listed.path)
+            check(listed.path)
+        page.goto(f"{url}/queue/orders")
+        check("queue")
+        page.get_by_role("link", name="ID:").first.click()
+        page.get_by_role("heading", name="Body").wait_for()
+        check("message")
+        page.goto(f"{url}/queue/orders")
+        page.get_by_role("button", name="Purge").click()
+        page.get_by_text("Purge 3 messages?").wait_for()
+        check("confirm")
