@@ -22,7 +22,7 @@ from amq.management.resources import Resources, Serving
 from amq.management.routes import ROUTES
 from amq.management.server import ManagementServer
 from amq.management.slices import Slices
-from amq.security.login import Authenticate, Claim, User
+from amq.security.login import Authenticate, Claim, Login
 from amq.service import BrokerService
 
 NONE, AUTO = "none", "auto"  # values of managementSocket
@@ -95,8 +95,8 @@ class OwnManagement:
     def facts(self) -> Row:
         return self._counting.facts()
 
-    async def login(self, claim: Claim) -> User:
-        return (await self._authenticate(claim)).user
+    async def login(self, claim: Claim) -> Login:
+        return await self._authenticate(claim)
 
     def status(self) -> Row:
         service = self._service

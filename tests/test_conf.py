@@ -22,6 +22,7 @@ from amq.doctor.mounts import Mount, parse_options
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE = ROOT / "conf/amq.service"
+CONSOLE = ROOT / "conf/amq-console.service"
 MOUNT = ROOT / "conf/mnt-amq.mount"
 
 
@@ -42,6 +43,16 @@ def test_the_service_runs_a_command_that_exists() -> None:
     with command.make_context("start", words[1:]) as context:
         assert context.params["config_file"] == "/etc/amq/amq.toml"
     assert service["Type"] == "notify"
+
+
+def test_the_console_runs_a_command_that_exists() -> None:
+    _, *words = shlex.split(unit(CONSOLE)["Service"]["ExecStart"])
+    command = main.get_command(click.Context(main), words[0])
+    assert command is not None
+    with command.make_context("console", words[1:]) as context:
+        assert context.params["store"].startswith(unit(MOUNT)["Mount"]["Where"] + "/")
+    users = {unit(path)["Service"]["User"] for path in (SERVICE, CONSOLE)}
+    assert len(users) == 1, "the socket is for the broker's user alone"
 
 
 def test_it_is_not_restarted_where_that_is_of_no_use() -> None:
@@ -92,7 +103,7 @@ def test_the_mount_is_as_the_doctor_wants_it() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-@pytest.mark.parametrize("path", [SERVICE, MOUNT], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [SERVICE, CONSOLE, MOUNT], ids=lambda path: path.name)
 def test_systemd_understands_them(path: Path, tmp_path: Path) -> None:
     text = path.read_text().replace("/usr/local/bin/amq", "/bin/true")
     (tmp_path / path.name).write_text(text)

@@ -10,12 +10,14 @@ import base64
 import binascii
 import hashlib
 import hmac
+import math
 import secrets
 from typing import Final
 
 from amq.clock import Clock
 from amq.console.link import Link
 from amq.errors import AccessError
+from amq.management.listing import Row
 from amq.security.login import User
 
 BELIEVED_S: Final = 60.0
@@ -53,9 +55,19 @@ class Logins:
             self._checks -= 1
         if len(self._known) >= REMEMBERED_MAX:
             self._known.clear()
-        user = User(str(found["user"]), frozenset(found["roles"]))
-        self._known[digest] = user, now + BELIEVED_S
+        user = user_of(found)
+        self._known[digest] = user, now + min(BELIEVED_S, valid_s(found))
         return user
+
+
+def user_of(found: Row) -> User:
+    """The user whom the broker's answer to a login names."""
+    return User(str(found["user"]), frozenset(found["roles"]))
+
+
+def valid_s(found: Row) -> float:
+    """For how many seconds that login counts."""
+    return math.inf if found["valid_s"] is None else float(found["valid_s"])
 
 
 def parse_basic(header: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from amq.clock import Clock
 from amq.console.link import OPERATION_S, Link
 from amq.console.lists import LISTS, PAGES, Listed, shown
-from amq.console.logins import LOOPBACK
+from amq.console.logins import LOOPBACK, user_of, valid_s
 from amq.console.sessions import COOKIE, Session, Sessions
 from amq.errors import AccessError, AmqError
 from amq.management.listing import Row
@@ -123,7 +123,7 @@ class Pages:
         response = RedirectResponse(to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/", 303)
         self.sessions.close(request.cookies.get(COOKIE, ""))
         response.set_cookie(
-            COOKIE, self.sessions.open(str(found["user"])), httponly=True, samesite="strict",
+            COOKIE, self.sessions.open(user_of(found), valid_s(found)), httponly=True, samesite="strict",
             secure=request.url.scheme == "https",
         )  # fmt: skip
         return _guarded(response)

@@ -1,17 +1,19 @@
 """Sessions: users of the pages, from login to logout, by a cookie that no script can read.
 
-Invariant: a session ends `IDLE_S` after its last request; at most `SESSIONS_MAX` are known, and the one that was used
+Invariant: a session ends with its login, and `IDLE_S` after its last request; at most `SESSIONS_MAX` are known, and the one that was used
 longest ago goes first. Every form has the session's own token.
 """
 
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
 from amq.clock import Clock
+from amq.security.login import User
 
 COOKIE: Final = "amq-session"
 IDLE_S: Final = 1800.0
@@ -20,12 +22,13 @@ SESSIONS_MAX: Final = 1000
 
 @dataclass(slots=True)
 class Session:
-    """`csrf` = the token of its forms; `told` = what the next page says."""
+    """`csrf` = the token of its forms; `told` = what the next page says; `ends_s` = when its login does."""
 
-    user: str
+    user: User
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     told: str = ""
     used_s: float = 0.0
+    ends_s: float = math.inf
 
     def is_own(self, token: str) -> bool:
         """Did that token come from a form of this session?"""
@@ -42,19 +45,20 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._known)
 
-    def open(self, user: str) -> str:
-        """A new session. Returns its cookie."""
+    def open(self, user: User, valid_s: float = math.inf) -> str:
+        """A new session of a login that counts for so many seconds. Returns its cookie."""
         if len(self._known) >= SESSIONS_MAX:
             del self._known[next(iter(self._known))]
         cookie = secrets.token_urlsafe(32)
-        self._known[cookie] = Session(user, used_s=self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._known[cookie] = Session(user, used_s=now, ends_s=now + valid_s)
         return cookie
 
     def get(self, cookie: str) -> Session | None:
         """None = there is none, or it has ended."""
         session = self._known.pop(cookie, None)
         now = self._clock.monotonic()
-        if session is None or now > session.used_s + IDLE_S:
+        if session is None or now > min(session.used_s + IDLE_S, session.ends_s):
             return None
         session.used_s = now
         self._known[cookie] = session  # the latest last

@@ -8,6 +8,7 @@ of the broker's own account, who comes over the Unix socket, may do everything; 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,7 +23,7 @@ from amq.errors import AccessError, AmqError, CommandError
 from amq.management.listing import Row, invalid
 from amq.management.openapi import PREFIX, described
 from amq.management.slices import Slices
-from amq.security.login import Claim, User
+from amq.security.login import Claim, Login, User
 
 NAME_CHARS_MAX: Final = 1000
 TOLD_CHARS_MAX: Final = 200  # of a name in the audit log
@@ -59,8 +60,8 @@ class Source(Protocol):
         """Counters of the process: see `amq.management.counting`."""
         ...
 
-    async def login(self, claim: Claim) -> User:
-        """The one whom `claim` shows. Raises AccessError."""
+    async def login(self, claim: Claim) -> Login:
+        """Of the one whom `claim` shows. Raises AccessError."""
         ...
 
     @property
@@ -159,10 +160,14 @@ class Resources:
         if not request.caller.is_operator:
             raise AccessError("a user cannot log another one in: log in at the console", code="NOT_PERMITTED")
         login, passcode = text(request, "login", ""), text(request, "passcode", "")
-        user = await self._source.login(Claim(login, passcode, truth(request, "loopback")))
+        found = await self._source.login(Claim(login, passcode, truth(request, "loopback")))
+        user, left_s = found.user, found.ends_at_s - self._slices.clock.wall_ms() / 1000
         serving = self._source.serving
         manages = serving is None or serving.broker.access.may(user, Action.MANAGE, "the broker")
-        return {"user": user.name, "roles": sorted(user.roles), "manages": manages}
+        return {
+            "user": user.name, "roles": sorted(user.roles), "manages": manages,
+            "valid_s": left_s if math.isfinite(left_s) else None,
+        }
 
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         parts = path.removeprefix(PREFIX).split("/")
