@@ -1,7 +1,7 @@
 """Sessions: users of the pages, from login to logout, by a cookie that no script can read.
 
-Invariant: a session ends with its login, and `IDLE_S` after its last request; at most `SESSIONS_MAX` are known, and the one that was used
-longest ago goes first. Every form has the session's own token.
+Invariant: a session ends with its login, and `IDLE_S` after its last request; at most `SESSIONS_MAX` are known, and the
+one that was used longest ago goes first. Every form has the session's own token.
 """
 
 from __future__ import annotations

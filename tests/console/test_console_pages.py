@@ -14,6 +14,7 @@ import pytest
 from amq.console.lists import LISTS
 from amq.console.sessions import IDLE_S, SESSIONS_MAX, Sessions
 from amq.management.client import part
+from amq.security.login import User
 from tests.console.consoles import run
 from tests.fakes import FakeClock
 from tests.management.managed import Managed
@@ -144,8 +145,8 @@ def test_changes_are_previewed_and_then_done(tmp_path: Path) -> None:
 def test_sessions_are_bounded_and_end(count: int) -> None:
     clock = FakeClock()
     sessions = Sessions(clock)
-    first = sessions.open("a")
-    cookies = [sessions.open("b") for _ in range(count)]
+    first = sessions.open(User("a"))
+    cookies = [sessions.open(User("b")) for _ in range(count)]
     assert len(sessions) == SESSIONS_MAX
     assert sessions.get(first) is None
     assert len(set(cookies)) == count
@@ -154,3 +155,13 @@ def test_sessions_are_bounded_and_end(count: int) -> None:
     assert not kept.is_own("")
     clock.advance(IDLE_S + 1)
     assert sessions.get(cookies[-1]) is None
+
+
+def test_a_session_ends_with_its_login() -> None:
+    clock = FakeClock()
+    sessions = Sessions(clock)
+    cookie = sessions.open(User("a"), 60.0)
+    clock.advance(59)
+    assert sessions.get(cookie) is not None
+    clock.advance(2)
+    assert sessions.get(cookie) is None

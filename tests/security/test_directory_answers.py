@@ -12,12 +12,12 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from tests.security.test_directory import Settings
 
 from amq.errors import AccessError
 from amq.security import Claim
 from amq.security.directory import PATIENCE, Directory
 from tests.certificates import Authority, needs_openssl
-from tests.security.test_directory import Settings
 from tests.slapd import PASSWORDS, Slapd, needs_directory
 
 pytestmark = [needs_directory, needs_openssl, pytest.mark.deep]
