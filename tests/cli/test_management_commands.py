@@ -148,6 +148,27 @@ def test_a_slave_is_asked_by_name_and_a_master_drained(brokers: Brokers) -> None
 
 
 @pytest.mark.deep
+def test_a_move_that_a_crash_ends_keeps_each_message_once(broker: Broker) -> None:
+    fill(broker, "from", 4000)
+    with running("queue", "move", "from", "to", "--yes", "--store", broker.store) as moving:
+        until = time.monotonic() + DEADLINE_S
+        while not found(broker, "queues", "to") and time.monotonic() < until:
+            time.sleep(0.01)
+        broker.kill()
+        moving.wait(DEADLINE_S)
+        assert moving.returncode == 6
+    broker.start().wait_serving()
+    there = [
+        json.loads(line)["body"] for name in ("from", "to")
+        for line in run(broker, "queue", "export", name).stdout.splitlines()
+    ]  # fmt: skip
+    assert sorted(there) == sorted(f"from {number}" for number in range(4000))
+    assert found(broker, "queue", "show", "from")["messages"] > 0, "it was killed in the middle"
+    assert found(broker, "queue", "move", "from", "to", "--yes")["count"] > 0
+    assert found(broker, "queue", "show", "to")["messages"] == 4000
+
+
+@pytest.mark.deep
 def test_tables_never_break_an_id(broker: Broker) -> None:
     fill(broker, "a.very.long.name.of.a.queue.that.does.not.fit.into.eighty.columns.at.all", 1)
     words = ("--store", broker.store)
