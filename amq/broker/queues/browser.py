@@ -34,7 +34,7 @@ class Browser(Subscription):
     """One browse of the queues that `command` names. Acknowledgements make room for more, and do nothing else."""
 
     shows_expired = False
-    step_messages = STEP_MESSAGES
+    step_messages = 0  # looked at in one turn; 0 = STEP_MESSAGES
     __slots__ = (
         "_batch", "_core", "_here", "_is_new", "_later", "_looking", "_moved", "_priority", "_range", "_seq",
         "_stored_until", "_until", "_waits", "done",
@@ -121,7 +121,7 @@ class Browser(Subscription):
 
     def step(self, now_ms: int) -> None:
         """Show on as far as there is room. Once a turn."""
-        for _ in range(self.step_messages):
+        for _ in range(self.step_messages or STEP_MESSAGES):
             if not self.may_show():
                 return
             message = self._next()
