@@ -12,12 +12,12 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from tests.security.test_directory import Settings
 
 from amq.errors import AccessError
 from amq.security import Claim
 from amq.security.directory import PATIENCE, Directory
 from tests.certificates import Authority, needs_openssl
+from tests.security.test_ldap_directory import Settings
 from tests.slapd import PASSWORDS, Slapd, needs_directory
 
 pytestmark = [needs_directory, needs_openssl, pytest.mark.deep]
@@ -38,6 +38,7 @@ class Between:
         self._to = port
         self._stack = ExitStack()
         self._ends: list[socket.socket] = []
+        self._closing = threading.Event()
         self._server = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.port = self._server.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -66,6 +67,7 @@ class Between:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        self._closing.set()
         self._server.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
         for sock in self._ends:
@@ -104,7 +106,8 @@ class Dripping(Between):
 
     def bend(self, data: bytes) -> Iterator[bytes]:
         for number in range(len(data)):
-            self.pause.wait(0.3)
+            if self._closing.wait(0.3):
+                return
             yield data[number : number + 1]
 
 
