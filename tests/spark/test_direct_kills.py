@@ -27,7 +27,9 @@ DRIVER_KILLS = ("planned", "read", "marked")
 PER_ROUND = 400
 OPTIONS = {
     "directReads": "*", "journalSegmentSize": "64KiB", "lockKeepAlivePeriod": "200ms", "hungMasterTimeout": "5s",
-    "duplicateWindow": "100",  # ids that are remembered keep a segment, too: of small messages they are half of it
+    # Ids that are remembered keep a segment, too: of small messages they are half of it. But all that a producer has in
+    # flight when the master is killed must be known.
+    "duplicateWindow": str(PER_ROUND + 100),
 }  # fmt: skip
 
 
