@@ -486,8 +486,8 @@ class Walk:
             self.seen += 1
             for each in subscriptions[name].sources:
                 readable = (
-                    self.rules.may_all(user, Right.READ, *each) if isinstance(each, Pattern)
-                    else self.rules.may(user, Right.READ, each)
+                    self.rules.may_all(User(user), Right.READ, *each) if isinstance(each, Pattern)
+                    else self.rules.may(User(user), Right.READ, each)
                 )  # fmt: skip
                 assert readable, f"{user} ended a durable subscription to {each}"
         for answer in client.outcomes[before:]:
