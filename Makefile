@@ -120,7 +120,7 @@ $(BIN)/python:
 	exit 1
 
 $(VENV)/.installed: $(METADATA) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[console]'
 	@touch $@
 
 $(VENV)/.installed-test: $(METADATA) | $(BIN)/python

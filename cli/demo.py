@@ -8,6 +8,7 @@ import secrets
 import sysconfig
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,15 +16,21 @@ import click
 
 from amq.cli import demo_common
 from amq.cli.demo_common import STALL_S, DemoGroup
+from amq.cli.demo_console import DemoConsole
 from amq.cli.demo_traffic import Receiver, Sender
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
+from amq.cli.output import console as terminal
 from amq.cli.output import examples, json_option
 from amq.errors import AmqError
 
 LINES = 100_000  # of the text that the demo makes if no file is given
 AHEAD_LINES_MAX = 5000  # the sender stays so close to the receiver, so that it is busy when the master dies
 PHASE_LINES_MIN = 20  # lines for each kill, which falls in the middle of them
-_EPILOG = examples("amq demo", "amq demo --kills 20", "amq demo --file /usr/share/dict/words --json", "amq demo --keep")
+WATCHED_S = 60.0  # the lines take so long with a console on a terminal: time to log in and to see each takeover
+_EPILOG = examples(
+    "amq demo", "amq demo --console", "amq demo --kills 20", "amq demo --file /usr/share/dict/words --json",
+    "amq demo --keep",
+)  # fmt: skip
 
 
 @click.command(epilog=_EPILOG)
@@ -43,21 +50,31 @@ _EPILOG = examples("amq demo", "amq demo --kills 20", "amq demo --file /usr/shar
     "--store", metavar="DIR",
     help="Use this store directory, on any file system. Default: a temporary directory.",
 )  # fmt: skip
+@click.option("--console", "with_console", is_flag=True, help="Watch it in a browser: start a console, print its URL.")
 @click.option("--keep", is_flag=True, help="Keep store, logs and output, and print their directory.")
 @json_option
-def demo(count: int, kills: int, path: str | None, store: str | None, keep: bool, as_json: bool) -> None:
+def demo(
+    count: int, kills: int, path: str | None, store: str | None, with_console: bool, keep: bool, as_json: bool
+) -> None:
     """Kill the master again and again while a file passes through a queue.
 
     The command starts brokers as processes on one store. A sender and a receiver with a failover URL pass every line of
     the file through a queue. Meanwhile the command kills the master with -9, a slave takes over, and the command starts
     the killed broker again. In the end it compares the output with the file, byte by byte, and checks the journal.
 
+    --console starts the console as well, where any user name is good, and prints its URL. On a terminal the lines then
+    take a minute, and the group goes on until Ctrl-C. The console needs `pip install 'amq[console]'`.
+
     Exit code 0 if every line arrived in order and every promise was kept, otherwise 1. No process is left behind.
     """
+    if with_console and as_json:
+        raise click.UsageError("--console is for people: give it without --json")
 
     def make(directory: str, view: PlainView) -> _Demo:
         text = path or _make_text(os.path.join(directory, "input.txt"))
-        return _Demo(directory, store or os.path.join(directory, "store"), text, count, kills, view)
+        place = store or os.path.join(directory, "store")
+        console = DemoConsole(place, os.path.join(directory, "console.log")) if with_console else None
+        return _Demo(directory, place, text, count, kills, view, console)
 
     demo_common.play("amq-demo-", keep, as_json, make)
 
@@ -100,9 +117,12 @@ class Verdict(demo_common.Verdict):
 
 
 class _Demo:
-    """One run. Everything but the two clients happens on the main thread."""
+    """One run. Everything but the two clients happens on the main thread. On a terminal a `console` makes it slow."""
 
-    def __init__(self, directory: str, store: str, text: str, count: int, kills: int, view: PlainView) -> None:
+    def __init__(
+        self, directory: str, store: str, text: str, count: int, kills: int, view: PlainView,
+        console: DemoConsole | None,
+    ) -> None:  # fmt: skip
         self._store = store
         self._text = text
         self._output = os.path.join(directory, "output.txt")
@@ -116,6 +136,9 @@ class _Demo:
                 f"{text} has {self._lines} lines, too few for {kills} kills: give a longer file or fewer kills"
             )
         self._group = DemoGroup(count, store, directory, view.event)
+        self._console = console
+        self._watched_s = WATCHED_S if console is not None and terminal().is_terminal else 0.0
+        self._began = 0.0
         self._queue = f"/queue/demo.{secrets.token_hex(4)}"
         self._sender = Sender(self._group.url, self._queue, text, self._may_send)
         self._receiver = Receiver(self._group.url, self._queue, self._output, self._lines)
@@ -128,7 +151,8 @@ class _Demo:
         self._view.event(f"{len(self._group.brokers)} brokers on {self._store}; {self._lines:,} lines of {self._text}")
         self._group.start()
         self._group.until(lambda: self._group.is_ready, "master and slave", self._wait)
-        began = time.monotonic()
+        self._open_console()
+        self._began = began = time.monotonic()
         self._receiver.start()
         self._sender.start()
         while self._receiver.is_alive() or self._sender.is_alive():
@@ -137,6 +161,8 @@ class _Demo:
         seconds = time.monotonic() - began
         self._step(began)
         self._group.until(lambda: self._group.is_whole, "group in which every broker is up", self._wait)
+        if self._watched_s:
+            self._be_watched()
         self._group.stop()
         left, problems = demo_common.left_in(self._store, self._queue)
         return Verdict(
@@ -147,10 +173,31 @@ class _Demo:
 
     def end(self) -> None:
         """Leave nothing behind: no process, no thread."""
+        if self._console is not None:
+            self._console.end()
         self._group.end()
         for client in (self._sender, self._receiver):
             if client.ident is not None:
                 client.stop()
+
+    # -- the console --------------------------------------------------------------------------------------------------
+
+    def _open_console(self) -> None:
+        if self._console is not None:
+            self._console.start()
+            self._group.until(lambda: self._console is None or self._console.is_open, "console", self._wait)
+            self._view.event(f"console: {self._console.url} (any user name, no password)")
+
+    def _be_watched(self) -> None:
+        """Until Ctrl-C, which the brokers get from the terminal as well."""
+        assert self._console is not None
+        notes = [f"All lines have come. The group stays for {self._console.url}; Ctrl-C ends it."]
+        with suppress(KeyboardInterrupt):
+            while True:
+                self._group.check()
+                self._console.check()
+                self._view.show(Picture(self._group.brokers, self._lines, self._receiver.received, notes))
+                time.sleep(REFRESH_S)
 
     # -- while the lines flow -----------------------------------------------------------------------------------------
 
@@ -174,6 +221,8 @@ class _Demo:
     def _may_send(self, line: int) -> bool:
         """Stay near the receiver. Begin a phase in earnest only when its kill can take place, end it when it has."""
         if line - self._receiver.received > AHEAD_LINES_MAX:
+            return False
+        if self._watched_s and line > self._lines * (time.monotonic() - self._began) / self._watched_s:
             return False
         killed, armed = len(self._kills), self._armed
         if killed >= self._kills_wanted:
@@ -215,6 +264,8 @@ class _Demo:
     def _check(self) -> None:
         """AmqError where a broker or a client has failed, or nothing moves."""
         self._group.check()
+        if self._console is not None:
+            self._console.check()
         for client in (self._sender, self._receiver):
             if client.failure is not None:
                 raise AmqError(f"{client.name}: {client.failure}", code="DEMO_FAILED") from client.failure

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
-from amq_process import DEADLINE_S, amq, running
+from amq_process import DEADLINE_S, ROOT, amq, running
 
+from amq.cli import exits
 from amq.cli.demo import Kill, Verdict
 from amq.cli.demo_common import left_in
+from amq.cli.demo_console import DemoConsole
 from amq.cli.demo_traffic import Receiver
+from amq.errors import AmqError
 from amq.message import Message
 from tests.files import write_epoch
 from tests.journal.journal_world import World
@@ -158,3 +167,68 @@ def test_the_receiver_keeps_the_books() -> None:
     assert (receiver.dropped, receiver.stored_twice, receiver.acks_undone) == (1, 1, 1)
     receiver._firsts = [5.0, 9.0]
     assert [receiver.first_after(at) for at in (1.0, 6.0, 9.5)] == [5.0, 9.0, 0.0]
+
+
+@pytest.mark.deep
+def test_the_console_shows_the_group_until_ctrl_c(tmp_path: Path) -> None:
+    """On a terminal; the minute of the lines is a second here."""
+    text = tmp_path / "text"
+    text.write_bytes(b"line\n" * 3000)
+    program = "import amq.cli.demo as demo; demo.WATCHED_S = 1.0; from amq.cli.main import main; main()"
+    words = ["demo", "--console", "--brokers", "2", "--kills", "1", "--file", text, "--store", tmp_path / "store"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}, cwd=ROOT,
+    ) as process, os.fdopen(ours, "rb", 0) as terminal:  # fmt: skip
+        os.close(theirs)
+        try:
+            shown = b""
+            while b"All lines have come" not in shown:
+                shown += terminal.read(65536)
+            address = re.search(rb"console: (http://\S+)/ ", shown)
+            assert address is not None, shown
+            url = address[1].decode()
+            with httpx.Client(base_url=url, follow_redirects=True) as browser:
+                assert browser.get("/masterz").text == "master\n"
+                page = browser.post("/login", data={"login": "me", "passcode": ""})
+                assert page.url.path == "/"
+                for told in ("broker-1", "broker-2", "ready to take over", "<li>epoch <b>2</b></li>"):
+                    assert told in page.text
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            with contextlib.suppress(OSError):  # EIO: the last one closed it
+                while data := terminal.read(65536):
+                    shown += data
+            assert process.wait(DEADLINE_S) == 0, shown
+            assert b"byte for byte" in shown
+        finally:
+            process.kill()
+    assert naming(tmp_path) == []
+
+
+@pytest.mark.deep
+def test_a_console_does_not_hold_a_script(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"line\n" * 3000)
+    done = amq("demo", "--console", "--brokers", 2, "--kills", 0, "--file", text, "--store", tmp_path / "store")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "console: http://127.0.0.1:" in done.stdout
+    assert naming(tmp_path) == []
+
+
+def test_a_console_is_for_people() -> None:
+    done = amq("demo", "--console", "--json")
+    assert done.returncode == exits.USAGE
+    assert "without --json" in done.stderr
+
+
+def test_a_console_that_ends_says_why(tmp_path: Path) -> None:
+    console = DemoConsole(str(tmp_path / "nowhere"), str(tmp_path / "console.log"))
+    console.start()
+    try:
+        with pytest.raises(AmqError, match=r"the console ended with exit code [1-9].*nowhere"):
+            while True:
+                console.check()
+                os.sched_yield()
+    finally:
+        console.end()
