@@ -24,6 +24,7 @@ _MISSING = "the console needs packages that are not installed: pip install 'amq[
     epilog=examples(
         "amq console --store /mnt/shared/amq --listen 127.0.0.1:8161",
         "amq console --store /mnt/shared/amq --listen 0.0.0.0:8161 --certificate cert.pem --key key.pem",
+        "amq console --store /mnt/shared/amq --peers 'https://{host}:8161/'",
     )
 )
 @click.option("--store", metavar="DIR", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE.")
@@ -31,9 +32,13 @@ _MISSING = "the console needs packages that are not installed: pip install 'amq[
 @click.option("--name", metavar="NAME", default="", help="The broker to ask. Default: that of this host.")
 @click.option("--certificate", metavar="FILE", type=click.Path(), help="Serve HTTPS with this certificate chain (PEM).")
 @click.option("--key", metavar="FILE", type=click.Path(), help="Its private key (PEM).")
+@click.option(
+    "--peers", metavar="URL", default="",
+    help="URL of the consoles of other brokers, with {host} or {name}: pages of a slave link to that of the master.",
+)  # fmt: skip
 @click.option("--metrics-login", is_flag=True, help="Ask for a login also for metrics.")
 def console(
-    store: str, listen: str, name: str, certificate: str | None, key: str | None, metrics_login: bool
+    store: str, listen: str, name: str, certificate: str | None, key: str | None, peers: str, metrics_login: bool
 ) -> None:
     """Serve pages, REST, metrics and probes of the broker of this host.
 
@@ -53,10 +58,12 @@ def console(
         raise click.BadParameter("write HOST:PORT, such as 127.0.0.1:8161", param_hint="--listen")
     if bool(certificate) != bool(key):
         raise click.UsageError("give --certificate and --key together")
+    if peers and not (peers.startswith(("http://", "https://")) and ("{host}" in peers or "{name}" in peers)):
+        raise click.BadParameter("write https://{host}:8161/ or the like, with {host} or {name}", param_hint="--peers")
     check_store(SystemVfs(), store)
     logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store))
     clock = SystemClock()
-    app = Console(Link(store, name, clock), clock, metrics_login).app()
+    app = Console(Link(store, name, clock), clock, metrics_login, peers).app()
     uvicorn.run(
         app, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, server_header=False,
         limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=IDLE_S, h11_max_incomplete_event_size=HEAD_BYTES_MAX,

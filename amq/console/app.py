@@ -36,13 +36,14 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
-    """`metrics_need_login`: figures are for users only."""
+    """`metrics_need_login`: figures are for users only. `peers`: see `Pages`."""
 
-    def __init__(self, link: Link, clock: Clock, metrics_need_login: bool = False) -> None:
+    def __init__(self, link: Link, clock: Clock, metrics_need_login: bool = False, peers: str = "") -> None:
         self._link = link
         self._clock = clock
         self._logins = Logins(link, clock)
         self._metrics_need_login = metrics_need_login
+        self._peers = peers
 
     def app(self) -> Starlette:
         """For an ASGI server."""
@@ -55,7 +56,7 @@ class Console:
             Route("/metrics/detailed", self._told(self.detailed)),
             Route("/api/jolokia{slash:path}", self._told(self.jolokia), methods=["GET", "POST"]),
             Route(PREFIX + "/{path:path}", self._told(self.rest), methods=["GET", "POST", "DELETE"]),
-            *Pages(self._link, self._clock, _foreign).routes(),
+            *Pages(self._link, self._clock, _foreign, self._peers).routes(),
         ])  # fmt: skip
 
     @staticmethod

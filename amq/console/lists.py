@@ -1,12 +1,13 @@
-"""The lists of the console: which columns each has, and where its rows lead."""
+"""The lists of the console: which columns each has, where its rows lead, and how a row is deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from amq.management.listing import Row
+from amq.management.routes import NO_CLIENT
 
 
 class Column(NamedTuple):
@@ -18,6 +19,15 @@ class Column(NamedTuple):
     href: Callable[[Row], str] | None = None
 
 
+class Ending(NamedTuple):
+    """The button of each row that deletes its object. `fields` identify the row, `path` is the resource to delete."""
+
+    verb: str
+    noun: str
+    fields: tuple[str, ...]
+    path: Callable[[Mapping[str, str]], str]
+
+
 class Listed(NamedTuple):
     """A page that is a list. `resource` = what it asks the broker for."""
 
@@ -26,6 +36,7 @@ class Listed(NamedTuple):
     resource: str
     columns: tuple[Column, ...]
     sort: str = "name"
+    ending: Ending | None = None
 
 
 def queue_href(row: Row) -> str:
@@ -34,6 +45,14 @@ def queue_href(row: Row) -> str:
 
 def dead_href(row: Row) -> str:
     return f"/queue/{quote(row['queue'], safe='')}"
+
+
+def _subscription(row: Mapping[str, str]) -> str:
+    return f"/subscriptions/{quote(row['client_id'] or NO_CLIENT, safe='')}/{quote(row['name'], safe='')}"
+
+
+def _connection(row: Mapping[str, str]) -> str:
+    return f"/connections/{quote(row['name'], safe='')}"
 
 
 def _numbers(*pairs: tuple[str, str]) -> tuple[Column, ...]:
@@ -56,7 +75,7 @@ LISTS: Final = (
     Listed("/subscriptions", "Subscriptions", "/subscriptions", (
         Column("Name", "name"), Column("Client id", "client_id"), *_numbers(("Messages", "messages"),
         ("Consumers", "consumers")), Column("Topics", "topics"), Column("Selector", "selector"),
-    )),
+    ), ending=Ending("delete", "durable subscription", ("name", "client_id"), _subscription)),
     Listed("/consumers", "Consumers", "/consumers", (
         Column("Destination", "destination"), Column("User", "user"), Column("Client id", "client_id"),
         *_numbers(("In flight", "in_flight"), ("Prefetch", "prefetch")), Column("Connection", "connection"),
@@ -66,7 +85,7 @@ LISTS: Final = (
         Column("Id", "name"), Column("Address", "address"), Column("Protocol", "protocol"), Column("User", "user"),
         Column("Client id", "client_id"), *_numbers(("Consumers", "consumers"), ("Producers", "producers")),
         Column("Slow", "slow"), Column("Blocked", "blocked"),
-    )),
+    ), ending=Ending("close", "connection", ("name",), _connection)),
     Listed("/scheduled", "Scheduled", "/scheduled", (
         Column("Id", "id"), Column("For", "for"), Column("Due", "due_ms"), Column("Bytes", "bytes"),
     ), ""),

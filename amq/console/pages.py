@@ -41,10 +41,12 @@ Page = Callable[[Request, Session], Awaitable[Response]]
 
 
 class Pages:
-    """`foreign(request)` = the refusal of what another site sends, None = it is our own."""
+    """`foreign(request)` = the refusal of what another site sends, None = it is our own. `peers` = URL of the
+    consoles of other brokers, with {host} and {name} for theirs; "" = unknown."""
 
-    def __init__(self, link: Link, clock: Clock, foreign: Callable[[Request], Response | None]) -> None:
+    def __init__(self, link: Link, clock: Clock, foreign: Callable[[Request], Response | None], peers: str) -> None:
         self._link = link
+        self._peers = peers
         self._foreign = foreign
         self.sessions = Sessions(clock)
         self._templates = Environment(loader=PackageLoader("amq.console"), autoescape=True)
@@ -57,7 +59,7 @@ class Pages:
             Route("/", self._page(self._overview)),
             Route("/figures.json", self._page(self._figures)),
             Route("/queue/{name:path}", self._page(self._queue), methods=["GET", "POST"]),
-            *(Route(each.path, self._page(self._list(each))) for each in LISTS),
+            *(Route(each.path, self._page(self._list(each)), methods=["GET", "POST"]) for each in LISTS),
         ]
 
     def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
@@ -86,7 +88,9 @@ class Pages:
                 return _guarded(await page(request, session))
             except AmqError as error:
                 status = 403 if isinstance(error, AccessError) else 503 if error.code == "NOT_MASTER" else 400
-                return self._render("base.html", session, status, title="Not done", trouble=str(error))
+                elsewhere = await self._elsewhere(_raw_path(request))
+                return self._render("base.html", session, status, title="Not done", trouble=str(error),
+                                    elsewhere=elsewhere)  # fmt: skip
 
         return answer
 
@@ -95,13 +99,27 @@ class Pages:
         if session is not None and not template.endswith("_live.html"):
             told, session.told = session.told, ""
         text = self._templates.get_template(template).render(
-            {"session": session, "pages": PAGES, "here": "", "told": told, "trouble": "", "title": "amq", **more}
+            {"session": session, "pages": PAGES, "here": "", "told": told, "trouble": "", "title": "amq",
+             "elsewhere": None, **more}
         )
         return _guarded(HTMLResponse(text, status))
 
     async def _ask(self, session: Session, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
         timeout_s = OPERATION_S if method != "GET" and not (body or {}).get("dry_run") else 10.0
         return await self._link.ask(method, path, body, session.user, timeout_s)
+
+    async def _elsewhere(self, path: str) -> dict[str, str] | None:
+        """Name and host of the master, and where its console has this page; None = it is the broker that is asked."""
+        try:
+            seen = await self._link.seen()
+        except AmqError:
+            return None  # the page says so itself
+        master = seen.status.master
+        if master is None or master.owner is None or (seen.own is not None and seen.own.name == master.name):
+            return None
+        name, host = master.name, master.owner.host
+        url = self._peers.replace("{host}", quote(host)).replace("{name}", quote(name, safe=""))
+        return {"name": name, "host": host, "url": url.rstrip("/") + path if url else ""}
 
     # -- login --------------------------------------------------------------------------------------------------------
 
@@ -155,7 +173,10 @@ class Pages:
         except AmqError as error:
             wrong = str(error)
         template = "overview_live.html" if "part" in request.query_params else "overview.html"
-        return self._render(template, session, title="Overview", here="/", wrong=wrong, group=group, figures=figures)
+        return self._render(
+            template, session, title="Overview", here="/", wrong=wrong, group=group, figures=figures,
+            elsewhere=await self._elsewhere("/"),
+        )  # fmt: skip
 
     async def _figures(self, request: Request, session: Session) -> Response:  # noqa: ARG002
         """For the plot."""
@@ -168,6 +189,8 @@ class Pages:
 
     def _list(self, listed: Listed) -> Page:
         async def page(request: Request, session: Session) -> Response:
+            if request.method == "POST":
+                return await self._end(session, request.state.form, listed)
             given = {key: request.query_params.get(key, "") for key in ("name", "sort", "offset")}
             given["sort"] = given["sort"] or listed.sort
             offset = int(given["offset"]) if given["offset"].isascii() and given["offset"].isdecimal() else 0
@@ -188,15 +211,32 @@ class Pages:
             template = "list_live.html" if "part" in request.query_params else "list.html"
             return self._render(
                 template, session, title=listed.title, here=listed.path, name=given["name"], sort=given["sort"],
-                query=urlencode(given), columns=_columns(listed, given), **facts,
+                query=urlencode(given), columns=_columns(listed, given), ending=listed.ending,
+                elsewhere=await self._elsewhere(listed.path), **facts,
             )  # fmt: skip
 
         return page
 
+    async def _end(self, session: Session, form: Mapping[str, str], listed: Listed) -> Response:
+        """Delete the object of a row, after a question."""
+        ending, here = listed.ending, listed.path
+        if ending is None or form.get("do") != ending.verb or any(field not in form for field in ending.fields):
+            raise AccessError(f"{form.get('do', '')[:40]!r}: there is no such button", code="REQUEST_INVALID")
+        what = f"{ending.noun} {form['name']}"
+        if form.get("sure") != "yes":
+            fields = [("do", ending.verb), *((field, form[field]) for field in ending.fields)]
+            title = f"{ending.verb.capitalize()} {what}"
+            return self._render(
+                "confirm.html", session, title=title, question=f"{title}?", fields=fields, action=here, back=here
+            )
+        await self._ask(session, "DELETE", ending.path(form))
+        session.told = f"{ending.verb}: {what}"
+        return RedirectResponse(here, 303)
+
     # -- one queue ----------------------------------------------------------------------------------------------------
 
     async def _queue(self, request: Request, session: Session) -> Response:
-        path = request.scope["raw_path"].decode("latin-1").partition("?")[0].removeprefix("/queue/")
+        path = _raw_path(request).removeprefix("/queue/")
         encoded, _, id = path.partition("/")
         name = unquote(encoded)
         resource, here = f"/queues/{quote(name, safe='')}", f"/queue/{quote(name, safe='')}"
@@ -275,6 +315,12 @@ class Pages:
         )  # fmt: skip
 
 
+def _raw_path(request: Request) -> str:
+    """As it came, percent-encoded."""
+    path: bytes = request.scope["raw_path"]
+    return path.decode("latin-1").partition("?")[0]
+
+
 def _guarded(response: Response) -> Response:
     """With the headers of all pages."""
     response.headers.update({
@@ -312,12 +358,15 @@ def _columns(listed: Listed, given: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _cells(listed: Listed, row: Row) -> list[dict[str, Any]]:
-    cells = []
+    cells: list[dict[str, Any]] = []
     for each in listed.columns:
         value = row.get(each.field)
         text = _time(value) if each.field.endswith("_ms") and value else shown(each.field, value)
         href = each.href(row) if each.href is not None else ""
         cells.append({"text": text, "number": each.number, "href": href, "id": f"to-{href}" if href else ""})
+    if listed.ending is not None:
+        fields = [(field, row[field] or "") for field in listed.ending.fields]
+        cells.append({"fields": fields, "name": row["name"], "id": f"end-{listed.ending.path(dict(fields))}"})
     return cells
 
 

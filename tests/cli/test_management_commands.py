@@ -15,6 +15,7 @@ from brokers import Broker, Brokers
 from click.testing import CliRunner, Result
 
 import amq as client
+from amq.cli import exits
 from amq.cli.main import main
 from tests.ports import free_port
 
@@ -182,6 +183,13 @@ def test_tables_never_break_an_id(broker: Broker) -> None:
         assert "master" in shown
         assert "no consumer" in shown
         assert max(map(len, shown.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("peers", ["ftp://{host}/", "http://host:8161/"])
+def test_a_wrong_address_of_consoles_is_refused(tmp_path: Path, peers: str) -> None:
+    done = amq("console", "--store", tmp_path, "--peers", peers)
+    assert done.returncode == exits.USAGE
+    assert "with {host} or {name}" in done.stderr
 
 
 @pytest.mark.deep

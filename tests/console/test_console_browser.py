@@ -155,7 +155,10 @@ def test_every_page_is_accessible(brokers: Brokers, scheme: str) -> None:
     broker = brokers.master("a")
     send(broker, "orders", '{"n": 1}', 3)
     script = axe()
-    with console(broker) as url, browser_page(bypass_csp=True, color_scheme=scheme) as page:
+    with (
+        console(broker) as url, browser_page(bypass_csp=True, color_scheme=scheme) as page,
+        client.connect(f"stomp://127.0.0.1:{broker.port}"),
+    ):  # fmt: skip
 
         def check(name: str) -> None:
             page.add_script_tag(path=str(script))
@@ -170,6 +173,9 @@ def test_every_page_is_accessible(brokers: Brokers, scheme: str) -> None:
         for listed in LISTS:
             page.goto(url + listed.path)
             check(listed.path)
+        page.goto(f"{url}/connections")
+        page.get_by_role("button", name="Close… ").first.wait_for()
+        shot(page, f"connections-{scheme}")
         page.goto(f"{url}/queue/orders")
         check("queue")
         page.get_by_role("link", name="ID:").first.click()

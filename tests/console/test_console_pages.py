@@ -15,7 +15,7 @@ from amq.console.lists import LISTS
 from amq.console.sessions import IDLE_S, SESSIONS_MAX, Sessions
 from amq.management.client import part
 from amq.security.login import User
-from tests.console.consoles import run
+from tests.console.consoles import by_password, client_of, run
 from tests.fakes import FakeClock
 from tests.management.managed import Managed
 
@@ -137,6 +137,64 @@ def test_changes_are_previewed_and_then_done(tmp_path: Path) -> None:
         await form(client, "/queue/q", do="delete", sure="yes")
         while (await client.get("/queue/q")).status_code != 400:  # idle queues are forgotten once a second
             await asyncio.sleep(0.05)
+
+    run(tmp_path, test)
+
+
+def test_rows_are_ended_after_a_question(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        consumer = await made.client()
+        await consumer.send(
+            "SUBSCRIBE", ("id", "d"), ("destination", "/topic/t"), ("activemq.subscriptionName", HOSTILE),
+            ("receipt", "s"),
+        )  # fmt: skip
+        assert (await consumer.receive()).command == "RECEIPT"
+        await log_in(client)
+        (durable,) = (await made.ask("GET", "/subscriptions"))["items"]
+        fields = {"do": "delete", "name": durable["name"], "client_id": durable["client_id"] or ""}
+        answer = await form(client, "/subscriptions", **fields, sure="yes")
+        assert (answer.status_code, "Not done" in answer.text) == (400, True), "it is in use"
+        (row,) = (await made.ask("GET", "/connections"))["items"]
+        assert f'value="{row["name"]}"' in (await client.get("/connections?part=1")).text
+        close = {"do": "close", "name": row["name"]}
+        assert (await client.post("/connections", data={**close, "sure": "yes"})).status_code == 403, "no token"
+        assert f"Close connection {row['name']}?" in (await form(client, "/connections", **close)).text
+        assert len((await made.ask("GET", "/connections"))["items"]) == 1
+        assert (await form(client, "/connections", **close, sure="yes")).status_code == 303
+        assert (await consumer.receive()).command == "ERROR"
+        assert f"close: connection {row['name']}" in (await client.get("/connections")).text
+        answer = await form(client, "/subscriptions", **fields)
+        assert "<script>" not in answer.text
+        assert "&lt;script&gt;" in answer.text
+        assert len((await made.ask("GET", "/subscriptions"))["items"]) == 1
+        assert (await form(client, "/subscriptions", **fields, sure="yes")).status_code == 303
+        assert (await made.ask("GET", "/subscriptions"))["items"] == []
+        part_of_it = {"do": "delete", "name": "n"}
+        for page, wrong in (("/queues", close), ("/connections", fields), ("/subscriptions", part_of_it)):
+            token = re.search(r'name="csrf" value="([^"]+)"', (await client.get("/")).text)
+            assert token is not None
+            answer = await client.post(page, data={"csrf": token[1], **wrong, "sure": "yes"})
+            assert "there is no such button" in answer.text
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(("peers", "told"), [
+    ("", "The master is <b>a</b> on host "), ("https://{host}.example:8161/{name}/", 'example:8161/a/queues">a</a>'),
+])  # fmt: skip
+def test_a_slave_leads_to_the_master(tmp_path: Path, peers: str, told: str) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await log_in(client)
+        assert "The master is" not in (await client.get("/queues")).text
+        slave = Managed(tmp_path, by_password, name="b", management_socket=str(tmp_path / "b.sock"))
+        await slave.start(as_slave=True)
+        async with client_of(made.config.store, "b", peers=peers) as other:
+            await log_in(other)
+            assert told in (await other.get("/queues")).text
+            for page in ("/", "/queue/a%2Fb"):
+                assert "The master is" in (await other.get(page)).text
+            assert not peers or '/a/queue/a%2Fb"' in (await other.get("/queue/a%2Fb")).text
+        await slave.stop()
 
     run(tmp_path, test)
 
