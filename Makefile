@@ -62,6 +62,8 @@ package: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
 	$(BIN)/codespell
+	$(BIN)/hadolint conf/Containerfile
+	$(BIN)/kubernetes-validate --strict --quiet conf/kubernetes.yaml
 	@rm -rf build/prose
 	$(BIN)/python -m tests.prose build/prose
 	$(BIN)/proselint check --config proselint.json build/prose
