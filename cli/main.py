@@ -44,7 +44,7 @@ COMMANDS = {
     "migrate": ("migrate", "Move the messages of another broker's queues into ours, each exactly once."),
     "transactions": ("transactions", "Show prepared transactions; commit or roll them back by hand."),
     "demo": ("demo", "Kill the master again and again while a file passes through a queue."),
-    "demo-spark": ("demo_spark", "Kill the master while Spark writes rows to a queue and reads them back."),
+    "demo-spark": ("demo_spark", "Kill brokers and Spark while rows go to a queue and come back."),
     "perf": ("perf", "Measure throughput and latency with several processes."),
     "pipeline": ("pipeline", "Run a data pipeline with Spark: files to queues, queues to files, journals to figures."),
     "journal": ("journal", "Show, check, move or repair the journal of a store."),
