@@ -85,8 +85,9 @@ class DemoBroker:
             *self._options,
         ]  # fmt: skip
         self._process = subprocess.Popen(
-            leashed(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+            leashed(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            process_group=0,  # Ctrl-C is for the demo, which stops them: a second signal would end them at once
+        )  # fmt: skip
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), name=f"log of {self.name}")
         self._reader.start()
 

@@ -40,7 +40,7 @@ class DemoConsole:
         words = [sys.executable, "-m", "amq", "console", "--store", self._store, "--listen", listen]
         with open(self._log_path, "ab") as log:
             self._process = subprocess.Popen(
-                leashed(words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log
+                leashed(words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, process_group=0
             )
 
     def check(self) -> None:
