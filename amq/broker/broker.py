@@ -360,6 +360,7 @@ class Broker(Core):
         later: dict[Queue, None] = {}
         if self.pager.waits:
             self.pager.feed()
+        taken_bytes = self.memory.taken_bytes
         if self.topics.arrived:
             self.topics.hand_out(now_ms)
         if self.redelivery.timers:
@@ -393,6 +394,8 @@ class Broker(Core):
             self.readying.step()
         if self.limits.waiting or self.limits.overfull:
             self.limits.step()
+        if self.pager.waits and self.memory.taken_bytes < taken_bytes:
+            self.wake()  # a reader that lacked memory was asked before some came free
 
     def sweep(self) -> None:
         """Expire messages that nobody fetches; forget queues that hold nothing. Call every second or so."""

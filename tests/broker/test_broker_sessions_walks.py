@@ -408,3 +408,17 @@ TestSessions.settings = settings(
     max_examples=60, stateful_step_count=50, deadline=None, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
+
+
+def test_memory_that_comes_free_late_in_a_turn_is_read_into() -> None:
+    """A walk found it: a queue that lacked memory was asked at the begin of a turn, before another one gave some back,
+    and nothing woke the broker again."""
+    walk = SessionsMachine()
+    walk.begin_world(memory=9000, few=False, large=False, limit=0, redeliveries=1)
+    try:
+        walk.unsubscribe(0, 1, "x")
+        walk.crash()
+        walk.send(0, 1, "queue://a", topic=True, in_transaction=False, persistent=True)
+        walk.lose(0)
+    finally:
+        walk.teardown()
