@@ -16,6 +16,7 @@ from bench import brokers, cli, jms, jvm, profile, takeover
 from bench.load import LoadError
 from bench.throughput import DRAIN_NAME, Scale, measure
 from bench.wire import Connection
+from tests.sampling import only
 
 ACTIVEMQ = (brokers.ACTIVEMQ_HOME / "lib").is_dir()
 MESSAGES = 301
@@ -27,7 +28,7 @@ def kinds() -> list[str]:
     return ["amq", "activemq"] if ACTIVEMQ else ["amq"]
 
 
-@pytest.fixture(params=kinds())
+@pytest.fixture(params=only(kinds(), "amq"))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

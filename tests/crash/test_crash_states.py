@@ -17,7 +17,7 @@ from tests.crash.mutants import MUTANTS
 from tests.crash.oracle import Violation
 from tests.crash.workloads import WORKLOADS
 from tests.mutant import Mutant
-from tests.sampling import sampled
+from tests.sampling import only, sampled
 
 IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "10"))
 DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "140"))
@@ -35,7 +35,7 @@ def test_crash_states(name: str, record_property: Callable[[str, object], None])
     print(f"{name}: {len(script.disk.log)} calls, {explorer.states} states recovered twice")
 
 
-@pytest.mark.parametrize("name", ["queues", "full"])
+@pytest.mark.parametrize("name", only(["queues", "full"], "queues"))
 def test_crash_states_of_zeros_written_ahead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments as small as these have none otherwise."""
     for constant, value in (("RESERVE_STEPS", 2), ("ZEROS_BYTES", 512), ("BLOCK_BYTES", 64)):
@@ -59,6 +59,7 @@ def test_one_workload_gives_one_log() -> None:
     assert WORKLOADS["killed"].script().disk.log == WORKLOADS["killed"].script().disk.log
 
 
+@pytest.mark.deep
 def test_exploring_again_explores_the_same() -> None:
     counts = []
     for _ in range(2):

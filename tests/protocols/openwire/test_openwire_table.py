@@ -10,7 +10,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amq.protocols.openwire import table
-from amq.protocols.openwire.table import DEPTH_MAX, FIELDS, Structure, Throwable, decode, encode, frame, structure
+from amq.protocols.openwire.table import (
+    DEPTH_MAX,
+    FIELDS,
+    VERSION_MAX,
+    Structure,
+    Throwable,
+    decode,
+    encode,
+    frame,
+    structure,
+)
+from tests.sampling import only
 
 VERSIONS = (6, 9, 10, 11, 12)
 texts = st.none() | st.text(max_size=12)
@@ -37,9 +48,7 @@ def structures(draw: st.DrawFn, type: int, version: int = 12, depth: int = 0) ->
     return Structure(type, {name: draw(kinds[kind]) for name, kind, since in FIELDS[type] if since <= version})
 
 
-@pytest.mark.parametrize(
-    "version", [pytest.param(version, marks=[pytest.mark.deep] if version in (10, 11) else []) for version in VERSIONS]
-)
+@pytest.mark.parametrize("version", only(VERSIONS, VERSION_MAX))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_type_round_trips(version: int, data: st.DataObject) -> None:
