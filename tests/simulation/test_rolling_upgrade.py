@@ -14,7 +14,7 @@ QUICK_SEEDS = (3, 4)
 DEEP_SEEDS = range(5, 85)
 WANTED = {
     "epochs of 0.1": 120, "epochs of today": 160, "masters of 0.1": 100, "refused": 60, "installed": 200,
-    "confirmed": 20_000, "locks lost": 60, "checkpoints read": 200,
+    "confirmed": 15_000, "locks lost": 60, "checkpoints read": 130,
 }  # fmt: skip
 
 
