@@ -97,11 +97,7 @@ class Generator:
         return report_of(line)
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._process.kill()
-        self._process.wait()
+        jvm.end(self._process)
 
 
 class JmsBench(Bench):

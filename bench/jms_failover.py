@@ -41,11 +41,7 @@ class JmsProbe:
         return {name.removesuffix("_ns"): value / 1e9 for name, value in report.items()}
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._process.kill()
-        self._process.wait()
+        jvm.end(self._process)
 
     def _line(self) -> str:
         assert self._process.stdout is not None

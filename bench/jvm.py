@@ -85,3 +85,12 @@ def start(main: str, *words: str) -> subprocess.Popen[str]:
         ["java", "-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-cp", class_path(), main, *words],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=brokers.die_with_parent,
     )  # fmt: skip
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill a program that `start` began."""
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+    process.kill()
+    process.wait()

@@ -9,11 +9,9 @@ from typing import Any
 import click
 
 from amq.cli.management import (
-    broker_options,
+    asks_broker,
     confirm,
     limit_option,
-    open_client,
-    read_status,
     report,
     show,
     size,
@@ -25,6 +23,7 @@ from amq.cli.management import (
 from amq.cli.orders import WAIT_S, OrderError, hand_over
 from amq.cli.output import examples, json_option, print_json, print_table, size_text
 from amq.cli.queues import print_message
+from amq.cli.store import read_status
 from amq.errors import CommandError
 from amq.management.client import ManagementClient, part
 from amq.management.routes import NO_CLIENT
@@ -37,28 +36,26 @@ _id = click.argument("id", metavar="ID")
 @_pattern
 @limit_option
 @watch_option
-@broker_options
+@asks_broker
 @json_option
-def topics(pattern: str, limit: int, watch: bool, store: str, url: str, broker: str, as_json: bool) -> None:
+def topics(client: ManagementClient, pattern: str, limit: int, watch: bool, as_json: bool) -> None:
     """Show topics in use, and who gets what is sent there."""
     columns = texts(("NAME", "name"), ("CONSUMERS", "consumers"), ("DURABLE", "durable_subscriptions"))
-    with open_client(store, url, broker) as client:
-        show(lambda: some(client, "/topics", limit, name=pattern), columns, as_json, watch, limit)
+    show(lambda: some(client, "/topics", limit, name=pattern), columns, as_json, watch, limit)
 
 
 @click.command(epilog=examples("amq consumers --store /mnt/shared/amq", "amq consumers --json"))
 @limit_option
 @watch_option
-@broker_options
+@asks_broker
 @json_option
-def consumers(limit: int, watch: bool, store: str, url: str, broker: str, as_json: bool) -> None:
+def consumers(client: ManagementClient, limit: int, watch: bool, as_json: bool) -> None:
     """Show consumers: what each takes, and how much it has not acknowledged."""
     columns = texts(
         ("DESTINATION", "destination"), ("USER", "user"), ("CLIENT ID", "client_id"), ("IN FLIGHT", "in_flight"),
         ("PREFETCH", "prefetch"), ("CONNECTION", "connection"), ("SELECTOR", "selector"),
     )  # fmt: skip
-    with open_client(store, url, broker) as client:
-        show(lambda: some(client, "/consumers", limit), columns, as_json, watch, limit)
+    show(lambda: some(client, "/consumers", limit), columns, as_json, watch, limit)
 
 
 @click.group(epilog=examples("amq subscriptions list", "amq subscriptions delete audit --client reports --yes"))
@@ -69,31 +66,29 @@ def subscriptions() -> None:
 @subscriptions.command("list", epilog=examples("amq subscriptions list --store /mnt/shared/amq"))
 @_pattern
 @limit_option
-@broker_options
+@asks_broker
 @json_option
-def list_subscriptions(pattern: str, limit: int, store: str, url: str, broker: str, as_json: bool) -> None:
+def list_subscriptions(client: ManagementClient, pattern: str, limit: int, as_json: bool) -> None:
     """Show durable subscriptions, and how much waits for each."""
     columns = [
         *texts(("NAME", "name"), ("CLIENT ID", "client_id"), ("MESSAGES", "messages"), ("CONSUMERS", "consumers")),
         ("SIZE", size("bytes")), *texts(("TOPICS", "topics"), ("SELECTOR", "selector")),
     ]  # fmt: skip
-    with open_client(store, url, broker) as client:
-        show(lambda: some(client, "/subscriptions", limit, name=pattern), columns, as_json, False, limit)
+    show(lambda: some(client, "/subscriptions", limit, name=pattern), columns, as_json, False, limit)
 
 
 @subscriptions.command("delete", epilog=examples("amq subscriptions delete audit --client reports --yes"))
 @click.argument("name", metavar="NAME")
-@click.option("--client", metavar="ID", default="", help="The client id of the subscription. Default: it has none.")
+@click.option(
+    "--client", "client_id", metavar="ID", default="", help="The client id of the subscription. Default: it has none."
+)
 @yes_option
-@broker_options
+@asks_broker
 @json_option
-def delete_subscription(
-    name: str, client: str, yes: bool, store: str, url: str, broker: str, as_json: bool
-) -> None:  # fmt: skip
+def delete_subscription(client: ManagementClient, name: str, client_id: str, yes: bool, as_json: bool) -> None:
     """Delete a durable subscription that nobody uses, with the messages that wait for it."""
-    with open_client(store, url, broker) as asked:
-        confirm(yes, f"Delete the durable subscription {name} and what waits for it for good?")
-        found = asked.delete(f"/subscriptions/{part(client or NO_CLIENT)}/{part(name)}")
+    confirm(yes, f"Delete the durable subscription {name} and what waits for it for good?")
+    found = client.delete(f"/subscriptions/{part(client_id or NO_CLIENT)}/{part(name)}")
     report(found, f"{name} deleted", as_json)
 
 
@@ -105,29 +100,27 @@ def connections() -> None:
 @connections.command("list", epilog=examples("amq connections list --store /mnt/shared/amq"))
 @limit_option
 @watch_option
-@broker_options
+@asks_broker
 @json_option
-def list_connections(limit: int, watch: bool, store: str, url: str, broker: str, as_json: bool) -> None:
+def list_connections(client: ManagementClient, limit: int, watch: bool, as_json: bool) -> None:
     """Show connections. SLOW: it does not read; BLOCKED: its sends wait for room."""
     columns = [
         *texts(("ID", "name"), ("ADDRESS", "address"), ("PROTOCOL", "protocol"), ("USER", "user")),
         *texts(("CLIENT ID", "client_id"), ("CONSUMERS", "consumers"), ("PRODUCERS", "producers")),
         ("STATE", lambda row: "slow" if row["slow"] else "blocked" if row["blocked"] else "ok"),
     ]
-    with open_client(store, url, broker) as client:
-        show(lambda: some(client, "/connections", limit), columns, as_json, watch, limit)
+    show(lambda: some(client, "/connections", limit), columns, as_json, watch, limit)
 
 
 @connections.command("close", epilog=examples("amq connections close 1-17 --yes --store /mnt/shared/amq"))
 @_id
 @yes_option
-@broker_options
+@asks_broker
 @json_option
-def close_connection(id: str, yes: bool, store: str, url: str, broker: str, as_json: bool) -> None:
+def close_connection(client: ManagementClient, id: str, yes: bool, as_json: bool) -> None:
     """Close a connection. The messages that it held go back to the queues; its client may connect again."""
-    with open_client(store, url, broker) as client:
-        confirm(yes, f"Close the connection {id}?")
-        found = client.delete(f"/connections/{part(id)}")
+    confirm(yes, f"Close the connection {id}?")
+    found = client.delete(f"/connections/{part(id)}")
     report(found, f"{id} closed", as_json)
 
 
@@ -138,38 +131,35 @@ def message() -> None:
 
 @message.command("show", epilog=examples("amq message show ID:5f1d3c2ab901-17592186044417 --json"))
 @_id
-@broker_options
+@asks_broker
 @json_option
-def show_message(id: str, store: str, url: str, broker: str, as_json: bool) -> None:
+def show_message(client: ManagementClient, id: str, as_json: bool) -> None:
     """Show a message with headers and body."""
-    with open_client(store, url, broker) as client:
-        row = client.get(f"/queues/{part(_queue_of(client, id))}/messages/{part(id)}")
+    row = client.get(f"/queues/{part(_queue_of(client, id))}/messages/{part(id)}")
     print_message(row, as_json)
 
 
 @message.command("delete", epilog=examples("amq message delete ID:5f1d3c2ab901-17592186044417 --yes"))
 @_id
 @yes_option
-@broker_options
+@asks_broker
 @json_option
-def delete_message(id: str, yes: bool, store: str, url: str, broker: str, as_json: bool) -> None:
+def delete_message(client: ManagementClient, id: str, yes: bool, as_json: bool) -> None:
     """Delete a message for good, unless a consumer has it."""
-    with open_client(store, url, broker) as client:
-        name = _queue_of(client, id)
-        confirm(yes, f"Delete {id} of {name} for good?")
-        found = client.delete(f"/queues/{part(name)}/messages/{part(id)}")
+    name = _queue_of(client, id)
+    confirm(yes, f"Delete {id} of {name} for good?")
+    found = client.delete(f"/queues/{part(name)}/messages/{part(id)}")
     report({**found, "queue": name}, f"{id} deleted from {name}", as_json)
 
 
 @message.command("retry", epilog=examples("amq message retry ID:5f1d3c2ab901-17592186044417"))
 @_id
-@broker_options
+@asks_broker
 @json_option
-def retry_message(id: str, store: str, url: str, broker: str, as_json: bool) -> None:
+def retry_message(client: ManagementClient, id: str, as_json: bool) -> None:
     """Send a dead letter back to the queue for which it was meant."""
-    with open_client(store, url, broker) as client:
-        name = _queue_of(client, id)
-        found = client.post(f"/queues/{part(name)}/retry", {"ids": [id]})
+    name = _queue_of(client, id)
+    found = client.post(f"/queues/{part(name)}/retry", {"ids": [id]})
     if not found["count"]:
         raise CommandError(f"{id} in {name} is no dead letter of a queue, or a consumer has it", code="NOT_FOUND")
     report({**found, "queue": name}, f"{id} sent back from {name}", as_json)
@@ -185,14 +175,13 @@ def broker() -> None:
 
 
 @broker.command("status", epilog=examples("amq broker status --store /mnt/amq --name b", "amq broker status --json"))
-@broker_options
+@asks_broker
 @json_option
-def status(store: str, url: str, broker: str, as_json: bool) -> None:
+def status(client: ManagementClient, as_json: bool) -> None:
     """Show the role of a broker and its figures. `amq status` shows the group, also where no broker answers."""
-    with open_client(store, url, broker) as client:
-        found = client.get("/broker")
-        if found["role"] == "master":
-            found = {**found, **client.get("/totals")}
+    found = client.get("/broker")
+    if found["role"] == "master":
+        found = {**found, **client.get("/totals")}
     if as_json:
         print_json(found)
         return

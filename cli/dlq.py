@@ -15,10 +15,11 @@ import click
 
 from amq.cli import exits
 from amq.cli.clients import Failovers, Seconds, connection_options, open_connection, progress, rate
-from amq.cli.management import broker_options, open_client, show, texts
+from amq.cli.management import asks_broker, show, texts
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
 from amq.client import Connection, Message, Session
 from amq.errors import CommandError, TransactionRolledBackError
+from amq.management.client import ManagementClient
 
 BATCH_MESSAGES = 100
 BATCH_BYTES = 4 << 20
@@ -117,15 +118,14 @@ def list_(
 
 @dlq.command(epilog=examples("amq dlq causes --store /mnt/shared/amq", "amq dlq causes --queue orders --json"))
 @click.option("--queue", metavar="TEXT", default="", help="Only those meant for queues with this in the name.")
-@broker_options
+@asks_broker
 @json_option
-def causes(queue: str, store: str, url: str, broker: str, as_json: bool) -> None:
+def causes(client: ManagementClient, queue: str, as_json: bool) -> None:
     """Count dead letters by queue, origin, reason and cause, the most frequent first.
 
     The broker looks at 10,000 dead letters at most; a line on stderr says so where there are more.
     """
-    with open_client(store, url, broker) as client:
-        found = client.get("/dead-letters", name=queue)
+    found = client.get("/dead-letters", name=queue)
     show(
         lambda: list(found["items"]),
         texts(("MESSAGES", "messages"), ("DEAD-LETTER QUEUE", "queue"), ("MEANT FOR", "meant_for"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +11,12 @@ from typing import Any, Final, TypeVar
 import click
 
 from amq.cli.output import console, is_terminal, print_json, print_table, size_text
-from amq.cli.store import check_store
-from amq.errors import AmqError, StoreError
+from amq.cli.store import read_status
+from amq.errors import AmqError
 from amq.lock.presence import BrokerPresence
-from amq.lock.status import StoreStatus, store_status
+from amq.lock.status import StoreStatus
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
-from amq.vfs import SystemVfs
 
 LIST_LIMIT: Final = 1000
 WATCH_S: Final = 2.0
@@ -29,6 +29,17 @@ class NoBrokerError(AmqError):
     """There is no broker that could be asked from here."""
 
     code = "TRANSPORT_UNAVAILABLE"
+
+
+def asks_broker(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with `broker_options`. It gets a client of the broker that they mean as `client`, closed behind it."""
+
+    @functools.wraps(command)
+    def ask(*, store: str, url: str, broker: str, **more: Any) -> None:
+        with open_client(store, url, broker) as client:
+            command(client=client, **more)
+
+    return broker_options(ask)
 
 
 def broker_options(command: _Command) -> _Command:
@@ -64,16 +75,6 @@ def open_client(store: str, url: str, broker: str, timeout_s: float = OPERATION_
     if not store:
         raise click.UsageError("give --store DIR of a group with a broker on this host, or --url of a console")
     return ManagementClient(_socket_of(_wanted(read_status(store), store, broker)), timeout_s)
-
-
-def read_status(store: str) -> StoreStatus:
-    """Raises StoreError."""
-    vfs = SystemVfs()
-    try:
-        check_store(vfs, store)
-        return store_status(vfs, store)
-    except OSError as error:
-        raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
 
 
 def _wanted(seen: StoreStatus, store: str, name: str) -> BrokerPresence:

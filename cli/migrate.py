@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -19,6 +20,31 @@ from amq.errors import AmqError
 PASSWORD_BYTES_MAX = 4096
 WINDOW_MAX = 10_000  # half of the ids that a queue of the new broker remembers by default
 REFUSED_SHOWN_MAX = 10
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command], _Command]:
+    """--user, --password and --password-file for one of the two brokers."""
+
+    def add(command: _Command) -> _Command:
+        for option in (
+            click.option(
+                f"--{prefix}password-file", metavar="FILE", type=click.Path(dir_okay=False),
+                help=f"The password at the {which} broker is the first line of this file.",
+            ),
+            click.option(
+                f"--{prefix}password", metavar="TEXT", default="", envvar=f"{variable}_PASSWORD",
+                help=f"Password at the {which} broker, if the URL has none; better in a file, or ${variable}_PASSWORD.",
+            ),
+            click.option(
+                f"--{prefix}user", metavar="NAME", default="", envvar=f"{variable}_USER",
+                help=f"User at the {which} broker, if the URL has none; or ${variable}_USER.",
+            ),
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return add
 
 
 @click.command(
@@ -41,30 +67,8 @@ REFUSED_SHOWN_MAX = 10
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Move all queues of the old broker.")
 @click.option("--dry-run", is_flag=True, help="Show the queues and how many messages each holds; move nothing.")
-@click.option(
-    "--user", metavar="NAME", default="", envvar="AMQ_FROM_USER",
-    help="User at the old broker, if the URL has none; or $AMQ_FROM_USER.",
-)  # fmt: skip
-@click.option(
-    "--password", metavar="TEXT", default="", envvar="AMQ_FROM_PASSWORD",
-    help="Password at the old broker, if the URL has none; better in a file, or $AMQ_FROM_PASSWORD.",
-)  # fmt: skip
-@click.option(
-    "--password-file", metavar="FILE", type=click.Path(dir_okay=False),
-    help="The password at the old broker is the first line of this file.",
-)  # fmt: skip
-@click.option(
-    "--to-user", metavar="NAME", default="", envvar="AMQ_TO_USER",
-    help="User at the new broker, if the URL has none; or $AMQ_TO_USER.",
-)  # fmt: skip
-@click.option(
-    "--to-password", metavar="TEXT", default="", envvar="AMQ_TO_PASSWORD",
-    help="Password at the new broker, if the URL has none; better in a file, or $AMQ_TO_PASSWORD.",
-)  # fmt: skip
-@click.option(
-    "--to-password-file", metavar="FILE", type=click.Path(dir_okay=False),
-    help="The password at the new broker is the first line of this file.",
-)  # fmt: skip
+@_login_options("old", "", "AMQ_FROM")
+@_login_options("new", "to-", "AMQ_TO")
 @click.option(
     "--window", metavar="N", type=click.IntRange(1, WINDOW_MAX), default=1000, show_default=True,
     help="Have at most N messages on their way.",

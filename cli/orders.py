@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import click
 
 from amq.cli.output import examples, json_option, print_json
-from amq.cli.store import check_store
-from amq.errors import AmqError, StoreError
+from amq.cli.store import read_status
+from amq.errors import AmqError
 from amq.lock.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, give
 from amq.lock.presence import BROKERS_DIRECTORY, BrokerPresence, read_presence
-from amq.lock.status import StoreStatus, store_status
+from amq.lock.status import StoreStatus
 from amq.vfs import SystemVfs
 
 POLL_S = 0.05
@@ -61,7 +61,7 @@ def handover(store: str, to: str, wait_s: float, as_json: bool) -> None:
     Exit code 0: another broker serves. 7: no slave can take over, with the reason. 1: not done within --wait.
     """
     started = time.monotonic()
-    before = _status(store)
+    before = read_status(store)
     master = before.master
     if master is not None and to == master.name:
         facts = {"before": to, "master": to, "epoch": before.epoch.number if before.epoch else 0, "seconds": 0.0}
@@ -75,7 +75,7 @@ def handover(store: str, to: str, wait_s: float, as_json: bool) -> None:
 
 def hand_over(store: str, to: str, wait_s: float) -> tuple[str, int]:
     """Make another broker the master, `to` where it is given. Returns its name and epoch. Raises OrderError."""
-    before = _status(store)
+    before = read_status(store)
     master = before.master
     other, action = (master, HAND_OVER) if master is not None else (_waiting(before, to, store), TAKE_OVER)
     order = _order(other, action, to)
@@ -109,7 +109,7 @@ def stop(store: str, name: str, wait_s: float, as_json: bool) -> None:
     Exit code 0: it has ended, or did not run. 1: not done within --wait, or no broker ever had that name.
     """
     started = time.monotonic()
-    _status(store)
+    read_status(store)
     broker = next((each for each in _running(store) if each.name == name), None)
     if broker is None:
         if not os.path.exists(os.path.join(store, BROKERS_DIRECTORY, f"{name}.json")):
@@ -153,7 +153,7 @@ def _wait_until(found: Callable[[], T | None], wait_s: float) -> T | None:
 
 def _new_master(store: str, before: StoreStatus, ordered: BrokerPresence, order: Order) -> tuple[str, int] | None:
     """Name and epoch of a master that was none before. Raises OrderError where the order is refused."""
-    now = _status(store)
+    now = read_status(store)
     was = before.epoch.number if before.epoch is not None else 0
     if now.master is not None and now.epoch is not None and now.epoch.number > was:
         return now.master.name, now.epoch.number
@@ -201,15 +201,6 @@ def _answer(brokers: list[BrokerPresence], broker: BrokerPresence) -> Answer:
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
-
-
-def _status(store: str) -> StoreStatus:
-    vfs = SystemVfs()
-    try:
-        check_store(vfs, store)
-        return store_status(vfs, store)
-    except OSError as error:
-        raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
 
 
 def _running(store: str) -> list[BrokerPresence]:

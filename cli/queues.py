@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from amq.cli.management import (
-    broker_options,
+    asks_broker,
     confirm,
     limit_option,
-    open_client,
     report,
     show,
     size,
@@ -56,21 +55,20 @@ _name = click.argument("name", metavar="NAME")
 @click.option("--filter", "condition", metavar="TEXT", default="", help="Such as consumers=0,messages>100.")
 @limit_option
 @watch_option
-@broker_options
+@asks_broker
 @json_option
 def queues(
-    pattern: str, sort: str, condition: str, limit: int, watch: bool, store: str, url: str, broker: str, as_json: bool
-) -> None:
+    client: ManagementClient, pattern: str, sort: str, condition: str, limit: int, watch: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Show queues: how much waits in each, and who consumes it.
 
     PATTERN is a name with * and ?. IN FLIGHT counts messages that consumers have not acknowledged yet. ENQUEUED and
     DEQUEUED begin anew when another broker becomes master.
     """
-    with open_client(store, url, broker) as client:
-        show(
-            lambda: some(client, "/queues", limit, name=pattern, sort=SORTS[sort], filter=condition),
-            COLUMNS, as_json, watch, limit,
-        )  # fmt: skip
+    show(
+        lambda: some(client, "/queues", limit, name=pattern, sort=SORTS[sort], filter=condition),
+        COLUMNS, as_json, watch, limit,
+    )  # fmt: skip
 
 
 @click.group(epilog=examples("amq queue show orders --store /mnt/shared/amq", "amq queue purge orders --yes"))
@@ -80,12 +78,11 @@ def queue() -> None:
 
 @queue.command("show", epilog=examples("amq queue show orders --store /mnt/shared/amq"))
 @_name
-@broker_options
+@asks_broker
 @json_option
-def show_(name: str, store: str, url: str, broker: str, as_json: bool) -> None:
+def show_(client: ManagementClient, name: str, as_json: bool) -> None:
     """Show all figures of a queue."""
-    with open_client(store, url, broker) as client:
-        row = client.get(f"/queues/{part(_bare(name))}")
+    row = client.get(f"/queues/{part(_bare(name))}")
     if as_json:
         print_json(row)
         return
@@ -102,12 +99,11 @@ def show_(name: str, store: str, url: str, broker: str, as_json: bool) -> None:
 @_selector
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), default=PAGE, show_default=True,
               help="At most so many.")  # fmt: skip
-@broker_options
+@asks_broker
 @json_option
-def browse(name: str, selector: str, limit: int, store: str, url: str, broker: str, as_json: bool) -> None:
+def browse(client: ManagementClient, name: str, selector: str, limit: int, as_json: bool) -> None:
     """Show the messages of a queue in the order of delivery. They stay as they are."""
-    with open_client(store, url, broker) as client:
-        rows, more = _messages(client, _bare(name), selector, limit)
+    rows, more = _messages(client, _bare(name), selector, limit)
     if as_json:
         print_json(rows)
         return
@@ -123,40 +119,38 @@ def browse(name: str, selector: str, limit: int, store: str, url: str, broker: s
 @queue.command(epilog=examples("amq queue peek orders", "amq queue peek orders --json | jq -r .body"))
 @_name
 @_selector
-@broker_options
+@asks_broker
 @json_option
-def peek(name: str, selector: str, store: str, url: str, broker: str, as_json: bool) -> None:
+def peek(client: ManagementClient, name: str, selector: str, as_json: bool) -> None:
     """Show the message that is delivered next, with its headers and body."""
-    with open_client(store, url, broker) as client:
-        rows, _ = _messages(client, _bare(name), selector, 1)
-        if not rows:
-            report({}, "no message", as_json)
-            return
-        row = client.get(f"/queues/{part(_bare(name))}/messages/{part(rows[0]['id'])}")
+    rows, _ = _messages(client, _bare(name), selector, 1)
+    if not rows:
+        report({}, "no message", as_json)
+        return
+    row = client.get(f"/queues/{part(_bare(name))}/messages/{part(rows[0]['id'])}")
     print_message(row, as_json)
 
 
 @queue.command(epilog=examples("amq queue export orders >orders.jsonl", "amq queue export orders --selector 'n > 5'"))
 @_name
 @_selector
-@broker_options
-def export(name: str, selector: str, store: str, url: str, broker: str) -> None:
+@asks_broker
+def export(client: ManagementClient, name: str, selector: str) -> None:
     """Write the messages of a queue as lines of JSON. They stay where they are.
 
     A body that is no text is in `body_base64`. Bodies of more than 1 MiB are cut, and `truncated` is true. `amq journal
     export` writes a whole store, with everything.
     """
-    with open_client(store, url, broker) as client:
-        after: str | None = ""
-        while after is not None:
-            page = client.get(
-                f"/queues/{part(_bare(name))}/messages", selector=selector, after=after, limit=PAGE, body=1 << 20
-            )
-            for row in page["items"]:
-                if row["truncated"]:
-                    row = client.get(f"/queues/{part(_bare(name))}/messages/{part(row['id'])}")
-                sys.stdout.write(json.dumps(row) + "\n")
-            after = page["after"]
+    after: str | None = ""
+    while after is not None:
+        page = client.get(
+            f"/queues/{part(_bare(name))}/messages", selector=selector, after=after, limit=PAGE, body=1 << 20
+        )
+        for row in page["items"]:
+            if row["truncated"]:
+                row = client.get(f"/queues/{part(_bare(name))}/messages/{part(row['id'])}")
+            sys.stdout.write(json.dumps(row) + "\n")
+        after = page["after"]
 
 
 @queue.command(epilog=examples("amq queue purge orders --yes", "amq queue purge orders --selector \"colour = 'red'\""))
@@ -165,34 +159,32 @@ def export(name: str, selector: str, store: str, url: str, broker: str) -> None:
 @_ids
 @_most
 @yes_option
-@broker_options
+@asks_broker
 @json_option
 def purge(
-    name: str, selector: str, ids: tuple[str, ...], limit: int | None, yes: bool, store: str, url: str, broker: str,
+    client: ManagementClient, name: str, selector: str, ids: tuple[str, ...], limit: int | None, yes: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Delete messages of a queue for good. Messages that consumers have not acknowledged yet stay with them."""
-    with open_client(store, url, broker) as client:
-        path, body = f"/queues/{part(_bare(name))}/purge", _selected(selector, ids, limit)
-        if not yes:
-            confirm(yes, f"Delete {_previewed(client, path, body)} of {_bare(name)} for good?")
-        found = client.post(path, body)
+    path, body = f"/queues/{part(_bare(name))}/purge", _selected(selector, ids, limit)
+    if not yes:
+        confirm(yes, f"Delete {_previewed(client, path, body)} of {_bare(name)} for good?")
+    found = client.post(path, body)
     report(found, f"{counted(found['count'], 'message')} deleted", as_json)
 
 
 @queue.command(epilog=examples("amq queue delete orders", "amq queue delete orders --yes --json"))
 @_name
 @yes_option
-@broker_options
+@asks_broker
 @json_option
-def delete(name: str, yes: bool, store: str, url: str, broker: str, as_json: bool) -> None:
+def delete(client: ManagementClient, name: str, yes: bool, as_json: bool) -> None:
     """Delete a queue that has no consumers, with its messages. The next message makes it anew."""
-    with open_client(store, url, broker) as client:
-        path = f"/queues/{part(_bare(name))}"
-        if not yes:
-            row = client.get(path)
-            confirm(yes, f"Delete {_bare(name)} and its {counted(row['messages'], 'message')} for good?")
-        found = client.delete(path)
+    path = f"/queues/{part(_bare(name))}"
+    if not yes:
+        row = client.get(path)
+        confirm(yes, f"Delete {_bare(name)} and its {counted(row['messages'], 'message')} for good?")
+    found = client.delete(path)
     report(found, f"{_bare(name)} deleted, with {counted(found['count'], 'message')}", as_json)
 
 
@@ -205,18 +197,17 @@ def delete(name: str, yes: bool, store: str, url: str, broker: str, as_json: boo
 @_ids
 @_most
 @yes_option
-@broker_options
+@asks_broker
 @json_option
 def move(
-    name: str, to: str, selector: str, ids: tuple[str, ...], limit: int | None, yes: bool, store: str, url: str,
-    broker: str, as_json: bool,
+    client: ManagementClient, name: str, to: str, selector: str, ids: tuple[str, ...], limit: int | None, yes: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Move messages to the queue TO. Each is at every moment in exactly one of the two."""
-    with open_client(store, url, broker) as client:
-        path, body = f"/queues/{part(_bare(name))}/move", {**_selected(selector, ids, limit), "to": _bare(to)}
-        if not yes:
-            confirm(yes, f"Move {_previewed(client, path, body)} of {_bare(name)} to {_bare(to)}?")
-        found = client.post(path, body)
+    path, body = f"/queues/{part(_bare(name))}/move", {**_selected(selector, ids, limit), "to": _bare(to)}
+    if not yes:
+        confirm(yes, f"Move {_previewed(client, path, body)} of {_bare(name)} to {_bare(to)}?")
+    found = client.post(path, body)
     report(found, f"{counted(found['count'], 'message')} moved", as_json)
 
 
@@ -226,38 +217,35 @@ def move(
 @_selector
 @_ids
 @_most
-@broker_options
+@asks_broker
 @json_option
 def copy(
-    name: str, to: str, selector: str, ids: tuple[str, ...], limit: int | None, store: str, url: str, broker: str,
+    client: ManagementClient, name: str, to: str, selector: str, ids: tuple[str, ...], limit: int | None,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Copy messages to the queue TO as well."""
-    with open_client(store, url, broker) as client:
-        body = {**_selected(selector, ids, limit), "to": _bare(to)}
-        found = client.post(f"/queues/{part(_bare(name))}/copy", body)
+    body = {**_selected(selector, ids, limit), "to": _bare(to)}
+    found = client.post(f"/queues/{part(_bare(name))}/copy", body)
     report(found, f"{counted(found['count'], 'message')} copied", as_json)
 
 
 @queue.command(epilog=examples("amq queue pause orders --store /mnt/shared/amq"))
 @_name
-@broker_options
+@asks_broker
 @json_option
-def pause(name: str, store: str, url: str, broker: str, as_json: bool) -> None:
+def pause(client: ManagementClient, name: str, as_json: bool) -> None:
     """Deliver nothing from a queue until `amq queue resume`, or until another broker becomes master."""
-    with open_client(store, url, broker) as client:
-        found = client.post(f"/queues/{part(_bare(name))}/pause")
+    found = client.post(f"/queues/{part(_bare(name))}/pause")
     report(found, f"{_bare(name)} is paused: its consumers get nothing", as_json)
 
 
 @queue.command(epilog=examples("amq queue resume orders --store /mnt/shared/amq"))
 @_name
-@broker_options
+@asks_broker
 @json_option
-def resume(name: str, store: str, url: str, broker: str, as_json: bool) -> None:
+def resume(client: ManagementClient, name: str, as_json: bool) -> None:
     """Deliver again from a paused queue."""
-    with open_client(store, url, broker) as client:
-        found = client.post(f"/queues/{part(_bare(name))}/resume")
+    found = client.post(f"/queues/{part(_bare(name))}/resume")
     report(found, f"{_bare(name)} delivers", as_json)
 
 

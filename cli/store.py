@@ -7,7 +7,8 @@ import os
 from amq.errors import StoreError
 from amq.journal.inspect import Sealing
 from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
-from amq.vfs import Vfs
+from amq.lock.status import StoreStatus, store_status
+from amq.vfs import SystemVfs, Vfs
 
 
 def check_store(vfs: Vfs, store: str) -> None:
@@ -24,6 +25,16 @@ def check_store(vfs: Vfs, store: str) -> None:
             "--store` was given",
             code="STORE_MISSING",
         )
+
+
+def read_status(store: str) -> StoreStatus:
+    """The group as the store shows it. Raises StoreError."""
+    vfs = SystemVfs()
+    try:
+        check_store(vfs, store)
+        return store_status(vfs, store)
+    except OSError as error:
+        raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
 
 
 def store_version(vfs: Vfs, store: str) -> int | None:

@@ -18,8 +18,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from amq.cli.management import WATCH_S, broker_options, open_client, read_status
+from amq.cli.management import WATCH_S, broker_options, open_client
 from amq.cli.output import console, examples, json_option, print_json, size_text, wall_text
+from amq.cli.store import read_status
 from amq.errors import AmqError
 from amq.management.listing import Row
 

@@ -88,7 +88,7 @@ def allowed(user: str, action: str, destination: str) -> bool:
     places = {*NAMES, f"/{kind}/orders.other", f"/{kind}/prices.a.b", f"/{kind}/other.a", f"/{kind}/x.y"}
     names = [name for name in places if name.startswith(f"/{kind}/") and "ActiveMQ" not in name
              and re.fullmatch(expression(pattern), name.split("/")[2])]  # fmt: skip
-    # Who subscribes gets what may be read. What waits while nobody looks needs the right for all.
+    # A subscriber gets what may be read. What waits while nobody looks needs the right for all.
     return (all if action == "read durably" else any)(granted(user, rights, name) for name in names)
 
 

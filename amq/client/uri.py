@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from amq.client.errors import UriError
@@ -152,7 +152,7 @@ def parse(url: str) -> BrokerUrl:
         raise UriError(f"{_shown(url)}: no scheme; write stomp://HOST:PORT or failover:(stomp://A:PORT,stomp://B:PORT)")
     if scheme.lower() != "failover":
         return BrokerUrl((_uri(url, {}),), FailoverOptions(max_reconnect_attempts=0), failover=False)
-    inner, query = _failover_parts(rest.removeprefix("//"))
+    inner, query = failover_parts(rest.removeprefix("//"))
     values = query_values(query)
     nested = {name.removeprefix("nested."): values.pop(name) for name in list(values) if name.startswith("nested.")}
     for name in TLS_OPTIONS:
@@ -243,7 +243,28 @@ def _too_few_attempts(options: FailoverOptions) -> list[str]:
     ]
 
 
-def _failover_parts(rest: str) -> tuple[str, str]:
+class Authority(NamedTuple):
+    """The part of a URL behind `scheme://`."""
+
+    host: str
+    port: int
+    login: str
+    passcode: str
+
+
+def read_authority(text: str, port: int, shown: str) -> Authority | None:
+    """None = it is none. `port` = where it names none. Raises UriError, which says `shown`."""
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        return None
+    port = int(match["port"] or port)
+    if not 0 < port < 65536:
+        raise UriError(f"{shown}: port {port} is not between 1 and 65535")
+    login, passcode = unquote(match["login"] or ""), unquote(match["passcode"] or "")
+    return Authority(unquote(match["host"].strip("[]")), port, login, passcode)
+
+
+def failover_parts(rest: str) -> tuple[str, str]:
     """(uris, query) of what follows `failover:`."""
     if not rest.startswith("("):
         inner, _, query = rest.partition("?")
@@ -270,18 +291,14 @@ def _uri(name: str, nested: dict[str, str]) -> BrokerUri:
     if not separator or scheme not in _PORTS:
         cure = _SCHEME_CURES.get(location.partition(":")[0].lower(), "write stomp://HOST:PORT")
         raise UriError(f"{_shown(location)}: not a STOMP address: {cure}")
-    match = _AUTHORITY.fullmatch(authority)
-    if match is None:
+    found = read_authority(authority, _PORTS[scheme], _shown(location))
+    if found is None:
         raise UriError(f"{_shown(location)}: write stomp://HOST:PORT, an IPv6 address in [brackets]")
-    port = int(match["port"] or _PORTS[scheme])
-    if not 0 < port < 65536:
-        raise UriError(f"{_shown(location)}: port {port} is not between 1 and 65535")
     own = query_values(query)
     if scheme == SCHEME and (unused := [option for option in TLS_OPTIONS if option in own]):
         raise UriError(f"{_shown(location)}: option {unused[0]} has no effect without TLS: write stomp+ssl://HOST:PORT")
     options = filled(TransportOptions, nested | own)
-    login, passcode = unquote(match["login"] or ""), unquote(match["passcode"] or "")
-    return BrokerUri(unquote(match["host"].strip("[]")), port, login, passcode, options, scheme)
+    return BrokerUri(*found, options, scheme)
 
 
 def query_values(query: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ LOOPBACK: Final = ("127.0.0.1", "::1")
 
 
 class Logins:
-    """Who is it?"""
+    """Finds the user of a request by its login."""
 
     def __init__(self, link: Link, clock: Clock) -> None:
         self._link = link

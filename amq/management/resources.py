@@ -32,7 +32,7 @@ Demand = tuple[Action, str]
 
 
 class Caller(NamedTuple):
-    """Who asks. `is_operator`: the account of the broker itself, which may do everything."""
+    """The one for whom a request is. `is_operator`: the account of the broker itself, which may do everything."""
 
     user: User
     is_operator: bool = False

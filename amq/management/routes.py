@@ -66,7 +66,7 @@ SELECTED = ("ids", "selector", "limit", "dry_run")
 
 
 def nothing(request: Request) -> Iterable[Demand]:  # noqa: ARG001
-    """Whoever has logged in; rows are filtered."""
+    """Of any user who has logged in; rows are filtered."""
     return ()
 
 

@@ -16,10 +16,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from brokers import DEADLINE_S, SERVING, Broker, Brokers
+from brokers import DEADLINE_S, Brokers
 from matrix_clients import Link
 from ports import unread
-from relay import Relay
+
+from tests.pair import Pair
 
 CONFIG = """
 [destinations."matrix.poison.>"]
@@ -62,35 +63,18 @@ class During:
 Story = Generator[Any, Any, None]
 
 
-class Pair:
-    """The brokers. One is master; the other is slave, or about to be."""
+class FreezablePair(Pair):
+    """The brokers, and a way to stop the master as it stands."""
 
     def __init__(self, directory: Path) -> None:
         config = directory / "amq.toml"
         config.write_text(CONFIG)
         # A killed master is succeeded at once, whatever the period: a long one suits a machine that is busy.
-        self._brokers = Brokers(directory, config=config, lockKeepAlivePeriod="5s")
-        self.brokers = [self._brokers.master("a"), self._brokers.slave("b")]
-        self.relay = Relay([broker.port for broker in self.brokers])
-
-    @property
-    def master(self) -> Broker:
-        return next(broker for broker in self.brokers if broker.alive and broker.said(SERVING))
+        super().__init__(Brokers(directory, config=config, lockKeepAlivePeriod="5s"))
 
     def freeze(self) -> None:
         """Stop the master as it stands; returns when none of its threads runs any more."""
         self.master.freeze()
-
-    def kill(self) -> None:
-        """kill -9 of the master; returns when the other one serves. The killed one comes back, sooner or later."""
-        master = self.master
-        (other,) = (broker for broker in self.brokers if broker is not master)
-        other.wait_slave()
-        master.kill()
-        try:
-            other.wait_serving()
-        finally:
-            master.start()
 
     def wait_unread(self, connections: int) -> None:
         """Until so many clients have written what the frozen master does not read."""
@@ -98,10 +82,6 @@ class Pair:
         while (asked := unread(self.master.port)) < connections:
             assert time.monotonic() < give_up_at, f"only {asked} of {connections} clients have asked"
             time.sleep(0.002)
-
-    def close(self) -> None:
-        self.relay.close()
-        self._brokers.__exit__()
 
 
 class Peer:
@@ -140,7 +120,7 @@ class Peer:
             link.close()
 
 
-def play(pair: Pair, peers: list[Peer], feature: Callable[[Peer], Story], moment: Moment) -> None:
+def play(pair: FreezablePair, peers: list[Peer], feature: Callable[[Peer], Story], moment: Moment) -> None:
     """One cell: the stories of all peers, through one death of the master."""
     stories = [feature(peer) for peer in peers]
     assert [next(story) for story in stories] == [BEFORE] * len(stories)
@@ -154,7 +134,7 @@ def play(pair: Pair, peers: list[Peer], feature: Callable[[Peer], Story], moment
     assert [next(story, None) for story in stories] == [None] * len(stories)
 
 
-def _kill(pair: Pair, peers: list[Peer], calls: list[Callable[[], Any]], moment: Moment = BEFORE) -> list[Any]:
+def _kill(pair: FreezablePair, peers: list[Peer], calls: list[Callable[[], Any]], moment: Moment = BEFORE) -> list[Any]:
     """The master dies while `calls` are under way. Returns their results, when all links are back."""
     links = [link for peer in peers for link in peer.links]
     for link in links:

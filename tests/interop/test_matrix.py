@@ -14,7 +14,7 @@ pytest.importorskip("stomp")
 import matrix_features as queues
 import matrix_topics as topics
 from matrix_clients import Link, OurLink, StockLink
-from matrix_group import Moment, Pair, Peer, Story, play
+from matrix_group import FreezablePair, Moment, Peer, Story, play
 from matrix_wires import Node, StompPyWire
 
 pytestmark = pytest.mark.deep
@@ -50,8 +50,8 @@ FEATURES: list[Callable[[Peer], Story]] = [
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    pair = Pair(tmp_path_factory.mktemp("matrix"))
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreezablePair]:
+    pair = FreezablePair(tmp_path_factory.mktemp("matrix"))
     try:
         yield pair
     finally:
@@ -59,7 +59,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="module")
-def clients(pair: Pair, node_modules: Path | None) -> Iterator[dict[str, Callable[[str], Link]]]:
+def clients(pair: FreezablePair, node_modules: Path | None) -> Iterator[dict[str, Callable[[str], Link]]]:
     """Name → what opens a connection with a client id. Without Node there is one less."""
     ports = pair.relay.ports
     clients: dict[str, Callable[[str], Link]] = {
@@ -79,7 +79,7 @@ def clients(pair: Pair, node_modules: Path | None) -> Iterator[dict[str, Callabl
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.__name__)
 def test_the_master_is_killed(
-    pair: Pair, clients: dict[str, Callable[[str], Link]], feature: Callable[[Peer], Story], moment: Moment
+    pair: FreezablePair, clients: dict[str, Callable[[str], Link]], feature: Callable[[Peer], Story], moment: Moment
 ) -> None:
     cell = f"{feature.__name__}.{moment.name.lower()}"
     peers = [Peer(name, cell, moment, open_link) for name, open_link in clients.items()]

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, SERVING, Broker, Brokers
+from brokers import DEADLINE_S, Brokers
 from java_suite import SOURCES, Program
 from openwire_frames import has_response
 from ports import unread
 
 from tests.openwire.conftest import CONFIG
-from tests.relay import Relay
+from tests.pair import Pair
 
 pytestmark = pytest.mark.deep
 STORY_S = 4 * DEADLINE_S
@@ -89,42 +89,25 @@ class Play:
             stream.close()
 
 
-class Pair:
-    """Two brokers and a relay before them. One is master; the other is slave, or about to be."""
+class RelayedPair(Pair):
+    """A pair for JMS clients."""
 
     def __init__(self, directory: Path) -> None:
         (directory / "amq.toml").write_text(CONFIG)
         # A killed master is succeeded at once, whatever the period: a long one suits a machine that is busy.
-        self._brokers = Brokers(
+        super().__init__(Brokers(
             directory, config=directory / "amq.toml", scheme="auto", lockKeepAlivePeriod="5s",
             updateClusterClients=False,  # a client that is told of the brokers goes past the relay
-        )  # fmt: skip
-        self.brokers = [self._brokers.master("a"), self._brokers.slave("b")]
-        self.relay = Relay([broker.port for broker in self.brokers])
+        ))  # fmt: skip
 
     @property
     def url(self) -> str:
         members = ",".join(f"tcp://127.0.0.1:{port}" for port in self.relay.ports)
         return f"failover:({members})?maxReconnectDelay=200"
 
-    @property
-    def master(self) -> Broker:
-        return next(broker for broker in self.brokers if broker.alive and broker.said(SERVING))
-
-    def kill(self) -> None:
-        """kill -9 of the master; returns when the other one serves. The killed one comes back, sooner or later."""
-        master = self.master
-        (other,) = (broker for broker in self.brokers if broker is not master)
-        other.wait_slave()
-        master.kill()
-        try:
-            other.wait_serving()
-        finally:
-            master.start()
-
     def kill_noticed(self) -> None:
-        """The same; returns when the clients have come back. One that has not noticed yet would go on with what it had
-        prefetched, and that comes again: the moments during the action are for that."""
+        """As `kill`; returns when the clients have come back. A client that has not noticed yet would go on with
+        messages that it had prefetched, and they come again: the moments during the action are for that."""
         connected = self.relay.clients
         self.kill()
         self.relay.wait_renewed(connected)
@@ -147,22 +130,18 @@ class Pair:
         finally:
             self.kill()
 
-    def close(self) -> None:
-        self.relay.close()
-        self._brokers.__exit__()
-
 
 @pytest.fixture(scope="module")
-def pair(java: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(java: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayedPair]:
     assert java
-    pair = Pair(tmp_path_factory.mktemp("jms-matrix"))
+    pair = RelayedPair(tmp_path_factory.mktemp("jms-matrix"))
     try:
         yield pair
     finally:
         pair.close()
 
 
-def played(pair: Pair, java: Program, moment: Moment) -> dict[str, dict[str, Any]]:
+def played(pair: RelayedPair, java: Program, moment: Moment) -> dict[str, dict[str, Any]]:
     """The last line of each story, through one death of the master at that moment."""
     listed = [json.loads(line) for line in subprocess.run(
         java.command("suite.Matrix", "--list"), capture_output=True, text=True, check=True
@@ -199,7 +178,7 @@ def outcomes() -> dict[Moment, dict[str, dict[str, Any]]]:
 @pytest.mark.parametrize("story", stories())
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
 def test_the_master_is_killed(
-    pair: Pair, java: Program, outcomes: dict[Moment, dict[str, dict[str, Any]]], moment: Moment, story: str
+    pair: RelayedPair, java: Program, outcomes: dict[Moment, dict[str, dict[str, Any]]], moment: Moment, story: str
 ) -> None:
     if moment not in outcomes:
         outcomes[moment] = played(pair, java, moment)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from amq.broker.core import Core
 from amq.broker.memory import cost
 from amq.broker.names import real_name
-from amq.broker.queues.browser import detached
+from amq.broker.queues.browser import Browser, detached
 from amq.broker.queues.queue import Owner, Subscription
 from amq.broker.queues.rows import Rows
 from amq.broker.queues.rows_browser import RowsBrowser
@@ -88,14 +88,11 @@ def _cut(run: RecordRun, count: int) -> tuple[RecordRun, RecordRun | None]:
     return RecordRun(run.data[:size], run.sizes[:count]), RecordRun(run.data[size:], run.sizes[count:])
 
 
-class QueueRunBrowser(RowsBrowser):
-    """Shows what waits in a queue, in runs. A message that left after it was read from the disk is shown as well."""
+class InRuns(Browser):
+    """The part that every browse in runs has."""
 
-    __slots__ = ("_runs",)
-
-    def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int) -> None:
-        self._runs = Runs()
-        super().__init__(command, core, owner, prefetch)
+    _runs: Runs
+    __slots__ = ()
 
     @property
     def held_bytes(self) -> int:
@@ -107,6 +104,20 @@ class QueueRunBrowser(RowsBrowser):
             self.credit += self.refund * self._runs.room_of(seqs)
         return settled
 
+    def end(self) -> None:
+        super().end()
+        self._runs.clear()
+
+
+class QueueRunBrowser(InRuns, RowsBrowser):
+    """Shows what waits in a queue, in runs. A message that left after it was read from the disk is shown as well."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int) -> None:
+        self._runs = Runs()
+        super().__init__(command, core, owner, prefetch)
+
     def step(self, now_ms: int) -> None:
         """Show on as far as there is room. Once a turn."""
         for _ in range(STEP_RUNS):
@@ -117,10 +128,6 @@ class QueueRunBrowser(RowsBrowser):
             else:
                 self._read_on(now_ms)
         self._core.pager.again(self.queue)
-
-    def end(self) -> None:
-        super().end()
-        self._runs.clear()
 
     def _read_on(self, now_ms: int) -> None:
         found = self.some(now_ms)

@@ -21,7 +21,7 @@ from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic
 from amq.broker.queues.browser import LOOK_ROWS, Browser
 from amq.broker.queues.queue import Owner, Queue
 from amq.broker.queues.rows import Rows
-from amq.broker.queues.runs import STEP_RUNS, QueueRunBrowser, Runs
+from amq.broker.queues.runs import STEP_RUNS, InRuns, QueueRunBrowser, Runs
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.direct import NOT_PERMITTED, DirectReads, PlacesBrowser
 from amq.broker.transactions.two_phase import PreparedBrowser, TwoPhase
@@ -319,7 +319,7 @@ class LeaseBrowser(Browser):
         super()._looked(messages)
 
 
-class LeaseRunBrowser(LeaseBrowser):
+class LeaseRunBrowser(InRuns, LeaseBrowser):
     """The same in runs."""
 
     __slots__ = ("_runs",)
@@ -329,16 +329,6 @@ class LeaseRunBrowser(LeaseBrowser):
     ) -> None:
         self._runs = Runs()
         super().__init__(command, reading, core, leasing, owner, prefetch)
-
-    @property
-    def held_bytes(self) -> int:
-        return self._runs.held_bytes
-
-    def settle(self, seqs: Sequence[int]) -> list[Message]:
-        settled = super().settle(seqs)
-        if settled:
-            self.credit += self.refund * self._runs.room_of(seqs)
-        return settled
 
     def step(self, now_ms: int) -> None:  # noqa: ARG002
         """Show on as far as there is room. Once a turn."""
@@ -350,10 +340,6 @@ class LeaseRunBrowser(LeaseBrowser):
             else:
                 self._next()
         self._core.pager.again(self.queue)
-
-    def end(self) -> None:
-        super().end()
-        self._runs.clear()
 
     def _read_on(self) -> None:
         self._looking = True

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import unquote
 
 from amq.client.errors import UriError
 from amq.client.options import TLS_OPTIONS, TransportOptions
-from amq.client.uri import BrokerUri, BrokerUrl, filled, query_values
+from amq.client.uri import BrokerUri, BrokerUrl, failover_parts, filled, query_values, read_authority
 
 MEMBERS_MAX: Final = 64
 _PLAIN, _TLS = "tcp", "ssl"
@@ -22,10 +21,6 @@ _SCHEMES: Final = {
     **dict.fromkeys(("tcp", "openwire", "auto", "nio", "auto+nio"), _PLAIN),
     **dict.fromkeys(("ssl", "nio+ssl", "auto+ssl", "auto+nio+ssl", "openwire+ssl"), _TLS),
 }
-_AUTHORITY: Final = re.compile(
-    r"(?:(?P<user>[^:@/]*)(?::(?P<password>[^@/]*))?@)?"
-    r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:@/?#\s%]+)(?::(?P<port>[0-9]{1,5}))?/?"
-)
 
 
 def parse(url: str) -> BrokerUrl:
@@ -35,11 +30,8 @@ def parse(url: str) -> BrokerUrl:
     failover = scheme.lower() == "failover" and bool(colon)
     common: dict[str, str] = {}
     if failover:
-        rest = rest.removeprefix("//")
-        inner, closed, after = rest[1:].rpartition(")") if rest.startswith("(") else (rest, ")", "")
-        if not closed or (after and not after.startswith("?")):
-            raise UriError("the failover URL has no closing parenthesis, or something other than ?options behind it")
-        url, common = inner, _of_tls(after[1:])
+        url, query = failover_parts(rest.removeprefix("//"))
+        common = _of_tls(query)
     names = url.split(",")
     if len(names) > MEMBERS_MAX:
         raise UriError(f"the URL names {len(names)} brokers, more than {MEMBERS_MAX}")
@@ -69,15 +61,12 @@ def _member(name: str, common: dict[str, str]) -> BrokerUri:
     shown = re.sub(r"://.*@", "://…@", location)[:80]
     if word.lower() in ("stomp", "stomp+ssl", "http", "https", "amqp", "mqtt", "ws"):
         raise UriError(f"{shown!r}: messages are moved over OpenWire: write tcp://HOST:61616, the port for JMS clients")
-    scheme, match = _SCHEMES.get(word.lower()), _AUTHORITY.fullmatch(authority)
-    if not separator or scheme is None or match is None:
+    scheme = _SCHEMES.get(word.lower())
+    found = read_authority(authority, _PORTS[scheme], repr(shown)) if separator and scheme is not None else None
+    if scheme is None or found is None:
         raise UriError(f"{shown!r} is no address of a broker: write tcp://HOST:61616, an IPv6 address in [brackets]")
-    port = int(match["port"] or _PORTS[scheme])
-    if not 0 < port < 65536:
-        raise UriError(f"{shown!r}: port {port} is not between 1 and 65535")
     own = _of_tls(query)
     if own and scheme == _PLAIN:
         raise UriError(f"{shown!r}: option {next(iter(own))} has no effect without TLS: write ssl://HOST:61617")
     options = filled(TransportOptions, common | own)
-    user, password = unquote(match["user"] or ""), unquote(match["password"] or "")
-    return BrokerUri(unquote(match["host"].strip("[]")), port, user, password, options, scheme)
+    return BrokerUri(*found, options, scheme)

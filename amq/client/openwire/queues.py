@@ -6,7 +6,7 @@ subscription that wants no asynchronous dispatch; ours says last who is master.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -75,27 +75,17 @@ class Looking:
         """How many messages are on the queue, those that were dispatched to others among them."""
         shown: list[Structure | None] = []
         peer = self._peer
-        before = peer.wire.on_dispatch
-        self._number += 1
-        number = self._number
 
         def on_dispatch(found: Structure) -> None:
-            if found.fields["consumer"].get("value") != number:
-                before(found)
-                return
             shown.append(found.get("message") and structure(table.MESSAGE))
             if found.get("message") is not None and len(shown) < at_most:
                 acknowledge(peer, found, found.fields["consumer"], STANDARD)
 
-        peer.wire.on_dispatch = on_dispatch
-        try:
-            with consuming(peer, number, queue_of(queue), min(BROWSE_PREFETCH, max(1, at_most)), browser=True):
-                seen = -1
-                while len(shown) > seen and None not in shown and len(shown) < at_most:
-                    seen = len(shown)
-                    peer.wait(lambda: len(shown) > seen, BROWSE_S, f"does not show what is on the queue {queue}")  # noqa: B023
-        finally:
-            peer.wire.on_dispatch = before
+        with self._consuming(on_dispatch, queue_of(queue), min(BROWSE_PREFETCH, max(1, at_most)), browser=True):
+            seen = -1
+            while len(shown) > seen and None not in shown and len(shown) < at_most:
+                seen = len(shown)
+                peer.wait(lambda: len(shown) > seen, BROWSE_S, f"does not show what is on the queue {queue}")  # noqa: B023
         return min(at_most, sum(each is not None for each in shown))
 
     def _advisories(self, kind: str) -> list[Structure]:
@@ -103,26 +93,35 @@ class Looking:
         told: list[Structure] = []
         ends: list[bool] = []
         peer = self._peer
-        before = peer.wire.on_dispatch
-        self._number += 1
-        number = self._number
 
         def on_dispatch(found: Structure) -> None:
-            if found.fields["consumer"].get("value") != number:
-                before(found)
-                return
             ends.append(found.fields["destination"].get("name") == _LAST)
             message = found.get("message")
             if message is not None and message.get("data_structure") is not None:
                 told.append(message.get("data_structure"))
                 acknowledge(peer, found, found.fields["consumer"], STANDARD)
 
-        peer.wire.on_dispatch = on_dispatch
-        try:
-            topics = structure(table.TOPIC, name=f"{_ADVISORY}{kind},{_LAST}")
-            with consuming(peer, number, topics, QUEUES_MAX):
-                if peer.wire.server.startswith(OURS):
-                    peer.wait(lambda: any(ends[-1:]), ANSWER_S, "does not say who is master")
-        finally:
-            peer.wire.on_dispatch = before
+        with self._consuming(on_dispatch, structure(table.TOPIC, name=f"{_ADVISORY}{kind},{_LAST}"), QUEUES_MAX):
+            if peer.wire.server.startswith(OURS):
+                peer.wait(lambda: any(ends[-1:]), ANSWER_S, "does not say who is master")
         return told
+
+    @contextmanager
+    def _consuming(
+        self, on_dispatch: Callable[[Structure], None], destination: Structure, prefetch: int, browser: bool = False
+    ) -> Iterator[None]:
+        """A consumer of its own, whose dispatches go to `on_dispatch`, and those of others to whoever got them."""
+        wire = self._peer.wire
+        before = wire.on_dispatch
+        self._number += 1
+        number = self._number
+
+        def of_all(found: Structure) -> None:
+            (on_dispatch if found.fields["consumer"].get("value") == number else before)(found)
+
+        wire.on_dispatch = of_all
+        try:
+            with consuming(self._peer, number, destination, prefetch, browser=browser):
+                yield
+        finally:
+            wire.on_dispatch = before
