@@ -27,6 +27,7 @@ from lab.packages import MODULES, Packages
 HERE = Path(__file__).resolve().parent
 BOOT_DEADLINE_S = 60.0
 RUN_DEADLINE_S = 60.0
+MEMORY = "256M"
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,12 @@ class Place:
 
 
 class Guest:
-    """Guest `number`, booted by `start`. `disks` are ubd arguments such as {"ubd0": "/path"}."""
+    """Guest `number`, booted by `start`. `disks` are ubd arguments such as {"ubd0": "/path"}. The host gives only those
+    pages of `memory` that the guest has used."""
 
-    def __init__(self, number: int, network: Network, place: Place, disks: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, number: int, network: Network, place: Place, disks: Mapping[str, str] | None = None, memory: str = MEMORY
+    ) -> None:
         self.number = number
         self.name = f"host{number}"
         self.address = control_address(number)
@@ -54,6 +58,7 @@ class Guest:
         self._network = network
         self._place = place
         self._disks = dict(disks or {})
+        self._memory = memory
         self._process: subprocess.Popen[bytes] | None = None
 
     # -- power ---------------------------------------------------------------------------------------------------------
@@ -64,7 +69,7 @@ class Guest:
         data, control = self._network.plug(self.number)
         place = self._place
         words = [
-            *kernel.command(self.name, place.work, HERE / "guest.sh", "256M"),
+            *kernel.command(self.name, place.work, HERE / "guest.sh", self._memory),
             *(f"{key}={value}" for key, value in self._disks.items()),
             f"vec0:transport=tap,ifname={data},depth=128,gro=1,mac=02:98:00:00:00:{self.number:02x}",
             f"vec1:transport=tap,ifname={control},depth=128,gro=1,mac=02:99:00:00:00:{self.number:02x}",

@@ -19,6 +19,7 @@ mount -t sysfs sys sys
 mount -t devtmpfs dev dev
 mount -t tmpfs tmpfs run
 mkdir -p dev/shm dev/pts run/rpc_pipefs run/lock
+ln -s /proc/self/fd dev/fd
 mount -t tmpfs tmpfs dev/shm
 mount -t hostfs -o "$LAB_MODULES" none usr/lib/modules
 echo "host$LAB_NUMBER" > proc/sys/kernel/hostname

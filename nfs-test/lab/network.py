@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 
 DATA, CONTROL = "data", "control"
+LAB = "10.99.0.254"  # clients, logs and orders
 
 
 def data_address(number: int) -> str:
@@ -31,7 +32,7 @@ class Network:
         ip(
             "link set lo up",
             f"link add {DATA} type bridge", f"link set {DATA} up",
-            f"link add {CONTROL} type bridge", f"link set {CONTROL} up", f"addr add 10.99.0.254/24 dev {CONTROL}",
+            f"link add {CONTROL} type bridge", f"link set {CONTROL} up", f"addr add {LAB}/24 dev {CONTROL}",
         )  # fmt: skip
         self._plugged: set[int] = set()
 

@@ -28,7 +28,8 @@ Body = Callable[[World], None]
 @dataclass(frozen=True)
 class Scenario:
     """`world`: arguments of `World`. `group`: nfs4, nfs3, gfs2 or smb. `about_s`: how long it takes, for the order.
-    `unfenced`: with brokers whose fencing is taken out, which the checker must find out."""
+    `unfenced`: with brokers whose fencing is taken out, which the checker must find out. `obstacle` says why it cannot
+    run here, though others can; "" = it can."""
 
     name: str
     says: str
@@ -36,6 +37,7 @@ class Scenario:
     group: str
     about_s: int
     unfenced: bool
+    obstacle: Callable[[], str]
     world: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -61,13 +63,14 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    name: str, says: str, about_s: int, group: str = "nfs4", unfenced: bool = False, **world: Any
+    name: str, says: str, about_s: int, group: str = "nfs4", unfenced: bool = False,
+    obstacle: Callable[[], str] = lambda: "", **world: Any,
 ) -> Callable[[Body], Body]:
     """Put a function into the list."""
 
     def add(body: Body) -> Body:
         assert name not in SCENARIOS
-        SCENARIOS[name] = Scenario(name, says, body, group, about_s, unfenced, world)
+        SCENARIOS[name] = Scenario(name, says, body, group, about_s, unfenced, obstacle, world)
         return body
 
     return add

@@ -15,7 +15,7 @@ from lab import checker
 from lab.broker import SERVING, WAITING, Broker, Line
 from lab.errors import ExpectationError
 from lab.filesystem import MOUNT, SERVER, FileSystem, together
-from lab.guest import Guest, Place
+from lab.guest import MEMORY, Guest, Place
 from lab.history import History, Sent, Served, StoreFacts, now_s
 from lab.network import Network
 from lab.nfs import Nfs
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class World:
-    """`hosts`: numbers of the guests that run brokers; guest 1 is the file server.
+    """`hosts`: numbers of the guests that run brokers; guest 1 is the file server. `memory` is that of each guest.
 
     measures   what is shown beside the verdict: {"takeover": 12.3, …}, in seconds
     findings   what the scenario itself found wrong
@@ -45,7 +45,7 @@ class World:
     def __init__(
         self, place: Place, command: Sequence[str], say: Callable[[str], None], verbose: bool, hosts: int = 2,
         spare: int = 0, files: Callable[[], FileSystem] = Nfs, options: Mapping[str, object] | None = None,
-        flags: Sequence[str] = (), default_client: bool = False,
+        flags: Sequence[str] = (), default_client: bool = False, memory: str = MEMORY,
     ) -> None:  # fmt: skip
         self.place = place
         self.say = say
@@ -58,7 +58,7 @@ class World:
         self.network = Network()
         numbers = range(SERVER + 1, SERVER + 1 + hosts + spare)
         disks = self.files.disks(place.work, numbers)
-        self.guests = {n: Guest(n, self.network, place, disks.get(n)) for n in (SERVER, *numbers)}
+        self.guests = {n: Guest(n, self.network, place, disks.get(n), memory) for n in (SERVER, *numbers)}
         options = OPTIONS | dict(options or {})
         self.brokers = [
             Broker(self.guests[n], place, command, STORE, options, self._noted, flags) for n in numbers[:hosts]

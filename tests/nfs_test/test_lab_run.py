@@ -8,7 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab import report, scenarios_doctor, scenarios_gfs2, scenarios_hung, scenarios_nfs3, scenarios_nfs4, scenarios_smb
+from lab import (
+    report,
+    scenarios_doctor,
+    scenarios_gfs2,
+    scenarios_hung,
+    scenarios_nfs3,
+    scenarios_nfs4,
+    scenarios_smb,
+    scenarios_spark,
+)
 from lab.lanes import Job, Outcome
 from lab.preflight import obstacle
 from lab.scenario import SCENARIOS, Result
@@ -64,7 +73,10 @@ def test_an_interrupted_run_does_not_replace_the_results(tmp_path: Path) -> None
 def test_the_list_names_every_scenario() -> None:
     done = subprocess.run([sys.executable, RUN, "--list"], stdout=subprocess.PIPE, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
-    modules = (scenarios_doctor, scenarios_gfs2, scenarios_hung, scenarios_nfs3, scenarios_nfs4, scenarios_smb)
+    modules = (
+        scenarios_doctor, scenarios_gfs2, scenarios_hung, scenarios_nfs3, scenarios_nfs4, scenarios_smb,
+        scenarios_spark,
+    )  # fmt: skip
     assert {told.body.__module__ for told in SCENARIOS.values()} == {module.__name__ for module in modules}
 
 
@@ -75,6 +87,17 @@ def test_where_it_cannot_run_it_says_why(tmp_path: Path, ci: str, code: int) -> 
     assert done.returncode == code
     assert "cannot run here: " in done.stdout
     assert "user-mode-linux" in done.stdout or os.uname().machine != "x86_64"
+
+
+@pytest.mark.parametrize(("ci", "runs"), [("", False), ("true", True)])
+def test_a_scenario_without_its_programs_is_left_out(monkeypatch: pytest.MonkeyPatch, ci: str, runs: bool) -> None:
+    monkeypatch.syspath_prepend(RUN.parent)
+    import run
+
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert run.can_run(SCENARIOS["spark"]) == runs
+    assert run.can_run(SCENARIOS["kill"])
 
 
 def test_an_unknown_scenario_is_refused() -> None:

@@ -1,7 +1,7 @@
 """A driver of a stream on a cluster, which is killed and starts again: it writes the values of each batch into a file.
 
 `python -m tests.spark.cluster_driver JSON` ends when the file `end` is there and no message waits. The JSON holds
-`directory` (with `told`, `checkpoint` and `end`), `master` and the `options` of the stream.
+`directory` (with `told`, `checkpoint` and `end`), `master`, the `options` of the stream, and `conf` of Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def main() -> None:
     told = directory / "told"
     told.mkdir(exist_ok=True)
     os.environ.update(environment(directory))
-    spark = start(directory, given["master"], **{"spark.task.maxFailures": "20", "spark.cores.max": "2"})
+    conf = {"spark.task.maxFailures": "20", "spark.cores.max": "2"} | given.get("conf", {})
+    spark = start(directory, given["master"], **conf)
 
     def work(frame: Any, batch: int) -> None:
         values = sorted(int(row.value) for row in frame.select("value").collect())
