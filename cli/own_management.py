@@ -8,6 +8,8 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -15,7 +17,7 @@ import amq
 from amq.broker.events import RoleChanged
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
-from amq.errors import ConfigError
+from amq.errors import AmqError, ConfigError
 from amq.management.counting import Counting
 from amq.management.listing import Row
 from amq.management.resources import Resources, Serving
@@ -24,6 +26,7 @@ from amq.management.server import ManagementServer
 from amq.management.slices import Slices
 from amq.security.login import Authenticate, Claim, Login
 from amq.service import BrokerService
+from amq.transports.doorkeeper import Doorkeeper
 
 NONE, AUTO = "none", "auto"  # values of managementSocket
 NAME_CHARS_MAX = 40
@@ -52,6 +55,7 @@ class OwnManagement:
         self._service = service
         self._authenticate = authenticate
         self._clock = SystemClock()
+        self._door = Doorkeeper(self._clock, lambda: service.config)  # of a broker that is no master
         self._counting = Counting(service.events, self._clock)
         self._path = socket_path(config, config.name or os.uname().nodename, environment)
         self._is_own_choice = config.management_socket == AUTO
@@ -95,8 +99,17 @@ class OwnManagement:
     def facts(self) -> Row:
         return self._counting.facts()
 
-    async def login(self, claim: Claim) -> Login:
-        return await self._authenticate(claim)
+    async def login(self, claim: Claim, address: str) -> Login:
+        """Wrong ones count as those at the ports of this broker do, and together with them."""
+        master, peer = self._service.master, f"{address} (console)"
+        door = self._door if master is None else master.door
+        check, missed = partial(door.check, address), partial(door.refused, claim.login, address, peer)
+        try:
+            check()
+            return await self._authenticate(replace(claim, check=check, missed=missed))
+        except AmqError as error:
+            missed(error)
+            raise
 
     def status(self) -> Row:
         service = self._service

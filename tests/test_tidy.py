@@ -58,7 +58,7 @@ IMPORTS: dict[str, set[str]] = {
     "doctor": LEAVES | {"vfs", "config", "lock", "client", "security", "tls"},
     "cli": LEAVES
     | {"vfs", "config", "security", "journal", "lock", "service", "client", "protocols", "doctor"}
-    | {"maintenance", "broker.events", "management", "console"},
+    | {"maintenance", "broker.events", "management", "console", "transports.doorkeeper"},
     "spark": LEAVES | {"client", "journal", "config", "vfs", "lock.epoch", "protocols.stomp.destination"},
     "__main__": {"cli"},
     "": {"client", "errors"},  # amq/__init__.py: the client's names, loaded when first used

@@ -496,7 +496,8 @@ class BrokerConfig(SecurityOptions):
     )  # fmt: skip
     connect_timeout_s: float = option(
         "limits", "connectTimeout", Kind.DURATION, "10s",
-        "How long a new connection may take to log in before the broker closes it.",
+        "How long a new connection may take to send its login before the broker closes it. The time that the broker "
+        "takes to check the login does not count.",
         "Use more if clients are slow to log in.",
         minimum=100, maximum=3_600_000, reload=True,
         elsewhere=("handshake_timeout",),

@@ -209,8 +209,8 @@ def _failed(error: AmqError) -> Response:
     if error.code in ("LOGIN_REFUSED", "LOGIN_REQUIRED"):
         headers = {"WWW-Authenticate": 'Basic realm="amq", charset="UTF-8"'}
         return _problem(401, error.code, str(error), headers)
-    if error.code == "LOGIN_BUSY":
-        return _problem(429, error.code, str(error), {"Retry-After": "1"})
+    if error.code in ("LOGIN_BUSY", "TOO_MANY_FAILED_LOGINS"):
+        return _problem(429, error.code, str(error), {"Retry-After": "1" if error.code == "LOGIN_BUSY" else "60"})
     if isinstance(error, TransportError):
         return _problem(503, error.code, str(error))
     return _problem(403 if isinstance(error, AccessError) else status_of(error), error.code, str(error))

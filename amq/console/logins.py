@@ -49,7 +49,7 @@ class Logins:
             raise AccessError("too many logins at the same time: try again", code="LOGIN_BUSY")
         self._checks += 1
         try:
-            body = {"login": login, "passcode": passcode, "loopback": loopback}
+            body = {"login": login, "passcode": passcode, "loopback": loopback, "address": address}
             found = await self._link.ask("POST", "/login", body)
         finally:
             self._checks -= 1

@@ -132,11 +132,14 @@ class Pages:
         form = await _form(request)
         to = form.get("to", "/")
         address = request.client.host if request.client is not None else ""
-        body = {"login": form.get("login", ""), "passcode": form.get("passcode", ""), "loopback": address in LOOPBACK}
+        body = {
+            "login": form.get("login", ""), "passcode": form.get("passcode", ""), "loopback": address in LOOPBACK,
+            "address": address,
+        }  # fmt: skip
         try:
             found = await self._link.ask("POST", "/login", body)
         except AmqError as error:
-            status = 401 if isinstance(error, AccessError) else 503
+            status = 429 if error.code == "TOO_MANY_FAILED_LOGINS" else 401 if isinstance(error, AccessError) else 503
             return self._render("login.html", None, status, title="Log in", to=to, trouble=str(error))
         response = RedirectResponse(to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/", 303)
         self.sessions.close(request.cookies.get(COOKIE, ""))

@@ -60,8 +60,8 @@ class Source(Protocol):
         """Counters of the process: see `amq.management.counting`."""
         ...
 
-    async def login(self, claim: Claim) -> Login:
-        """Of the one whom `claim` shows. Raises AccessError."""
+    async def login(self, claim: Claim, address: str) -> Login:
+        """Of the one whom `claim` shows, who speaks to the console from `address`. Raises AccessError."""
         ...
 
     @property
@@ -160,7 +160,9 @@ class Resources:
         if not request.caller.is_operator:
             raise AccessError("a user cannot log another one in: log in at the console", code="NOT_PERMITTED")
         login, passcode = text(request, "login", ""), text(request, "passcode", "")
-        found = await self._source.login(Claim(login, passcode, truth(request, "loopback")))
+        found = await self._source.login(
+            Claim(login, passcode, truth(request, "loopback")), text(request, "address", "")
+        )
         user, left_s = found.user, found.ends_at_s - self._slices.clock.wall_ms() / 1000
         serving = self._source.serving
         manages = serving is None or serving.broker.access.may(user, Action.MANAGE, "the broker")

@@ -455,7 +455,7 @@ SENT = ("body", "body_base64", "properties", "content_type", "priority", "persis
 ROUTES: Final = [
     _get(DESCRIPTION, "This description.", elsewhere),
     _get(STATUS, "Name, role and group of this broker; also on a slave.", elsewhere),
-    _post(LOGIN, "Check a login, for a console.", elsewhere, nothing, ("login", "passcode", "loopback")),
+    _post(LOGIN, "Check a login, for a console.", elsewhere, nothing, ("login", "passcode", "loopback", "address")),
     _get("/totals", "Figures of the whole broker.", totals),
     _get("/queues", "Queues.", queues, query=LIST),
     _get("/queues/{name}", "One queue.", queue, view),

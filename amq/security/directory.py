@@ -107,7 +107,7 @@ class Directory:
             raise unavailable(f"{WAITING_MAX} logins wait for the directory")
         try:
             async with asyncio.timeout(PATIENCE * self._timeout_s * len(self._servers)):
-                user = await self._questions.ask(proof, claim.check, lambda: self._answer(claim))
+                user = await self._questions.ask(proof, claim.check, lambda: self._answer(claim), claim.missed)
         except TimeoutError as error:
             raise unavailable("the directory is too slow") from error
         self._remember(proof, user)

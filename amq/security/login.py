@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
-from amq.errors import AccessError
+from amq.errors import AccessError, AmqError
 
 ANONYMOUS: Final = "anonymous"  # the name of a client without a login; no user can have it
 NAME_CHARS_MAX: Final = 256
@@ -45,17 +45,24 @@ def _welcome() -> None:
     """Nothing is known against its address."""
 
 
+def _unheard(error: AmqError) -> None:
+    """Nobody counts who guesses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The proofs that a client shows. `loopback`: it is on this host; `certificate`: that of its TLS connection.
     `check` raises AccessError where its address has failed too often meanwhile: a way that is slow asks that before it
-    begins, so that a stranger who guesses many times at once costs no more than one who guesses slowly."""
+    begins, so that a stranger who guesses many times at once costs no more than one who guesses slowly. `missed` is
+    told why a login is refused after its client has gone: a stranger who never waits for the answer guesses all the
+    same."""
 
     login: str = ""
     passcode: str = field(default="", repr=False)
     loopback: bool = False
     certificate: Certificate | None = field(default=None, repr=False)
     check: Callable[[], None] = field(default=_welcome, repr=False)
+    missed: Callable[[AmqError], None] = field(default=_unheard, repr=False)
 
 
 Authenticate = Callable[[Claim], Awaitable[Login]]  # raises AmqError

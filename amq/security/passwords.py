@@ -36,7 +36,7 @@ class Passwords:
             key = claim.login, claim.passcode
             if self._questions.is_full_for(key):
                 raise unavailable(f"{WAITING_MAX} logins wait to be checked")
-            name = await self._questions.ask(key, claim.check, partial(self._verify, *key))
+            name = await self._questions.ask(key, claim.check, partial(self._verify, *key), claim.missed)
         return Login(User(name), "none" if name == ANONYMOUS else "password")
 
     async def _verify(self, login: str, passcode: str) -> str:

@@ -2,7 +2,8 @@
 
 Invariants: at most `at_once` run, and each keeps its place until it ends, whoever has gone meanwhile; at most `most`
 are open; a question that nobody waits for any more is not begun; each is looked at once more when its turn comes, and
-by then all have heard the answer to the one before.
+by then all have heard the answer to the one before; a wrong answer is told to somebody, also when all who asked have
+gone meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
+
+from amq.errors import AmqError
 
 T = TypeVar("T")
 
@@ -36,8 +39,13 @@ class Questions(Generic[T]):
         """True: there are as many as may be, and none of them is this one."""
         return len(self._open) >= self._most and key not in self._open
 
-    async def ask(self, key: Hashable, check: Callable[[], None], answer: Callable[[], Awaitable[T]]) -> T:
-        """The answer to the question `key`. Raises what `check`, when its turn comes, or `answer` raises."""
+    async def ask(
+        self, key: Hashable, check: Callable[[], None], answer: Callable[[], Awaitable[T]],
+        missed: Callable[[AmqError], None],
+    ) -> T:  # fmt: skip
+        """The answer to the question `key`. Raises what `check`, when its turn comes, or `answer` raises. Where the
+        answer is an AmqError, and this call was cancelled meanwhile as the last of those who asked, `missed` is told.
+        """
         question = self._open.get(key)
         if question is None:
             question = self._open[key] = _Question()
@@ -49,9 +57,12 @@ class Questions(Generic[T]):
             return await asyncio.shield(question.task)
         finally:
             question.waiting -= 1
-            if not question.waiting and not question.begun:
-                self._forget(key, question)
-                question.task.cancel()
+            if not question.waiting and not question.task.done():
+                if question.begun:
+                    question.task.add_done_callback(lambda done: _tell(done, question, missed))
+                else:
+                    self._forget(key, question)
+                    question.task.cancel()
 
     async def _run(self, question: _Question[T], check: Callable[[], None], answer: Callable[[], Awaitable[T]]) -> T:
         await self._turns.acquire()
@@ -70,3 +81,10 @@ class Questions(Generic[T]):
     def _forget(self, key: Hashable, question: _Question[T]) -> None:
         if self._open.get(key) is question:
             del self._open[key]
+
+
+def _tell(done: asyncio.Task[T], question: _Question[T], missed: Callable[[AmqError], None]) -> None:
+    """Somebody may have asked again before the answer came: he has heard it."""
+    error = None if done.cancelled() or question.waiting else done.exception()
+    if isinstance(error, AmqError):
+        missed(error)

@@ -595,9 +595,10 @@ class Connection(asyncio.Protocol):
         try:
             shown = self._stream.certificate if self._stream is not None else None
             check = partial(self._hub.door.check, self.peer_address)
+            missed = partial(self._hub.door.refused, command.login, self.peer_address, self.peer_name)
             check()
             login = await self._hub.authenticate(
-                Claim(command.login, command.passcode, self._is_loopback, shown or None, check)
+                Claim(command.login, command.passcode, self._is_loopback, shown or None, check, missed)
             )
             self.user = login.user.name
             if not self._closing:
@@ -666,7 +667,7 @@ class Connection(asyncio.Protocol):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _connect_late(self) -> None:
-        if self._closing or self.client is not None:
+        if self._closing or self._login is not None:  # how long a login waits to be checked is up to the broker
             return
         if self._seemed_silent:
             self.protocol = self.protocol or self._codecs.answering(self._owner)

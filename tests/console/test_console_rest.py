@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from amq.clock import SystemClock
 from amq.console.link import Link
 from amq.console.logins import Logins
-from amq.security.login import User
+from amq.errors import AccessError
+from amq.security.login import Claim, User
 from amq.security.permissions import Permissions
-from tests.console.consoles import USERS, client_of, run
+from tests.console.consoles import USERS, by_password, client_of, run
 from tests.management.managed import Managed
 
 RULES = """
@@ -122,6 +124,22 @@ def test_probes(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_a_slave_counts_guesses(tmp_path: Path) -> None:
+    async def test(made: Managed, _: httpx.AsyncClient) -> None:
+        slave = Managed(tmp_path, by_password, name="b", management_socket=str(tmp_path / "b.sock"),
+                        failed_logins_per_minute=1)  # fmt: skip
+        await slave.start(as_slave=True)
+        with pytest.raises(AccessError, match="login refused"):
+            await slave.own.login(Claim("alice", "no"), "10.0.0.1")
+        with pytest.raises(AccessError, match="failedLoginsPerMinute"):
+            await slave.own.login(Claim("alice", "a"), "10.0.0.1")
+        assert (await slave.own.login(Claim("alice", "a"), "10.0.0.2")).user.name == "alice"
+        assert (await made.own.login(Claim("alice", "a"), "10.0.0.1")).user.name == "alice"
+        await slave.stop()
+
+    run(tmp_path, test)
+
+
 def test_jolokia(tmp_path: Path) -> None:
     async def test(made: Managed, client: httpx.AsyncClient) -> None:
         await made.fill("orders", 3)
@@ -161,3 +179,27 @@ def test_a_password_is_believed_for_a_while(tmp_path: Path) -> None:
         assert await known.user(header, "10.0.0.1") == User("alice"), "without asking"
 
     run(tmp_path, test)
+
+
+def test_guesses_at_the_console_count_as_those_at_the_ports(tmp_path: Path) -> None:
+    """By address, with the pages' form and REST together; a master's port counts them, too."""
+
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        wrong = httpx.BasicAuth("alice", "no")
+        assert (await client.get("/api/v1/queues", auth=wrong)).status_code == 401
+        assert (await client.post("/login", data={"login": "alice", "passcode": "no"})).status_code == 401
+        assert made.service.master is not None
+        with pytest.raises(AccessError, match="failedLoginsPerMinute"):
+            made.service.master.door.check("127.0.0.1")
+        refused = await client.get("/api/v1/queues", auth=AS["alice"])
+        assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_FAILED_LOGINS")
+        assert refused.headers["retry-after"] == "60"
+        page = await client.post("/login", data={"login": "alice", "passcode": "a"})
+        assert page.status_code == 429
+        assert "failedLoginsPerMinute" in page.text
+        other = httpx.ASGITransport(client._transport.app, client=("10.0.0.9", 1))  # type: ignore[attr-defined]
+        async with httpx.AsyncClient(transport=other, base_url="http://console") as elsewhere:
+            assert (await elsewhere.get("/api/v1/queues", auth=AS["alice"])).status_code == 200
+
+    run(tmp_path, test, failed_logins_per_minute=2)
+

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from amq.errors import AccessError
+from amq.errors import AccessError, AmqError
 from amq.security.questions import Questions
 
 
@@ -23,13 +23,15 @@ class Desk:
         self.most_running = 0
         self.go: dict[str, asyncio.Event] = {}
         self.sent_away: set[str] = set()
+        self.missed: list[AmqError] = []
 
     def ask(self, key: str) -> asyncio.Task[str]:
         def check() -> None:
             if key in self.sent_away:
                 raise AccessError("no more")
 
-        return asyncio.get_running_loop().create_task(self.questions.ask(key, check, lambda: self._answer(key)))
+        asking = self.questions.ask(key, check, lambda: self._answer(key), self.missed.append)
+        return asyncio.get_running_loop().create_task(asking)
 
     async def _answer(self, key: str) -> str:
         self.log.append(key)
@@ -160,3 +162,35 @@ def test_a_walk(seed: int) -> None:
         assert Counter(desk.log)
 
     run(test, at_once=2)
+
+
+def test_a_wrong_answer_that_nobody_has_waited_for_is_told_once() -> None:
+    async def test(desk: Desk) -> None:
+        asked = [desk.ask("wrong"), desk.ask("wrong"), desk.ask("wrong later"), desk.ask("right")]
+        await rest()
+        for each in asked[:3]:
+            each.cancel()
+        await rest()
+        assert desk.missed == []
+        for key in ("wrong", "wrong later", "right"):
+            desk.answer(key)
+        assert await asked[3] == "RIGHT"
+        assert [str(each) for each in desk.missed] == ["wrong"], "one was never begun"
+
+    run(test)
+
+
+def test_a_wrong_answer_that_another_one_has_heard_is_not_told_again() -> None:
+    async def test(desk: Desk) -> None:
+        first = desk.ask("wrong")
+        await rest()
+        first.cancel()
+        await rest()
+        second = desk.ask("wrong")
+        await rest()
+        desk.answer("wrong")
+        with pytest.raises(AccessError):
+            await second
+        assert desk.missed == []
+
+    run(test)
