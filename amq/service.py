@@ -129,7 +129,8 @@ class BrokerService:
         self._probe = probe
         self._protocols = protocols
         self._credentials = credentials
-        self._permissions = permissions
+        self.permissions = permissions
+        self._lease: Lease | None = None  # of the mastership that serves
         self._group: Group | None = None
         self._succession: Succession | None = None
         self._role_changed = asyncio.Condition()
@@ -164,13 +165,20 @@ class BrokerService:
             self.master.reconfigure(config)
 
     @property
+    def lease_left_s(self) -> float | None:
+        """For how long this master may still confirm without a new proof; None = it is not the master."""
+        if self.master is None or self._lease is None:
+            return None
+        return max(0.0, self._lease.deadline - self._clock.monotonic())
+
+    @property
     def lag(self) -> Lag:
         """How far this broker has followed as a slave."""
         return self._slave.lag()
 
     def permit(self, permissions: Permissions | None) -> None:
         """Take over the rights of users, also of those who are served."""
-        self._permissions = permissions
+        self.permissions = permissions
         if self.master is not None:
             self.master.permit(permissions)
 
@@ -543,10 +551,11 @@ class BrokerService:
     async def _open_transports(
         self, lease: Lease, epoch: Epoch, state: State, recovered: Recovered, neighbours: tuple[str, ...]
     ) -> None:
+        self._lease = lease
         self.master = Master(
             self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
             lease.valid, self._authenticate, self._end, self._entropy, self._make_runner, self.events,
-            self._protocols, self._credentials, self._permissions,
+            self._protocols, self._credentials, self.permissions,
         )  # fmt: skip
         await self.master.listen(neighbours)
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,12 +19,14 @@ from amq.clock import SystemClock
 from amq.config import BrokerConfig
 from amq.errors import AmqError, ConfigError
 from amq.management.counting import Counting
+from amq.management.history import History
 from amq.management.listing import Row
 from amq.management.resources import Resources, Serving
 from amq.management.routes import ROUTES
 from amq.management.server import ManagementServer
 from amq.management.slices import Slices
 from amq.security.login import Authenticate, Claim, Login
+from amq.security.permissions import Permissions
 from amq.service import BrokerService
 from amq.transports.doorkeeper import Doorkeeper
 
@@ -50,13 +52,17 @@ class OwnManagement:
     """Made before the service starts: others learn the path from `brokers/NAME.json`."""
 
     def __init__(
-        self, config: BrokerConfig, service: BrokerService, environment: Mapping[str, str], authenticate: Authenticate
-    ) -> None:
+        self, config: BrokerConfig, service: BrokerService, environment: Mapping[str, str], authenticate: Authenticate,
+        users: Callable[[], Sequence[str]] = tuple,
+    ) -> None:  # fmt: skip
+        """`users()` = the names of the users file."""
         self._service = service
         self._authenticate = authenticate
         self._clock = SystemClock()
         self._door = Doorkeeper(self._clock, lambda: service.config)  # of a broker that is no master
+        self._users = users
         self._counting = Counting(service.events, self._clock)
+        self.history = History(service.events, self._clock, self._epoch)
         self._path = socket_path(config, config.name or os.uname().nodename, environment)
         self._is_own_choice = config.management_socket == AUTO
         self._server: ManagementServer | None = None
@@ -93,6 +99,21 @@ class OwnManagement:
         return self._service.master
 
     @property
+    def config(self) -> BrokerConfig:
+        return self._service.config
+
+    @property
+    def users(self) -> Sequence[str]:
+        return self._users()
+
+    @property
+    def permissions(self) -> Permissions | None:
+        return self._service.permissions
+
+    def _epoch(self) -> int | None:
+        return self._service.master.epoch if self._service.master is not None else None
+
+    @property
     def audits(self) -> bool:
         return self._service.config.audit_log != "none"
 
@@ -119,7 +140,8 @@ class OwnManagement:
             "version": amq.__version__, "pid": os.getpid(), "host": os.uname().nodename,
         }  # fmt: skip
         if master is not None:
-            return {**found, "epoch": master.epoch, "urls": list(master.urls), "store_full": master.full}
+            return {**found, "epoch": master.epoch, "urls": list(master.urls), "store_full": master.full,
+                    "lease_left_s": service.lease_left_s}  # fmt: skip
         lag = service.lag
         return {**found, "lag": {
             "place": lag.place, "messages": lag.messages, "caught_up_wall_ms": lag.caught_up_wall_ms,

@@ -129,7 +129,9 @@ class _Run:
             config, self._gate.authenticate, replace_process=process.replace_process,
             credentials=self._certificate.credentials, permissions=self._permissions.current,
         )  # fmt: skip
-        self._management = OwnManagement(config, self._service, os.environ, self._gate.authenticate)
+        self._management = OwnManagement(
+            config, self._service, os.environ, self._gate.authenticate, lambda: self._gate.names
+        )
         self._service.events.listen(RoleChanged, self._on_role)
         self._service.events.listen(JournalRead, self._on_reading)
         files = {

@@ -16,6 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 from amq.clock import Clock
 from amq.errors import AmqError, TransportError
+from amq.lock.epoch import Epoch, read_epochs
 from amq.lock.presence import BrokerPresence
 from amq.lock.status import StoreStatus, store_status
 from amq.management.client import ManagementClient
@@ -34,11 +35,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The store as seen a moment ago. `own` = the broker of this host, None = it does not run."""
+    """The store as seen a moment ago. `own` = the broker of this host, None = it does not run. `epochs` = those that
+    are kept, oldest first."""
 
     status: StoreStatus
     own: BrokerPresence | None
     disk_free_bytes: int
+    epochs: tuple[Epoch, ...] = ()
 
 
 class Link:
@@ -71,7 +74,11 @@ class Link:
         master = status.master
         own = next((each for each in here if master is not None and each.name == master.name), None)
         found = os.statvfs(self.store)
-        return Seen(status, own or (here[0] if here else None), found.f_bavail * found.f_frsize)
+        before = self._seen.epochs if self._seen is not None else ()
+        newest = status.epoch.number if status.epoch is not None else 0
+        same = bool(before) and before[-1].number == newest
+        epochs = before if same else tuple(read_epochs(SystemVfs(), self.store))
+        return Seen(status, own or (here[0] if here else None), found.f_bavail * found.f_frsize, epochs)
 
     async def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, user: User | None = None,

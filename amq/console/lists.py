@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from amq.management.listing import Row
@@ -29,7 +29,7 @@ class Ending(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A page that is a list. `resource` = what it asks the broker for."""
+    """A page that is a list. `resource` = what it asks the broker for, `note` = what its readers should know."""
 
     path: str
     title: str
@@ -37,6 +37,7 @@ class Listed(NamedTuple):
     columns: tuple[Column, ...]
     sort: str = "name"
     ending: Ending | None = None
+    note: str = ""
 
 
 def queue_href(row: Row) -> str:
@@ -95,16 +96,22 @@ LISTS: Final = (
     )),
     Listed("/store", "Store", "/segments", (
         Column("Segment", "name"), *_numbers(("Bytes", "bytes"), ("Live messages", "live_messages"),
-        ("Live bytes", "live_bytes")),
-    )),
+        ("Live bytes", "live_bytes"), ("Epoch", "epoch")),
+    ), note="Compaction copies live messages out of old segments and deletes the files: a segment goes when nothing in "
+            "it lives any more. `amq journal stat` counts by queue."),
+    Listed("/configuration", "Configuration", "/configuration", (
+        Column("Option", "name"), Column("Section", "section"), Column("For", "destination"), Column("Value", "value"),
+        Column("From", "source"), Column("Live", "live"), Column("Meaning", "help"),
+    ), note="Live = a change of the file counts at once; others wait for a restart of this broker."),
+    Listed("/users", "Users", "/users", (Column("User", "name"), Column("Roles", "roles")),
+           note="Users of the users file. Tokens, certificates and directories bring further ones, with their roles."),
+    Listed("/rights", "Permissions", "/rights", (
+        Column("Destinations", "name"), Column("Read", "read"), Column("Write", "write"), Column("Browse", "browse"),
+        Column("Admin", "admin"), Column("Manage", "manage"), Column("Only", "only"),
+    ), note="Roles that have each right; * = everybody. Several entries that match a name count together, up to one "
+            "with Only."),
+    Listed("/history", "History", "/history", (
+        Column("When", "at_ms", True), Column("What", "what"), Column("About", "about"),
+    ), "-at_ms", note="Roles, limits and the disk of the broker of this host, since it was started. Its log has more."),
 )  # fmt: skip
 PAGES: Final = (("/", "Overview"), *((each.path, each.title) for each in LISTS))
-
-
-def shown(field: str, value: Any) -> str:
-    """A value for people."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) and not field.endswith("_ms") else str(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -20,10 +19,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from amq.clock import Clock
+from amq.console import overview
 from amq.console.link import OPERATION_S, Link
-from amq.console.lists import LISTS, PAGES, Listed, shown
+from amq.console.lists import LISTS, PAGES, Listed
 from amq.console.logins import LOOPBACK, user_of, valid_s
 from amq.console.sessions import COOKIE, Session, Sessions
+from amq.console.words import counted, shown, time_text
 from amq.errors import AccessError, AmqError
 from amq.management.listing import Row
 
@@ -46,6 +47,7 @@ class Pages:
 
     def __init__(self, link: Link, clock: Clock, foreign: Callable[[Request], Response | None], peers: str) -> None:
         self._link = link
+        self._clock = clock
         self._peers = peers
         self._foreign = foreign
         self.sessions = Sessions(clock)
@@ -158,27 +160,26 @@ class Pages:
     # -- what there is ------------------------------------------------------------------------------------------------
 
     async def _overview(self, request: Request, session: Session) -> Response:
-        wrong, group, figures = "", [], []
+        now_ms, facts = self._clock.wall_ms(), dict[str, Any]()
+        wrong, own = "", None
         try:
             seen = await self._link.seen()
-            group = [
-                {"name": each.name, "role": each.role, "host": each.owner.host if each.owner is not None else "",
-                 "state": "" if each.role == "master" else each.not_ready or "ready to take over"}
-                for each in seen.status.brokers
-            ]  # fmt: skip
-            if seen.status.master is None:
-                wrong = "No broker of the group serves clients now."
-            found = await self._ask(session, "GET", "/broker")
-            if found["role"] == "master":
-                found |= await self._ask(session, "GET", "/totals")
-                names = ("epoch", "messages", "in_flight", "dead_letters", "queues", "connections", "consumers")
-                figures = [(name.replace("_", " "), shown(name, found[name])) for name in names]
+            facts["takeovers"] = overview.takeovers(seen.epochs, now_ms)
+            facts["drawing"] = overview.drawing(seen.epochs, now_ms)
+            facts["group"] = overview.members(seen, None, now_ms)
+            facts["alarms"] = overview.alarms(seen, None)
+            own = await self._ask(session, "GET", "/broker")
+            facts["group"] = overview.members(seen, own, now_ms)
+            if own["role"] == "master":
+                found = own | await self._ask(session, "GET", "/totals")
+                facts["figures"] = overview.figures(found)
+                facts["alarms"], facts["hints"] = overview.alarms(seen, found), overview.hints(found)
         except AmqError as error:
             wrong = str(error)
         template = "overview_live.html" if "part" in request.query_params else "overview.html"
         return self._render(
-            template, session, title="Overview", here="/", wrong=wrong, group=group, figures=figures,
-            elsewhere=await self._elsewhere("/"),
+            template, session, title="Overview", here="/", wrong=wrong, elsewhere=await self._elsewhere("/"),
+            serves=own is not None and own["role"] == "master", **facts,
         )  # fmt: skip
 
     async def _figures(self, request: Request, session: Session) -> Response:  # noqa: ARG002
@@ -214,7 +215,7 @@ class Pages:
             template = "list_live.html" if "part" in request.query_params else "list.html"
             return self._render(
                 template, session, title=listed.title, here=listed.path, name=given["name"], sort=given["sort"],
-                query=urlencode(given), columns=_columns(listed, given), ending=listed.ending,
+                query=urlencode(given), columns=_columns(listed, given), ending=listed.ending, note=listed.note,
                 elsewhere=await self._elsewhere(listed.path), **facts,
             )  # fmt: skip
 
@@ -255,7 +256,7 @@ class Pages:
                    for field in ("messages", "in_flight", "delayed", "consumers", "enqueued", "dequeued")]  # fmt: skip
         rows = [
             {**each, "href": f"{here}/{quote(each['id'], safe='')}", "preview": _preview(each),
-             "sent": _time(each["timestamp_ms"])} for each in found["items"]
+             "sent": time_text(each["timestamp_ms"])} for each in found["items"]
         ]  # fmt: skip
         return self._render(
             "queue.html", session, title=name, here="/queues", here_queue=here, figures=figures, rows=rows,
@@ -296,7 +297,7 @@ class Pages:
                 return await self._confirm(session, do, form, name, resource, here, body)
             method, path = ("DELETE", resource) if do == "delete" else ("POST", f"{resource}/{do}")
             found = await self._ask(session, method, path, None if do == "delete" else body)
-            session.told = f"{do}: {found['count']:,} messages"
+            session.told = f"{do}: {counted(found['count'], 'message')}"
             here = "/queues" if do == "delete" else here
         else:
             raise AccessError(f"{do[:40]!r}: there is no such button", code="REQUEST_INVALID")
@@ -309,7 +310,7 @@ class Pages:
         """A page that says how many messages are meant."""
         path = f"{resource}/{'purge' if do == 'delete' else do}"
         found = await self._ask(session, "POST", path, {**body, "dry_run": True})
-        count = f"{'' if found['complete'] else 'at least '}{found['count']:,} messages"
+        count = f"{'' if found['complete'] else 'at least '}{counted(found['count'], 'message')}"
         to = f" to {form.get('to', '')}" if do in ("move", "copy") else ""
         fields = [(key, form[key]) for key in ("do", "selector", "ids", "to") if key in form]
         return self._render(
@@ -364,7 +365,7 @@ def _cells(listed: Listed, row: Row) -> list[dict[str, Any]]:
     cells: list[dict[str, Any]] = []
     for each in listed.columns:
         value = row.get(each.field)
-        text = _time(value) if each.field.endswith("_ms") and value else shown(each.field, value)
+        text = shown(each.field, value)
         href = each.href(row) if each.href is not None else ""
         cells.append({"text": text, "number": each.number, "href": href, "id": f"to-{href}" if href else ""})
     if listed.ending is not None:
@@ -411,9 +412,3 @@ def _hex(encoded: str) -> str:
         letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         lines.append(f"{at:08x}  {row.hex(' '):47}  {letters}")
     return "\n".join(lines)
-
-
-def _time(wall_ms: int) -> str:
-    if not 0 < wall_ms < 253_402_300_800_000:
-        return ""
-    return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
@@ -18,12 +18,16 @@ import structlog
 
 from amq.broker.actions import Action
 from amq.broker.broker import Broker
+from amq.config.schema import BrokerConfig
 from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME
 from amq.errors import AccessError, AmqError, CommandError
-from amq.management.listing import Row, invalid
+from amq.management import own
+from amq.management.history import History
+from amq.management.listing import Query, Row, invalid
 from amq.management.openapi import PREFIX, described
 from amq.management.slices import Slices
 from amq.security.login import Claim, Login, User
+from amq.security.permissions import Permissions
 
 NAME_CHARS_MAX: Final = 1000
 TOLD_CHARS_MAX: Final = 200  # of a name in the audit log
@@ -45,8 +49,20 @@ class Serving(Protocol):
     connections: Any  # number → Connected, see `amq.management.views`
 
 
-class Source(Protocol):
+class Source(own.Knows, Protocol):
     """The broker process."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+    @property
+    def users(self) -> Sequence[str]: ...
+
+    @property
+    def permissions(self) -> Permissions | None: ...
+
+    @property
+    def history(self) -> History: ...
 
     @property
     def serving(self) -> Serving | None:
@@ -139,6 +155,8 @@ class Resources:
             return described(self._routes)
         if route.path == LOGIN:
             return await self._login(request)
+        if route.path in own.LISTS:
+            return await self._own(route, request)
         serving = self._source.serving
         if serving is None:
             why = "this broker is not the master: ask the master (`amq status` names it)"
@@ -154,6 +172,15 @@ class Resources:
             raise
         self._audit(route, request, "done", found)
         return found
+
+    async def _own(self, route: Route, request: Request) -> Row:
+        """A list of this process, master or not. A slave has no door, so the permissions are asked themselves."""
+        permissions, caller = self._source.permissions, request.caller
+        if not caller.is_operator and permissions is not None and not permissions.may_manage(caller.user):
+            self._audit(route, request, "NOT_PERMITTED")
+            raise AccessError("you may not manage this broker: ask for the right `manage`", code="NOT_PERMITTED")
+        table, found = own.LISTS[route.path](self._source)
+        return await table.page(self._slices, found, Query.parse(request.query))
 
     async def _login(self, request: Request) -> Row:
         """For the console, which alone may ask. Raises AccessError."""

@@ -41,6 +41,11 @@ class LoginGate:
         ways: tuple[Way, ...] = (self._certificates, *self._others, self._passwords)
         return await next(way for way in ways if way.knows(claim)).login(claim)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the users of the users file."""
+        return tuple(self._users or ())
+
     def is_local(self, name: str) -> bool:
         """Is that a user of the users file?"""
         return self._users is not None and name in self._users

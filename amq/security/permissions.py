@@ -111,6 +111,15 @@ class Permissions:
                 self._remembered[key] = answer
         return answer
 
+    def entries(self) -> list[Entry]:
+        """All of them, and one without a scheme for the right to manage the broker."""
+        broker = Entry("", (), {Right.MANAGE: self._manage})
+        return [broker, *(entry for entries in self._entries.values() for entry in entries)]
+
+    def named(self, user: str) -> list[str]:
+        """The roles that the file gives a user of that name."""
+        return [role for role, users in self._roles.items() if user in users or EVERYBODY in users]
+
     def may_manage(self, user: User) -> bool:
         """The broker as a whole: prepared transactions of others, scheduled messages."""
         return not self._manage.isdisjoint(self._of(user))

@@ -58,7 +58,7 @@ def test_users_see_and_do_what_they_may(tmp_path: Path) -> None:
     async def test(made: Managed) -> None:
         await made.fill("orders.eu", 2)
         await made.fill("secret", 1)
-        made.broker.permit(permissions(tmp_path))
+        made.service.permit(permissions(tmp_path))
         expected = {ALICE: ["orders.eu"], ROOT: ["orders.eu", "secret"], EVE: []}
         for caller, names in expected.items():
             rows = (await made.ask("GET", "/queues", caller=caller))["items"]
@@ -80,7 +80,7 @@ def test_users_see_and_do_what_they_may(tmp_path: Path) -> None:
 def test_a_change_and_a_refusal_leave_a_line(tmp_path: Path) -> None:
     async def test(made: Managed) -> None:
         await made.fill("q", 2)
-        made.broker.permit(permissions(tmp_path))
+        made.service.permit(permissions(tmp_path))
         with structlog.testing.capture_logs() as lines:
             await made.ask("POST", "/queues/q/purge", caller=ROOT)
             with pytest.raises(AccessError):
@@ -97,7 +97,7 @@ def test_a_change_and_a_refusal_leave_a_line(tmp_path: Path) -> None:
 def test_the_console_asks_for_its_user(tmp_path: Path) -> None:
     async def test(made: Managed) -> None:
         await made.fill("secret", 1)
-        made.broker.permit(permissions(tmp_path))
+        made.service.permit(permissions(tmp_path))
         assert (await made.through("GET", "/queues"))["total"] == 1, "the operator of the account"
         assert (await made.through("GET", "/queues", user=User("eve", frozenset({"guests, or so"}))))["total"] == 0
         with pytest.raises(AccessError):

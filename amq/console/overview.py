@@ -1,0 +1,140 @@
+"""Overview: the group, as the store shows it: who is master, how far slaves are behind, who was master before.
+
+The epochs in the store are the history of takeovers: one for each mastership, of which brokers keep the last 64
+(`EPOCHS_KEPT`). So it survives every broker, and is the same in every console.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from amq.console.link import Seen
+from amq.console.words import counted, shown, size_text, span_text, time_text
+from amq.lock.epoch import Epoch
+from amq.lock.presence import MASTER, BrokerPresence
+from amq.management.listing import Row
+
+EPOCHS_SHOWN: Final = 12
+NAMES_MAX: Final = 8  # lines of the drawing
+WIDTH, LINE, LEFT, TOP = 1000, 34, 130, 24  # of the drawing
+BAR_MIN: Final = 4.0
+NAME_CHARS_MAX: Final = 16
+FIGURES: Final = ("epoch", "messages", "in_flight", "dead_letters", "queues", "connections", "consumers")
+
+
+def members(seen: Seen, own: Row | None, now_ms: int) -> list[dict[str, str]]:
+    """A row for each broker. `own` = what the broker of this host says."""
+    return [
+        {
+            "name": each.name, "role": each.role, "host": each.owner.host if each.owner is not None else "",
+            "state": _state(seen, each, own, now_ms), "priority": f"{each.priority:,}",
+        }
+        for each in seen.status.brokers
+    ]  # fmt: skip
+
+
+def _state(seen: Seen, each: BrokerPresence, own: Row | None, now_ms: int) -> str:
+    if each.role == MASTER:
+        parts = ["serves clients"]
+        is_own = own is not None and own.get("role") == MASTER and own.get("name") == each.name
+        if is_own and own is not None and own.get("lease_left_s") is not None:
+            parts.append(f"lease: {own['lease_left_s']:.1f} s left")
+        if seen.status.heartbeat_wall_ms is not None:
+            parts.append(f"last heartbeat {span_text((now_ms - seen.status.heartbeat_wall_ms) / 1000)} ago")
+        return ", ".join(parts)
+    if "reading" in each.details:
+        return "takes over: reads the journal"
+    followed = each.details.get("followed")
+    followed = followed if isinstance(followed, dict) else {}
+    caught_up_ms, count = followed.get("caught_up_wall_ms", 0), followed.get("messages", 0)
+    lag = ""
+    if isinstance(caught_up_ms, int) and isinstance(count, int) and caught_up_ms:
+        lag = f", knew all {span_text((now_ms - caught_up_ms) / 1000)} ago ({counted(count, 'message')})"
+    return (each.not_ready or "ready to take over") + lag
+
+
+def figures(found: Row) -> list[tuple[str, str]]:
+    """Of a master, with its totals."""
+    rows = [(name.replace("_", " "), shown(name, found[name])) for name in FIGURES]
+    used, limit = found["memory_used_bytes"], found["memory_limit_bytes"]
+    stored = size_text(found["store_used_bytes"])
+    if found["store_limit_bytes"]:
+        stored += f" of {size_text(found['store_limit_bytes'])}"
+    return [*rows, ("memory", f"{size_text(used)} of {size_text(limit)}"), ("journal", stored)]
+
+
+def alarms(seen: Seen, found: Row | None) -> list[str]:
+    """Sentences for what an operator should do something about. `found` = the totals of the master."""
+    told = [] if seen.status.master is not None else ["No broker of the group serves clients now."]
+    if found is None:
+        return told
+    if found["store_full"] and not found["store_at_limit"]:
+        told.append(
+            f"The disk of the store is full ({size_text(seen.disk_free_bytes)} free): new messages are rejected, "
+            "consumers go on. Make room on it, or consume."
+        )
+    if found["store_at_limit"]:
+        told.append("storeLimit is reached: producers wait. Consume, purge, or raise storeLimit.")
+    if found["memory_used_bytes"] >= found["memory_limit_bytes"]:
+        told.append("memoryLimit is reached: producers wait. Acknowledge what is in flight, or raise memoryLimit.")
+    return told
+
+
+def hints(found: Row) -> list[str]:
+    """Sentences for what an operator may want to look at. `found` = the totals of the master."""
+    told = []
+    if found["dead_letters"]:
+        told.append(f"{counted(found['dead_letters'], 'dead letter')}: the page Dead letters groups them by cause.")
+    if found["queues_without_consumers"]:
+        count = counted(found["queues_without_consumers"], "queue")
+        told.append(f"{count} with messages and without a consumer: the page Queues has the fullest first.")
+    return told
+
+
+def takeovers(epochs: Sequence[Epoch], now_ms: int) -> list[dict[str, str]]:
+    """The last masterships, the newest first."""
+    rows = []
+    for number, epoch in enumerate(epochs):
+        end_ms = epochs[number + 1].started_wall_ms if number + 1 < len(epochs) else now_ms
+        rows.append({
+            "epoch": str(epoch.number), "name": epoch.owner.name, "host": epoch.owner.host,
+            "began": time_text(epoch.started_wall_ms), "reason": epoch.reason,
+            "lasted": span_text((end_ms - epoch.started_wall_ms) / 1000),
+        })  # fmt: skip
+    return rows[::-1][:EPOCHS_SHOWN]
+
+
+def drawing(epochs: Sequence[Epoch], now_ms: int) -> dict[str, Any] | None:
+    """The last masterships as bars on lines, one line for each broker; None = there are none."""
+    shown_ = list(epochs)[-EPOCHS_SHOWN:]
+    names = list(dict.fromkeys(epoch.owner.name for epoch in reversed(shown_)))[:NAMES_MAX]
+    if not names:
+        return None
+    names.sort()
+    first_ms = shown_[0].started_wall_ms
+    span_ms = max(1, max(now_ms, shown_[-1].started_wall_ms) - first_ms)
+    ends = [*(epoch.started_wall_ms for epoch in shown_[1:]), now_ms]
+    bars = []
+    for epoch, end_ms in zip(shown_, ends, strict=True):
+        if epoch.owner.name in names:
+            x = LEFT + (WIDTH - LEFT) * (epoch.started_wall_ms - first_ms) / span_ms
+            width = max(BAR_MIN, (WIDTH - LEFT) * (end_ms - epoch.started_wall_ms) / span_ms - 1)
+            bars.append({
+                "x": round(min(x, WIDTH - BAR_MIN), 1), "y": TOP + LINE * names.index(epoch.owner.name),
+                "width": round(min(width, max(BAR_MIN, WIDTH - x)), 1), "height": LINE - 12,
+                "text": str(epoch.number) if width > 9 * len(str(epoch.number)) else "",
+                "title": f"epoch {epoch.number}: {epoch.owner.name} from {time_text(epoch.started_wall_ms)}",
+            })  # fmt: skip
+    lines = [
+        {"name": _short(name), "y": TOP + LINE * number, "middle": TOP + LINE * number + (LINE - 12) / 2}
+        for number, name in enumerate(names)
+    ]
+    return {
+        "width": WIDTH, "height": TOP + LINE * len(names) + 4, "left": LEFT, "bars": bars, "lines": lines,
+        "from": time_text(first_ms), "to": time_text(now_ms),
+    }  # fmt: skip
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_CHARS_MAX else name[: NAME_CHARS_MAX - 1] + "…"
