@@ -92,6 +92,25 @@ def show_(client: ManagementClient, name: str, as_json: bool) -> None:
     print_table(("FIGURE", "VALUE"), [(key.replace("_", " "), _plain(value)) for key, value in told.items()])
 
 
+@queue.command(epilog=examples("amq queue why orders --store /mnt/shared/amq"))
+@_name
+@asks_broker
+@json_option
+def why(client: ManagementClient, name: str, as_json: bool) -> None:
+    """Say why a queue does not drain, as far as its broker can see.
+
+    It looks at the consumers, their selectors and the first 1,000 messages, at limits, and at the disk of the store.
+    """
+    found = client.get(f"/queues/{part(_bare(name))}/hints")
+    if as_json:
+        print_json(found)
+        return
+    for hint in found["items"]:
+        click.echo(hint["text"])
+    if not found["items"]:
+        click.echo("nothing to be seen: it drains, or waits for messages")
+
+
 @queue.command(
     epilog=examples("amq queue browse orders --limit 20", "amq queue browse orders --selector \"n = '5'\" --json")
 )

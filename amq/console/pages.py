@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from amq.clock import Clock
 from amq.console import overview
 from amq.console.link import OPERATION_S, Link
-from amq.console.lists import LISTS, PAGES, Listed
+from amq.console.lists import LISTS, PAGES, Listed, queue_href
 from amq.console.logins import LOOPBACK, user_of, valid_s
 from amq.console.sessions import COOKIE, Session, Sessions
 from amq.console.words import counted, shown, time_text
@@ -36,6 +36,7 @@ FORM_BYTES_MAX: Final = 2 << 20
 FORM_FIELDS_MAX: Final = 20
 ROWS: Final = 100
 MESSAGES: Final = 50
+QUEUE_FIGURES: Final = ("messages", "in_flight", "delayed", "consumers", "enqueued", "dequeued", "bytes")
 PREVIEW_CHARS: Final = 80
 BODY_BYTES: Final = 256 << 10
 Page = Callable[[Request, Session], Awaitable[Response]]
@@ -182,12 +183,18 @@ class Pages:
             serves=own is not None and own["role"] == "master", **facts,
         )  # fmt: skip
 
-    async def _figures(self, request: Request, session: Session) -> Response:  # noqa: ARG002
-        """For the plot."""
-        found = await self._ask(session, "GET", "/totals")
+    async def _figures(self, request: Request, session: Session) -> Response:
+        """For the plot, of all or of one queue."""
+        name = request.query_params.get("queue", "")
         status = await self._ask(session, "GET", "/broker")
+        if name:
+            row = await self._ask(session, "GET", f"/queues/{quote(name, safe='')}")
+            found = {field: row[field] for field in ("enqueued", "dequeued", "messages")}
+            return JSONResponse({"epoch": status.get("epoch"), **found})
+        found = await self._ask(session, "GET", "/totals")
         return JSONResponse({
-            "epoch": status.get("epoch"), "enqueued": found["enqueued"] + found["forgotten_enqueued"],
+            "messages": found["messages"], "epoch": status.get("epoch"),
+            "enqueued": found["enqueued"] + found["forgotten_enqueued"],
             "dequeued": found["dequeued"] + found["forgotten_dequeued"],
         })  # fmt: skip
 
@@ -248,12 +255,17 @@ class Pages:
             return await self._change(session, request.state.form, name, resource, here)
         if id:
             return await self._message(session, name, resource, here, unquote(id))
+        part = request.query_params.get("part", "")
+        if part == "hints":
+            hints = await self._hints(session, resource)
+            return self._render("queue_hints.html", session, here_queue=here, hints=hints)
         row = await self._ask(session, "GET", resource)
+        figures = [(field.replace("_", " "), shown(field, row[field])) for field in QUEUE_FIGURES]
+        if part:
+            return self._render("queue_live.html", session, here_queue=here, figures=figures)
         selector = request.query_params.get("selector", "")
         wanted = {"selector": selector, "after": request.query_params.get("after", ""), "limit": str(MESSAGES)}
         found = await self._ask(session, "GET", f"{resource}/messages?{urlencode(wanted)}")
-        figures = [(field.replace("_", " "), shown(field, row[field]))
-                   for field in ("messages", "in_flight", "delayed", "consumers", "enqueued", "dequeued")]  # fmt: skip
         rows = [
             {**each, "href": f"{here}/{quote(each['id'], safe='')}", "preview": _preview(each),
              "sent": time_text(each["timestamp_ms"])} for each in found["items"]
@@ -261,8 +273,14 @@ class Pages:
         return self._render(
             "queue.html", session, title=name, here="/queues", here_queue=here, figures=figures, rows=rows,
             selector=selector, after=found["after"], paused=row["paused"], dead=row["dead_letter_queue"],
-            reason=_reason(row),
+            hints=await self._hints(session, resource), figures_of=name,
         )  # fmt: skip
+
+    async def _hints(self, session: Session, resource: str) -> list[dict[str, str]]:
+        """Why the queue does not drain, with links."""
+        found = await self._ask(session, "GET", f"{resource}/hints")
+        return [{**hint, "href": quote(hint["id"], safe=""), "to": queue_href({"name": hint["queue"]})}
+                for hint in found["items"]]  # fmt: skip
 
     async def _message(self, session: Session, name: str, resource: str, here: str, id: str) -> Response:
         row = await self._ask(session, "GET", f"{resource}/messages/{quote(id, safe='')}?body={BODY_BYTES}")
@@ -372,19 +390,6 @@ def _cells(listed: Listed, row: Row) -> list[dict[str, Any]]:
         fields = [(field, row[field] or "") for field in listed.ending.fields]
         cells.append({"fields": fields, "name": row["name"], "id": f"end-{listed.ending.path(dict(fields))}"})
     return cells
-
-
-def _reason(row: Row) -> str:
-    """Why the queue does not drain, where that can be said."""
-    if row["paused"]:
-        return "It is paused: consumers get nothing until it is resumed."
-    if row["messages"] and not row["consumers"] and not row["dead_letter_queue"]:
-        return "Nobody consumes it."
-    if row["messages"] and row["in_flight"] == row["messages"]:
-        return "Consumers hold all of its messages, and have not acknowledged them: they are slow, or hang."
-    if row["messages"] > row["in_flight"] and row["consumers"] and not row["in_flight"]:
-        return "Its consumers take nothing: perhaps their selectors match none of these messages."
-    return ""
 
 
 def _preview(row: Row) -> str:

@@ -15,6 +15,7 @@ from amq.broker.queues.redelivery import CAUSE
 from amq.destination import QUEUE_SCHEME, plain_name, wire_name
 from amq.errors import AccessError, CommandError
 from amq.management import operations, views
+from amq.management.hints import hints
 from amq.management.listing import Query, Row, invalid, number, text_of
 from amq.management.messages import (
     BODY_BYTES_MAX,
@@ -115,6 +116,10 @@ async def queues(context: Context, request: Request) -> Row:
 
 async def queue(context: Context, request: Request) -> Row:
     return views.queues(context.broker).row(queue_of(context.broker, queue_name(request)))
+
+
+async def queue_hints(context: Context, request: Request) -> Row:
+    return await hints(context, queue_of(context.broker, queue_name(request)))
 
 
 async def topics(context: Context, request: Request) -> Row:
@@ -464,6 +469,7 @@ ROUTES: Final = [
     _get("/totals", "Figures of the whole broker.", totals),
     _get("/queues", "Queues.", queues, query=LIST),
     _get("/queues/{name}", "One queue.", queue, view),
+    _get("/queues/{name}/hints", "Why a queue does not drain, as far as can be seen.", queue_hints, browse),
     _delete("/queues/{name}", "Delete a queue without consumers, with its messages.", delete_queue, administer),
     _post("/queues/{name}/purge", "Delete messages that no consumer has.", purge, administer, SELECTED),
     _post("/queues/{name}/move", "Move messages to another queue.", move, move_demands, ("to", *SELECTED)),

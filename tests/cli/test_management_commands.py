@@ -73,6 +73,8 @@ def test_queues_and_messages(broker: Broker) -> None:
     assert [row["name"] for row in found(broker, "queues", "--filter", "messages<4")] == ["bills", "orders.eu"]
     assert "these are the first 1" in run(broker, "queues", "--limit", 1).stderr
     assert found(broker, "queue", "show", "bills")["messages"] == 1
+    assert [hint["code"] for hint in found(broker, "queue", "why", "bills")["items"]] == ["no-consumer"]
+    assert run(broker, "queue", "why", "bills").stdout.startswith("Nobody consumes it.")
     rows = found(broker, "queue", "browse", "orders.eu", "--selector", "colour = 'red'")
     assert [row["body"] for row in rows] == ["orders.eu 0", "orders.eu 1", "orders.eu 2"]
     assert rows[0]["id"] in run(broker, "queue", "browse", "orders.eu").stdout
