@@ -126,7 +126,7 @@ $(VENV)/.installed: $(METADATA) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-test: $(METADATA) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench,spark,jwt,ldap,console,browser]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench,spark,jwt,ldap,sql,console,browser]'
 	@# Spark lists the folders of sys.path to find data sources, and an editable install has none there.
 	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  ln -sfn $(CURDIR)/spark "$$site/pyspark_amq"; \

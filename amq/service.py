@@ -47,10 +47,11 @@ from amq.security.login import Authenticate
 from amq.security.permissions import Permissions
 from amq.served import PROTOCOLS, Served
 from amq.slave import Lag, Progress, Slave
+from amq.stores import open_vfs
 from amq.succession import ASK_S, EAGER_POLL_S, Departure, Succession
 from amq.threads import Event, SystemThreads, Threads
 from amq.transports.probe import refusals
-from amq.vfs import NotAFileError, SystemVfs, Vfs, close_all
+from amq.vfs import NotAFileError, Vfs, close_all
 
 _CURES = {
     errno.EROFS: "mount it read-write",
@@ -109,7 +110,7 @@ class BrokerService:
         self.events = Events()
         log_events(self.events)
         self._authenticate = authenticate
-        self._vfs = vfs or SystemVfs()
+        self._vfs = vfs or open_vfs(config.store)
         self._clock = clock or SystemClock()
         self._host = host or SystemHost()
         self._entropy = entropy or SystemRandom()

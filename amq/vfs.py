@@ -35,6 +35,11 @@ class NotAFileError(OSError):
     look; trying again changes nothing."""
 
 
+class NothingWrittenError(OSError):
+    """A sync found no room, and surely nothing is stored of what was written since the one before. A file system cannot
+    tell that; a database, which undoes the whole statement, can."""
+
+
 def _try_lock(fd: int) -> bool:
     """Lock the open file `fd` without waiting. False = somebody else holds the lock."""
     import portalocker  # only brokers lock: programs that read a store do without it
@@ -99,6 +104,7 @@ class Vfs(Protocol):
     def lock_held(self, fd: int) -> bool: ...
     def free_bytes(self, path: str) -> int: ...
     def frees_names(self, path: str) -> bool: ...
+    def fences(self, path: str) -> bool: ...
 
 
 class SystemVfs:
@@ -207,6 +213,12 @@ class SystemVfs:
         """Whether a name that is removed in directory `path` can be given to another file at once, though others have
         the first one open. On SMB it is free when all have closed it. Raises OSError."""
         return _file_system(path) not in _SMB
+
+    @staticmethod
+    def fences(path: str) -> bool:  # noqa: ARG004
+        """Whether the store at `path` itself refuses whatever a broker writes to journal, checkpoints and epochs once a
+        later claim than its own is durable. No file system does."""
+        return False
 
 
 def _is_on_nfs(directory: str) -> bool:

@@ -8,11 +8,10 @@ import click
 
 from amq.cli import logs
 from amq.cli.output import examples
-from amq.cli.store import check_store
+from amq.cli.store import check_store, vfs_of
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
 from amq.errors import ConfigError
-from amq.vfs import SystemVfs
 
 CONNECTIONS_MAX = 500
 IDLE_S = 30
@@ -60,7 +59,7 @@ def console(
         raise click.UsageError("give --certificate and --key together")
     if peers and not (peers.startswith(("http://", "https://")) and ("{host}" in peers or "{name}" in peers)):
         raise click.BadParameter("write https://{host}:8161/ or the like, with {host} or {name}", param_hint="--peers")
-    check_store(SystemVfs(), store)
+    check_store(vfs_of(store), store)
     logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store))
     clock = SystemClock()
     app = Console(Link(store, name, clock), clock, metrics_login, peers).app()

@@ -13,6 +13,7 @@ import click
 from amq.cli import exits
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_table
 from amq.errors import StoreError
+from amq.stores import is_directory
 
 if TYPE_CHECKING:
     from amq.doctor import Report
@@ -23,6 +24,7 @@ _EPILOG = examples(
     "amq doctor /mnt/shared/amq --as-peer",
     "amq doctor /mnt/shared/amq --peer host-b --peer host-c",
     "amq doctor /mnt/shared/amq --quick --json | jq -r .verdict",
+    "amq doctor postgresql://db.example.com/amq",
     "amq doctor --tls 'failover:(stomp+ssl://a:61614,stomp+ssl://b:61614)?trust=/etc/app/ca.pem'",
 )
 
@@ -57,6 +59,9 @@ def doctor(
     Exit code 0 where the verdict is fit, with warnings or without, 4 where it is unfit or does not exist, 6 where a
     peer cannot be asked. Without PATH $AMQ_STORE is examined.
 
+    PATH may be the URL of a store in a database. Then the command looks at the server's settings, its standbys, the
+    tables and the rights of the role, and measures a commit. It writes to no table.
+
     With --tls: 0 where each broker that listens lets this client in, 1 where one does not, 6 where none listens. It
     sends no login.
     """
@@ -73,6 +78,8 @@ def doctor(
         raise click.UsageError("give one of --peer, --as-peer and --quick")
     if as_peer and as_json:
         raise click.UsageError("--json is for the host that asks its peers")
+    if not is_directory(path) and (as_peer or peers):
+        raise click.UsageError("a database has no peers: give its URL without --peer and --as-peer")
     _check_directory(path)
     if as_peer:
         _be_peer(path, port)
@@ -97,7 +104,7 @@ def doctor(
 
 def _check_directory(path: str) -> None:
     """Raises StoreError where there is nothing to examine: a typing error must not be judged by its parent."""
-    if os.path.lexists(path):
+    if not is_directory(path) or os.path.lexists(path):
         return
     parent = os.path.dirname(os.path.abspath(path))
     made = f"; the first broker would make it in {parent}: examine that" if os.path.isdir(parent) else ""

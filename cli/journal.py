@@ -26,13 +26,12 @@ from amq.cli.journal_move import export_, import_
 from amq.cli.journal_repair import repair
 from amq.cli.journal_stat import compact, stat
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
-from amq.cli.store import check_store, read_sealing
+from amq.cli.store import check_store, read_sealing, vfs_of
 from amq.config import BrokerConfig
 from amq.errors import StoreError
 from amq.journal.inspect import Found, Inspection, foreign_files
 from amq.journal.records import KINDS, Destination, Group, Record, describe, destinations_of, kind_name
 from amq.journal.space import RESERVE_NAME
-from amq.vfs import SystemVfs
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -67,7 +66,7 @@ def check(store: str, as_json: bool) -> None:
     """
     from amq.maintenance.checkpoints import check_against, examine_checkpoints
 
-    vfs = SystemVfs()
+    vfs = vfs_of(store)
     check_store(vfs, store)
     checkpoints = examine_checkpoints(vfs, store, BrokerConfig(store=store), read_sealing(vfs, store))
     inspection, _ = look(store)
@@ -120,7 +119,7 @@ def dump(
     A transaction, or a move to a dead-letter queue, is one record of type group, which holds other records. A group
     matches if one of its records matches. Problems go to stderr; with a problem the exit code is 4.
     """
-    vfs = SystemVfs()
+    vfs = vfs_of(store)
     check_store(vfs, store)
     with told_missing():
         inspection = Inspection(vfs, store, read_sealing(vfs, store))

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amq.cli.output import console, is_terminal
-from amq.cli.store import check_store, read_sealing
+from amq.cli.store import check_store, read_sealing, vfs_of
 from amq.config import BrokerConfig, load
 from amq.errors import StoreError
 from amq.journal.inspect import Inspection, Problem, Progress, SegmentReport, inspect
 from amq.journal.liveness import Liveness
-from amq.vfs import SystemVfs
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -48,7 +47,7 @@ def progress(what: str) -> Progress:
 
 def look(store: str, config: BrokerConfig | None = None) -> tuple[Inspection, Liveness]:
     """Read and verify the whole journal. Raises StoreError if there is none."""
-    vfs = SystemVfs()
+    vfs = vfs_of(store)
     check_store(vfs, store)
     windows = config or BrokerConfig()
 

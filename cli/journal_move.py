@@ -14,14 +14,13 @@ import click
 from amq.cli import exits
 from amq.cli.journal_common import canonical, options_option, progress, read_config, store_option, told_missing
 from amq.cli.output import console, counted, examples, is_terminal, size_text
-from amq.cli.store import check_store, read_sealing
+from amq.cli.store import check_store, read_sealing, vfs_of
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
 from amq.errors import AmqError
 from amq.journal.export import Export, store_uuid
 from amq.journal.interchange import Header, Writer, check_whole
 from amq.journal.liveness import Liveness
-from amq.vfs import SystemVfs
 
 if TYPE_CHECKING:
     from amq.maintenance.importing import Import, Result
@@ -96,7 +95,7 @@ def _export_to(output: str, store: str, config: BrokerConfig, wanted: list[str] 
 
 
 def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: BinaryIO) -> list[str]:
-    vfs = SystemVfs()
+    vfs = vfs_of(store)
     check_store(vfs, store)
 
     def make_liveness() -> Liveness:

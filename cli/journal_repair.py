@@ -11,14 +11,15 @@ import click
 from amq.cli import exits
 from amq.cli.journal_common import options_option, read_config, store_option
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
-from amq.cli.store import check_store
+from amq.cli.store import check_store, vfs_of
 from amq.clock import SystemClock
 from amq.errors import StoreError
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.salvage import Damage
 from amq.lock.host import SystemHost
+from amq.stores import is_directory
 from amq.threads import SystemThreads
-from amq.vfs import SystemVfs, Vfs
+from amq.vfs import Vfs
 
 if TYPE_CHECKING:
     from amq.maintenance.repair import Plan
@@ -52,7 +53,9 @@ def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> No
     """
     from amq.maintenance.repair import Repair, is_whole, make_plan
 
-    vfs = SystemVfs()
+    vfs = vfs_of(store)
+    if not is_directory(store):
+        raise StoreError(f"{store} is a database, which nothing but its backups repairs: see docs/postgresql.md")
     _check_store(vfs, store)
     config = read_config(store, options)
     if is_whole(vfs, store):

@@ -19,13 +19,12 @@ from amq.cli.journal_common import (
     tell_problems,
 )
 from amq.cli.output import duration_text, examples, json_option, print_json, print_table, size_text
-from amq.cli.store import store_version
+from amq.cli.store import store_version, vfs_of
 from amq.clock import SystemClock
 from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segment, plan
 from amq.journal.hidden import told_name
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness, Pin, Tally
-from amq.vfs import SystemVfs
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -61,9 +60,9 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     """
     from amq.maintenance.checkpoints import find_checkpoints
 
-    newest = next(iter(find_checkpoints(SystemVfs(), store)), None)
+    newest = next(iter(find_checkpoints(vfs_of(store), store)), None)
     inspection, liveness = look(store, read_config(store, options))
-    version = store_version(SystemVfs(), store)
+    version = store_version(vfs_of(store), store)
     behind = newest.behind_bytes(inspection) if newest is not None else 0
     pins = liveness.pins()
     segments, destinations = _segments_json(inspection, liveness, pins), _destinations_json(liveness, pins)

@@ -37,6 +37,7 @@ _EPILOG = examples(
     "amq start --store /mnt/shared/amq --name a --transport stomp://0.0.0.0:61613",
     "amq start /etc/amq/amq.toml",
     "amq start amq.toml -o lockKeepAlivePeriod=5s -o log.logLevel=debug",
+    "amq start --store 'postgresql://amq@db/amq?sslmode=verify-full' --name a",
     "AMQ_STORE=/mnt/shared/amq amq start",
     "amq start amq.toml --name b -o priority=10 --wait-for-activation",
     "amq start activemq.xml --property activemq.data=/mnt/shared/amq",
@@ -45,7 +46,10 @@ _EPILOG = examples(
 
 @click.command(epilog=f"{_EPILOG}\n\n{exits.table()}")
 @click.argument("config_file", metavar="[CONFIG]", required=False, type=click.Path())
-@click.option("--store", metavar="DIR", help="Store directory on the shared file system; the same for all brokers.")
+@click.option(
+    "--store", metavar="DIR|URL",
+    help="Store directory on the shared file system, or the URL of a database; the same for all brokers.",
+)  # fmt: skip
 @click.option("--name", metavar="NAME", help="Name of this broker, unique on the store. Default: the host name.")
 @click.option(
     "--transport", "transports", metavar="URL", multiple=True,

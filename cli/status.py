@@ -25,7 +25,7 @@ from amq.cli.output import (
     size_text,
     wall_text,
 )
-from amq.cli.store import check_store
+from amq.cli.store import check_store, vfs_of
 from amq.client import ConnectError, tls
 from amq.client.uri import BrokerUri
 from amq.clock import SystemClock
@@ -38,7 +38,8 @@ from amq.lock.host import Owner
 from amq.lock.presence import BrokerPresence
 from amq.lock.status import StoreStatus, silence, store_status
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
-from amq.vfs import SystemVfs
+from amq.stores import full_name
+from amq.vfs import Vfs
 
 SECONDS_MAX = 253_402_300_799  # the year 9999
 _EPILOG = examples(
@@ -100,7 +101,7 @@ def status(
 
 
 def _of_store(store: str) -> dict[str, Any]:
-    vfs = SystemVfs()
+    vfs = vfs_of(store)
     check_store(vfs, store)
     clock = SystemClock()
     try:
@@ -115,7 +116,7 @@ def _of_store(store: str) -> dict[str, Any]:
         raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
     epoch, master, last_ms = seen.epoch, seen.master, seen.last_sign_wall_ms
     return {
-        "store": os.path.abspath(store),
+        "store": full_name(store),
         "state": _state(seen, silent_s),
         "master": None if master is None or master.owner is None else _broker(master),
         "silent_s": None if silent_s is None else round(silent_s, 1),
@@ -233,7 +234,7 @@ def _urls(broker: BrokerPresence, owner: Owner) -> list[str]:
     return urls
 
 
-def _journal_size(vfs: SystemVfs, store: str) -> tuple[int, int]:
+def _journal_size(vfs: Vfs, store: str) -> tuple[int, int]:
     """(segments, bytes), space reserved for the newest one included."""
     directory = os.path.join(store, JOURNAL_DIRECTORY)
     sizes = []

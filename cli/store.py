@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import os
+from functools import cache
 
 from amq.errors import StoreError
 from amq.journal.inspect import Sealing
 from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
 from amq.lock.status import StoreStatus, store_status
-from amq.vfs import SystemVfs, Vfs
+from amq.stores import full_name, open_vfs
+from amq.vfs import Vfs
+
+
+@cache
+def vfs_of(store: str) -> Vfs:
+    """The door to `store`, the same one for all of a command. Raises ConfigError."""
+    return open_vfs(store)
 
 
 def check_store(vfs: Vfs, store: str) -> None:
@@ -21,7 +28,7 @@ def check_store(vfs: Vfs, store: str) -> None:
     if EPOCHS_DIRECTORY not in names:
         what = "is empty" if not names else "is no store: it has no directory epochs"
         raise StoreError(
-            f"{os.path.abspath(store)} {what}: no broker was ever master here; give the directory that `amq start "
+            f"{full_name(store)} {what}: no broker was ever master here; give the directory that `amq start "
             "--store` was given",
             code="STORE_MISSING",
         )
@@ -29,7 +36,7 @@ def check_store(vfs: Vfs, store: str) -> None:
 
 def read_status(store: str) -> StoreStatus:
     """The group as the store shows it. Raises StoreError."""
-    vfs = SystemVfs()
+    vfs = vfs_of(store)
     try:
         check_store(vfs, store)
         return store_status(vfs, store)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from amq.lock.presence import read_presence
-from amq.vfs import SystemVfs
+from amq.stores import open_vfs
 from bench.wire import Connection
 from tests.ports import free_port
 
@@ -45,7 +45,7 @@ class Broker:
     scheme = "stomp"
 
     def __init__(
-        self, store: Path, name: str, port: int, options: Mapping[str, object], config: Path | None = None,
+        self, store: Path | str, name: str, port: int, options: Mapping[str, object], config: Path | None = None,
         code: Path = ROOT, scheme: str = "stomp",
     ) -> None:  # fmt: skip
         self.config = config
@@ -165,7 +165,7 @@ class Broker:
         """Until this slave says in the store that it could take over."""
         until = time.monotonic() + DEADLINE_S
         while time.monotonic() < until:
-            running = read_presence(SystemVfs(), str(self.store))
+            running = read_presence(open_vfs(str(self.store)), str(self.store))
             if any(each.name == self.name and each.not_ready == "" for each in running):
                 return
             time.sleep(0.02)
@@ -206,7 +206,7 @@ class Brokers:
     """
 
     def __init__(
-        self, directory: Path, store: Path | None = None, config: Path | None = None, scheme: str = "stomp",
+        self, directory: Path, store: Path | str | None = None, config: Path | None = None, scheme: str = "stomp",
         **options: object,
     ) -> None:  # fmt: skip
         self.directory = directory

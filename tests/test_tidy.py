@@ -35,6 +35,8 @@ IMPORTS: dict[str, set[str]] = {
     "vfs": {"errors", "clock"},
     "config": {"errors", "clock", "destination", "tls"},
     "tls": set(),
+    "sql": LEAVES | {"vfs"},
+    "stores": LEAVES | {"vfs", "sql"},
     "security": {"errors", "clock", "threads", "destination", "tls"},
     "lock": LEAVES | {"vfs"},
     "journal": LEAVES | {"vfs", "config"},
@@ -51,13 +53,13 @@ IMPORTS: dict[str, set[str]] = {
     "succession": LEAVES | {"vfs", "config", "lock", "group"},
     "service": LEAVES
     | {"vfs", "config", "security", "journal", "broker", "lock", "master", "slave", "replay", "group", "succession"}
-    | {"transports.probe", "served"},
+    | {"transports.probe", "served", "stores"},
     "management": LEAVES | {"broker", "config", "journal", "security", "selectors", "protocols.commands"},
-    "console": LEAVES | {"vfs", "management", "lock", "security.login"},
-    "maintenance": LEAVES | {"vfs", "config", "journal", "lock", "broker", "master", "service"},
-    "doctor": LEAVES | {"vfs", "config", "lock", "client", "security", "tls"},
+    "console": LEAVES | {"vfs", "stores", "management", "lock", "security.login"},
+    "maintenance": LEAVES | {"vfs", "stores", "config", "journal", "lock", "broker", "master", "service"},
+    "doctor": LEAVES | {"vfs", "stores", "sql", "config", "lock", "client", "security", "tls"},
     "cli": LEAVES
-    | {"vfs", "config", "security", "journal", "lock", "service", "client", "protocols", "doctor"}
+    | {"vfs", "stores", "sql", "config", "security", "journal", "lock", "service", "client", "protocols", "doctor"}
     | {"maintenance", "broker.events", "management", "console", "transports.doorkeeper"},
     "spark": LEAVES | {"client", "journal", "config", "vfs", "lock.epoch", "protocols.stomp.destination"},
     "__main__": {"cli"},

@@ -307,7 +307,7 @@ def _dotted(name: str) -> tuple[str, ...]:
 
 def _path(value: Value, directory: str | None) -> str:
     assert isinstance(value, str)
-    if not value:
+    if not value or "://" in value:  # a URL: a store need not be a directory
         return value
     expanded = os.path.expanduser(value)
     return expanded if directory is None else os.path.join(directory, expanded)

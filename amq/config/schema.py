@@ -35,8 +35,9 @@ class BrokerConfig(SecurityOptions):
     )  # fmt: skip
     store: str = option(
         "broker", "store", Kind.PATH, "",
-        "Directory on the shared file system that all brokers of the group use; required to start.",
-        "Always set it: every broker of a group uses the same directory.",
+        "The directory on the shared file system that all brokers of a group use, or the URL of a database. Required.",
+        "Always set it: every broker of a group uses the same one. postgresql://HOST/DATABASE is described in "
+        "docs/postgresql.md.",
         elsewhere=("dataDirectory", "journal-directory"),
     )  # fmt: skip
     transports: tuple[str, ...] = option(

@@ -22,7 +22,7 @@ from amq.lock.status import StoreStatus, store_status
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
 from amq.security.login import User
-from amq.vfs import SystemVfs
+from amq.stores import open_vfs
 
 THREADS_MAX: Final = 24
 STORE_S: Final = 3.0
@@ -51,6 +51,7 @@ class Link:
         self.store = store
         self._name = name
         self._clock = clock
+        self._vfs = open_vfs(store)
         self._seen: Seen | None = None
         self._seen_at = 0.0
         self._limiter: CapacityLimiter | None = None
@@ -67,18 +68,17 @@ class Link:
         return self._seen
 
     def _look(self) -> Seen:
-        status = store_status(SystemVfs(), self.store)
+        status = store_status(self._vfs, self.store)
         here = [each for each in status.brokers if each.management and os.path.exists(each.management)]
         if self._name:
             here = [each for each in here if each.name == self._name]
         master = status.master
         own = next((each for each in here if master is not None and each.name == master.name), None)
-        found = os.statvfs(self.store)
         before = self._seen.epochs if self._seen is not None else ()
         newest = status.epoch.number if status.epoch is not None else 0
         same = bool(before) and before[-1].number == newest
-        epochs = before if same else tuple(read_epochs(SystemVfs(), self.store))
-        return Seen(status, own or (here[0] if here else None), found.f_bavail * found.f_frsize, epochs)
+        epochs = before if same else tuple(read_epochs(self._vfs, self.store))
+        return Seen(status, own or (here[0] if here else None), self._vfs.free_bytes(self.store), epochs)
 
     async def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, user: User | None = None,

@@ -47,7 +47,7 @@ from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker, fin
 from amq.journal.space import RESERVE_NAME, StoreLimit, measure
 from amq.journal.writer import JobRunner
 from amq.message import Message
-from amq.vfs import FULL_ERRNOS, Vfs, write_all
+from amq.vfs import FULL_ERRNOS, NothingWrittenError, Vfs, write_all
 
 # A batch of so few records may be synced on the event loop, where the disk answers within this time (running mean).
 # Measured: a lone client with a window of 1 gains a factor of 1.6, at 0.1 ms a sync.
@@ -397,6 +397,8 @@ class Journal:
         started = self._clock.monotonic()
         try:
             self._vfs.fdatasync(file.fd)
+        except NothingWrittenError:
+            raise
         except OSError as error:
             raise SyncError(error.errno, error.strerror) from error
         took_s = self._clock.monotonic() - started

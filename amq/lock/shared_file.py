@@ -301,6 +301,8 @@ class SharedFileLocker:
             return 0.0, f"{owner.describe()} released epoch {previous.number}"
         if provably_gone(owner, self._host):
             return 0.0, f"{owner.describe()} is gone from this host"
+        if self._vfs.fences(self._store):
+            return 0.0, f"the claim shuts {owner.describe()} out of the store"
         wait_s = owner.lock_keep_alive_period_s * (1 + CLOCK_DRIFT_MAX)
         return wait_s, f"the lease of {owner.describe()} ran out"
 

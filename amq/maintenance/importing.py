@@ -32,8 +32,8 @@ from amq.journal.writer import JournalThread
 from amq.master import Master
 from amq.message import Copy, Message, Shared
 from amq.service import BrokerService, Role
+from amq.stores import open_vfs
 from amq.threads import SystemThreads
-from amq.vfs import SystemVfs
 from amq.xid import AnyXid
 
 NAME = "amq-journal-import"
@@ -123,7 +123,7 @@ class Import:
 
     def _refuse_own(self, reader: Reader) -> None:
         assert reader.header is not None
-        vfs = self._doors.get("vfs") or SystemVfs()
+        vfs = self._doors.get("vfs") or open_vfs(self._config.store)
         if reader.header.store and reader.header.store == store_uuid(vfs, self._config.store):
             raise AmqError(
                 f"this is an export of {self._config.store} itself, or of a copy of it: its messages would be stored "

@@ -42,6 +42,7 @@ def test_the_contract() -> None:
     assert set(LEAVES) == {
         "amq start", "amq stop", "amq handover",
         "amq status", "amq producer", "amq consumer", "amq demo", "amq demo-spark", "amq perf",
+        "amq store init", "amq store upgrade", "amq store accept",
         "amq doctor", "amq journal check", "amq journal dump", "amq journal stat", "amq journal compact",
         "amq journal export", "amq journal import", "amq journal repair",
         "amq config show", "amq config check", "amq config import", "amq user add", "amq user remove", "amq user list",

@@ -252,6 +252,9 @@ class SimVfs(Vfs):
         self._begin("frees_names", path)
         return not self.cache.mount.lock_refuses
 
+    def fences(self, path: str) -> bool:  # noqa: ARG002
+        return False
+
     def _room(self, more: int, path: str) -> None:
         if more > 0 and more > self._server.free_bytes():
             raise fail(errno.ENOSPC, path)

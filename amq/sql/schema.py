@@ -1,0 +1,119 @@
+"""The tables of a store, their version, and the way from one version to the next.
+
+    PREFIXamq_store  one row: version of the tables, the fence, and which server it was
+    PREFIXamq_name   directory + name → file; no file = a directory
+    PREFIXamq_file   a file; `extent` = its size where nothing is written up to there
+    PREFIXamq_chunk  bytes of a file from `start` on. Rows of one file never overlap
+
+Invariant: each step of `STEPS` leads from one version to the next, in one transaction, and holds the row of the store:
+no broker writes meanwhile, and a broker of another version refuses the store when it connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import Connection, sql
+
+from amq.errors import NewerFormatError, StoreError
+
+_CREATE = """
+CREATE TABLE {store} (
+    single boolean PRIMARY KEY DEFAULT true CHECK (single),
+    version integer NOT NULL,
+    fence bytea NOT NULL DEFAULT '',
+    server text NOT NULL,
+    synchronous boolean NOT NULL
+);
+CREATE TABLE {file} (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    extent bigint NOT NULL DEFAULT 0,
+    made timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE {name} (
+    directory text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    file bigint,
+    PRIMARY KEY (directory, name)
+);
+CREATE INDEX ON {name} (file);
+CREATE TABLE {chunk} (
+    file bigint NOT NULL,
+    start bigint NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (file, start)
+);
+ALTER TABLE {chunk} ALTER data SET STORAGE EXTERNAL;
+ALTER TABLE {store} SET (fillfactor = 10);
+"""
+STEPS: tuple[str, ...] = (_CREATE,)  # step n makes version n + 1 of version n
+# The server that answers: its identity, and its timeline, which a promotion of a standby changes.
+IDENTITY = "(SELECT system_identifier FROM pg_control_system())::text || '/' || " \
+    "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # fmt: skip
+# Whether what is committed is also on a standby.
+SYNCHRONOUS = "current_setting('synchronous_standby_names') <> '' AND " \
+    "current_setting('synchronous_commit') IN ('on', 'remote_apply')"  # fmt: skip
+
+
+class Tables:
+    """Names of the tables of one group, and statements that use them."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._names = {name: sql.Identifier(f"{prefix}amq_{name}") for name in ("store", "name", "file", "chunk")}
+
+    def statement(self, text: str) -> bytes:
+        """`text` with {store}, {name}, {file} and {chunk} filled in."""
+        return sql.SQL(text).format(**self._names).as_bytes(None)
+
+    def version(self, connection: Connection[Any]) -> int:
+        """Of the tables that are there, 0 = none."""
+        found = connection.execute("SELECT to_regclass(%s)", [f"{self.prefix}amq_store"]).fetchone()
+        if found is None or found[0] is None:
+            return 0
+        row = connection.execute(self.statement("SELECT version FROM {store}")).fetchone()
+        return int(row[0]) if row is not None else 0
+
+    def upgrade(self, connection: Connection[Any], steps: Sequence[str] = STEPS) -> tuple[int, int]:
+        """Make the tables, or bring them to the newest version: (version before, version now). Brokers that start at
+        once do it one after the other. Raises NewerFormatError, psycopg.Error.
+        """
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('amq'), hashtext(%s))", [self.prefix])
+            before = self.version(connection)
+            if before > len(steps):
+                raise newer(before, len(steps))
+            if before:
+                connection.execute(self.statement("SELECT 1 FROM {store} FOR UPDATE"))
+            for number, step in enumerate(steps[before:], before + 1):
+                connection.execute(self.statement(step))
+                if number == 1:
+                    made = f"INSERT INTO {{store}} (version, server, synchronous) SELECT 1, {IDENTITY}, {SYNCHRONOUS}"
+                    connection.execute(self.statement(made))
+                else:
+                    connection.execute(self.statement("UPDATE {store} SET version = version + 1"))
+        return before, max(before, len(steps))
+
+
+def check_version(found: int, where: str, newest: int = len(STEPS)) -> None:
+    """Raises StoreError where `found` is not the version that this program uses."""
+    if found > newest:
+        raise newer(found, newest)
+    if not found:
+        raise StoreError(
+            f"{where} has no tables of a store: make them with `amq store init`, as a role that may create tables",
+            code="STORE_MISSING",
+        )
+    if found < newest:
+        raise StoreError(
+            f"the tables of {where} have version {found}, this amq uses version {newest}: stop all brokers and run "
+            "`amq store upgrade`",
+            code="STORE_OLDER_SCHEMA",
+        )
+
+
+def newer(found: int, newest: int) -> NewerFormatError:
+    return NewerFormatError(
+        f"the tables of the store have version {found}, this amq knows {newest}: upgrade this broker"
+    )

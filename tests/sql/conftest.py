@@ -1,0 +1,26 @@
+"""One PostgreSQL for the tests of this folder that a process runs, and a database of its own for each test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgres import Postgres, postgres
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Postgres]:
+    with postgres() as made:
+        yield made
+
+
+@pytest.fixture
+def database(server: Postgres) -> str:
+    """The name of a new database."""
+    name = f"amq{next(_numbers)}"
+    server.ask(f"CREATE DATABASE {name}")
+    return name

@@ -1,0 +1,262 @@
+"""Real brokers on a real PostgreSQL: takeovers, faults of the server, and the commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from amq.cli.main import main
+from tests.brokers import Brokers
+from tests.postgres import READY_S, Postgres, needs_postgres, postgres
+from tests.traffic import QUEUE, Producer, connect_any, drain, send
+
+pytestmark = needs_postgres
+
+
+@pytest.fixture
+def url(server: Postgres, database: str) -> str:
+    return server.url(database)
+
+
+@pytest.fixture
+def brokers(tmp_path: Path, url: str) -> Iterator[Brokers]:
+    with Brokers(tmp_path, url, hungMasterTimeout="2s") as group:
+        yield group
+
+
+def amq(*words: object, code: int = 0) -> dict[str, Any]:
+    """The JSON that a command prints."""
+    done = CliRunner().invoke(main, [*map(str, words), "--json"])
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout)
+
+
+def fill(connection: Any, count: int) -> None:
+    for number in range(count):
+        send(connection, b"%d" % number)
+
+
+def test_a_slave_takes_over_at_once_with_every_message(brokers: Brokers) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    with master.connect() as connection:
+        fill(connection, 50)
+        connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client", "prefetch-count": 10})
+        tenth = [connection.next_frame(READY_S) for _ in range(10)][-1]
+        connection.send("ACK", {"id": tenth.headers["ack"], "receipt": "acked"})
+        connection.receipt("acked", READY_S)
+    slave.wait_ready()
+    master.kill()
+    told = slave.wait_serving()
+    assert told["waited_s"] == 0.0
+    with slave.connect() as connection:
+        assert drain(connection, 40) == [b"%d" % number for number in range(10, 50)]
+
+
+def test_the_commands_take_the_url(brokers: Brokers, url: str) -> None:
+    assert amq("store", "init", "--store", url) == {"store": url, "made": True, "version": 1}
+    assert amq("store", "init", "--store", url)["made"] is False
+    assert amq("store", "upgrade", "--store", url) == {"store": url, "before": 1, "version": 1}
+    assert amq("doctor", url, "--quick")["verdict"] == "fit"
+    master = brokers.master("a")
+    with master.connect() as connection:
+        fill(connection, 5)
+    seen = amq("status", "--store", url)
+    assert (seen["store"], seen["state"], seen["master"]["name"]) == (url, "serving", "a")
+    assert amq("journal", "check", "--store", url)["ok"]
+    stat = amq("journal", "stat", "--store", url)
+    assert sum(each["live"] for each in stat["destinations"]) == 5
+    done = CliRunner().invoke(main, ["journal", "repair", "--store", url])
+    assert (done.exit_code, "nothing but its backups" in done.stderr) == (4, True)
+
+
+@pytest.mark.deep
+def test_the_doctor_looks_at_the_server() -> None:
+    with postgres(fsync="off", full_page_writes="off", synchronous_commit="off", synchronous_standby_names="x") as bad:
+        report = amq("doctor", bad.url("postgres"), code=4)
+        levels = {each["topic"]: each["level"] for each in report["findings"]}
+        assert levels | {"fsync": "unfit", "full_page_writes": "unfit", "synchronous_commit": "note"} == levels
+        assert levels["synchronous standby"] == "warning"
+        assert report["measured"]["round_trip"]["count"] > 10
+        done = CliRunner().invoke(main, ["start", "--store", bad.url("postgres"), "--transport", "stomp://127.0.0.1:0"])
+        assert done.exit_code == 4
+
+
+# -- slow ones ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.deep
+def test_a_handover_an_export_and_a_server_that_must_be_accepted(
+    brokers: Brokers, url: str, server: Postgres, database: str, tmp_path: Path
+) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    with master.connect() as connection:
+        fill(connection, 5)
+    slave.wait_ready()
+    assert CliRunner().invoke(main, ["handover", "--store", url, "--to", "b"]).exit_code == 0
+    slave.wait_serving()
+    exported = tmp_path / "all.jsonl"
+    assert CliRunner().invoke(main, ["journal", "export", "--store", url, "--output", str(exported)]).exit_code == 0
+    assert json.loads(exported.read_text().splitlines()[-1])["messages"] == 5
+    assert amq("store", "accept", "--store", url)["accepted"] is True
+    master.kill()
+    slave.kill()
+    server.ask("UPDATE amq_store SET server = '1/00000001'", database=database)
+    master.start()
+    assert master.wait_exit() == 4
+    assert master.log[-1]["code"] == "STORE_INCOMPLETE"
+    assert amq("store", "accept", "--store", url)["accepted"] is False
+    assert amq("store", "accept", "--store", url, "--yes")["accepted"] is True
+    master.start().wait_serving()
+
+
+def checked(brokers: Brokers, producer: Producer) -> None:
+    """Every message that was confirmed is there, once, in the order in which it was sent."""
+    confirmed = producer.stop()
+    with connect_any(list(brokers.brokers.values())) as connection:
+        bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
+    assert bodies == sorted(set(bodies)), "stored twice, or out of order"
+    assert set(confirmed) <= set(bodies)
+
+
+@pytest.mark.deep
+def test_a_master_that_stands_still_is_replaced_and_its_insert_is_refused_by_the_server(tmp_path: Path) -> None:
+    """As the server's own log shows it: the plan of the statement, and how many rows it made."""
+    explain = {
+        "session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0",
+        "auto_explain.log_analyze": "on", "auto_explain.log_timing": "off",
+    }  # fmt: skip
+    with (
+        postgres(**explain) as server,
+        Brokers(tmp_path, server.url("postgres"), hungMasterTimeout="2s", logFormat="json") as brokers,
+    ):
+        master, slave = brokers.master("a"), brokers.slave("b")
+        with master.connect() as connection:
+            fill(connection, 3)
+            master.freeze()
+            connection.send("SEND", {"destination": QUEUE, "receipt": "late"}, b"late")
+            slave.wait_serving()
+            before = len(server.log)
+            master.thaw()
+            master.wait_slave(after=len(master.log))
+        log = server.log[before:]
+        refused = [part for part in log.split("duration: ") if "INSERT INTO" in part and "FOR SHARE" in part]
+        assert any("Insert on amq_chunk c  (cost" in part and "(actual rows=0 loops=1)" in part for part in refused)
+        with slave.connect() as connection:
+            bodies = drain(connection, 3)
+        assert bodies in ([b"0", b"1", b"2"], [b"0", b"1", b"2", b"late"])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["terminate", "restart", "crash"])
+def test_nothing_confirmed_is_lost_when_the_server_lets_go(tmp_path: Path, how: str) -> None:
+    with postgres() as server, Brokers(tmp_path, server.url("postgres")) as brokers:
+        pair = [brokers.master("a"), brokers.slave("b")]
+        producer = Producer(pair)
+        producer.start()
+        for _ in range(3):
+            producer.wait_confirmed(100)
+            if how == "terminate":
+                server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'amq'")
+            else:
+                server.stop() if how == "restart" else server.crash()
+                server.start()
+            producer.wait_confirmed(100)
+        checked(brokers, producer)
+        assert producer.failovers >= 1
+
+
+@pytest.mark.deep
+def test_nothing_confirmed_is_lost_when_masters_are_killed(brokers: Brokers) -> None:
+    pair = [brokers.master("a"), brokers.slave("b")]
+    producer = Producer(pair)
+    producer.start()
+    for _ in range(5):
+        producer.wait_confirmed(100)
+        master = next(broker for broker in pair if broker.said("master: serving"))
+        (other,) = (broker for broker in pair if broker is not master)
+        other.wait_slave()
+        master.kill()
+        other.wait_serving()
+        master.start()
+    checked(brokers, producer)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_promoted_standby(tmp_path: Path, synchronous: bool) -> None:
+    """One that was synchronous is used at once; any other waits for a person."""
+    with postgres() as primary:
+        standby = Postgres(primary.directory.with_name(primary.directory.name + "-standby"), {})
+        standby.directory.mkdir(mode=0o700)
+        standby._give(standby.directory)
+        try:
+            _promote(primary, standby, tmp_path, synchronous)
+        finally:
+            standby.end()
+            shutil.rmtree(standby.directory)
+
+
+def _promote(primary: Postgres, standby: Postgres, directory: Path, synchronous: bool) -> None:
+    host = f"{primary.directory},{standby.directory}"
+    url = (
+        f"postgresql://owner@/postgres?host={host}&port={primary.port},{standby.port}"
+        "&target_session_attrs=read-write"
+    )
+    primary.ask("CREATE TABLE before_all ()")
+    primary.run("pg_basebackup", "-D", standby.data, "-R", "-d", primary.conninfo("postgres"), "-c", "fast")
+    standby.start()
+    if synchronous:
+        primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.ask("SELECT pg_reload_conf()")
+    _until(lambda: primary.ask("SELECT 1 FROM pg_stat_replication WHERE sync_state = %s",
+                               ["sync" if synchronous else "async"]))  # fmt: skip
+    with Brokers(directory, url) as brokers:
+        pair = [brokers.master("a"), brokers.slave("b")]
+        with pair[0].connect() as connection:
+            fill(connection, 20)
+        primary.crash()
+        standby.ask("SELECT pg_promote()")
+        if synchronous:
+            with connect_any(pair) as connection:
+                assert drain(connection, 20) == [b"%d" % number for number in range(20)]
+        else:
+            for broker in pair:
+                assert broker.wait_exit() == 4
+                assert broker.log[-1]["code"] == "STORE_INCOMPLETE"
+
+
+def _until(found: Any) -> None:
+    until = time.monotonic() + READY_S
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.deep
+def test_a_backup_of_pg_dump_is_a_whole_store(brokers: Brokers, server: Postgres, url: str, database: str) -> None:
+    """Made while the master works: one snapshot, as a crash would leave it."""
+    master = brokers.master("a")
+    producer = Producer([master])
+    producer.start()
+    producer.wait_confirmed(200)
+    before = len(producer.confirmed)
+    archive = server.directory / f"{database}.dump"
+    where = ("-h", server.directory, "-p", server.port, "-U", "owner")
+    server.run("pg_dump", *where, "--format=custom", "-f", archive, database)
+    producer.wait_confirmed(50)
+    confirmed = producer.stop()
+    server.ask(f"CREATE DATABASE {database}_restored")
+    server.run("pg_restore", *where, "-d", f"{database}_restored", archive)
+    restored = url.replace(f"/{database}?", f"/{database}_restored?")
+    assert amq("journal", "check", "--store", restored)["ok"]
+    with Brokers(brokers.directory, restored) as others, others.master("r").connect() as connection:
+        bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
+    assert bodies == list(range(len(bodies)))
+    assert before <= len(bodies)

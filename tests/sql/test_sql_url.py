@@ -1,0 +1,53 @@
+"""URLs of stores in a database."""
+
+from __future__ import annotations
+
+import pytest
+
+from amq.errors import ConfigError
+from amq.sql.url import DEFAULTS, SqlUrl
+
+
+def test_a_url_names_a_server_a_database_and_options() -> None:
+    found = SqlUrl.parse(
+        "postgresql://amq@db.example.com:5433/shop?sslmode=verify-full&tablePrefix=eu_&createTablesOnStartup=false"
+        "&queryTimeout=30&passwordFile=/etc/amq/secret"
+    )
+    assert found.parameters == DEFAULTS | {
+        "host": "db.example.com", "port": "5433", "user": "amq", "dbname": "shop", "sslmode": "verify-full",
+    }  # fmt: skip
+    assert (found.table_prefix, found.create_tables_on_startup, found.query_timeout_s) == ("eu_", False, 30)
+    assert found.password_file == "/etc/amq/secret"
+    short = SqlUrl.parse("postgres://db/amq")
+    assert (short.table_prefix, short.create_tables_on_startup, short.query_timeout_s) == ("", True, 0)
+    assert SqlUrl.parse("postgresql:///amq?host=/run/postgresql").parameters["host"] == "/run/postgresql"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("mysql://db/amq", "begin with postgresql"),
+        ("postgresql:db/amq", "begin with postgresql"),
+        ("postgresql://db", "must name one database"),
+        ("postgresql://db/", "must name one database"),
+        ("postgresql://db/a/b", "must name one database"),
+        ("postgresql://db:x/amq", "Port"),
+        ("postgresql://db/amq?colour=red", "unknown option 'colour'"),
+        ("postgresql://db/amq?tablePrefix=a-b", "tablePrefix is"),
+        ("postgresql://db/amq?tablePrefix=" + "a" * 33, "tablePrefix is"),
+        ("postgresql://db/amq?createTablesOnStartup=1", "true or false"),
+        ("postgresql://db/amq?queryTimeout=-2", "number of seconds"),
+        ("postgresql://db/amq?novalue", "bad query field"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_explained(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as told:
+        SqlUrl.parse(url)
+    assert told.value.code == "STORE_URL_INVALID"
+
+
+@pytest.mark.parametrize("url", ["postgresql://amq:hush@db/amq", "postgresql://db/amq?password=hush"])
+def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="passwordFile") as told:
+        SqlUrl.parse(url)
+    assert "hush" not in str(told.value)
