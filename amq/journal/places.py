@@ -88,7 +88,7 @@ def unpack(text: str, count: int) -> Places:
     codes, seqs, offsets, sizes, index, positions, times = columns
     if used < 2:
         index = array("H", bytes(2 * count))
-    if any(row >= used for row in index) or any(position >= count for position in positions):
+    if max(index, default=-1) >= used or max(positions, default=-1) >= count:
         raise ProtocolError("the places of messages are damaged: a segment or message is named that is not there")
     return Places(
         array("q", accumulate(seqs)), [(code >> 32, code & 0xFFFFFFFF) for code in codes], index,

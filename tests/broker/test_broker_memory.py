@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.events import Event, MemoryLimitLeft, MemoryLimitReached
-from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory
 from amq.broker.sessions.session import STALLED_BYTES_MAX
-from amq.message import Message
+from amq.message import Message, Shared
 from amq.protocols.commands import Begin, Commit, Disconnect, Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.notation import Ack, Nack
@@ -247,3 +247,21 @@ def test_what_is_stored_already_needs_no_memory(make_world: Callable[..., World]
     assert world.broker.memory.is_full
     assert producer.confirmed == [first, again]
     assert not producer.codes
+
+
+@pytest.mark.parametrize("others", [None, 0, 1])
+def test_many_messages_are_freed_as_one_by_one(others: int | None) -> None:
+    together, single = Memory(1 << 20), Memory(1 << 20)
+    for memory in (together, single):
+        messages = [Message("queue://a", bytes(size), {"name": "value"}) for size in (0, 10, 1000)]
+        for message in messages:
+            memory.admit(message)
+        if others is not None:
+            messages[1].shared = Shared("connection", others)
+        if memory is together:
+            memory.free_all(messages)
+        else:
+            for message in messages:
+                memory.free(message)
+    assert together.taken_bytes == single.taken_bytes
+    assert (together.taken_bytes == 0) is (not others)

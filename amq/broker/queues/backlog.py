@@ -10,7 +10,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
+
+from amq.message import Message
 
 CHUNK_ROWS = 2048
 NEVER = 1 << 63  # as first seq: no message
@@ -18,11 +21,19 @@ NEVER = 1 << 63  # as first seq: no message
 
 Columns = list["array[int]"]  # of some rows: seqs, segments, offsets, sizes, and times of expiry where some do
 TYPECODES = "QQIIQ"  # of these columns
+_PLACE = [*map(attrgetter, ("seq", "segment.code", "offset", "size", "expires_ms"))]  # the same of a stored message
 
 
 def columns_of(rows: Iterable[tuple[int, ...]]) -> Columns:
     """Rows of five numbers, at least one, as columns by seq."""
     columns = [array(code, column) for code, column in zip(TYPECODES, zip(*sorted(rows), strict=True), strict=True)]
+    return columns if any(columns[4]) else columns[:4]
+
+
+def columns_of_stored(messages: list[Message]) -> Columns:
+    """Where stored messages stand, at least one, as columns by seq."""
+    messages.sort(key=attrgetter("seq"))
+    columns = [array(code, map(part, messages)) for code, part in zip(TYPECODES, _PLACE, strict=True)]
     return columns if any(columns[4]) else columns[:4]
 
 

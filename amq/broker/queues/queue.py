@@ -17,8 +17,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 from amq.broker.actions import Action
-from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
-from amq.broker.queues.backlog import NEVER, Backlog, Columns, Place, columns_of
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost, cost_of_all
+from amq.broker.queues.backlog import NEVER, Backlog, Columns, Place, columns_of_stored
 from amq.broker.queues.viewer import Viewer
 from amq.broker.state.window import Window
 from amq.config.schema import BrokerConfig
@@ -459,13 +459,7 @@ class Queue:
     def transfer_out(self, seqs: list[int]) -> list[tuple[int, Columns]]:
         """Those of `seqs` that are stored, in memory or on disk alone, leave for another queue: by priority, and by seq
         in each piece. No level and no consumer has them."""
-        in_memory: dict[int, list[tuple[int, ...]]] = {}
-        for message in [self.messages[seq] for seq in seqs if seq in self.messages] if self.messages else ():
-            self.let_go(message)
-            assert isinstance(message.segment, Segment)
-            row = (message.seq, message.segment.code, message.offset, message.size, message.expires_ms)
-            in_memory.setdefault(message.priority, []).append(row)
-        taken = [(priority, columns_of(rows)) for priority, rows in in_memory.items()]
+        taken = self._transfer_memory(seqs) if self.messages else []
         for priority, backlog in list(self.backlogs.items()):
             taken += [(priority, columns) for columns in backlog.discard(seqs)]
             if not backlog:
@@ -473,6 +467,16 @@ class Queue:
         for _, columns in taken:
             self._forget_bytes(columns)
         return taken
+
+    def _transfer_memory(self, seqs: list[int]) -> list[tuple[int, Columns]]:
+        """The rows of those that are in memory, which they leave."""
+        messages = self.messages
+        gone = [messages.pop(seq) for seq in seqs if seq in messages]
+        self.resident_bytes -= cost_of_all(gone)
+        by_priority: dict[int, list[Message]] = {}
+        for message in gone:
+            by_priority.setdefault(message.priority, []).append(message)
+        return [(priority, columns_of_stored(some)) for priority, some in by_priority.items()]
 
     def _forget_bytes(self, columns: Columns) -> None:
         """Rows that were counted are here no more."""

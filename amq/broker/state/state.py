@@ -427,10 +427,12 @@ class State(ServingFold[Segment]):
 
     def _taken(self, queue: Queue, seqs: list[int]) -> list[tuple[int, Columns]]:
         """Those of `seqs` that are stored leave the queue: by priority, and by seq in each piece."""
-        for message in [queue.messages[seq] for seq in seqs if seq in queue.messages] if queue.messages else ():
-            assert isinstance(message.segment, Segment)
-            self.hold(message.segment)
-            self.memory.free(message)
+        there = queue.messages
+        if gone := [there[seq] for seq in seqs if seq in there] if there else []:
+            for segment in {id(message.segment): message.segment for message in gone}.values():
+                assert isinstance(segment, Segment)
+                self.hold(segment)
+            self.memory.free_all(gone)
         self.emptied[queue] = None
         return queue.transfer_out(seqs)
 

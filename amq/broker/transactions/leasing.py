@@ -422,13 +422,16 @@ def _check_takes(queue: Queue) -> None:
 
 def _line(queue: Queue, priority: int, now_ms: int) -> Iterator[tuple[int, int]]:
     """(seq, size) of persistent messages that wait, in memory or on disk, by seq."""
+    level, backlog = queue.levels[priority], queue.backlogs.get(priority)
     here = (
         (message.seq, message.size)
-        for message in queue.levels[priority]
+        for message in level
         if message.segment is not None and not 0 < message.expires_ms <= now_ms
     )
-    backlog = queue.backlogs.get(priority)
-    return merge(here, backlog.unexpired(now_ms) if backlog is not None else ())
+    if backlog is None:
+        return here
+    on_disk = backlog.unexpired(now_ms)
+    return merge(here, on_disk) if level else on_disk
 
 
 def _take_out(queue: Queue, priority: int, seqs: set[int]) -> None:
