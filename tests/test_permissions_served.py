@@ -26,14 +26,16 @@ ENTRIES: dict[tuple[str, str], dict[str, Any]] = {
     ("queues", "orders.audit"): {"only": True, "browse": ["warehouse"], "write": ["operators"]},
     ("queues", "DLQ.>"): {"read": ["operators"], "browse": ["shop"]},
     ("queues", ">"): {"admin": ["operators"]},
+    ("queues", "returns"): {"read": ["shop"], "admin": ["shop"]},
     ("topics", "prices.>"): {"read": ["warehouse"], "write": ["shop"]},
     ("topics", "prices.secret"): {"only": True, "write": ["shop"]},
     ("topics", "news"): {"read": ["*"]},
+    ("topics", ">"): {"admin": ["operators"]},
 }
 USERS = ("alice", "bob", "root", "eve")
 NAMES = (
-    "/queue/orders.eu", "/queue/orders.audit", "/queue/orders", "/queue/DLQ.orders.eu", "/queue/x", "/topic/prices.eu",
-    "/topic/prices.secret", "/topic/news", "/topic/x", "/topic/ActiveMQ.Advisory.Queue",
+    "/queue/orders.eu", "/queue/orders.audit", "/queue/orders", "/queue/DLQ.orders.eu", "/queue/returns", "/queue/x",
+    "/topic/prices.eu", "/topic/prices.secret", "/topic/news", "/topic/x", "/topic/ActiveMQ.Advisory.Queue",
 )  # fmt: skip
 PATTERNS = ("/queue/orders.*", "/queue/>", "/queue/x.>", "/topic/prices.>", "/topic/>")
 COMPOSITE = "/queue/orders.eu,/topic/prices.eu"

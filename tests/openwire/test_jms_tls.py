@@ -1,4 +1,4 @@
-"""The unmodified Java client over TLS: key stores of Java, client certificates, and a master that is killed."""
+"""The unmodified Java client over TLS: key stores, client certificates, tokens, and a master that is killed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from java_suite import Program
 
 from tests.brokers import Brokers
 from tests.certificates import Authority, needs_openssl
+from tests.oidc import Issuer
 
 pytestmark = [needs_openssl, pytest.mark.deep]
 PASSWORD = "changeit"
@@ -57,8 +58,8 @@ class Client:
 
 
 @contextmanager
-def started(java: Program, options: list[str], url: str) -> Iterator[Client]:
-    command = java.command("suite.OverTls", url, "q")
+def started(java: Program, options: list[str], url: str, *login: str) -> Iterator[Client]:
+    command = java.command("suite.OverTls", url, "q", *login)
     process = subprocess.Popen(
         [command[0], *options, *command[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True,
@@ -100,3 +101,39 @@ def test_java_without_a_certificate_is_not_let_in(java: Program, authority: Auth
         with started(java, stores(authority, ""), f"ssl://localhost:{broker.port}") as program:
             assert program.answer() == "", "it ended instead"
         assert broker.wait_event("TLS handshake failed")["reason"].startswith("the client sent no certificate")
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    issuer = Issuer()
+    yield issuer
+    issuer.close()
+
+
+def test_java_logs_in_with_a_token(java: Program, authority: Authority, issuer: Issuer, tmp_path: Path) -> None:
+    """As its password, over TLS, and again at the next master; the roles of the token say what it may."""
+    server, rules = authority.pair("server"), tmp_path / "permissions.toml"
+    rules.write_text('[roles]\nshop = []\n[queues."q"]\nread = ["shop"]\nwrite = ["shop"]\n')
+    options = {
+        **issuer.options, "certificate": server.certificate, "certificateKey": server.key, "anonymous": "no",
+        "permissionsFile": rules, "auditLog": "all",
+    }  # fmt: skip
+    with Brokers(tmp_path, scheme="openwire+ssl", **options) as brokers:
+        first, second = brokers.master("a"), brokers.slave("b")
+        url = f"failover:(ssl://localhost:{first.port},ssl://localhost:{second.port})?randomize=false"
+        trusting = stores(authority, "")
+        token = issuer.token(realm_access={"roles": ["shop"]})
+        with started(java, trusting, url, "alice", token) as program:
+            assert program.answer() == "connected"
+            assert program.ask("send before") == "sent"
+            first.kill()
+            assert program.ask("receive") == "before"
+            assert second.wait_event("login")["shown"] == "token"
+        with started(java, trusting, f"ssl://localhost:{second.port}", "alice", issuer.token()) as program:
+            assert program.answer() == "connected"
+            assert program.ask("send x") == "", "it has no role that may send"
+        expired = issuer.token(exp=1)
+        with started(java, trusting, f"ssl://localhost:{second.port}", "alice", expired) as program:
+            assert program.answer() == "", "it ended instead"
+        assert second.wait_event("login refused")["code"] == "LOGIN_REFUSED"
+        assert not any(token in str(line) for broker in (first, second) for line in broker.said("login"))

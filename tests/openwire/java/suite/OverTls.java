@@ -12,7 +12,8 @@ import org.apache.activemq.ActiveMQConnectionFactory;
 
 /**
  * One connection that is told line by line what to do, while the test kills the master beneath it: "send TEXT" answers
- * "sent", "receive" answers the text of a message, "end" ends. Stores of keys are those of the JVM's options.
+ * "sent", "receive" answers the text of a message, "end" ends. Words: URL, queue, and user and password where it has
+ * them. Stores of keys are those of the JVM's options.
  */
 public final class OverTls {
     private static final long RECEIVE_MS = 30_000;
@@ -21,7 +22,12 @@ public final class OverTls {
     }
 
     public static void main(String[] words) throws Exception {
-        Connection connection = new ActiveMQConnectionFactory(words[0]).createConnection();
+        Thread.setDefaultUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            System.exit(1); // the threads of the client would go on
+        });
+        ActiveMQConnectionFactory factory = new ActiveMQConnectionFactory(words[0]);
+        Connection connection = words.length == 2 ? factory.createConnection() : factory.createConnection(words[2], words[3]);
         connection.start();
         Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
         MessageProducer producer = session.createProducer(session.createQueue(words[1]));
