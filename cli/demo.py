@@ -47,8 +47,8 @@ _EPILOG = examples(
     help="Send this text file. Default: Python source code.",
 )  # fmt: skip
 @click.option(
-    "--store", metavar="DIR",
-    help="Use this store directory, on any file system. Default: a temporary directory.",
+    "--store", metavar="DIR|URL",
+    help="Use this store: a directory on any file system, or a database. Default: a temporary directory.",
 )  # fmt: skip
 @click.option("--console", "with_console", is_flag=True, help="Watch it in a browser: start a console, print its URL.")
 @click.option("--keep", is_flag=True, help="Keep store, logs and output, and print their directory.")

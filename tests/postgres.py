@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,18 @@ class Postgres:
         self._end(signal.SIGQUIT)
 
     def crash(self) -> None:
-        """kill -9 of the server and of all its processes, as far as one can: the others end when they notice."""
+        """kill -9 of the server and of all its processes."""
+        assert self._process is not None
+        pid = self._process.pid
+        children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         self._end(signal.SIGKILL)
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        until = time.monotonic() + READY_S
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None

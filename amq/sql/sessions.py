@@ -21,7 +21,7 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 
 from amq.errors import ConfigError, StoreError
-from amq.sql.schema import IDENTITY, SYNCHRONOUS, Tables, check_version
+from amq.sql.schema import IDENTITY, Tables, check_version
 from amq.sql.url import SqlUrl
 
 LOCK_TIMEOUT_S = 10  # a row lock is held for one statement of another broker, which waits for a standby at most
@@ -36,9 +36,9 @@ _ERRNOS: tuple[tuple[type[psycopg.Error], int], ...] = (
     (errors.LockNotAvailable, errno.ETIMEDOUT),
     (errors.QueryCanceled, errno.ETIMEDOUT),
 )
-_FACTS = f"""
+_FACTS = """
 SELECT pg_is_in_recovery(), pg_backend_pid(),
-       CASE WHEN NOT pg_is_in_recovery() THEN {IDENTITY} END, {SYNCHRONOUS}
+       (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
 """
 
 
@@ -50,6 +50,8 @@ class Session(psycopg.Connection[Any]):
     """A connection that remembers warnings of the server."""
 
     warned = ""
+    pid = 0  # of its process on the server, which began then
+    began: Any = None
 
     def note(self, diag: errors.Diagnostic) -> None:
         if diag.severity_nonlocalized == "WARNING":
@@ -141,6 +143,16 @@ class Sessions:
         finally:
             self.drop(session)
 
+    def end(self, lost: Session, session: Session) -> None:
+        """Make sure that the server, too, has ended `lost`: it may not have noticed yet that this side is gone, and
+        keep its locks. Nothing waits for it longer than a second. Raises psycopg.Error."""
+        about = "FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
+        asked = (lost.pid, lost.began)
+        session.execute(f"SELECT pg_terminate_backend(pid) {about}", asked)
+        for _ in range(100):
+            if session.execute(f"SELECT pg_sleep(0.01) {about}", asked).fetchone() is None:
+                return
+
     def open(self, path: str) -> Session:
         """A new connection to a server that takes writes, whatever stands in its tables. Raises OSError, ConfigError,
         StoreError."""
@@ -179,13 +191,16 @@ class Sessions:
         session.execute(
             "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false), "
             "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
-            "THEN 'on' ELSE current_setting('synchronous_commit') END, false)",
+            "THEN 'on' ELSE current_setting('synchronous_commit') END, false), "
+            "set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false), "
+            "set_config('tcp_keepalives_count', '3', false)",
             [f"{LOCK_TIMEOUT_S}s", f"{self.url.query_timeout_s}s"],
         )
         row = session.execute(_FACTS).fetchone()
         assert row is not None
         if row[0]:
             raise SqlError(errno.EROFS, "the server is a standby, which takes no writes: name the primary", path)
+        session.pid, session.began = row[1], row[2]
         if row[1] != session.info.backend_pid:
             raise StoreError(
                 f"{self.url.text} leads to a pooler that gives each transaction another connection: name the server "

@@ -263,7 +263,7 @@ class SqlVfs:
             return True
         with self._locks_mutex:
             if self._locks is None or self._locks.closed:
-                self._locks = self._sessions.connect(file.path)
+                self._locks = self._connect_again(file.path, self._locks)
             session = self._locks
             with self._mutex:
                 if any(other.locked is session and other.row == file.row for other in self._files.values()):
@@ -442,6 +442,14 @@ class SqlVfs:
         if session is not None and not session.closed:
             asked = f"SELECT pg_advisory_unlock({_SPACE}, %(id)s)"
             self._ask(file.path, asked, {"id": file.row & _IDS}, session)
+
+    def _connect_again(self, path: str, lost: Session | None) -> Session:
+        """A connection for locks. The server must not keep those of the one that was lost: it holds our own name."""
+        session = self._sessions.connect(path)
+        if lost is not None:
+            with self._sessions.guarded(session, path):
+                self._sessions.end(lost, session)
+        return session
 
     def _file(self, fd: int) -> _File:
         try:

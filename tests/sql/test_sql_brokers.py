@@ -224,6 +224,7 @@ def _promote(primary: Postgres, standby: Postgres, directory: Path, synchronous:
         primary.crash()
         standby.ask("SELECT pg_promote()")
         if synchronous:
+            _until(lambda: sum(len(broker.said("master: serving")) for broker in pair) > 1)
             with connect_any(pair) as connection:
                 assert drain(connection, 20) == [b"%d" % number for number in range(20)]
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -301,6 +302,27 @@ def test_a_lost_connection_ends_the_lock_and_what_is_written_through_it(server: 
         assert told.value.errno == errno.EIO
     door.close(lock)
     assert not door.try_lock(door.open(f"{url}/lock", os.O_RDWR))
+
+
+def test_a_lost_lock_is_taken_again_though_the_server_has_not_noticed_yet(server: Postgres, database: str) -> None:
+    """As behind a firewall that forgot the connection: a broker must not find its own name in use."""
+    url = server.url(database)
+    door = open_store(url)
+    fd = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
+    assert door.try_lock(fd)
+    assert door._locks is not None
+    with socket.socket() as nowhere:
+        number = door._locks.fileno()
+        kept = os.dup(number)  # the server's side stays open
+        os.dup2(nowhere.fileno(), number)
+        door.pwrite(fd, b"heartbeat", 0)
+        with pytest.raises(OSError):
+            door.fsync(fd)
+        door.close(fd)
+        again = door.open(f"{url}/lock", os.O_RDWR)
+        assert door.lock_held(again)
+        assert door.try_lock(again)
+        os.close(kept)
 
 
 def test_errors_of_the_server_have_numbers() -> None:
