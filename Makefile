@@ -10,6 +10,7 @@
 #   make docs    the documents as a site with search: build/site/index.html
 #   make sbom    what a broker host gets, as CycloneDX: build/amq.cdx.json; SBOM_EXTRAS=[spark] for more
 #   make audit   known vulnerabilities of the same packages
+#   make pictures   the pictures of the console in docs/pictures (chromium, root)
 #   make bench   a few minutes of every benchmark
 #   make nfs-test   brokers on real NFS servers with real partitions (root, User-mode Linux); nfs-test-all: and GFS2, SMB
 #   make simulate   brokers in a simulated world, until Ctrl-C; SEED=… STEPS=… replays
@@ -30,10 +31,10 @@ SBOM_EXTRAS ?=
 NFS_TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark examples test test-deep package lint docs sbom audit bench simulate nfs-test nfs-test-all clean
+.PHONY: help demo demo-spark examples test test-deep package lint docs sbom audit pictures bench simulate nfs-test nfs-test-all clean
 
 help:
-	@sed -n '3,17s/^# \{0,1\}//p' Makefile
+	@sed -n '3,18s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
@@ -96,6 +97,9 @@ sbom: build/host $(VENV)/.installed-audit
 
 audit: build/host $(VENV)/.installed-audit
 	$(BIN)/python -m tests.audit build/host
+
+pictures: $(VENV)/.installed-test
+	AMQ_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest -m deep tests/console/test_console_pictures.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH_ARGS)

@@ -152,13 +152,17 @@ def test_failover_urls_are_understood(page: Path) -> None:
 
 
 def test_pictures_are_small_and_shown() -> None:
-    """Each is drawn by bench/pictures.py or bench/churn.py; a picture loads nothing."""
+    """Each is drawn by bench/pictures.py, bench/churn.py or test_console_pictures.py; none loads anything."""
     shown = set()
     for page in PAGES:
         shown |= {(page.parent / path).resolve() for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text())}
-    pictures = set((ROOT / "docs/pictures").glob("*.svg"))
+    pictures = {each for each in (ROOT / "docs/pictures").iterdir() if each.suffix != ".json"}
     assert pictures == shown
     for picture in pictures:
+        if picture.suffix == ".png":
+            assert picture.read_bytes()[:4] == b"\x89PNG"
+            assert picture.stat().st_size <= 128 << 10
+            continue
         text = picture.read_text()
         assert len(text.encode()) <= 60 << 10
         loads = re.search(r"<script|<image|(?:href|src)=.https?:|url\(https?:", text)

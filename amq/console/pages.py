@@ -39,6 +39,7 @@ MESSAGES: Final = 50
 QUEUE_FIGURES: Final = ("messages", "in_flight", "delayed", "consumers", "enqueued", "dequeued", "bytes")
 PREVIEW_CHARS: Final = 80
 BODY_BYTES: Final = 256 << 10
+PARTS: Final = ("overview_live.html", "takeovers.html", "list_live.html", "queue_live.html", "queue_hints.html")
 Page = Callable[[Request, Session], Awaitable[Response]]
 
 
@@ -99,7 +100,7 @@ class Pages:
 
     def _render(self, template: str, session: Session | None, status: int = 200, **more: Any) -> Response:
         told = ""
-        if session is not None and not template.endswith("_live.html"):
+        if session is not None and template not in PARTS:
             told, session.told = session.told, ""
         text = self._templates.get_template(template).render(
             {"session": session, "pages": PAGES, "here": "", "told": told, "trouble": "", "title": "amq",
@@ -169,6 +170,8 @@ class Pages:
             facts["drawing"] = overview.drawing(seen.epochs, now_ms)
             facts["group"] = overview.members(seen, None, now_ms)
             facts["alarms"] = overview.alarms(seen, None)
+            if request.query_params.get("part") == "takeovers":
+                return self._render("takeovers.html", session, **facts)
             own = await self._ask(session, "GET", "/broker")
             facts["group"] = overview.members(seen, own, now_ms)
             if own["role"] == "master":
@@ -288,7 +291,8 @@ class Pages:
         body = row.pop("body", None)
         encoded = row.pop("body_base64", "")
         text = _pretty(body, row["content_type"]) if body is not None else _hex(encoded)
-        headers = [(key, shown(key, value)) for key, value in {**row, **more}.items() if value not in ("", None)]
+        headers = [(_title(key), shown(key, value)) for key, value in row.items() if value not in ("", None, 0)]
+        headers += [(key, shown("", value)) for key, value in more.items() if value not in ("", None)]
         return self._render(
             "message.html", session, title=f"Message {id}", here="/queues", headers=headers, body=text, back=here,
             id=id, truncated=row["truncated"], bytes=row["bytes"], dead="dead-letter-reason" in more, name=name,
@@ -390,6 +394,10 @@ def _cells(listed: Listed, row: Row) -> list[dict[str, Any]]:
         fields = [(field, row[field] or "") for field in listed.ending.fields]
         cells.append({"fields": fields, "name": row["name"], "id": f"end-{listed.ending.path(dict(fields))}"})
     return cells
+
+
+def _title(field: str) -> str:
+    return {"timestamp_ms": "sent", "expires_ms": "expires"}.get(field, field.replace("_", " "))
 
 
 def _preview(row: Row) -> str:

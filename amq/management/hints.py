@@ -79,8 +79,8 @@ def _of_queue(context: Context, queue: Queue) -> list[Hint]:
             "producers, or stuck. The page Consumers names them; the rates below show whether anything leaves.",
         ))  # fmt: skip
     elif queue.stored and held == queue.stored:
-        found.append(Hint("in-flight", "Consumers hold all of its messages, and have not acknowledged them: they are "
-                          "slow, or hang."))  # fmt: skip
+        found.append(Hint("in-flight", "Consumers hold all of its messages, and have not acknowledged them yet. "
+                          "Where nothing leaves it, they hang: the page Consumers names them."))  # fmt: skip
     if queue.delayed:
         found.append(Hint("delayed", f"{len(queue.delayed):,} messages failed, and wait for redeliveryDelay."))
     if in_flight > held:

@@ -2,95 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
 import pytest
-from brokers import Broker, Brokers
+from brokers import Brokers
 
 import amq as client
 from amq.console.lists import LISTS
-from tests.ports import free_port
+from tests.console.browsers import axe, browser_page, console, log_in, send, shot
 
 pytestmark = pytest.mark.deep
-ROOT = Path(__file__).resolve().parent.parent.parent
-SHOTS = ROOT / "build" / "screenshots"
-PATIENCE_MS = 20_000
-AXE = "4.14.1"
 HOSTILE = '<img src=x onerror=alert(1)'  # STOMP takes no ">" in a name
-
-
-@contextmanager
-def browser_page(**options: Any) -> Iterator[Any]:
-    """A page of a new browser, whose context has these options. A dialog, or an error of a script, fails the test."""
-    executable = shutil.which("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        sync_playwright = None  # type: ignore[assignment]
-    if executable is None or sync_playwright is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("a browser is missing: apt-get install chromium, pip install playwright")
-        pytest.skip("no browser here: apt-get install chromium, pip install playwright")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_context(viewport={"width": 1280, "height": 900}, **options).new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        wrong: list[str] = []
-        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda line: wrong.append(line.text) if "Content Security Policy" in line.text else None)
-        yield page
-        browser.close()
-    assert wrong == []
-
-
-@contextmanager
-def console(broker: Broker) -> Iterator[str]:
-    port = free_port()
-    words = [sys.executable, "-m", "amq.cli.main", "console", "--store", str(broker.store), "--name", broker.name,
-             "--listen", f"127.0.0.1:{port}"]  # fmt: skip
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            url, until = f"http://127.0.0.1:{port}", time.monotonic() + 30
-            while time.monotonic() < until:
-                try:
-                    urllib.request.urlopen(f"{url}/livez", timeout=5).close()
-                    break
-                except (urllib.error.URLError, ConnectionError):
-                    time.sleep(0.1)
-            yield url
-        finally:
-            process.kill()
-
-
-def send(broker: Broker, name: str, body: str, count: int = 1) -> None:
-    with client.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
-        producer = session.producer(f"/queue/{name}")
-        for _ in range(count):
-            producer.send(body, headers={"mark": body[:20]}, wait=False)
-        producer.flush()
-
-
-def log_in(page: Any, url: str) -> None:
-    page.goto(f"{url}/")
-    page.get_by_label("User").fill("")
-    page.keyboard.press("Enter")
-    page.get_by_role("heading", name="Overview").wait_for()
-
-
-def shot(page: Any, name: str) -> None:
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=str(SHOTS / f"{name}.png"), full_page=True)
 
 
 def test_a_takeover_is_seen_in_the_browser(brokers: Brokers) -> None:
@@ -102,7 +22,7 @@ def test_a_takeover_is_seen_in_the_browser(brokers: Brokers) -> None:
         row.get_by_text("slave").wait_for()
         first.kill()
         row.get_by_text("master").wait_for()
-        page.get_by_text("epoch 2").wait_for()
+        page.get_by_role("rowheader", name="2", exact=True).wait_for()
         send(second, "orders", "again", 100)
         page.locator("#rates", has_text="per second").wait_for()
         page.locator("#plot canvas").wait_for()
@@ -132,22 +52,6 @@ def test_a_hostile_queue_is_text_and_is_purged_by_keyboard(brokers: Brokers) -> 
         page.get_by_text("Purge 3 messages?").wait_for()
         page.keyboard.press("Enter")
         page.get_by_text("purge: 3 messages").wait_for()
-
-
-def axe() -> Path:
-    """The script of axe-core, which finds what assistive technology cannot use. From npm, once."""
-    script = ROOT / "build" / "axe" / "package" / "axe.min.js"
-    if not script.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            if os.environ.get("CI") == "true":
-                pytest.fail("npm is missing: apt-get install npm")
-            pytest.skip("no npm here: apt-get install npm")
-        folder = script.parent.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([npm, "pack", "--silent", f"axe-core@{AXE}"], cwd=folder, check=True, timeout=60)
-        shutil.unpack_archive(folder / f"axe-core-{AXE}.tgz", folder)
-    return script
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -43,9 +43,9 @@ def test_a_takeover_is_in_the_overview_of_both(tmp_path: Path) -> None:
             assert "slave" in (await other.get("/")).text
             await made.stop()
             await slave.service.wait_for(type(slave.service.role).MASTER)
-            while len(re.findall("<rect", (await other.get("/?part=1")).text)) != 2:
+            while len(re.findall("<rect", (await other.get("/?part=takeovers")).text)) != 2:
                 await asyncio.sleep(0.05)  # the store is read once a second
-            page = (await other.get("/?part=1")).text
+            page = (await other.get("/?part=takeovers")).text
             assert re.search(r'<th scope="row" class="number">2</th><td>b</td>', page)
             assert "role: master" in (await other.get("/history")).text
         await slave.stop()

@@ -3,45 +3,53 @@
 (() => {
   const box = document.getElementById("plot");
   if (!box || typeof uPlot === "undefined") return;
-  const data = [[], [], []], MAX = 900, EVERY_MS = 2000;
-  let before = null;
+  const data = [[], [], []], MAX = 900, EVERY_MS = 2000, HEIGHT = 170;
+  const now = () => [Date.now() / 1000 - 120, Date.now() / 1000];
+  let before = null, isLooking = false;
   const told = document.getElementById("rates");
   const url = "/figures.json" + (box.dataset.queue ? `?queue=${encodeURIComponent(box.dataset.queue)}` : "");
   const span = (s) => s < 100 ? `${Math.round(s)} s` : s < 6000 ? `${Math.round(s / 60)} min` : `${Math.round(s / 3600)} h`;
   // Of a queue: does it drain?
-  function outlook(now, [into, out]) {
-    if (!box.dataset.queue || !now.messages) return "";
-    if (out > into) return `: empty in about ${span(now.messages / (out - into))}, if it goes on like this`;
+  function outlook(seen, [into, out]) {
+    if (!box.dataset.queue || !seen.messages) return "";
+    if (out > into) return `: empty in about ${span(seen.messages / (out - into))}, if it goes on like this`;
     return into > out ? ": it grows" : out ? ": it stays as it is" : ": nothing leaves it";
   }
   const plot = new uPlot({
-    width: box.clientWidth, height: 220,
-    scales: { x: { range: (_, low, high) => [Math.min(low, high - 120), high] } },
-    axes: [{ stroke: "#808080" }, { stroke: "#808080" }],
+    width: box.clientWidth, height: HEIGHT, legend: { live: false },
+    scales: { x: { range: () => data[0].length ? [Math.min(data[0][0], data[0].at(-1) - 120), data[0].at(-1)] : now() },
+              y: { range: () => [0, 1.1 * Math.max(1, ...data[1], ...data[2])] } },
+    axes: [{ stroke: "#808080", values: (_, at) => at.map((s) => new Date(s * 1000).toISOString().slice(11, 19)) },
+           { stroke: "#808080" }],
     series: [{}, { label: "in per second", stroke: "#0b57d0", width: 2 },
              { label: "out per second", stroke: "#b06000", width: 2, dash: [6, 4] }],
   }, data, box);
-  addEventListener("resize", () => plot.setSize({ width: box.clientWidth, height: 220 }));
+  addEventListener("resize", () => plot.setSize({ width: box.clientWidth, height: HEIGHT }));
   async function look() {
-    if (document.visibilityState !== "visible") return;
-    let now;
+    if (isLooking || document.visibilityState !== "visible") return;
+    isLooking = true;
+    try { await draw(); } finally { isLooking = false; }
+  }
+  async function draw() {
+    let seen;
     try {
       const answer = await fetch(url, { headers: { accept: "application/json" } });
       if (!answer.ok) throw new Error(answer.status);
-      now = { at: Date.now() / 1000, ...(await answer.json()) };
+      seen = { at: Date.now() / 1000, ...(await answer.json()) };
     } catch (error) {
       before = null;
       told.textContent = "no answer from the broker";
       return;
     }
-    if (before && now.epoch === before.epoch) {
-      const seconds = now.at - before.at;
-      const rates = [now.enqueued - before.enqueued, now.dequeued - before.dequeued].map((n) => Math.max(0, n / seconds));
-      [now.at, ...rates].forEach((value, at) => { data[at].push(value); if (data[at].length > MAX) data[at].shift(); });
+    if (before && seen.epoch === before.epoch) {
+      const seconds = seen.at - before.at;
+      const rates = [seen.enqueued - before.enqueued, seen.dequeued - before.dequeued].map((n) => Math.max(0, n / seconds));
+      [seen.at, ...rates].forEach((value, at) => { data[at].push(value); if (data[at].length > MAX) data[at].shift(); });
       plot.setData(data);
-      told.textContent = `${rates[0].toFixed(1)} messages in, ${rates[1].toFixed(1)} out per second${outlook(now, rates)}`;
+      box.dataset.points = data[0].length;
+      told.textContent = `${rates[0].toFixed(1)} messages in, ${rates[1].toFixed(1)} out per second${outlook(seen, rates)}`;
     }
-    before = now;
+    before = seen;
   }
   look();
   setInterval(look, EVERY_MS);
