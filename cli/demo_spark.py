@@ -30,8 +30,9 @@ from amq.cli.demo_common import DemoGroup
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
 from amq.cli.output import examples, json_option
 from amq.errors import AmqError
-from pyspark_amq.pipelines.drain import CHECKPOINT, written_files
+from pyspark_amq.pipelines.drain import written_files
 from pyspark_amq.pipelines.frame import need_spark
+from pyspark_amq.pipelines.progress import CHECKPOINT
 
 ROWS = 100_000
 BATCHES = 10  # micro-batches each way

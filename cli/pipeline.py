@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,7 +11,12 @@ import click
 from amq.cli.output import examples, json_option, print_json, print_table
 from pyspark_amq.pipelines import NAMES, load
 from pyspark_amq.pipelines.frame import command
-from pyspark_amq.pipelines.progress import STATUS, read_status
+from pyspark_amq.pipelines.progress import STATUS, checkpoints_in, read_status
+
+_FIGURES = (  # of a run, and their headings
+    ("updated", "updated"), ("messages", "messages"), ("last_per_s", "per s"), ("waiting", "waiting"),
+    ("waiting_bytes", "bytes waiting"), ("leased", "leased"), ("direct", "direct"), ("fallback", "fallback"),
+)  # fmt: skip
 
 
 def _show(figures: dict[str, Any], as_json: bool) -> None:
@@ -30,15 +36,49 @@ def pipeline() -> None:
     """
 
 
-@pipeline.command("list", epilog=examples("amq pipeline list", "amq pipeline list --json"))
+@pipeline.command(
+    "list",
+    epilog=examples(
+        "amq pipeline list", "amq pipeline list --json", "amq pipeline list --checkpoint /data/checkpoints",
+        "amq pipeline list --checkpoint /data/orders --checkpoint /data/bills --json",
+    ),
+)  # fmt: skip
+@click.option(
+    "--checkpoint", "checkpoints", metavar="DIR", multiple=True,
+    help="Show the runs of ingest and drain that keep a checkpoint in DIR, in a directory in it, or as output of a "
+    "drain. May be repeated.",
+)  # fmt: skip
 @json_option
-def list_(as_json: bool) -> None:
-    """List the pipelines."""
+def list_(checkpoints: tuple[str, ...], as_json: bool) -> None:
+    """List the pipelines, or with --checkpoint their runs.
+
+    A run has the figures of `amq pipeline status`, as of its last micro-batch. A dash stands where a run has no such
+    figure: a stream of files has no lag, and who gave no --store reads nothing from there.
+    """
+    if checkpoints:
+        _list_runs(checkpoints, as_json)
+        return
     found = [load(name) for name in NAMES]
     if as_json:
         print_json([{"name": each.name, "about": each.title} for each in found])
     else:
         print_table(("pipeline", ""), [(each.name, each.title) for each in found])
+
+
+def _list_runs(directories: Sequence[str], as_json: bool) -> None:
+    try:
+        found = [{**read_status(each), "checkpoint": each} for each in checkpoints_in(directories)]
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if not found:
+        where = " and ".join(directories)
+        raise click.UsageError(f"no {STATUS} in {where}: give a directory with checkpoints of ingest or drain")
+    if as_json:
+        print_json(found)
+        return
+    names = [name for name, _ in _FIGURES]
+    rows = [[each.get(name, "-") for name in ("pipeline", "state", *names, "checkpoint")] for each in found]
+    print_table(("pipeline", "state", *(told for _, told in _FIGURES), "checkpoint"), rows)
 
 
 @pipeline.command(

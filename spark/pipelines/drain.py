@@ -29,10 +29,9 @@ from pyspark_amq.pipelines.frame import (
     log_in,
     pairs_option,
 )
-from pyspark_amq.pipelines.progress import Say
+from pyspark_amq.pipelines.progress import CHECKPOINT, Say
 
 CURSOR = "drain"  # default name of the cursor of a queue
-CHECKPOINT = "_checkpoint"  # below the output; readers ignore names with _
 METADATA = "_spark_metadata"  # of Spark's file sink
 _BATCH = re.compile(r"([0-9]+)(?:\.compact)?")
 

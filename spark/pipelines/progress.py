@@ -7,14 +7,16 @@ the source (docs/spark.md, "Progress"); a stream of files has none of them.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 STATUS = "amq-status.json"  # in a checkpoint
+CHECKPOINT = "_checkpoint"  # of a drain, below its output; readers ignore names with _
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 _OF_SOURCE = ("waiting", "waitingBytes", "leased", "direct", "fallback")
 
@@ -94,6 +96,16 @@ def of_sources(progress: Mapping[str, Any]) -> dict[str, int]:
             if value is not None:
                 found[name] = found.get(name, 0) + (sum(value.values()) if isinstance(value, dict) else value)
     return found
+
+
+def checkpoints_in(directories: Iterable[str]) -> list[str]:
+    """The checkpoints with such figures that are one of `directories`, are in one, or belong to an output in one."""
+    found: dict[str, None] = {}
+    for directory in directories:
+        for pattern in ("", "*", CHECKPOINT, os.path.join("*", CHECKPOINT)):
+            paths = glob.glob(os.path.join(glob.escape(directory), pattern, STATUS))
+            found.update(dict.fromkeys(map(os.path.dirname, sorted(paths))))
+    return list(found)
 
 
 def read_status(checkpoint: str) -> dict[str, Any]:

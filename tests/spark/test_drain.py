@@ -23,8 +23,7 @@ from click.testing import CliRunner
 import amq
 from amq.cli.pipeline import pipeline as commands
 from pyspark_amq.pipelines import drain, frame, load
-from pyspark_amq.pipelines.drain import CHECKPOINT
-from pyspark_amq.pipelines.progress import STATUS, read_status
+from pyspark_amq.pipelines.progress import CHECKPOINT, STATUS, read_status
 from tests.cli.amq_process import ROOT, command
 from tests.spark.session import environment
 from tests.spark.source_driver import patiently
@@ -265,6 +264,30 @@ def test_micro_batches_are_counted_once_though_spark_forgets_them(tmp_path: Path
         frame.follow(lambda: query, str, "drain", str(tmp_path))
     assert query.stopped
     assert read_status(str(tmp_path))["state"] == "failed"
+
+
+def test_the_list_shows_the_figures_of_all_runs(tmp_path: Path) -> None:
+    places = {"ingest": tmp_path / "orders", "drain": tmp_path / "out[1]" / CHECKPOINT}
+    for name, place in places.items():
+        frame.follow(lambda: Query(5, 1000), str, name, str(place))
+    given = ["list", "--checkpoint", str(tmp_path)]
+    shown = json.loads(CliRunner().invoke(commands, [*given, "--json"]).output)
+    assert {each["pipeline"]: each.pop("checkpoint") for each in shown} == {
+        name: str(place) for name, place in places.items()
+    }
+    for each in shown:
+        status = CliRunner().invoke(
+            commands, ["status", "--checkpoint", str(places[each["pipeline"]]), "--json"]
+        ).output  # fmt: skip
+        assert each == json.loads(status)
+    text = CliRunner(env={"COLUMNS": "200"}).invoke(commands, given).output
+    for word in ("1,234", "2,000,000", "bytes waiting", str(places["drain"])):
+        assert word in text or word.replace(",", "") in text
+    twice = [*given, "--checkpoint", str(places["ingest"]), "--json"]
+    assert len(json.loads(CliRunner().invoke(commands, twice).output)) == 2
+    nothing = CliRunner().invoke(commands, ["list", "--checkpoint", str(tmp_path / "nowhere")])
+    assert nothing.exit_code == 2
+    assert f"no {STATUS} in {tmp_path / 'nowhere'}" in nothing.output
 
 
 def test_a_directory_without_progress_is_refused(tmp_path: Path) -> None:
