@@ -272,7 +272,7 @@ def test_ranges_of_dependencies_have_their_reason() -> None:
     needed = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
     page = (ROOT / "docs/dependencies.md").read_text()
     for requirement in "\n".join(needed).split():
-        name, versions = re.fullmatch(r"([\w.-]+)(.*)", requirement).groups()  # type: ignore[union-attr]
+        name, versions = re.fullmatch(r"([\w.-]+(?:\[\w+\])?)(.*)", requirement).groups()  # type: ignore[union-attr]
         assert f"| {name} | `{versions}` |" in page, f"docs/dependencies.md does not explain {requirement}"
 
 
