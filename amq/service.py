@@ -30,6 +30,7 @@ from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
 from amq.errors import AmqError, CorruptError, OwnershipLostError, StoreError, StoreFullError, TransportError
 from amq.group import MEET_S, Group, Probe
+from amq.histogram import Histogram
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, seal
 from amq.journal.writer import JournalThread
 from amq.lock.epoch import Epoch
@@ -106,6 +107,8 @@ class BrokerService:
         self.role = Role.STARTING
         self.failure: AmqError | None = None
         self.master: Master | None = None
+        self.lease: Lease | None = None  # of the latest mastership
+        self.takeovers = Histogram()  # with the wait for the lease of the master before, until clients are served
         self.management = ""  # path of the socket where operators reach this process, set before `start`
         self.events = Events()
         log_events(self.events)
@@ -407,7 +410,8 @@ class BrokerService:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed. A broker that cannot open its
         transports hands over like one that was asked to stop, and raises TransportError.
         """
-        lease = mastership.lease
+        lease, began = mastership.lease, self._clock.monotonic()
+        self.lease = lease
         self._end_reason, self._end_error = "", None
         unheard: TransportError | None = None
         departure = Departure()
@@ -426,7 +430,7 @@ class BrokerService:
                 group.serving(True)
                 if self._presence is not None:
                     self._presence.update(Role.MASTER.value, self._facts(group, succession))
-                self._await(lease, self._become_master(mastership))
+                self._await(lease, self._become_master(mastership, began))
                 departure = self._keep_lease(lease, group, succession)
             self._await(lease, self._hand_over())
         except BaseException:
@@ -560,8 +564,9 @@ class BrokerService:
         )  # fmt: skip
         await self.master.listen(neighbours)
 
-    async def _become_master(self, mastership: Mastership) -> None:
+    async def _become_master(self, mastership: Mastership, began: float) -> None:
         assert self.master is not None
+        self.takeovers.add(mastership.waited_s + self._clock.monotonic() - began)
         epoch = mastership.epoch
         _log.info(
             "master: serving clients", epoch=epoch.number, reason=epoch.reason,

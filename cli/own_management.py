@@ -118,7 +118,14 @@ class OwnManagement:
         return self._service.config.audit_log != "none"
 
     def facts(self) -> Row:
-        return self._counting.facts()
+        service = self._service
+        master, lease, found = service.master, service.lease, self._counting.facts()
+        found["takeover"] = service.takeovers.to_json()
+        if master is not None and lease is not None:
+            found["lease_left_s"] = max(0.0, lease.deadline - self._clock.monotonic())
+            found["lease_renewals"] = lease.renewals
+            found["logins"] = dict(master.door.logins)
+        return found
 
     async def login(self, claim: Claim, address: str) -> Login:
         """Wrong ones count as those at the ports of this broker do, and together with them."""

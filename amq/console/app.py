@@ -118,17 +118,22 @@ class Console:
 
     async def per_object(self, request: Request) -> Response:
         await self._let_in(request)
-        return _text(metrics.queues_text(await self._queues(), self._clock.wall_ms()))
+        queues = metrics.queues_text(await self._queues(), self._clock.wall_ms())
+        return _text(queues + metrics.topics_text(await self._link.rows("/topics")))
 
     async def detailed(self, request: Request) -> Response:
         """`?family=queue_messages&family=queue_consumers`"""
         await self._let_in(request)
         wanted = [f"amq_{name.removeprefix('amq_')}" for name in request.query_params.getlist("family")]
-        unknown = [name for name in wanted if name not in metrics.QUEUES]
+        unknown = [name for name in wanted if name not in metrics.QUEUES and name not in metrics.TOPICS]
         if unknown or not wanted or len(wanted) > FAMILIES_MAX:
-            known = ", ".join(metrics.QUEUES)
+            known = ", ".join((*metrics.QUEUES, *metrics.TOPICS))
             return _problem(400, "REQUEST_INVALID", f"give ?family=NAME of {known}, not {unknown[:3]}")
-        return _text(metrics.queues_text(await self._queues(), self._clock.wall_ms(), dict.fromkeys(wanted)))
+        of_queues, of_topics = ([name for name in dict.fromkeys(wanted) if name in known]
+                                for known in (metrics.QUEUES, metrics.TOPICS))  # fmt: skip
+        text = metrics.queues_text(await self._queues(), self._clock.wall_ms(), of_queues) if of_queues else ""
+        topics = await self._link.rows("/topics") if of_topics else []
+        return _text(text + metrics.topics_text(topics, of_topics))
 
     async def _let_in(self, request: Request) -> None:
         if self._metrics_need_login:

@@ -1,8 +1,8 @@
 """Metrics: figures of a broker as Prometheus reads them.
 
 `/metrics` has figures of the whole broker, and its answer is as long however many queues there are.
-`/metrics/per-object` has those of each queue, `/metrics/detailed` some of these. Counters begin anew with each
-mastership where their help says so; rates over such a reset are right all the same.
+`/metrics/per-object` has those of each queue and topic, `/metrics/detailed` some of these. Counters begin anew
+with each mastership where their help says so; rates over such a reset are right all the same.
 """
 
 from __future__ import annotations
@@ -99,6 +99,10 @@ TOTALS: Final[list[Figure]] = [
     ("amq_journal_segments", "gauge", "Segments of the journal.", lambda row: row["journal_segments"]),
     ("amq_journal_written_bytes_total", "counter", "Bytes written to the journal." + ANEW,
      lambda row: row["journal_written_bytes"]),
+    ("amq_lease_remaining_seconds", "gauge", "How long this master may confirm without another look at the lock.",
+     lambda row: row.get("lease_left_s")),
+    ("amq_lease_renewals_total", "counter", "Looks at the lock that proved the mastership." + ANEW,
+     lambda row: row.get("lease_renewals")),
     ("amq_masterships_total", "counter", "How often this process became master.", lambda row: row["masterships"]),
 ]  # fmt: skip
 
@@ -125,6 +129,12 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
             text.one(name, kind, told, of(totals))
         text.family("amq_messages_dead_lettered_total", "counter", "Messages that went to a dead-letter queue.",
                     [({"reason": reason}, count) for reason, count in totals["dead_lettered"].items()])  # fmt: skip
+        text.family("amq_connections_by_protocol", "gauge", "Clients that are logged in, by protocol.",
+                    [({"protocol": name}, count) for name, count in totals["protocols"].items()])  # fmt: skip
+        text.family("amq_logins_total", "counter", "Logins: ok, or the code of the refusal." + ANEW,
+                    [({"result": name}, count) for name, count in totals.get("logins", {}).items()])  # fmt: skip
+        told = "How long takeovers by this process took, with the wait for the lease of the master before."
+        text.histogram("amq_takeover_seconds", told, totals["takeover"])
         text.histogram("amq_journal_sync_seconds", "How long fdatasync took." + ANEW, totals["journal_sync"])
         text.histogram("amq_loop_lag_seconds", "How late the event loop was, ten times a second.", totals["loop_lag"])
     return str(text)
@@ -154,6 +164,23 @@ QUEUES: Final[dict[str, tuple[str, str, Callable[[Row, int], Any]]]] = {
     "amq_queue_enqueued_total": ("counter", "Messages that came." + ANEW, lambda row, _: row["enqueued"]),
     "amq_queue_dequeued_total": ("counter", "Messages that left." + ANEW, lambda row, _: row["dequeued"]),
 }
+
+
+TOPICS: Final[dict[str, tuple[str, str, Callable[[Row], Any]]]] = {
+    "amq_topic_consumers": ("gauge", "Consumers.", lambda row: row["consumers"]),
+    "amq_topic_durable_subscriptions": (
+        "gauge", "Durable subscriptions by that name.", lambda row: row["durable_subscriptions"],
+    ),
+}
+
+
+def topics_text(rows: list[Row], families: Iterable[str] = tuple(TOPICS)) -> str:
+    """Of each topic in use, the `families` of `TOPICS`. No rows = no text."""
+    text = Text()
+    for name in families if rows else ():
+        kind, told, of = TOPICS[name]
+        text.family(name, kind, told, [({"destination": row["name"]}, of(row)) for row in rows])
+    return str(text).lstrip("\n")
 
 
 def queues_text(rows: list[Row], now_ms: int, families: Iterable[str] = tuple(QUEUES)) -> str:

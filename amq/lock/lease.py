@@ -23,6 +23,7 @@ class Lease:
     deadline   monotonic seconds; any thread may read it. Confirm only what was durable while `now < deadline`.
     proved     start of the last check that succeeded. Delete a file only when `proved` is later than the moment at
                which the last copy of what lives in it was fsynced: then that copy lies before every later seal.
+    renewals   how many checks have succeeded
     """
 
     def __init__(self, prove: Callable[[], None], clock: Clock, period_s: float) -> None:
@@ -31,6 +32,7 @@ class Lease:
         assert period_s > 0
         self.deadline = NEVER
         self.proved = NEVER
+        self.renewals = 0
         self.period_s = period_s
         self._prove = prove
         self._clock = clock
@@ -59,6 +61,7 @@ class Lease:
                 raise OwnershipLostError("this lease was given up during the check")
             self.proved = start
             self.deadline = start + self.period_s
+            self.renewals += 1
 
     def valid(self) -> bool:
         """Whether what is durable now may be confirmed; any thread."""

@@ -157,7 +157,8 @@ async def segments(context: Context, request: Request) -> Row:
 
 async def totals(context: Context, request: Request) -> Row:  # noqa: ARG001
     sums = await views.sums(context.broker, context.slices)
-    return {**views.totals(context.broker), **sums, **context.source.facts()}
+    protocols = await views.protocols(list(context.serving.connections.values()), context.slices)
+    return {**views.totals(context.broker), **sums, "protocols": protocols, **context.source.facts()}
 
 
 async def messages(context: Context, request: Request) -> Row:

@@ -235,6 +235,16 @@ def totals(broker: Broker) -> Row:
     }  # fmt: skip
 
 
+async def protocols(connected: Iterable[Connected], slices: Slices) -> dict[str, int]:
+    """How many clients that have logged in speak each protocol."""
+    found: Counter[str] = Counter()
+    async with slices.work() as work:
+        for piece in pieces(connected):
+            found.update(each.protocol.name for each in piece if each.client is not None)
+            await work.did(len(piece))
+    return dict(found)
+
+
 async def sums(broker: Broker, slices: Slices) -> Row:
     """Of all queues together, and of their consumers."""
     fields = list(QUEUE_FIELDS.items())

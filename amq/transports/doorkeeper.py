@@ -24,6 +24,7 @@ USERS_MAX: Final = 10_000  # that are throttled
 LINES_MAX: Final = 50
 LINES_S: Final = 10.0
 NAME_CHARS_MAX: Final = 64
+RIGHT: Final = "ok"
 WRONG_LOGIN: Final = "LOGIN_REFUSED"
 _log = structlog.get_logger("amq.audit")
 
@@ -62,6 +63,7 @@ class Doorkeeper:
         self._sent: dict[str, tuple[Bucket, Bucket]] = {}  # by user: messages, bytes; the latest last
         self._lines: deque[float] = deque()  # when the latest ones were written
         self._untold = 0
+        self.logins: Counter[str] = Counter()  # how many ended so: `RIGHT`, or with that error
 
     # -- how many ------------------------------------------------------------------------------------------------------
 
@@ -177,11 +179,13 @@ class Doorkeeper:
 
     def logged_in(self, user: str, client_id: str, peer: str, shown: str) -> None:
         """`shown` = by what: see `amq.security.login.Login`."""
+        self.logins[RIGHT] += 1
         if self._limits().audit_log == "all":
             _log.info("login", user=user, client_id=client_id[:NAME_CHARS_MAX], peer=peer, shown=shown)
 
     def refused(self, login: str, address: str, peer: str, error: AmqError) -> None:
         """A login failed."""
+        self.logins[error.code] += 1
         if error.code == WRONG_LOGIN:
             self._failed(address)
         self._tell("login refused", user=login[:NAME_CHARS_MAX], peer=peer, code=error.code)

@@ -20,7 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from amq.console import metrics
 from amq.console.metrics import Text
+from amq.errors import AccessError
 from amq.histogram import BOUNDS_S, Histogram
+from amq.security.login import Claim
 from tests.console.consoles import client_of, run
 from tests.management.managed import Managed
 
@@ -89,6 +91,9 @@ def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
         assert {name: found[name][()] for name in expected} == expected
         assert found["amq_journal_sync_seconds_count"][()] >= 1
         assert found["amq_disk_free_bytes"][()] > 0
+        assert found["amq_takeover_seconds_count"][()] == 1
+        assert 0 < found["amq_lease_remaining_seconds"][()] <= made.config.lock_keep_alive_period_s
+        assert found["amq_lease_renewals_total"][()] >= 1
         per_object = samples((await client.get("/metrics/per-object")).text)
         assert per_object["amq_queue_messages"] == {
             (("destination", "orders"),): 3, (("destination", "x"),): 1, (("destination", hostile),): 0
@@ -102,6 +107,24 @@ def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
         while samples((await client.get("/metrics")).text)["amq_group_has_master"][()]:
             await asyncio.sleep(0.05)
         assert samples((await client.get("/metrics")).text)["amq_up"][()] == 0
+
+    run(tmp_path, test)
+
+
+def test_clients_are_counted_by_protocol_and_logins_by_their_end(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        subscriber = await made.client()
+        await subscriber.send("SUBSCRIBE", ("destination", "/topic/prices"), ("id", "1"), ("receipt", "r"))
+        assert (await subscriber.receive()).command == "RECEIPT"
+        with pytest.raises(AccessError):
+            await made.own.login(Claim("alice", "no"), "10.0.0.1")
+        found = samples((await client.get("/metrics")).text)
+        assert found["amq_connections_by_protocol"] == {(("protocol", "stomp"),): 1}
+        assert found["amq_logins_total"] == {(("result", "ok"),): 1, (("result", "LOGIN_REFUSED"),): 1}
+        per_object = samples((await client.get("/metrics/per-object")).text)
+        assert per_object["amq_topic_consumers"] == {(("destination", "prices"),): 1}
+        some = samples((await client.get("/metrics/detailed?family=topic_durable_subscriptions")).text)
+        assert some == {"amq_topic_durable_subscriptions": {(("destination", "prices"),): 0}}
 
     run(tmp_path, test)
 
@@ -197,7 +220,7 @@ def names_in(text: str) -> set[str]:
 
 
 def test_rules_and_dashboard_name_metrics_that_exist() -> None:
-    named = {name for name, *_ in metrics.TOTALS} | set(metrics.QUEUES)
+    named = {name for name, *_ in metrics.TOTALS} | set(metrics.QUEUES) | set(metrics.TOPICS)
     named |= set(re.findall(r'"(amq_[a-z_]+)"', Path(metrics.__file__).read_text()))
     panels = json.loads(DASHBOARD.read_text())["panels"]
     used = names_in(" ".join(target["expr"] for panel in panels for target in panel["targets"]))
