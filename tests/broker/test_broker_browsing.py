@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from amq.broker.queues import paging
+from amq.broker.queues import browser, paging
 from amq.message import Message
 from amq.protocols.commands import Finish, Prepare, Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
@@ -414,3 +415,52 @@ def test_a_message_acknowledged_before_is_not_shown(world: World, persistent: bo
     assert [delivery.body for delivery in consumer.deliveries if delivery.subscription == "b"] == bodies[1:]
     assert consumer.browsed_ids == ["b"]
     world.check_at_rest()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_to_begin_sorts_a_bounded_part_in_a_turn(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A browse of many messages in memory begins over several turns; what comes, goes or is paged meanwhile is as it is
+    for any browse. Work is counted, not timed."""
+    monkeypatch.setattr(browser, "SORT_ROWS", 7)
+    rng, sorted_rows = random.Random(seed), list[int]()
+    insert = browser._insert
+
+    def counted(here: array[int], seqs: Sequence[int]) -> None:
+        if seqs:
+            sorted_rows.append(len(seqs))
+        insert(here, seqs)
+
+    monkeypatch.setattr(browser, "_insert", counted)
+    world = make_world(memory_limit_bytes=1 << 20)
+    producer, sent = world.connect(), list[tuple[int, int, bytes]]()
+    for number in range(50):
+        priority, persistent = rng.choice((0, 4, 9)), rng.random() < 0.8
+        message = Message("queue://a", b"%d" % number, priority=priority, persistent=persistent)
+        sent.append((-priority, number, message.body))
+        producer.do(Send(message, "r"))
+        world.settle()
+    sorted_rows.clear()
+    client = world.connect()
+    client.subscribe("a", ACK_AUTO, 0, browser=True)
+    assert 0 < sum(sorted_rows) <= 7, "the others wait for the next turns"
+    producer.do(Send(Message("queue://a", b"late"), "r"))
+    consumer = world.connect()
+    consumer.subscribe("a", ACK_INDIVIDUAL, 50)
+    world.settle()
+    assert client.bodies == [body for *_, body in sorted(sent)]
+    assert client.browsed_ids == ["a"]
+    assert sum(sorted_rows) == 50
+    assert max(sorted_rows) <= 7
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_in_order(seed: int) -> None:
+    """Whatever comes in whatever order is there once, sorted."""
+    rng, here, expected = random.Random(seed), array("Q"), set[int]()
+    for _ in range(30):
+        some = sorted(rng.sample(range(100), rng.randrange(12)))
+        browser._insert(here, some)
+        expected.update(some)
+        assert list(here) == sorted(expected)

@@ -3,15 +3,16 @@
 Invariant: browsing changes no message, no count and no place. It shows what was stored when it began and is still there
 when its turn comes, once each: also what consumers hold, also what waits on disk alone. An acknowledgement that came
 before it is in effect. It goes as far as the client takes messages, and keeps in memory one batch read from the disk,
-and 8 bytes for each message that is in memory.
+and 8 bytes for each message that is in memory. To begin, it sorts at most `SORT_ROWS` of these in a turn.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from amq.broker.actions import Action
 from amq.broker.core import Core
@@ -26,6 +27,7 @@ from amq.protocols.commands import Range, Subscribe
 
 STEP_MESSAGES = 1000  # looked at in one turn
 LOOK_ROWS = 2048
+SORT_ROWS = 2000
 _ALL = Range()
 _SEEN = Message("", b"")  # stands for what was shown and not acknowledged
 
@@ -37,7 +39,7 @@ class Browser(Subscription):
     step_messages = 0  # looked at in one turn; 0 = STEP_MESSAGES
     __slots__ = (
         "_batch", "_core", "_here", "_is_new", "_later", "_looking", "_moved", "_priority", "_range", "_seq",
-        "_stored_until", "_until", "_waits", "done",
+        "_stored_until", "_unsorted", "_until", "_waits", "done",
     )  # fmt: skip
 
     def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None = None) -> None:
@@ -57,6 +59,7 @@ class Browser(Subscription):
         self._priority = PRIORITIES - 1
         self._seq = 0  # everything of that priority up to here was shown, or is in `_batch`
         self._here: list[array[int]] = [array("Q") for _ in range(PRIORITIES)]
+        self._unsorted: Iterator[int] | None = None  # those that were in memory at the beginning, and belong there
         self._moved: set[int] = set()  # seqs that a prepared transaction brought during this browse
         self.done = False
         self._join(self.queue)
@@ -96,14 +99,14 @@ class Browser(Subscription):
             self.done = self.ended = True
             self._core.memory.give_back(self.held_bytes)
             self._batch.clear()
+            self._unsorted = None
             self._leave()
 
     def paged_in(self, messages: list[Message]) -> None:
         """Messages of the queue, of one priority, are in memory and no more on disk alone."""
         priority = messages[0].priority
         if priority <= self._priority:
-            seqs = {message.seq for message in messages if message.seq < self._stored_until}
-            self._here[priority] = array("Q", sorted(seqs.union(self._here[priority])))
+            _insert(self._here[priority], sorted({each.seq for each in messages if each.seq < self._stored_until}))
 
     def moved_in(self, seqs: list[int]) -> None:
         """The messages of a prepared transaction wait in this queue now, on disk. A browse that has passed some of
@@ -117,7 +120,13 @@ class Browser(Subscription):
             self._is_new = False
             self._mark()
         is_ready = self.is_ready and self.credit > 0 and not (self.done or self._waits or self._looking)
-        return is_ready and not self._core.is_held(self.queue)
+        if not is_ready or self._core.is_held(self.queue):
+            return False
+        if self._unsorted is not None:  # on with that in the next turn
+            self._sort_some(self._unsorted)
+            self._core.pager.again(self.queue)
+            return False
+        return True
 
     def step(self, now_ms: int) -> None:
         """Show on as far as there is room. Once a turn."""
@@ -158,16 +167,26 @@ class Browser(Subscription):
         self._priority, self._seq = self._range.after or (PRIORITIES - 1, 0)
         self._moved = set()
         self._here = [array("Q") for _ in range(PRIORITIES)]
-        messages, (after, until) = queue.messages, self._range
-        seqs: Iterable[int] = messages
+        self._unsorted = iter([*queue.messages])
+        self._sort_some(self._unsorted)
+
+    def _sort_some(self, unsorted: Iterator[int]) -> None:
+        """The next of them go to their places. A message that has left the memory meanwhile is not lost: it is found on
+        disk, or comes back by `paged_in`."""
+        messages, (after, until) = self.queue.messages, self._range
+        first, last = 0, NEVER
         if after is not None and until is not None and after[0] == until[0]:
             first, last = after[1], until[1]
-            seqs = [seq for seq in messages if first < seq <= last]
+        seqs = [*islice(unsorted, SORT_ROWS)]
+        if len(seqs) < SORT_ROWS:
+            self._unsorted = None
+        found: list[list[int]] = [[] for _ in range(PRIORITIES)]
         for seq in seqs:
-            message = messages[seq]
-            if message.segment is None or seq < self._stored_until:
-                self._here[message.priority].append(seq)
-        self._here = [array("Q", sorted(here)) for here in self._here]
+            message = messages.get(seq) if first < seq <= last else None
+            if message is not None and (message.segment is None or seq < self._stored_until):
+                found[message.priority].append(seq)
+        for here, some in zip(self._here, found, strict=True):
+            _insert(here, sorted(some))
 
     def _next(self) -> Message | None:
         """The next message; None = there may be one behind what was looked at just now, or the browse is over."""
@@ -253,6 +272,22 @@ class Browser(Subscription):
     def _leave(self) -> None:
         self.queue.browsers = tuple(each for each in self.queue.browsers if each is not self)
         self._core.state.emptied[self.queue] = None
+
+
+def _insert(here: array[int], seqs: Sequence[int]) -> None:
+    """Put `seqs`, ascending, into `here`, which is sorted and stays so, each once."""
+    at = 0
+    while at < len(seqs):
+        row = bisect_left(here, seqs[at])
+        if row == len(here):
+            here.extend(seqs[at:])
+            return
+        if here[row] == seqs[at]:
+            at += 1
+            continue
+        end = bisect_left(seqs, here[row], at)
+        here[row:row] = array("Q", seqs[at:end])
+        at = end
 
 
 def _queues(core: Core, source: Source, owner: Owner) -> list[str]:
