@@ -1,11 +1,13 @@
 """Link: asks the broker of this host, and reads from the store who else there is.
 
 Every call runs in a thread and ends after a while, because a broker or a file server may hang. Invariant: at most
-`THREADS_MAX` such calls are under way; further ones fail at once.
+`THREADS_MAX` such calls are under way; further ones fail at once. At most `SHARED_MAX` answers are kept, each for
+`SHARED_S`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +29,9 @@ from amq.stores import open_vfs
 THREADS_MAX: Final = 24
 STORE_S: Final = 3.0
 SEEN_S: Final = 1.0  # what the store said is good for so long
+SHARED_S: Final = 2.0  # as often as pages ask
+SHARED_MAX: Final = 100
+SHARED_PATIENCE_S: Final = 10.0
 PROBE_S: Final = 2.0
 ASK_S: Final = 30.0
 OPERATION_S: Final = 3600.0
@@ -54,6 +59,7 @@ class Link:
         self._vfs = open_vfs(store)
         self._seen: Seen | None = None
         self._seen_at = 0.0
+        self._shared: dict[tuple[str, User | None], tuple[float, asyncio.Future[Row]]] = {}
         self._limiter: CapacityLimiter | None = None
 
     async def seen(self) -> Seen:
@@ -85,6 +91,8 @@ class Link:
         timeout_s: float = ASK_S,
     ) -> Row:  # fmt: skip
         """For `user`; None = for the console itself. Raises AmqError."""
+        if method != "GET":
+            self._shared.clear()
         own = (await self.seen()).own
         if own is None:
             raise TransportError(f"no broker of {self.store} runs on this host: `amq status` shows the group")
@@ -94,6 +102,23 @@ class Link:
                 return client.ask(method, path, body)
 
         return await self._in_thread(call, timeout_s + 1)
+
+    async def shared(self, path: str, user: User | None) -> Row:
+        """A GET whose answer all that ask the same for the same user within `SHARED_S` get: what pages fetch again and
+        again. `seen_s` says when, monotonic. A change through this console ends it. Raises AmqError."""
+        now, key = self._clock.monotonic(), (path, user)
+        until, asked = self._shared.get(key, (0.0, None))
+        if asked is None or now >= until:
+            asked = asyncio.ensure_future(self._stamped(path, user))
+            asked.add_done_callback(_seen_to)
+            self._shared.pop(key, None)
+            if len(self._shared) >= SHARED_MAX:
+                del self._shared[next(iter(self._shared))]
+            self._shared[key] = (now + SHARED_S, asked)
+        return dict(await asyncio.shield(asked))
+
+    async def _stamped(self, path: str, user: User | None) -> Row:
+        return {**await self.ask("GET", path, None, user, SHARED_PATIENCE_S), "seen_s": self._clock.monotonic()}
 
     async def rows(self, path: str) -> list[Row]:
         """All rows of a list, page by page."""
@@ -114,6 +139,12 @@ class Link:
                 return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
         except TimeoutError as error:
             raise TransportError(f"no answer within {timeout_s:g} s: the broker or the file server hangs") from error
+
+
+def _seen_to(asked: asyncio.Future[Row]) -> None:
+    """An error that nobody waits for any more is no news."""
+    if not asked.cancelled():
+        asked.exception()
 
 
 async def trial(link: Link) -> Row | AmqError:

@@ -112,6 +112,12 @@ class Pages:
         timeout_s = OPERATION_S if method != "GET" and not (body or {}).get("dry_run") else 10.0
         return await self._link.ask(method, path, body, session.user, timeout_s)
 
+    async def _look(self, request: Request, session: Session, path: str) -> Row:
+        """What a page shows. Its parts, which are fetched again and again, share answers with other viewers."""
+        if "part" in request.query_params:
+            return await self._link.shared(path, session.user)
+        return await self._ask(session, "GET", path)
+
     async def _elsewhere(self, path: str) -> dict[str, str] | None:
         """Name and host of the master, and where its console has this page; None = it is the broker that is asked."""
         try:
@@ -172,10 +178,10 @@ class Pages:
             facts["alarms"] = overview.alarms(seen, None)
             if request.query_params.get("part") == "takeovers":
                 return self._render("takeovers.html", session, **facts)
-            own = await self._ask(session, "GET", "/broker")
+            own = await self._look(request, session, "/broker")
             facts["group"] = overview.members(seen, own, now_ms)
             if own["role"] == "master":
-                found = own | await self._ask(session, "GET", "/totals")
+                found = own | await self._look(request, session, "/totals")
                 facts["figures"] = overview.figures(found)
                 facts["alarms"], facts["hints"] = overview.alarms(seen, found), overview.hints(found)
         except AmqError as error:
@@ -187,18 +193,14 @@ class Pages:
         )  # fmt: skip
 
     async def _figures(self, request: Request, session: Session) -> Response:
-        """For the plot, of all or of one queue."""
+        """For the plot, of all or of one queue. `seen_s` = when the broker said so."""
         name = request.query_params.get("queue", "")
-        status = await self._ask(session, "GET", "/broker")
-        if name:
-            row = await self._ask(session, "GET", f"/queues/{quote(name, safe='')}")
-            found = {field: row[field] for field in ("enqueued", "dequeued", "messages")}
-            return JSONResponse({"epoch": status.get("epoch"), **found})
-        found = await self._ask(session, "GET", "/totals")
+        status = await self._link.shared("/broker", session.user)
+        found = await self._link.shared(f"/queues/{quote(name, safe='')}" if name else "/totals", session.user)
+        gone = {field: found.get(f"forgotten_{field}", 0) for field in ("enqueued", "dequeued")}
         return JSONResponse({
-            "messages": found["messages"], "epoch": status.get("epoch"),
-            "enqueued": found["enqueued"] + found["forgotten_enqueued"],
-            "dequeued": found["dequeued"] + found["forgotten_dequeued"],
+            "epoch": status.get("epoch"), "seen_s": found["seen_s"], "messages": found["messages"],
+            **{field: found[field] + count for field, count in gone.items()},
         })  # fmt: skip
 
     def _list(self, listed: Listed) -> Page:
@@ -213,7 +215,7 @@ class Pages:
                 query.pop("limit")
             facts: dict[str, Any] = {"rows": [], "total": 0, "wrong": "", "next": "", "previous": ""}
             try:
-                found = await self._ask(session, "GET", f"{listed.resource}?{urlencode(query)}")
+                found = await self._look(request, session, f"{listed.resource}?{urlencode(query)}")
                 total = found.get("total", len(found["items"]))
                 facts |= {"rows": [_cells(listed, row) for row in found["items"]], "total": total}
                 if offset + ROWS < total:

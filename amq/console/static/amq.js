@@ -41,8 +41,9 @@
       told.textContent = "no answer from the broker";
       return;
     }
-    if (before && seen.epoch === before.epoch) {
-      const seconds = seen.at - before.at;
+    if (before && seen.seen_s === before.seen_s) return;
+    if (before && seen.epoch === before.epoch && seen.seen_s > before.seen_s) {
+      const seconds = seen.seen_s - before.seen_s;
       const rates = [seen.enqueued - before.enqueued, seen.dequeued - before.dequeued].map((n) => Math.max(0, n / seconds));
       [seen.at, ...rates].forEach((value, at) => { data[at].push(value); if (data[at].length > MAX) data[at].shift(); });
       plot.setData(data);
