@@ -95,6 +95,10 @@ class ManagementClient:
             raw = answer.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             self._http.close()
+            if isinstance(error, TimeoutError):
+                raise TransportError(
+                    f"{self.where}: no answer within {self._http.timeout:g} s: the broker hangs, or its file server"
+                ) from error
             raise TransportError(
                 f"{self.where}: no answer: {error or type(error).__name__}; does the broker run, as this user?"
             ) from error

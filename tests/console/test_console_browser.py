@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from brokers import Brokers
 
@@ -89,3 +91,88 @@ def test_every_page_is_accessible(brokers: Brokers, scheme: str) -> None:
         page.get_by_role("button", name="Purge").click()
         page.get_by_text("Purge 3 messages?").wait_for()
         check("confirm")
+
+
+def go(page: Any, name: str, role: str = "link") -> None:
+    """As somebody without a mouse does."""
+    page.get_by_role(role, name=name).first.focus()
+    page.keyboard.press("Enter")
+
+
+def test_messages_are_found_moved_and_retried_by_keyboard(brokers: Brokers) -> None:
+    broker = brokers.master("a")
+    send(broker, "orders", "red", 2)
+    send(broker, "orders", "blue", 3)
+    with client.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
+        consumer = session.consumer("/queue/orders", selector="mark = 'blue'")
+        for _ in range(2):
+            message = consumer.receive(20)
+            assert message is not None
+            message.nack(wait=True)
+    with console(broker) as url, browser_page() as page:
+        log_in(page, url)
+        go(page, "Dead letters")
+        go(page, "DLQ.orders")
+        page.get_by_text("2").first.wait_for()
+        go(page, "Retry…", "button")
+        page.get_by_text("Retry 2 messages?").wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_text("retry: 2 messages").wait_for()
+        go(page, "Queues")
+        go(page, "orders")
+        page.get_by_label("Selector").focus()
+        page.keyboard.type("mark = 'red'")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Purge what is selected…").wait_for()
+        assert page.get_by_role("region", name="Messages").locator("tbody tr").count() == 2
+        page.get_by_label("To queue").focus()
+        page.keyboard.type("archive")
+        go(page, "Move…", "button")
+        page.get_by_text("Move 2 messages to archive?").wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_text("move: 2 messages").wait_for()
+        go(page, "Queues")
+        go(page, "archive")
+        go(page, "ID:")
+        page.get_by_role("heading", name="Body").wait_for()
+        page.get_by_text("red", exact=True).first.wait_for()
+        go(page, "Delete…", "button")
+        page.get_by_text("Purge 1 message?").wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_text("purge: 1 message").wait_for()
+
+
+def test_a_broker_that_hangs_is_told_and_seen_again(brokers: Brokers) -> None:
+    broker = brokers.master("a")
+    with console(broker) as url, browser_page() as page:
+        log_in(page, url)
+        page.locator(".figures li", has_text="epoch").wait_for()
+        broker.freeze()
+        page.locator("#live .bad", has_text="hangs").wait_for(timeout=60_000)
+        page.get_by_text("no answer from the broker").wait_for(timeout=60_000)
+        broker.thaw()
+        page.locator(".figures li", has_text="epoch").wait_for(timeout=60_000)
+
+
+def test_no_page_is_wider_than_a_phone_and_hostile_names_are_text_everywhere(brokers: Brokers) -> None:
+    broker = brokers.master("a")
+    send(broker, HOSTILE, HOSTILE, 2)
+    with (
+        console(broker) as url, browser_page(viewport={"width": 360, "height": 740}) as page,
+        client.connect(f"stomp://127.0.0.1:{broker.port}", client_id=HOSTILE) as connection,
+        connection.session() as session,
+    ):  # fmt: skip
+        session.consumer("/topic/prices", subscription=HOSTILE)
+        consumer = session.consumer(f"/queue/{HOSTILE}", selector=f"mark = '{HOSTILE[:20]}'")
+        message = consumer.receive(20)
+        assert message is not None
+        message.nack(wait=True)
+        log_in(page, url)
+        paths = ["/", *(listed.path for listed in LISTS)]
+        for path in paths:
+            page.goto(url + path)
+            page.locator("#live").wait_for()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+            assert page.locator("img").count() == 0, path
+        page.get_by_role("link", name="Consumers").click()
+        page.get_by_role("cell", name=HOSTILE).first.wait_for()
