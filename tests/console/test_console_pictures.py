@@ -22,7 +22,6 @@ from amq.errors import AmqError
 from tests.console.browsers import HEIGHT, WIDTH, browser_page, console, log_in, shot
 
 pytestmark = pytest.mark.deep
-sync_api = pytest.importorskip("playwright.sync_api")
 POINTS = 8  # of a plot, one in 2 s
 PICTURE_BYTES_MAX = 128 << 10
 SMALL = {
@@ -92,8 +91,10 @@ def consuming(url: str, queue: str, every_s: float, **more: Any) -> Callable[[th
 
 def drawn(page: Any) -> None:
     """Until the plot has so many points, or more."""
+    from playwright.sync_api import expect  # `browser_page` has said so where it is missing
+
     points = re.compile("|".join(str(count) for count in range(POINTS, 10 * POINTS)))
-    sync_api.expect(page.locator("#plot")).to_have_attribute("data-points", points, timeout=120_000)
+    expect(page.locator("#plot")).to_have_attribute("data-points", points, timeout=120_000)
 
 
 def fill(url: str, queue: str, count: int, body: str = "order", **headers: str) -> None:
