@@ -149,7 +149,8 @@ class AmqReader(DataSourceReader):
     def _pages(self, connection: Connection, name: str) -> list[Page]:
         found: list[Page] = []
         with connection.session() as session:
-            browser = session.browser(name, prefetch=PAGES_PREFETCH, headers={"places": "true"})
+            places_or_bounds = "bounds" if self._options.store is None else "true"
+            browser = session.browser(name, prefetch=PAGES_PREFETCH, headers={"places": places_or_bounds})
             for some in all_of(browser, browser.receive_many):
                 for message in some:
                     page = Page.parse(message.body)

@@ -216,8 +216,8 @@ class Subscribe(Command):
     credit             it is given so many messages and then waits for a `Credit`, however many it acknowledges;
                        None = it has prefetch
     browser            it looks at what is there and takes nothing; `reading`: of a lease; `range`: a part of one queue;
-                       `places`: it is told where the messages stand; `in_runs`: many in one piece, as the journal
-                       has them, where the protocol knows how to write that
+                       `places`: it is told where the messages stand, or with `bounds` only between which numbers;
+                       `in_runs`: many in one piece, as the journal has them, where the protocol knows how to write that
     subscription_name  of a durable subscription, "" = it is none; `shared`: it may have several consumers
     exclusive, priority  which consumer comes first: see `Queue.join`
     no_local           it wants nothing that its own connection sends
@@ -229,9 +229,9 @@ class Subscribe(Command):
     """
 
     __slots__ = (
-        "acknowledges", "browser", "credit", "exclusive", "id", "in_runs", "no_local", "pending_limit", "places",
-        "prefetch", "priority", "range", "reading", "redelivers", "retroactive", "selector", "shared", "sources",
-        "subscription_name", "token",
+        "acknowledges", "bounds", "browser", "credit", "exclusive", "id", "in_runs", "no_local", "pending_limit",
+        "places", "prefetch", "priority", "range", "reading", "redelivers", "retroactive", "selector", "shared",
+        "sources", "subscription_name", "token",
     )  # fmt: skip
 
     def __init__(
@@ -240,8 +240,9 @@ class Subscribe(Command):
         subscription_name: str = "", credit: int | None = None, exclusive: bool = False, priority: int = 0,
         no_local: bool = False, retroactive: bool = False, shared: bool = False, pending_limit: int = 0,
         reading: LeaseReading | None = None, redelivers: bool = False, range: Range | None = None,
-        places: bool = False, in_runs: bool = False,
+        places: bool = False, in_runs: bool = False, bounds: bool = False,
     ) -> None:  # fmt: skip
+        self.bounds = bounds
         self.range = range
         self.in_runs = in_runs
         self.places = places

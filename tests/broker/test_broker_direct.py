@@ -61,10 +61,10 @@ def bodies_at(world: World, found: Places) -> list[bytes]:
     return [message.body for message in messages]
 
 
-def browsed(world: World, queue: str = "a", user: str = "") -> list[dict[str, Any]]:
-    """The pages of a browse of places."""
+def browsed(world: World, queue: str = "a", user: str = "", places: str = "true") -> list[dict[str, Any]]:
+    """The pages of a browse of places, or of bounds."""
     client = world.connect(user=user)
-    client.subscribe(queue, ACK_AUTO, browser=True, options={"places": "true"})
+    client.subscribe(queue, ACK_AUTO, browser=True, options={"places": places})
     world.settle()
     assert (client.errors, client.browsed_ids) == ([], [queue])
     found = [json.loads(body) for body in client.bodies]
@@ -126,6 +126,17 @@ def test_the_rules_of_access_may_deny_it(make_world: MakeWorld) -> None:
     world.broker.access.use(rules)
     assert answer(world)["indirect"] == direct.NOT_PERMITTED
     assert (Action.READ_STORE, "queue://a") in asked
+
+
+def test_bounds_alone_name_no_place_and_keep_no_segment(make_world: MakeWorld) -> None:
+    world = make_world(**ANYBODY)
+    sent(world, b"0", b"1")
+    (page,) = browsed(world, places="bounds")
+    assert page.keys() == {"queue", "messages", "others", "first", "last", "size"}
+    assert not world.broker.pins.codes
+    (full,) = browsed(world)
+    assert {name: full[name] for name in page} == page
+    assert world.broker.pins.codes
 
 
 @pytest.mark.parametrize("users", ["etl", "other, etl"])

@@ -77,9 +77,10 @@ class Page(NamedTuple):
 
 class PlacesBrowser(RowsBrowser):
     """Shows where the messages of a browse stand, some thousand at a time: each page is a message with JSON. A client
-    without the right to read the store learns how many there are, and where a page begins and ends."""
+    without the right to read the store, or that wants the bounds alone, learns how many there are, and where a page
+    begins and ends; then nothing is pinned."""
 
-    __slots__ = ("_direct", "_user")
+    __slots__ = ("_bounds", "_direct", "_user")
 
     def __init__(
         self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None, direct: DirectReads,
@@ -87,6 +88,7 @@ class PlacesBrowser(RowsBrowser):
     ) -> None:
         if command.selector:
             raise CommandError("a browse of places has no selector: leave it out", code="NOT_SUPPORTED")
+        self._bounds = command.bounds
         self._direct = direct
         self._user = user
         super().__init__(command, core, owner, prefetch, queue)
@@ -113,6 +115,8 @@ class PlacesBrowser(RowsBrowser):
             "queue": wire_name(self.queue.name), "messages": len(rows), "others": page.others,
             "first": page.first, "last": page.last, "size": sum(rows.sizes),
         }  # fmt: skip
+        if self._bounds:
+            return found
         if not all(self._direct.are_permitted(self._user, str(source)) for source in self.sources):
             return {**found, "indirect": NOT_PERMITTED}
         facts = self._direct.facts()

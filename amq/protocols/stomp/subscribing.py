@@ -18,6 +18,7 @@ ACK_MODES: Final = (ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL)
 _ACTIVEMQ: Final = "activemq."
 RUNS: Final = "amq-runs"  # many messages in one frame: see `amq.protocols.stomp.runs`
 RUNS_VERSION: Final = "1"
+BOUNDS: Final = "bounds"  # value of the header `places`
 # Options without that prefix.
 _OURS: Final = (
     "browse-after", "browse-until", "credit", "cursor", "epoch", "lease", "places", "positions", RUNS
@@ -95,7 +96,8 @@ def typed(options: Mapping[str, str], ack: str, sources: tuple[Source, ...], bro
             raise ProtocolError("browse-after and browse-until are for a browse of one queue", code="HEADER_INVALID")
         fields["range"] = Range(*(_place(name, options.get(name, "")) for name in ("browse-after", "browse-until")))
     if "places" in options:
-        fields["places"] = boolean("places", options["places"])
+        fields["bounds"] = options["places"] == BOUNDS
+        fields["places"] = fields["bounds"] or boolean("places", options["places"])
         if fields["places"] and not browser:
             raise ProtocolError("places are shown with browser:true", code="HEADER_INVALID")
     if options.get(RUNS) == RUNS_VERSION:
