@@ -22,7 +22,7 @@ from lab.guest import Guest
 from lab.network import LAB
 from lab.scenario import REPOSITORY
 from lab.world import World
-from tests.spark.session import environment, why_no_spark
+from tests.spark.session import JVM_OPTIONS, environment, why_no_spark
 
 QUEUE, SUBSCRIPTION = "/queue/rows", "lab"
 SHARED = f"{QUEUE},/queue/copies"  # a message of two queues has no record of its own in either: the broker sends it
@@ -56,7 +56,7 @@ class Stream:
 
     def start(self) -> None:
         """Start Spark's master, a worker in each guest of a broker, and the query. See `wait_executors`."""
-        daemon = {"SPARK_DAEMON_MEMORY": "192m", "SPARK_LOCAL_IP": LAB}
+        daemon = {"SPARK_DAEMON_MEMORY": "192m", "SPARK_LAUNCHER_OPTS": JVM_OPTIONS, "SPARK_LOCAL_IP": LAB}
         options = f"{self._environ['SPARK_SUBMIT_OPTS']} -Dspark.worker.timeout={MISSED_S}"
         environ = self._environ | daemon | {"SPARK_DAEMON_JAVA_OPTS": options}
         words = ["--host", LAB, "--port", str(PORT), "--webui-port", "0"]
