@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
+from bench.wire import WireError
 from tests.brokers import Brokers
 from tests.postgres import READY_S, Postgres, needs_postgres, postgres
 from tests.traffic import QUEUE, Producer, connect_any, drain, send
@@ -261,3 +264,38 @@ def test_a_backup_of_pg_dump_is_a_whole_store(brokers: Brokers, server: Postgres
         bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
     assert bodies == list(range(len(bodies)))
     assert before <= len(bodies)
+
+
+@pytest.mark.deep
+def test_a_full_disk_refuses_sends_and_deposes_nobody(server: Postgres, database: str, tmp_path: Path) -> None:
+    """Of the tables, not of the write-ahead log. The broker tries again by itself, and goes on when there is room."""
+    small = server.directory / "small"
+    small.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", small], check=False)
+    if done.returncode:
+        why = "this test mounts a file system for the tables, which needs root"
+        pytest.fail(why) if os.environ.get("CI") == "true" else pytest.skip(why)
+    try:
+        server._give(small)
+        server.ask(f"CREATE TABLESPACE small LOCATION '{small}'")
+        server.ask(f"CREATE DATABASE {database}_small TABLESPACE small")
+        with Brokers(tmp_path, server.url(f"{database}_small"), producerFlowControl="fail") as brokers:
+            master = brokers.master("a")
+            sent = 0
+            with master.connect() as connection, pytest.raises(WireError, match="disk is full"):
+                while sent < 10_000:
+                    send(connection, b"%d " % sent + bytes(64 << 10))
+                    sent += 1
+            assert sent > 50
+            master.wait_event("the store's disk is full")
+            subprocess.run(["mount", "-o", "remount,size=96m", small], check=True)
+            master.wait_event("the store's disk has room again")
+            with master.connect() as connection:
+                send(connection, b"%d and accepted" % sent)
+                bodies = [int(body.split()[0]) for body in drain(connection, sent + 1)]
+            assert bodies == list(range(sent + 1))
+            assert len(master.said("master: serving")) == 1
+        server.ask(f"DROP DATABASE {database}_small WITH (FORCE)")
+        server.ask("DROP TABLESPACE small")
+    finally:
+        subprocess.run(["umount", "--lazy", small], check=True)
