@@ -47,9 +47,11 @@ examples: $(VENV)/.installed
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
 # tests/conftest.py says in which order files come.
-# Compiled tests are kept for the same reason: each worker imports all of them.
+# Compiled tests are kept for the same reason: each worker imports all of them. One worker more than there are cores:
+# tests wait for processes, and with as many as cores a fifth of the processor stood still.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = @$(BIN)/python -m compileall -q amq cli spark; \
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-test
 	$(PYTEST) -m 'not deep' $(TEST_ARGS)

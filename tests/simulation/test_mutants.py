@@ -15,18 +15,22 @@ QUICK = (
     "a_message_comes_again_under_its_id",
 )  # fmt: skip
 
-# Seeds that catch those that few seeds catch: tried first, which saves four fifths of 285 s. Any other will do as well.
+# Seeds that catch those that few seeds catch: tried first, which saves most of the time. Any other will do as well; the
+# test prints where each was caught, for when the histories of seeds have changed.
 CAUGHT_AT = {
-    "nobody_waits_behind_a_replaced_lock_file": 81, "a_replaced_lock_file_needs_no_claim": 75,
-    "payload_not_summed": 60, "torn_batch_accepted": 23, "the_oldest_is_dropped_for_good": 18,
-    "the_youngest_is_dropped": 18, "lease_on_the_wall_clock": 12, "own_period_instead_of_the_old_masters": 11,
-    "segments_deleted_before_the_mark_is_committed": 11, "pid_alone_proves_death": 5,
-    "lease_moved_from_the_end_of_the_check": 4, "a_bucket_is_free_while_its_owner_holds_some_of_it": 4,
-    "what_is_on_its_way_does_not_count_for_the_limit": 4, "damage_taken_for_a_torn_tail": 2,
-    "the_lease_is_not_looked_at_inside_a_group": 2,
-    "what_a_consumer_left_comes_again_under_its_id": 1, "a_repeated_commit_is_rolled_back": 16,
-    "late_acknowledgements_are_confirmed": 3, "transactions_commit_without_what_is_not_held": 3,
-    "a_candidate_that_hangs_is_left_alone": 33, "time_in_which_a_slave_stood_still_is_silence": 16,
+    "lease_moved_from_the_end_of_the_check": 53, "payload_not_summed": 8, "epoch_not_exclusive": 25,
+    "the_oldest_is_dropped_for_good": 19, "the_youngest_is_dropped": 19, "own_period_instead_of_the_old_masters": 16,
+    "the_lease_is_not_looked_at_inside_a_group": 16, "a_repeated_commit_is_rolled_back": 16,
+    "what_was_prefetched_counts_as_seen": 14, "a_candidate_that_works_gives_no_signs": 10,
+    "nobody_looks_once_more_before_the_lock_file_is_replaced": 9, "lease_on_the_wall_clock": 9,
+    "passive_slaves_try": 6, "an_error_is_silence": 6, "master_reads_past_the_seal": 5,
+    "what_is_staged_together_does_not_hold_its_segment": 5, "epochs_look_like_those_of_0_1": 5,
+    "what_is_written_looks_like_0_1": 5, "a_broker_of_0_1_does_not_refuse": 5,
+    "late_acknowledgements_are_confirmed": 5, "the_broker_repeats_nothing": 4,
+    "memory_trusted_after_a_failed_sync": 3, "confirmed_at_once": 3,
+    "a_prepared_transaction_gives_back_nothing_when_it_is_rolled_back": 3,
+    "what_is_acknowledged_in_a_prepared_transaction_stays_in_its_queue": 3,
+    "what_moves_in_columns_loses_its_first_row": 2, "a_lost_connection_is_kept_for_ever": 2,
 }  # fmt: skip
 
 
@@ -39,6 +43,7 @@ def test_quick_ones_are_caught_at_once(name: str) -> None:
 def test_every_mutant_is_caught() -> None:
     assert set(CAUGHT_AT) <= set(MUTANTS)
     found = hunt({name: _order(name) for name in MUTANTS if name not in QUICK})
+    print(f"caught at: { {name: result.seed for name, result in found.items() if result} }")
     alive = [name for name, result in found.items() if result is None]
     assert not alive, f"not caught within {len(SEEDS)} seeds, or {len(RARE_SEEDS)}: {alive}"
     stale = {name: result.violation for name, result in found.items() if result and _is_stale(result)}
